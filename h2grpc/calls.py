@@ -64,10 +64,7 @@ class Calls:
     def requested(self, stream: int, block: bytes, *, is_too_long: bool) -> None:
         """Begin a call."""
         if is_too_long:
-            text = (
-                f"the headers have more than {self._limits.header_bytes} bytes "
-                "(server.http2.max-header-bytes)"
-            )
+            text = f"the headers have more than {self._limits.header_bytes} bytes"
             self._refuse_because(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text, Reason.TOO_LARGE)
             return
         try:

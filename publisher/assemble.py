@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import zmq.asyncio
@@ -44,7 +44,6 @@ SLOW_SECONDS = 10.0
 PENDING_BYTES = 64 << 20
 TIMEOUT_OF_A_LEASE = 0.2
 """The timeout of a round trip to Redis, as a share of the lease."""
-PATIENCE = Patience(replay_seconds=10.0, reconnect_seconds=0.25, max_frame_bytes=64 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         news = News()
         wake = [server.wake, news.wake]
         works = [
-            *connections(engine, cache.ranks, context, replace(PATIENCE, tls=EngineTls(tls))),
+            *connections(engine, cache.ranks, context, Patience(tls=EngineTls(tls))),
             Work(
                 "collecting changes",
                 partial(collect_forever, cache, wake, pause=COLLECT_SECONDS, clock=time.monotonic),

@@ -103,7 +103,7 @@ class Allowance:
             self._frames.earn(-frames)
         elif not self._frames.spend(self.now, frames):
             rate = self._limits.control_frames_per_second
-            raise flood("control frames", f"control-frames-per-second = {rate}")
+            raise flood("control frames", f"{rate} control frames per second")
 
     def count_reset(self) -> None:
         """Count the reset of a call."""

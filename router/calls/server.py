@@ -83,13 +83,6 @@ def limits_of(config: Config) -> Http2Limits:
         streams=http2.max_streams,
         message_bytes=config.limits.largest_message,
         message_seconds=config.limits.message_seconds,
-        header_bytes=http2.max_header_bytes,
-        unsent_bytes=http2.max_unsent_bytes,
         received_bytes=http2.max_received_bytes,
-        handshake_seconds=http2.handshake_seconds,
-        stall_seconds=http2.stall_seconds,
-        ping_seconds=http2.ping_seconds,
-        idle_seconds=http2.idle_seconds,
         resets_per_second=http2.resets_per_second,
-        control_frames_per_second=http2.control_frames_per_second,
     )

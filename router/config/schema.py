@@ -69,30 +69,14 @@ class Http2Table(Table, frozen=True):
     engines, publishers and Redis. Beyond that the address with the most gives way, idle ones first."""
     max_streams: Annotated[int, Meta(gt=0, le=1 << 16)] = 256
     """Most calls in progress on one connection; a client sees this limit and waits. Not with grpcio."""
-    max_header_bytes: Annotated[int, Meta(ge=1024, le=1 << 16)] = 16 << 10
-    """Most bytes of a call's headers; each counts 32 more than its name and value."""
-    max_unsent_bytes: Bytes = 8 * MIB
-    """Bytes of answers that a client may leave unread; until it reads them, its calls are refused. Not
-    with grpcio."""
     max_received_bytes: Annotated[int, Meta(ge=MIB, le=MOST_BYTES)] = 256 * MIB
     """Bytes of all clients' messages that have arrived and wait to be read, whole or in part. Before
     they are more, calls end with RESOURCE_EXHAUSTED: those whose message stays incomplete first, then
     the latest of the connections that hold the most. Two of the largest messages must fit. Not with
     grpcio."""
-    handshake_seconds: Seconds = 10.0
-    """Longest time for TLS, for the HTTP/2 preface, and for the headers of a call."""
-    stall_seconds: Seconds = 20.0
-    """Longest time in which a client reads nothing of the bytes that wait for it. Not with grpcio."""
-    ping_seconds: Seconds = 10.0
-    """Silence after which a client is pinged; one that does not answer for as long is gone."""
-    idle_seconds: Seconds = 300.0
-    """Longest life of a connection without calls."""
     resets_per_second: Positive = 100
     """Calls that a client may reset or break before their answer begins, over time; those of ten seconds
     at once. Not with grpcio."""
-    control_frames_per_second: Positive = 100
-    """Frames without a call or a message (PING, SETTINGS, WINDOW_UPDATE and others) that a client may
-    send, over time; those of ten seconds at once, and four more with each message. Not with grpcio."""
 
 
 class ServerTlsTable(Table, frozen=True):
@@ -251,22 +235,10 @@ class EventsTable(Table, frozen=True):
     pending_bytes: Bytes = 64 * MIB
     """Most bytes of a rank's live batches that wait to be applied, and also of those held while a replay
     runs; beyond it they are dropped and requested again."""
-    orphan_bytes: Bytes = 16 * MIB
-    """Most bytes of a rank's stores that wait for a missed parent. Those of all ranks count in
-    index.max-bytes and are dropped before any held block is evicted."""
-    replay_seconds: Seconds = 10.0
-    """Longest wait for each message of a replay, and for an answer of TensorRT-LLM; an engine answers
-    between two steps."""
-    reconnect_seconds: Seconds = 0.25
-    """Pause between attempts to connect."""
     stale_seconds: Seconds = 1.0
     """Time without a connection after which a rank is stale; after 0.5 s it is degraded. Where the
     other side is silent and does not close it (a cut network, a stopped process), a connection counts
-    for up to 2.5 s more, and one to TensorRT-LLM for replay-seconds, but degraded by then."""
-    lag_seconds: Seconds = 2.0
-    """Lag of events above which a rank is degraded, until the lag is below half of it."""
-    max_frame_bytes: Bytes = 64 * MIB
-    """Largest accepted message: a step of a million tokens is 5 MB."""
+    for up to 2.5 s more, and one to TensorRT-LLM for 10 s, but degraded by then."""
     trusted_network: bool = False
     """Whether engines on other machines may send their events in plain text without a warning in the log
     and a finding of `warmpath doctor`."""
@@ -441,8 +413,6 @@ class TokenizersTable(Table, frozen=True):
     """Most loaded tokenizers, of about 100 MB each; beyond it the least recently used is dropped."""
     retry_seconds: Seconds = 10.0
     """Pause before a tokenizer that could not be loaded is tried again."""
-    load_seconds: Seconds = 60.0
-    """Longest wait for the hub; a download that takes longer goes on, and is found by the next try."""
     remote_seconds: Seconds = 0.5
     """Longest wait for an engine's tokenizer; well within limits.tokenize-seconds, so that there is time
     for the next engine or the fall-back."""

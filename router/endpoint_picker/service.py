@@ -74,7 +74,7 @@ class EndpointPickerService:
         self.streams = 0
         """Number of open streams."""
         self._tracer = tracer
-        self._picks = picks
+        self.picks = picks
         self._reports = reports
         self._meter = meter
         self._drain = drain
@@ -125,7 +125,7 @@ class EndpointPickerService:
         """
         await _turn(self._admission, asker.client)
         async with asyncio.timeout(self.pick_seconds):
-            return await self._picks.pick(want, WAITING * self.pick_seconds, asker)
+            return await self.picks.pick(want, WAITING * self.pick_seconds, asker)
 
     async def report(self, report: WantReport) -> None:
         """Report a request's progress."""

@@ -84,12 +84,7 @@ class Follower:
         self._answered = answered
         self._probe = probe
         self._tls = tls
-        self._patience = Patience(
-            replay_seconds=events.replay_seconds,
-            reconnect_seconds=events.reconnect_seconds,
-            max_frame_bytes=events.max_frame_bytes,
-            tls=tls,
-        )
+        self._patience = Patience(tls=tls)
         self._trusts_network = events.trusted_network
         self._saved = {(one.pod, one.rank, one.model): one for one in saved}
         self._context = zmq.asyncio.Context()

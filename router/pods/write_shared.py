@@ -71,7 +71,6 @@ class SharedWriting:
             hash_seed=self._hash_seed,
             journal_bytes=JOURNAL_BYTES,
             pending_bytes=self._events.pending_bytes,
-            orphan_bytes=self._events.orphan_bytes,
             stale_after=self._events.stale_seconds,
             segmented=True,
             clock=time.monotonic,

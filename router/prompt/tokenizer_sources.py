@@ -21,6 +21,9 @@ from warmpath.process.reread import Reread, read_bytes
 from warmpath.router.config.engine_key_file import EngineKeyError, engine_key_of
 from warmpath.router.config.schema import Config, HubTable, ModelSpec
 
+LOAD_SECONDS = 60.0
+"""Longest wait for the hub; a download that takes longer goes on, and is found by the next try."""
+
 
 class Sources:
     """Makes the sources of models' tokenizers; leaving the context closes the connections to engines.
@@ -107,7 +110,7 @@ class Sources:
             token_file=self._folder / hub.token_file if hub.token_file else None,
             read=read_bytes,
             endpoint=hub.endpoint.rstrip("/") or None,
-            timeout=self._settings.load_seconds,
+            timeout=LOAD_SECONDS,
         )
 
 

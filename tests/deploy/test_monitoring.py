@@ -94,7 +94,7 @@ async def exported(
         parts.append(Parts(*args, **options))
         return parts[-1]
 
-    monkeypatch.setattr("warmpath.router.assemble.running.Parts", reads)
+    monkeypatch.setattr("warmpath.router.assemble.pages.Parts", reads)
     url = redis_server.url
     exported = Exported()
     async with LocalWorker.of(WORKER) as worker, LocalWorker.of(WORKER) as other:

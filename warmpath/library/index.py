@@ -58,9 +58,7 @@ class Index:
             embedded_index(max_bytes),
             hash_seed="",
             pending_bytes=_EVENTS.pending_bytes,
-            orphan_bytes=_EVENTS.orphan_bytes,
             stale_after=_EVENTS.stale_seconds,
-            lag_seconds=_EVENTS.lag_seconds,
             clock=clock,
         )
         """The ranks, for scorers and pickers."""

@@ -43,7 +43,7 @@ def test_values_are_typed_as_the_file_types_them(file: Path) -> None:
             "WARMPATH_SERVER__READY": '["pods"]',
             "WARMPATH_EVENTS__TRUSTED_NETWORK": "true",
             "WARMPATH_INDEX__HASH_SEED": "12",
-            "WARMPATH_SERVER__HTTP2__IDLE_SECONDS": "7",
+            "WARMPATH_SERVER__HTTP2__MAX_STREAMS": "7",
             "WARMPATH_PODS": '[{id = "a", model = "m", address = "h:1"}]',
         },
     )
@@ -53,7 +53,7 @@ def test_values_are_typed_as_the_file_types_them(file: Path) -> None:
     assert config.server.ready == ("pods",)
     assert config.events.trusted_network is True
     assert config.index.hash_seed == "12"
-    assert config.server.http2.idle_seconds == 7.0
+    assert config.server.http2.max_streams == 7
     assert [pod.id for pod in config.pods] == ["a"]
 
 

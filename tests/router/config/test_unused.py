@@ -21,8 +21,8 @@ SHARED = MODEL + '[shared-index]\nurl = "redis://h"\n'
         (MODEL + "[queue]\nmax-requests = 9\n", "queue.max-requests", 'pick.queue is "off"'),
         (MODEL + "[queue]\nshares = { a = 2.0 }\n", "queue.shares", 'pick.queue is "off"'),
         (
-            MODEL + '[server]\ntransport = "grpcio"\n[server.http2]\nstall-seconds = 5\n',
-            "server.http2.stall-seconds",
+            MODEL + '[server]\ntransport = "grpcio"\n[server.http2]\nresets-per-second = 5\n',
+            "server.http2.resets-per-second",
             '"grpcio"',
         ),
         (MODEL + "[server]\nready-coverage = 0.9\n", "server.ready-coverage", '"coverage"'),
@@ -59,7 +59,7 @@ def test_a_key_without_effect_is_named_with_the_reason(text: str, key: str, reas
         # Engines may order prompts by it where the router holds none.
         MODEL + "[queue]\nprefill-times = 20\n",
         MODEL + '[server]\ntransport = "grpcio"\n[server.http2]\nmax-connections = 9\n',
-        MODEL + '[server]\ntransport = "nghttp2"\n[server.http2]\nstall-seconds = 5\n',
+        MODEL + '[server]\ntransport = "nghttp2"\n[server.http2]\nresets-per-second = 5\n',
         MODEL + '[server]\nready = ["coverage"]\nready-coverage = 0.9\n',
         MODEL + "[limits]\noverload-wait-seconds = 0.01\n",
         MODEL + "[pick]\ngroup-seconds = 0.01\ngroup-size = 4\n",

@@ -1,0 +1,276 @@
+"""Builds what answers calls: Score, Pick and the others, llm-d's, and Envoy's exchanges."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+
+import grpc
+
+from warmpath.process.health import HealthService
+from warmpath.process.tasks import Work, kept
+from warmpath.router.admission.admission import Admission
+from warmpath.router.admission.in_flight import InFlight
+from warmpath.router.assemble.index import Indexed
+from warmpath.router.assemble.means import Means
+from warmpath.router.assemble.picks import Picks, random
+from warmpath.router.calls import llmd
+from warmpath.router.calls.holdings import Holdings
+from warmpath.router.calls.intake import STANDARD, STREAMS, Intake
+from warmpath.router.calls.llmd import PodScores
+from warmpath.router.calls.pick import PickAnswerer
+from warmpath.router.calls.score import Answerer
+from warmpath.router.calls.server import limit_of_connections
+from warmpath.router.calls.service import SERVICE, RouterService
+from warmpath.router.calls.standard import standard_handlers
+from warmpath.router.calls.traced import TracedCalls
+from warmpath.router.config.schema import Config
+from warmpath.router.diagnosis.facts import RouterFacts
+from warmpath.router.ending import Drain
+from warmpath.router.endpoint_picker.addresses import engine_of
+from warmpath.router.endpoint_picker.pick import EndpointPicks
+from warmpath.router.endpoint_picker.protocol import ANSWERING, HEALTH_NAMES, LIVENESS
+from warmpath.router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESSOR
+from warmpath.router.endpoint_picker.service import EndpointPickerService
+from warmpath.router.inference_api.reader import InferenceReader
+from warmpath.router.inference_api.request import ModelTraits
+from warmpath.router.peers.run import sharing
+from warmpath.router.pick.group_window import GroupWindow
+from warmpath.router.pick.picking import prefill_model
+from warmpath.router.pods.table import Pod
+from warmpath.router.prompt.limits import PromptLimits
+from warmpath.router.prompt.reader import PromptReader
+from warmpath.router.prompt.texts import Texts
+from warmpath.router.queue.held_picks import HeldPicks
+from warmpath.router.queue.queueing import held_picks
+from warmpath.router.readiness import PODS
+from warmpath.router.refusal_log import RefusalLog, Refusals
+
+TRYING = 0.2
+"""Share of `endpoint-picker.pick-seconds` in which a request waits until its template is tried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What answers calls."""
+
+    answerer: Answerer
+    picks: PickAnswerer
+    held: HeldPicks | None
+    service: RouterService
+    endpoint_picker: EndpointPickerService
+    holdings: Holdings
+    admission: Admission
+    messages: InFlight
+    """The room for the messages of calls."""
+    streams: InFlight
+    drain: Drain
+
+    def forget(self, pod: Pod) -> None:
+        """Drop what is kept about a removed pod."""
+        self.answerer.forget(pod)
+
+
+async def calls(
+    means: Means, stack: AsyncExitStack, indexed: Indexed, texts: Texts, chosen: Picks
+) -> Calls:
+    """Build what answers calls; `stack` closes it. Nothing listens yet."""
+    config, limits, metrics = means.config, means.config.limits, means.metrics
+    admission = Admission(
+        wait_seconds=limits.wait_seconds,
+        overload_seconds=limits.overload_wait_seconds,
+        soon=asyncio.get_running_loop().call_soon,
+        clock=time.monotonic,
+        chance=random().random,
+    )
+    messages = _room(config, limits.max_in_flight_bytes)
+    streams = _room(config, STREAMS * limits.largest_message)
+    reader = PromptReader(
+        texts, PromptLimits(limits.max_prompt_bytes, limits.max_prompt_tokens), means.steps
+    )
+    answerer = Answerer(
+        reader,
+        chosen.scorer,
+        indexed.pods,
+        clock=time.monotonic,
+        wall_offset=chosen.wall_offset,
+        load=chosen.picking.loads.load,
+        steps=means.steps,
+    )
+    held = held_picks(
+        config,
+        chosen.picking,
+        chosen.picker,
+        indexed.pods,
+        meter=metrics,
+        may=means.enter.classes_of,
+        who=means.enter.caller_of,
+        steps=means.steps,
+    )
+    picks = _pick_answerer(means, indexed, chosen, reader, held)
+    peers = chosen.picking.peers
+    if peers is not None and indexed.redis is not None:
+        shares = sharing(
+            peers,
+            chosen.picking.loads,
+            indexed.redis,
+            reported=picks.reports.handed_on,
+            read=chosen.picking.on_room,
+            rng=random(),
+        )
+        await stack.enter_async_context(shares)
+    drain = Drain(time.monotonic)
+    intake = Intake(messages, streams, metrics, seconds=limits.message_seconds, admission=admission)
+    service = RouterService(
+        answerer,
+        picks,
+        metrics,
+        drain,
+        intake,
+        tokenize_seconds=limits.tokenize_seconds,
+        tracer=means.tracer,
+    )
+    made = Calls(
+        answerer,
+        picks,
+        held,
+        service,
+        _endpoint_picker(
+            means, indexed, texts, picks=picks, intake=intake, admission=admission, drain=drain
+        ),
+        Holdings(reader, chosen.scorer, indexed.pods),
+        admission,
+        messages,
+        streams,
+        drain,
+    )
+    telling = kept(Work("telling the log of refused calls", _refusals(means, made).keep_looking))
+    stack.callback(telling.cancel)
+    return made
+
+
+def _room(config: Config, most: int) -> InFlight:
+    limits = config.limits
+    return InFlight(
+        most, largest=limits.largest_message, seconds=limits.message_seconds, clock=time.monotonic
+    )
+
+
+def _pick_answerer(
+    means: Means, indexed: Indexed, chosen: Picks, reader: PromptReader, held: HeldPicks | None
+) -> PickAnswerer:
+    table = means.config.pick
+    return PickAnswerer(
+        reader,
+        indexed.pods,
+        indexed.ingest,
+        picker=chosen.picker,
+        window=GroupWindow(
+            chosen.picker,
+            seconds=table.group_seconds,
+            size=table.group_size,
+            clock=time.monotonic,
+            steps=means.steps,
+        ),
+        loads=chosen.picking.loads,
+        decisions=chosen.decisions,
+        attribution=chosen.attribution,
+        clock=time.monotonic,
+        wall_offset=chosen.wall_offset,
+        held=held,
+        peers=chosen.picking.peers,
+        steps=means.steps,
+        router=RouterFacts(means.readiness, indexed.states, chosen.picking.peers),
+    )
+
+
+def _endpoint_picker(
+    means: Means,
+    indexed: Indexed,
+    texts: Texts,
+    *,
+    picks: PickAnswerer,
+    intake: Intake,
+    admission: Admission,
+    drain: Drain,
+) -> EndpointPickerService:
+    config, limits = means.config, means.config.limits
+    table = config.endpoint_picker
+    # A template is tried out once, within the time for a pick.
+    traits = ModelTraits(texts.models, texts.renderer, TRYING * table.pick_seconds)
+    bounds = PromptLimits(limits.max_prompt_bytes, limits.max_prompt_tokens)
+    endpoint_picks = EndpointPicks(
+        picks,
+        InferenceReader(bounds, partial(engine_of, texts.models, indexed.pods), traits),
+        indexed.pods,
+        texts.models,
+        table,
+        prefill=prefill_model(config.pick),
+        tokenize_seconds=limits.tokenize_seconds,
+        steps=means.steps,
+    )
+    return EndpointPickerService(
+        endpoint_picks,
+        picks.reports,
+        table,
+        meter=means.metrics,
+        drain=drain,
+        intake=intake,
+        admission=admission,
+        most_body_bytes=limits.max_prompt_bytes,
+        tracer=means.tracer,
+    )
+
+
+def _refusals(means: Means, made: Calls) -> RefusalLog:
+    metrics, held = means.metrics, made.held
+    return RefusalLog(
+        {
+            "limits.wait-seconds or limits.overload-wait-seconds": Refusals(
+                lambda: made.admission.refused, "a-router-is-overloaded"
+            ),
+            "limits.max-in-flight-bytes": Refusals(
+                lambda: made.messages.refused + made.streams.refused, "a-router-is-overloaded"
+            ),
+            "queue.max-requests or queue.max-bytes": Refusals(
+                lambda: held.queue.refused if held else 0, "the-queue-is-long"
+            ),
+            limit_of_connections(means.config): Refusals(
+                lambda: metrics.refused_connections,
+                "a-router-is-overloaded",
+                "connections",
+                lambda: metrics.last_refused,
+            ),
+        }
+    )
+
+
+def handlers(means: Means, made: Calls) -> tuple[Sequence[grpc.GenericRpcHandler], HealthService]:
+    """Return the handlers of all calls, with the check of who calls, and the health checks."""
+    config, readiness, tracer = means.config, means.readiness, means.tracer
+    services = SERVICE.full_name, llmd.SERVICE.full_name, EXTERNAL_PROCESSOR
+    answers = {ANSWERING: partial(readiness.ready, besides=PODS)}
+    of_pods = ("", *services, *HEALTH_NAMES)
+    checks = HealthService(readiness.ready, of_pods, (LIVENESS,), answers)
+    calls_of: tuple[grpc.GenericRpcHandler, ...] = (
+        made.service.handlers(),
+        llmd.handlers(made.service, PodScores(made.holdings, config.llmd)),
+    )
+    if tracer.is_on:
+        calls_of = tuple(TracedCalls(one, tracer) for one in calls_of)
+    # Health checks have room of their own, so that they wait for no other call or stream.
+    few = STANDARD * config.limits.largest_message
+    standard = Intake(
+        _room(config, few),
+        _room(config, few),
+        means.metrics,
+        seconds=config.limits.message_seconds,
+    )
+    all_of_them = (
+        *calls_of,
+        made.endpoint_picker.handlers(),
+        *standard_handlers(checks, services, (SERVICE.file, llmd.SERVICE.file), standard),
+    )
+    return means.enter.guarded(all_of_them, means.metrics), checks

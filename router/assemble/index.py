@@ -1,0 +1,151 @@
+"""Builds the index, and what follows pods into it."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.follow.instance import EngineTls
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.shared.redis.command import Redis
+from warmpath.process.grpc_tls import channel_credentials
+from warmpath.process.loop import LoopThread
+from warmpath.process.tls import ClientTls
+from warmpath.router.assemble.means import Means
+from warmpath.router.config.schema import Config, PodSpec
+from warmpath.router.pods.discover import PodSource, Reconciler, SourceState
+from warmpath.router.pods.follow import Follower, follow_configured, following, saved_ranks
+from warmpath.router.pods.look import sources
+from warmpath.router.pods.shared_index import (
+    SharedPods,
+    asking,
+    is_asked_by_answers,
+    reached,
+    shared_pods,
+)
+from warmpath.router.pods.table import Pod, PodTable
+from warmpath.router.readiness import INDEX, Readiness
+
+
+@dataclass(slots=True)
+class Indexed:
+    """The index, the pods, and the thread that follows them."""
+
+    config: Config
+    folder: Path
+    ingest: Ingest
+    pods: PodTable
+    thread: LoopThread
+    redis: Redis | None
+    """The connections of the loop that answers calls, if an answer or a booking needs Redis."""
+    shared: SharedPods | None
+    sources: list[PodSource]
+    publishers: ClientTls | None
+    engines: EngineTls
+    follower: Follower | None = None
+    reconciler: Reconciler | None = None
+
+    @property
+    def states(self) -> list[SourceState]:
+        """Whether each source of pods can be asked."""
+        return [source.state for source in self.sources]
+
+    async def follow(
+        self,
+        stack: AsyncExitStack,
+        *,
+        observed: Callable[..., None],
+        ended: Callable[[Pod], None],
+        gone: Callable[[Pod], None],
+        listed: Callable[[], None],
+        answered: Callable[[Pod], float],
+    ) -> None:
+        """Follow pods from now on; the first three are called in the loop that calls this."""
+        loop = asyncio.get_running_loop()
+        config = self.config
+        self.follower = Follower(
+            self.ingest,
+            self.pods,
+            hash_seed=config.index.hash_seed,
+            folder=self.folder,
+            events=config.events,
+            probe=config.probe,
+            credentials=channel_credentials(self.publishers) if self.publishers else None,
+            tls=self.engines,
+            shared=self.shared,
+            observed=partial(_call_in, loop, observed),
+            ended=partial(_call_in, loop, ended),
+            gone=partial(_call_in, loop, gone),
+            listed=listed,
+            answered=answered,
+            saved=saved_ranks(config.index, self.folder),
+        )
+        follows = following(config, self.folder, self.ingest, self.follower, self.sources)
+        self.reconciler = await self.thread.enter(follows, stack)
+
+    async def follow_configured(self, pods: list[PodSpec]) -> None:
+        """Follow other [[pods]] of the configuration."""
+        assert self.reconciler is not None
+        await self.thread.call(follow_configured(self.reconciler, pods))
+
+    def doubt_models(self, model: str) -> None:
+        """Ask the pods of a model, all pods if it is empty, for the models that they serve now."""
+        if self.follower is not None:
+            self.thread.soon(self.follower.doubt_models, model)
+
+
+async def index(
+    means: Means, stack: AsyncExitStack, publishers: ClientTls | None, engines: EngineTls
+) -> Indexed:
+    """Build the index; `stack` closes it. No pod is followed before `Indexed.follow`."""
+    config, folder, readiness = means.config, means.folder, means.readiness
+    table = config.shared_index
+    redis = remote = through = None
+    if table.url and is_asked_by_answers(table):
+        redis = await stack.enter_async_context(reached(table, folder))
+        if table.mode == "shared":
+            remote = await stack.enter_async_context(asking(table, redis))
+    ingest = Ingest(
+        embedded_index(config.index.max_bytes),
+        hash_seed=config.index.hash_seed,
+        pending_bytes=config.events.pending_bytes,
+        stale_after=config.events.stale_seconds,
+        clock=time.monotonic,
+        remote=remote,
+    )
+    readiness.set(INDEX, holds=True, reason="this router copies no index")
+    thread = await stack.enter_async_context(LoopThread("following"))
+    if table.url:
+        if table.mode == "replica":
+            reason = "the pods' blocks are being copied for the first time"
+            readiness.set(INDEX, holds=False, reason=reason)
+        # All pods are copied, or the first attempt has failed.
+        settled = partial(_settled, readiness)
+        through = await thread.enter(shared_pods(config, folder, ingest, settled), stack)
+    return Indexed(
+        config,
+        folder,
+        ingest,
+        PodTable(),
+        thread,
+        redis,
+        through,
+        list(sources(config, folder)),
+        publishers,
+        engines,
+    )
+
+
+def _settled(readiness: Readiness, reason: str) -> None:
+    readiness.set(INDEX, holds=True, reason=reason)
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: object) -> None:
+    # The loop may be closed already, when the process is about to end.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *args)

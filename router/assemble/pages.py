@@ -1,0 +1,96 @@
+"""Builds what is served over HTTP: the live page, metrics, JSON calls, Dynamo's queries."""
+
+import socket
+import time
+from contextlib import AsyncExitStack
+
+from warmpath.process.tasks import Work, kept
+from warmpath.process.version import version
+from warmpath.router.assemble.calls import Calls
+from warmpath.router.assemble.index import Indexed
+from warmpath.router.assemble.means import Means
+from warmpath.router.assemble.picks import Picks
+from warmpath.router.metrics.parts import Parts
+from warmpath.router.metrics.scrape import MetricsPage
+from warmpath.router.pages import dynamo
+from warmpath.router.pages.files import file_pages
+from warmpath.router.pages.json_calls import json_calls
+from warmpath.router.pages.listener import Pages, serving_http
+from warmpath.router.pages.live_stream import LIVE, LiveStream
+from warmpath.router.pages.live_view import Views
+from warmpath.router.prompt.texts import Texts
+
+
+async def pages(
+    means: Means,
+    stack: AsyncExitStack,
+    indexed: Indexed,
+    *,
+    texts: Texts,
+    chosen: Picks,
+    calls: Calls,
+) -> str:
+    """Serve HTTP until `stack` closes; return the address, empty without one."""
+    views = Views(
+        indexed.pods,
+        chosen.picking.loads,
+        chosen.attribution,
+        means.readiness,
+        held=calls.held,
+        version=version(),
+        host=socket.gethostname(),
+        clock=time.monotonic,
+        wall_offset=chosen.wall_offset,
+    )
+    live = LiveStream(views, calls.picks.list_decisions, clock=time.monotonic)
+    remembering = kept(Work("remembering the last hour", live.remember))
+    stack.callback(remembering.cancel)
+    limits = means.config.limits
+    most, tracer = limits.max_prompt_bytes, means.tracer
+    overlaps = dynamo.Overlaps(calls.holdings, limits.max_prompt_tokens)
+    parts = _parts(means, indexed, texts, chosen, calls)
+    metrics = MetricsPage(means.registry, parts.steps, clock=time.monotonic)
+    served = Pages(
+        posts={
+            **dynamo.pages(calls.service, overlaps, most, tracer),
+            **json_calls(calls.service, most, tracer),
+        },
+        gets={LIVE: live.page, "/metrics": metrics.page},
+        files=file_pages(),
+    )
+    http = serving_http(
+        means.config.server.metrics_listen,
+        means.readiness,
+        means.enter,
+        means.metrics,
+        pages=served,
+        sources=indexed.states,
+    )
+    address = await stack.enter_async_context(http)
+    stack.callback(live.end)
+    return address
+
+
+def _parts(means: Means, indexed: Indexed, texts: Texts, chosen: Picks, calls: Calls) -> Parts:
+    """Return what a scrape of /metrics reads."""
+    tls = {
+        "server.tls": means.enter.tls,
+        "watch": indexed.publishers,
+        "probe": indexed.engines.tls,
+    }
+    return Parts(
+        indexed.ingest,
+        texts,
+        chosen.picking,
+        chosen.attribution,
+        (calls.messages, calls.streams),
+        readiness=means.readiness,
+        pods=indexed.pods,
+        admission=calls.admission,
+        endpoint_picker=calls.endpoint_picker,
+        decision_log=chosen.logged,
+        held=calls.held,
+        shared=indexed.shared,
+        sources=indexed.states,
+        tls={table: one for table, one in tls.items() if one is not None},
+    )

@@ -1,0 +1,103 @@
+"""Builds what chooses pods, and what remembers and judges the choices."""
+
+import asyncio
+import secrets
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.process.tasks import Work, kept
+from warmpath.process.wall_offset import WallOffset
+from warmpath.router.assemble.index import Indexed
+from warmpath.router.assemble.means import Means
+from warmpath.router.diagnosis.attribution import Attribution
+from warmpath.router.diagnosis.decision_log import DecisionLog, write_decisions, write_now
+from warmpath.router.diagnosis.decisions import Decisions
+from warmpath.router.match.match import Scorer
+from warmpath.router.peers import booking_id
+from warmpath.router.peers.exchange import PeerBookings
+from warmpath.router.pick.doubted_models import DoubtedModels
+from warmpath.router.pick.pick import Witness
+from warmpath.router.pick.picker import Picker
+from warmpath.router.pick.picking import Picking, believed_bytes
+from warmpath.router.pods.table import Pod
+
+EXPIRE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Picks:
+    """What chooses pods."""
+
+    picking: Picking
+    scorer: Scorer
+    picker: Picker
+    decisions: Decisions
+    attribution: Attribution
+    logged: DecisionLog | None
+    wall_offset: WallOffset
+
+    def forget(self, pod: Pod) -> None:
+        """Drop everything that is kept about a removed pod."""
+        self.picking.forget(pod)
+        self.attribution.forget(pod.id)
+
+
+def random() -> Random:
+    """Return a source of randomness that differs in each process."""
+    return Random(secrets.randbits(64))  # noqa: S311  breaks ties and shares room, guards nothing
+
+
+def picks(means: Means, stack: AsyncExitStack, indexed: Indexed) -> Picks:
+    """Build what chooses pods; `stack` closes it."""
+    config, folder, steps = means.config, means.folder, means.steps
+    wall_offset = WallOffset()
+    decisions = Decisions(config.pick.kept_decisions, wall_offset=wall_offset)
+    attribution = Attribution()
+    witnesses: list[Witness] = [decisions, attribution, DoubtedModels(indexed.doubt_models)]
+    logged: DecisionLog | None = None
+    if file := config.pick.decision_log:
+        logged = DecisionLog(config.pick.decision_log_share, random(), wall_offset=wall_offset)
+        witnesses.append(logged)
+        stack.push_async_callback(write_now, logged, file, folder)
+        writing = Work("logging decisions", partial(write_decisions, logged, file, folder))
+        stack.callback(kept(writing).cancel)
+    router = booking_id.new_router()
+    table, hash_seed = config.shared_index, config.index.hash_seed
+    names = KeyNames(table.prefix)
+    picking = Picking(
+        config.pick,
+        config.booking,
+        config.queue,
+        index=embedded_index(believed_bytes(config.pick)),
+        new_id=partial(booking_id.new_id, router),
+        rng=random(),
+        witnesses=witnesses,
+        share=partial(PeerBookings, router, names, hash_seed=hash_seed)
+        if table.share_bookings
+        else None,
+        batch=indexed.ingest.batch,
+    )
+    scorer = Scorer(
+        indexed.ingest,
+        hash_seed,
+        believed=picking.believed,
+        elsewhere=picking.elsewhere,
+        shared_tiers={model.name: frozenset(model.shared_tiers) for model in config.models},
+        steps=steps,
+    )
+    picker = picking.picker(scorer, steps)
+    expiring = kept(Work("ending picks that nobody reports on", partial(_expire, picker)))
+    stack.callback(expiring.cancel)
+    return Picks(picking, scorer, picker, decisions, attribution, logged, wall_offset)
+
+
+async def _expire(picker: Picker) -> None:
+    """Expire picks, bookings and beliefs; without this only the next pick would expire them."""
+    while True:
+        picker.expire(time.monotonic())
+        await asyncio.sleep(EXPIRE_SECONDS)
