@@ -16,7 +16,7 @@ from warmpath.indexer.follow.stream_source import (
     SavedRank,
 )
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.index.slot import Place, SlotTable
+from warmpath.indexer.index.slot import Place, RankName, SlotTable
 from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.resolve.rank_slots import RankSlots
@@ -78,8 +78,8 @@ class Ingest:
         self._stale_after = stale_after
         self._lag_seconds = lag_seconds
         self._clock = clock
-        self._ranks: dict[tuple[str, int], RankIngest | WatchedRank | BlindRank | RemoteRank] = {}
-        self._slots_of: dict[tuple[str, int], RankSlots] = {}
+        self._ranks: dict[RankName, RankIngest | WatchedRank | BlindRank | RemoteRank] = {}
+        self._slots_of: dict[RankName, RankSlots] = {}
         self._comings = 0
         """How often a rank with slots was added or removed."""
 
@@ -89,15 +89,15 @@ class Ingest:
 
     def batch(self, pod: str, rank: int) -> int | None:
         """Return the number of a rank's last batch of events; None before it, and for unknown ranks."""
-        known = self._ranks.get((pod, rank))
+        known = self._ranks.get(RankName(pod, rank))
         return known.sequence if known else None
 
     def rank(self, pod: str, rank: int) -> Rank | None:
         """Return a rank's ingestion; None where it is not known."""
-        return self._ranks.get((pod, rank))
+        return self._ranks.get(RankName(pod, rank))
 
     @property
-    def ranks(self) -> Mapping[tuple[str, int], Rank]:
+    def ranks(self) -> Mapping[RankName, Rank]:
         """Every rank's ingestion, by pod and number."""
         return self._ranks
 
@@ -106,7 +106,7 @@ class Ingest:
 
         May be called from any thread.
         """
-        slots = self._slots_of.get((pod, rank))
+        slots = self._slots_of.get(RankName(pod, rank))
         if slots:
             return slots.epoch
         return self.remote.life(pod, rank) if self.remote else 0
@@ -120,7 +120,7 @@ class Ingest:
         remote = self.remote.life_changes if self.remote else 0
         return self._comings + self.slots.life_changes + remote
 
-    def lives(self, ranks: Sequence[tuple[str, int]]) -> list[int]:
+    def lives(self, ranks: Sequence[RankName]) -> list[int]:
         """Return the life of each of these ranks, by pod and number."""
         of, life = self._slots_of.get, self.life
         return [slots.epoch if (slots := of(name)) else life(*name) for name in ranks]
@@ -196,15 +196,15 @@ class Ingest:
         added = self._ranks[name] = self.remote.add(pod, rank, keyspace=keyspace, ranks=ranks)
         return added
 
-    def _new_slots(self, name: tuple[str, int]) -> RankSlots:
+    def _new_slots(self, name: RankName) -> RankSlots:
         slots = self._slots_of[name] = RankSlots(*name, self.index, self.slots)
         self._comings += 1
         return slots
 
-    def _free_name(self, pod: str, rank: int) -> tuple[str, int]:
+    def _free_name(self, pod: str, rank: int) -> RankName:
         if (pod, rank) in self._ranks:
             raise ValueError(f"pod {pod} rank {rank} is followed already")
-        return pod, rank
+        return RankName(pod, rank)
 
     def save(self) -> list[SavedRank]:
         """Return the state of every rank that is followed from its engine's own events.
@@ -223,8 +223,8 @@ class Ingest:
 
     def remove(self, pod: str, rank: int) -> None:
         """Stop following a rank; it holds nothing from here on."""
-        self._ranks.pop((pod, rank)).close()
-        if self._slots_of.pop((pod, rank), None) is not None:
+        self._ranks.pop(RankName(pod, rank)).close()
+        if self._slots_of.pop(RankName(pod, rank), None) is not None:
             self._comings += 1
 
     def tick(self, sweep_budget: int) -> None:
@@ -238,7 +238,7 @@ class Ingest:
             self.slots.free(slot)
         places = filter(None, map(self.slots.place, self.index.take_losers()))
         for pod, number in {(place.pod, place.rank) for place in places}:
-            self._ranks[pod, number].lost_room()
+            self._ranks[RankName(pod, number)].lost_room()
 
     def beat(self) -> None:
         """Record that the loop that follows the ranks runs, and that it reads what comes."""

@@ -2,9 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from warmpath.indexer.engines.event import Tier
 from warmpath.process.invariant import BrokenInvariantError
+
+
+class RankName(NamedTuple):
+    """A rank of the fleet."""
+
+    pod: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +28,11 @@ class Place:
     doubted: bool = False
     """Whether the slot's blocks are in doubt: the rank held them when events were missed, and no event
     since has shown that they are still there."""
-    name: tuple[str, int] = field(init=False, repr=False, compare=False)
-    """The rank's pod and number, made once since every look-up asks for it."""
+    name: RankName = field(init=False, repr=False, compare=False)
+    """Made once since every look-up asks for it."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", (self.pod, self.rank))
+        object.__setattr__(self, "name", RankName(self.pod, self.rank))
 
 
 class SlotTable:

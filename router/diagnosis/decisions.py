@@ -10,6 +10,7 @@ from itertools import islice
 
 import msgspec
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pick.messages import Weighed, candidate_message, weighed
@@ -42,7 +43,7 @@ class Kept:
     reason: Callable[[], str]
     """Writes why the first candidate was picked: few decisions are ever listed."""
     shadow: bool
-    went: tuple[str, int]
+    went: RankName
     """The pod and rank that serve the request: the picked ones until another is reported."""
     state: "pb.Decision.State.ValueType"
     request_id: str = ""

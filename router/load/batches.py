@@ -10,6 +10,7 @@ Without a limit the highest number is an exception, or has only just been reache
 
 from typing import NamedTuple
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.engine_metrics import Observed
 
 SETTLED = 512.0
@@ -33,9 +34,9 @@ class Batches:
     """The highest number of running requests of each rank that was observed."""
 
     def __init__(self) -> None:
-        self._highest: dict[tuple[str, int], _Highest] = {}
+        self._highest: dict[RankName, _Highest] = {}
 
-    def is_full(self, name: tuple[str, int], observed: Observed) -> bool:
+    def is_full(self, name: RankName, observed: Observed) -> bool:
         """Learn from a rank's next observation; return whether others wait for a place in its batch."""
         running, at = observed.running, observed.at
         highest = self._highest.get(name)
@@ -48,6 +49,6 @@ class Batches:
         self._highest[name] = highest._replace(seen=at)
         return observed.waiting > 0 and running * (at - highest.since) >= SETTLED
 
-    def forget(self, name: tuple[str, int]) -> None:
+    def forget(self, name: RankName) -> None:
         """Forget a removed rank."""
         self._highest.pop(name, None)

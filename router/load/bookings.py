@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.overdue import FIRST_COME, Overdue, Precedence
 from warmpath.router.load.rank_bookings import Booking, RankBook, Work
@@ -67,7 +68,7 @@ class Bookings:
         self._new_id = new_id
         self._head_floor = head_floor
         self._bookings: OrderedDict[str, Booking] = OrderedDict()
-        self._ranks: dict[tuple[str, int], RankBook] = {}
+        self._ranks: dict[RankName, RankBook] = {}
         self.stuck = StuckRanks(self._ranks, batch)
         """The ranks that answer nothing."""
         self._overdue = Overdue(
@@ -80,7 +81,7 @@ class Bookings:
         )
         self._picks = 0
         self._now = -math.inf
-        self._listeners: list[Callable[[tuple[str, int]], None]] = []
+        self._listeners: list[Callable[[RankName], None]] = []
 
     def __len__(self) -> int:
         return len(self._bookings)
@@ -104,11 +105,11 @@ class Bookings:
     def precedence(self, precedence: Precedence) -> None:
         self._overdue.precedence = precedence
 
-    def listen(self, changed: Callable[[tuple[str, int]], None]) -> None:
+    def listen(self, changed: Callable[[RankName], None]) -> None:
         """Call `changed` with a rank's name whenever the rank's bookings change, from now on."""
         self._listeners.append(changed)
 
-    def _announce(self, name: tuple[str, int]) -> None:
+    def _announce(self, name: RankName) -> None:
         for changed in self._listeners:
             changed(name)
 
@@ -142,7 +143,7 @@ class Bookings:
             booking.first_token_at, booking.due_at = now, behind.due_at
         self._bookings[booking.id] = booking
         self._place(booking, now, is_owed=is_watched or self._tells(work.pod, work.rank))
-        self._ranks[work.pod, work.rank].picked(booking.number)
+        self._ranks[RankName(work.pod, work.rank)].picked(booking.number)
         return booking
 
     def started(
@@ -186,7 +187,7 @@ class Bookings:
         if booking is None:
             return False
         if booking.first_token_at is None:
-            rank = self._ranks[booking.work.pod, booking.work.rank]
+            rank = self._ranks[RankName(booking.work.pod, booking.work.rank)]
             self._overtake(rank, booking, now)
             if booking.id in rank.waiting:
                 booking.prefill_from = max(booking.since, rank.free_since)
@@ -238,15 +239,15 @@ class Bookings:
     def load(self, pod: str, rank: int, now: float) -> Load:
         """Return the booked load of a rank; its queue and KV usage are 0, as they are not known here."""
         now = self.expire(now)
-        book = self._ranks.get((pod, rank))
+        book = self._ranks.get(RankName(pod, rank))
         return IDLE if book is None else book.load(now, self._head_floor)
 
     def answered_at(self, pod: str, ranks: int) -> float:
         """Return when a pod of so many ranks last answered a request; any thread may ask."""
-        books = (self._ranks.get((pod, rank)) for rank in range(ranks))
+        books = (self._ranks.get(RankName(pod, rank)) for rank in range(ranks))
         return max((book.answered_at for book in books if book is not None), default=-math.inf)
 
-    def ranks(self) -> Mapping[tuple[str, int], RankBook]:
+    def ranks(self) -> Mapping[RankName, RankBook]:
         """Return the bookings of each rank, by pod and rank; callers only read them."""
         return self._ranks
 
@@ -261,21 +262,21 @@ class Bookings:
 
     def forget(self, pod: str, rank: int) -> None:
         """End all bookings of a rank that is gone."""
-        book = self._ranks.get((pod, rank))
+        book = self._ranks.get(RankName(pod, rank))
         if book is not None:
             for booking in [*book.in_flight.values()]:
                 self._end(booking, self._now)
-            self.stuck.forget((pod, rank))
-            del self._ranks[pod, rank]
-            self._announce((pod, rank))
+            self.stuck.forget(RankName(pod, rank))
+            del self._ranks[RankName(pod, rank)]
+            self._announce(RankName(pod, rank))
 
     def engine_ended(self, pod: str, rank: int) -> None:
         """Wait for no answers of a rank whose engine has ended: its requests are lost."""
-        book = self._ranks.get((pod, rank))
+        book = self._ranks.get(RankName(pod, rank))
         if book is not None:
             book.unanswered.clear()
             book.answered_at = -math.inf
-            self.stuck.forget((pod, rank))
+            self.stuck.forget(RankName(pod, rank))
             book.changed()
 
     def expire(self, now: float) -> float:
@@ -291,7 +292,7 @@ class Bookings:
             booking = self._bookings.get(booking_id)
             if booking is None or booking.late_at != late_at or booking.first_token_at is not None:
                 continue
-            name = booking.work.pod, booking.work.rank
+            name = RankName(booking.work.pod, booking.work.rank)
             if name in self.stuck:
                 # Its silence is the engine's, and says nothing about reports.
                 self._overdue.postpone(booking, now)
@@ -335,7 +336,7 @@ class Bookings:
 
     def _place(self, booking: Booking, now: float, *, is_owed: bool) -> None:
         """Add a booking to its rank; with `is_owed`, its first token or end will be reported."""
-        name = (booking.work.pod, booking.work.rank)
+        name = RankName(booking.work.pod, booking.work.rank)
         book = self._ranks.get(name)
         if book is None:
             if len(self._ranks) >= self._most:
@@ -356,7 +357,7 @@ class Bookings:
 
     def _tells(self, pod: str, rank: int) -> bool:
         """Return whether the answers of a rank are reported, as a rule."""
-        book = self._ranks.get((pod, rank))
+        book = self._ranks.get(RankName(pod, rank))
         return not self._overdue.expects_none or (book is not None and book.is_reported)
 
     def _let_go_unwatched(self) -> None:
@@ -374,12 +375,12 @@ class Bookings:
     def _miss(self, booking: Booking) -> None:
         """Record that a request ended and nobody reported its first token."""
         self.unreported += 1
-        if (booking.work.pod, booking.work.rank) not in self.stuck:
+        if RankName(booking.work.pod, booking.work.rank) not in self.stuck:
             self._overdue.miss(booking)
 
     def _answered(self, booking: Booking, now: float) -> None:
         """Record that a booking's rank works, as its first token or its end shows."""
-        name = booking.work.pod, booking.work.rank
+        name = RankName(booking.work.pod, booking.work.rank)
         book = self._ranks[name]
         is_first = book.unanswered.pop(booking.id, None) is not None
         book.answered_at = now
@@ -394,7 +395,7 @@ class Bookings:
 
     def _computed(self, booking: Booking, now: float) -> None:
         """Remove a booking from the waiting ones: its first report shows that its prefill is done."""
-        book = self._ranks[booking.work.pod, booking.work.rank]
+        book = self._ranks[RankName(booking.work.pod, booking.work.rank)]
         book.unreported.count(reported=True)
         book.take_waiting(booking)
         book.free_since = now
@@ -415,7 +416,7 @@ class Bookings:
 
         Return False if it did not wait.
         """
-        book = self._ranks[booking.work.pod, booking.work.rank]
+        book = self._ranks[RankName(booking.work.pod, booking.work.rank)]
         if book.heads(booking):
             # The next booking's turn comes only now.
             book.free_since = now
@@ -428,7 +429,7 @@ class Bookings:
 
     def _take(self, booking: Booking, now: float, failure: Failure) -> bool:
         """Remove a booking from its rank; return whether that still owed an answer to it."""
-        name = booking.work.pod, booking.work.rank
+        name = RankName(booking.work.pod, booking.work.rank)
         book = self._ranks[name]
         is_owed = book.unanswered.pop(booking.id, None) is not None
         if is_owed:

@@ -10,12 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.rank_bookings import NANOSECONDS, Head
 from warmpath.scorer.candidate import Load
 from warmpath.scorer.columns import Column, LoadColumns
-
-Name = tuple[str, int]
-"""A pod, and the number of its rank."""
 
 FIGURES = len(Load._fields)
 HEAD, BEHIND, TURN, SEEN = range(FIGURES, FIGURES + 4)
@@ -57,7 +55,7 @@ class KeptColumns:
 
     def __init__(
         self,
-        unaged: Callable[[Name, float], UnagedLoad],
+        unaged: Callable[[RankName, float], UnagedLoad],
         *,
         stale: float,
         slack: float,
@@ -72,8 +70,8 @@ class KeptColumns:
         self._stale = stale
         self._slack = slack
         self._floor = head_floor
-        self._row_of: dict[Name, int] = {}
-        self._asked: tuple[list[Name], NDArray[np.intp]] = ([], np.empty(0, np.intp))
+        self._row_of: dict[RankName, int] = {}
+        self._asked: tuple[list[RankName], NDArray[np.intp]] = ([], np.empty(0, np.intp))
         """The ranks of the last call and their rows, since the next call mostly has the same ranks."""
         self._room(LEAST)
 
@@ -88,13 +86,13 @@ class KeptColumns:
         self._is_changed = np.ones(rows, np.bool_)
         """Whether the load must be recomputed."""
 
-    def changed(self, name: Name) -> None:
+    def changed(self, name: RankName) -> None:
         """Mark a rank's load as outdated."""
         row = self._row_of.get(name)
         if row is not None:
             self._is_changed[row] = True
 
-    def renew(self, name: Name, now: float) -> None:
+    def renew(self, name: RankName, now: float) -> None:
         """Recompute a rank's load before it is requested."""
         row = self._row_of.get(name)
         if row is None:
@@ -105,7 +103,7 @@ class KeptColumns:
         self._is_fresh[row] = seen_at is not None and -self._slack <= now - seen_at <= self._stale
         self._is_changed[row] = False
 
-    def columns(self, names: Sequence[Name], now: float, waited: float) -> LoadColumns:
+    def columns(self, names: Sequence[RankName], now: float, waited: float) -> LoadColumns:
         """Return the loads of these ranks at `now`.
 
         Their waits are those at `waited`, the time that `Bookings.expire` returned: small steps back of
@@ -115,7 +113,7 @@ class KeptColumns:
         figures[0] = self._waits(figures, waited)
         return LoadColumns(*figures[:FIGURES])
 
-    def drained(self, names: Sequence[Name], now: float, waited: float) -> list[float]:
+    def drained(self, names: Sequence[RankName], now: float, waited: float) -> list[float]:
         """Return the prefill that is left on these ranks (`left`); the times are as for `columns`."""
         figures = self._current(names, now)
         booked = (figures[HEAD] + figures[BEHIND]) / NANOSECONDS - figures[FOREIGN]
@@ -125,7 +123,7 @@ class KeptColumns:
         ).tolist()
         return seconds
 
-    def _current(self, names: Sequence[Name], now: float) -> NDArray[np.float64]:
+    def _current(self, names: Sequence[RankName], now: float) -> NDArray[np.float64]:
         """Return the figures of these ranks, recomputed where they are outdated."""
         rows = self._rows(names)
         is_due = self._is_changed[rows]
@@ -159,7 +157,7 @@ class KeptColumns:
         self._is_fresh[rows] = self._counts(rows, now)
         self._is_changed[rows] = False
 
-    def _rows(self, names: Sequence[Name]) -> NDArray[np.intp]:
+    def _rows(self, names: Sequence[RankName]) -> NDArray[np.intp]:
         """Return the rows of these ranks; add those that are missing."""
         wanted = [*names]
         if wanted == self._asked[0]:

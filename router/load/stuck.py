@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Literal
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.rank_bookings import Booking, RankBook
 
 log = logging.getLogger(__name__)
 
-Name = tuple[str, int]
-"""A pod, and the number of its rank."""
 Failure = Literal["failed", "refused", "unsent"]
 """How a request ended without an answer: `refused` by its engine, or not sent to that rank at all.
 `failed`: its client went away or waited too long; callers that only report call a refusal so, too."""
@@ -88,22 +87,22 @@ class StuckRanks:
     """
 
     def __init__(
-        self, books: Mapping[Name, RankBook], batch: Callable[[str, int], int | None] = no_batch
+        self, books: Mapping[RankName, RankBook], batch: Callable[[str, int], int | None] = no_batch
     ) -> None:
         self._books = books
         self._batch = batch
-        self._owing: dict[Name, Owing] = {}
-        self._stuck: dict[Name, Owing] = {}
+        self._owing: dict[RankName, Owing] = {}
+        self._stuck: dict[RankName, Owing] = {}
         """Those of `_owing` that are stuck."""
-        self._due: list[tuple[float, Name]] = []
+        self._due: list[tuple[float, RankName]] = []
         """A heap of the times when to look at ranks again; some entries may be outdated."""
-        self._look_at: dict[Name, float] = {}
+        self._look_at: dict[RankName, float] = {}
         """The time of each rank's entry that is not outdated."""
         self._answers = 0
         self._late = 0.0
         """The usual delay of answers beyond their prediction, in seconds."""
 
-    def sent(self, name: Name, booking: Booking, now: float) -> None:
+    def sent(self, name: RankName, booking: Booking, now: float) -> None:
         """Record that a rank owes an answer to a booking that went out now."""
         owing = self._owing.get(name)
         if owing is None:
@@ -115,7 +114,7 @@ class StuckRanks:
             owing.seconds = max(owing.seconds, booking.predicted)
             self._look(name, owing.since + self._patience(name, owing))
 
-    def answered(self, name: Name, booking: Booking, now: float, *, is_first: bool) -> None:
+    def answered(self, name: RankName, booking: Booking, now: float, *, is_first: bool) -> None:
         """Record a first token or an end; `is_first` if it is the booking's first answer."""
         owing = self._owing.pop(name, None)
         stuck = self._stuck.pop(name, None)
@@ -132,7 +131,7 @@ class StuckRanks:
         if owing is not None and head is not None:
             self._owe(name, head, now)
 
-    def ended(self, name: Name, booking: Booking, now: float, failure: Failure) -> None:
+    def ended(self, name: RankName, booking: Booking, now: float, failure: Failure) -> None:
         """Record that a booking left a rank, or is not waited for any more, without an answer."""
         owing = self._owing.get(name)
         if owing is None:
@@ -152,7 +151,7 @@ class StuckRanks:
         elif head.since > owing.since:
             owing.since, owing.seconds = head.since, head.predicted
 
-    def forget(self, name: Name) -> None:
+    def forget(self, name: RankName) -> None:
         """Forget what a rank owes: it is gone, or its engine began anew."""
         self._owing.pop(name, None)
         self._stuck.pop(name, None)
@@ -186,13 +185,13 @@ class StuckRanks:
                 *name, now - owing.since, owing.seconds, len(self._books[name].unanswered),
             )  # fmt: skip
 
-    def avoided(self, now: float) -> Collection[Name]:
+    def avoided(self, now: float) -> Collection[RankName]:
         """Return the stuck ranks that get no requests now; the others may be tried."""
         if not self._stuck:
             return ()
         return frozenset(name for name in self._stuck if not self._tries(name, now))
 
-    def _tries(self, name: Name, now: float) -> bool:
+    def _tries(self, name: RankName, now: float) -> bool:
         pause = RETRY_SECONDS if self._books[name].owed is None else OPEN_SECONDS
         return now - self._stuck[name].tried_at >= pause
 
@@ -205,11 +204,11 @@ class StuckRanks:
                     *name, now - owing.tried_at,
                 )  # fmt: skip
 
-    def __contains__(self, name: Name) -> bool:
+    def __contains__(self, name: RankName) -> bool:
         """Return whether a rank is stuck."""
         return name in self._stuck
 
-    def seconds(self, name: Name, now: float) -> float:
+    def seconds(self, name: RankName, now: float) -> float:
         """Return for how long a stuck rank has answered nothing; 0 for any other rank."""
         owing = self._stuck.get(name)
         return 0.0 if owing is None else max(0.0, now - owing.since)
@@ -235,17 +234,17 @@ class StuckRanks:
         if not self._owing.keys() <= self._books.keys():
             raise BrokenInvariantError("a rank that is gone owes an answer")
 
-    def _owe(self, name: Name, booking: Booking, now: float) -> None:
+    def _owe(self, name: RankName, booking: Booking, now: float) -> None:
         owing = self._owing[name] = Owing(now, booking.predicted, now, self._batch(*name))
         self._look(name, now + self._patience(name, owing))
 
-    def _look(self, name: Name, at: float) -> None:
+    def _look(self, name: RankName, at: float) -> None:
         """Look at a rank at a time, or earlier if that is planned already."""
         if at < self._look_at.get(name, math.inf):
             self._look_at[name] = at
             heappush(self._due, (at, name))
 
-    def _patience(self, name: Name, owing: Owing) -> float:
+    def _patience(self, name: RankName, owing: Owing) -> float:
         has_answered = self._books[name].answered_at > -math.inf
         least = LEAST_SECONDS if has_answered else FIRST_SECONDS
         return TIMES * owing.seconds + LATE_TIMES * self._late + least

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.batches import Batches
 from warmpath.router.load.bookings import Bookings
@@ -42,7 +43,7 @@ class Others(Protocol):
     def version(self, now: float) -> int:
         """Return a number that changes whenever other routers' bookings change."""
 
-    def where(self) -> Collection[tuple[str, int]]:
+    def where(self) -> Collection[RankName]:
         """Return the ranks with bookings of other routers."""
 
     def observed(self, pod: str, rank: int, at: float) -> None:
@@ -80,24 +81,24 @@ class LoadTable:
         self._others = others
         self._stale = stale_seconds
         self._slack = slack_seconds
-        self._seen: dict[tuple[str, int], Seen] = {}
+        self._seen: dict[RankName, Seen] = {}
         self._batches = Batches()
         self._seen_at = float("-inf")
         """Time of the latest observation of any rank."""
-        self._corrections: dict[tuple[str, int], Correction] = {}
+        self._corrections: dict[RankName, Correction] = {}
         self._kept = KeptColumns(
             self._unaged, stale=stale_seconds, slack=slack_seconds, head_floor=bookings.head_floor
         )
         bookings.listen(self._kept.changed)
         self._others_version = 0
-        self._with_others: Collection[tuple[str, int]] = ()
+        self._with_others: Collection[RankName] = ()
         """The ranks with other routers' bookings at `_others_version`."""
-        self._to_renew: set[tuple[str, int]] = set()
+        self._to_renew: set[RankName] = set()
         """Ranks whose bookings by other routers may have changed since the last `take_changes`."""
 
     def observe(self, pod: str, rank: int, observed: Observed, source: Source = "engine") -> None:
         """Record an observation of a rank, unless a later one is known."""
-        name = (pod, rank)
+        name = RankName(pod, rank)
         kept = self._seen.get(name)
         if kept is None or observed.at >= kept.observed.at:
             book = self._book(name)
@@ -123,20 +124,20 @@ class LoadTable:
         """Return whether first tokens are reported, or some rank was observed lately."""
         return self._bookings.hears_first_tokens or now - self._seen_at <= self._stale
 
-    def avoided(self, now: float) -> Collection[tuple[str, int]]:
+    def avoided(self, now: float) -> Collection[RankName]:
         """Return the ranks that picks avoid, since they are stuck (`router.load.stuck`)."""
         return self._bookings.stuck.avoided(self._bookings.expire(now))
 
     def stuck_seconds(self, pod: str, rank: int, now: float) -> float:
         """Return for how long a stuck rank has answered nothing; 0 for any other rank."""
-        return self._bookings.stuck.seconds((pod, rank), self._bookings.expire(now))
+        return self._bookings.stuck.seconds(RankName(pod, rank), self._bookings.expire(now))
 
     def bad_figures(self, pod: str, rank: int) -> Sequence[str]:
         """Return the names of the figures that a rank's latest observation lacks, or that cannot be."""
-        seen = self._seen.get((pod, rank))
+        seen = self._seen.get(RankName(pod, rank))
         return () if seen is None else seen.observed.bad
 
-    def take_changes(self, now: float) -> Collection[tuple[str, int]]:
+    def take_changes(self, now: float) -> Collection[RankName]:
         """Process changes of other routers' bookings; return the ranks to `renew`."""
         self._take_in(now)
         changed, self._to_renew = self._to_renew, set()
@@ -154,7 +155,7 @@ class LoadTable:
 
     def renew(self, pod: str, rank: int, now: float) -> None:
         """Recompute a rank's load from the latest bookings of other routers, before a pick needs it."""
-        name = (pod, rank)
+        name = RankName(pod, rank)
         self._fresh(name, self._others_on(name, now), now)
         self._kept.renew(name, now)
 
@@ -165,22 +166,22 @@ class LoadTable:
 
     def forget(self, pod: str, rank: int) -> None:
         """Drop the observation of a removed rank."""
-        self._seen.pop((pod, rank), None)
-        self._batches.forget((pod, rank))
-        self._corrections.pop((pod, rank), None)
-        self._kept.changed((pod, rank))
+        self._seen.pop(RankName(pod, rank), None)
+        self._batches.forget(RankName(pod, rank))
+        self._corrections.pop(RankName(pod, rank), None)
+        self._kept.changed(RankName(pod, rank))
 
     def load(self, pod: str, rank: int, now: float) -> Load:
         """Return a rank's load."""
-        [load] = self.loads([(pod, rank)], now)
+        [load] = self.loads([RankName(pod, rank)], now)
         return load
 
-    def loads(self, ranks: Sequence[tuple[str, int]], now: float) -> list[Load]:
+    def loads(self, ranks: Sequence[RankName], now: float) -> list[Load]:
         """Return the load of each of these ranks, in the order given."""
         waited = self._bookings.expire(now)
         return [self._load(name, now, waited) for name in ranks]
 
-    def _load(self, name: tuple[str, int], now: float, waited: float) -> Load:
+    def _load(self, name: RankName, now: float, waited: float) -> Load:
         if self._others is None and name not in self._seen:
             return self._book(name).load(waited, self._bookings.head_floor)
         load, nanoseconds, head, free_since, _ = self._unaged(name, now)
@@ -189,7 +190,7 @@ class LoadTable:
         floor = self._bookings.head_floor
         return load._replace(wait=wait(nanoseconds, head, free_since, waited, floor))
 
-    def columns(self, ranks: Sequence[tuple[str, int]], now: float) -> LoadColumns:
+    def columns(self, ranks: Sequence[RankName], now: float) -> LoadColumns:
         """Return the loads of these ranks as columns, in the order given."""
         if len(ranks) < FEW:
             return columns_of(self.loads(ranks, now))
@@ -197,7 +198,7 @@ class LoadTable:
         self._take_in(now)
         return self._kept.columns(ranks, now, waited)
 
-    def drained(self, ranks: Sequence[tuple[str, int]], now: float) -> list[float]:
+    def drained(self, ranks: Sequence[RankName], now: float) -> list[float]:
         """Return the seconds of booked prefill that are left on these ranks, by prediction alone.
 
         Unlike a wait, it falls to 0 if reports are late or lost: the time since a rank's first waiting
@@ -210,7 +211,7 @@ class LoadTable:
         self._take_in(now)
         return self._kept.drained(ranks, now, waited)
 
-    def _unaged(self, name: tuple[str, int], now: float) -> UnagedLoad:
+    def _unaged(self, name: RankName, now: float) -> UnagedLoad:
         """Return a rank's load without the effects of passing time."""
         correction = self._found(name, now)
         seen = self._seen.get(name)
@@ -226,7 +227,7 @@ class LoadTable:
             seen_at,
         )
 
-    def _found(self, name: tuple[str, int], now: float) -> Correction | None:
+    def _found(self, name: RankName, now: float) -> Correction | None:
         """Return the correction of a rank's bookings; None if own bookings alone count."""
         others = self._others_on(name, now)
         seen = self._fresh(name, others, now)
@@ -242,14 +243,14 @@ class LoadTable:
             Part("booked waiting", booked.waiting, "bookings", 0.0),
             Part("booked in flight", booked.in_flight, "bookings", 0.0),
         ]
-        others = self._others_on((pod, rank), now)
+        others = self._others_on(RankName(pod, rank), now)
         if others is not NOBODY:
             age = max(0.0, now - others.received_at)
             parts.append(Part("routers waiting", others.waiting, "routers", age))
             parts.append(Part("routers in flight", others.in_flight, "routers", age))
-        seen = self._fresh((pod, rank), others, now)
+        seen = self._fresh(RankName(pod, rank), others, now)
         if seen is not None:
-            lost = self._correction((pod, rank), others, seen).lost
+            lost = self._correction(RankName(pod, rank), others, seen).lost
             age = max(0.0, now - seen.observed.at)
             for name, value in (
                 ("running", seen.observed.running),
@@ -270,13 +271,13 @@ class LoadTable:
             if is_current and kept != correct(book, kept.others, kept.seen, self._slack):
                 raise BrokenInvariantError(f"the correction of {name} is out of date")
 
-    def _book(self, name: tuple[str, int]) -> RankBook:
+    def _book(self, name: RankName) -> RankBook:
         return self._bookings.ranks().get(name, NOTHING)
 
-    def _others_on(self, name: tuple[str, int], now: float) -> OthersBook:
+    def _others_on(self, name: RankName, now: float) -> OthersBook:
         return NOBODY if self._others is None else self._others.on(*name, now)
 
-    def _fresh(self, name: tuple[str, int], others: OthersBook, now: float) -> Seen | None:
+    def _fresh(self, name: RankName, others: OthersBook, now: float) -> Seen | None:
         seen = self._seen.get(name)
         if seen is None:
             return None
@@ -291,9 +292,7 @@ class LoadTable:
             seen = self._seen[name] = seen.explained_by(others)
         return seen
 
-    def _correction(
-        self, name: tuple[str, int], others: OthersBook, seen: Seen | None
-    ) -> Correction:
+    def _correction(self, name: RankName, others: OthersBook, seen: Seen | None) -> Correction:
         book = self._book(name)
         kept = self._corrections.get(name)
         if kept is None or not kept.is_of(book, others, seen):

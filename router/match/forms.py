@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.engines.cache_groups import Layout, Lookahead
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import Ingest
 
@@ -76,7 +77,7 @@ class OldLives:
     def __init__(self, ingest: Ingest, believed: Believed) -> None:
         self._ingest = ingest
         self._believed = believed
-        self._lives: dict[tuple[str, int], int] = {}
+        self._lives: dict[RankName, int] = {}
         self._ranks: list[Rank] = []
         """The ranks of the last call."""
         self._changes = 0
@@ -89,7 +90,7 @@ class OldLives:
         if changes == self._changes and [*ranks] == self._ranks:
             return
         self._ranks, self._changes = [*ranks], changes
-        names = [(rank.pod, rank.number) for rank in ranks]
+        names = [RankName(rank.pod, rank.number) for rank in ranks]
         current = self._ingest.lives(names)
         if len(self._lives) > MOST_LIVES:
             self._lives.clear()

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.engines.cache_groups import Layout, Lookahead
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import WORD_BYTES, Chain
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import Ingest
@@ -157,7 +158,7 @@ class Elsewhere(Protocol):
     def __bool__(self) -> bool:
         """Return whether there are any."""
 
-    def match(self, keys: bytes) -> Mapping[tuple[str, int], int]:
+    def match(self, keys: bytes) -> Mapping[RankName, int]:
         """Return how many leading blocks of a prompt are on their way to each rank, by packed keys."""
 
 
@@ -390,18 +391,18 @@ class Scorer:
                     assumed_tokens=assumed * size,
                 )
 
-    def _beliefs(self, sought: Chain) -> dict[tuple[str, int], tuple[int, int]]:
+    def _beliefs(self, sought: Chain) -> dict[RankName, tuple[int, int]]:
         """Return how many leading blocks each rank is believed to hold: (arriving, assumed)."""
-        found: dict[tuple[str, int], tuple[int, int]] = {}
+        found: dict[RankName, tuple[int, int]] = {}
         if self._believed:
             for belief, start, stop in self._believed.match(sought, leading=True):
                 if not start:
-                    arriving, assumed = found.get((belief.pod, belief.rank), (0, 0))
+                    arriving, assumed = found.get(name := RankName(belief.pod, belief.rank), (0, 0))
                     if belief.kind == "arriving":
                         arriving = stop
                     else:
                         assumed = stop
-                    found[belief.pod, belief.rank] = arriving, assumed
+                    found[name] = arriving, assumed
         if self._elsewhere:
             for name, blocks in self._elsewhere.match(packed_keys(sought)).items():
                 arriving, assumed = found.get(name, (0, 0))

@@ -10,6 +10,7 @@ from prometheus_client.core import Metric
 
 from warmpath.indexer.follow.blind import BlindRank
 from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.replica.pod_copy import Resync
@@ -59,7 +60,7 @@ def ranks(ingest: Ingest) -> Iterator[Metric | None]:
 
 def loads(ingest: Ingest, table: LoadTable) -> Iterator[Metric | None]:
     """Yield the load of every rank, and before that a None wherever other work may be done."""
-    names = [(rank.pod, rank.number) for rank in ingest]
+    names = [RankName(rank.pod, rank.number) for rank in ingest]
     running, waiting = gauge("rank_running"), gauge("rank_waiting")
     wait, stuck = gauge("rank_wait_seconds"), gauge("rank_stuck_seconds")
     for at in range(0, len(names), RANKS_AT_ONCE):

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import msgspec
 
 from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Call, Command, Reply, script
@@ -86,7 +87,7 @@ class PeerBookings:
         self._believed = believed
         self._asked: _Asked | None = None
         self._number = 0
-        self._versions: dict[tuple[str, int], tuple[int, int]] = {}
+        self._versions: dict[RankName, tuple[int, int]] = {}
         """Versions of the bookings that were written last, by rank."""
         self._written_at = -math.inf
         self._enrolled_at = -math.inf

@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import WORD_BYTES, pack_words, words_of
 from warmpath.router.load.other_routers import Count
 
@@ -61,7 +62,7 @@ class Marks:
     """The marks of other routers' prompts. Not empty: true."""
 
     def __init__(self) -> None:
-        self.ranks: dict[int, dict[int, list[tuple[str, int]]]] = {}
+        self.ranks: dict[int, dict[int, list[RankName]]] = {}
         """The ranks by place and key, the longest place first; callers only read them."""
 
     def __bool__(self) -> bool:
@@ -69,19 +70,19 @@ class Marks:
 
     def replace(self, prompts: Iterable[MarkedPrompt]) -> None:
         """Keep the marks of these prompts instead of all others."""
-        found: dict[int, dict[int, list[tuple[str, int]]]] = {}
+        found: dict[int, dict[int, list[RankName]]] = {}
         for one in prompts:
-            name = one.pod, one.rank
+            name = RankName(one.pod, one.rank)
             for place, key in zip(places_of(one.blocks), words_of(one.marks), strict=True):
                 found.setdefault(place, {}).setdefault(key, []).append(name)
         self.ranks = dict(sorted(found.items(), reverse=True))
 
-    def match(self, keys: bytes) -> Mapping[tuple[str, int], int]:
+    def match(self, keys: bytes) -> Mapping[RankName, int]:
         """Return how many leading blocks of a prompt are on their way to each rank, by packed keys.
 
         Fewer may be said than there are: those up to the last place within them.
         """
-        found: dict[tuple[str, int], int] = {}
+        found: dict[RankName, int] = {}
         words = words_of(keys)
         for place, ranks in self.ranks.items():
             if place <= len(words):

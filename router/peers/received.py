@@ -7,6 +7,7 @@ from itertools import chain
 
 import msgspec
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.process.bytes import UNREADABLE
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.other_routers import NOBODY, Count, OthersBook, RankSums, sum_of
@@ -52,7 +53,7 @@ class _Peer:
     value: bytes
     received_at: float
     has_ended: bool
-    ranks: dict[tuple[str, int], RankSums]
+    ranks: dict[RankName, RankSums]
     arriving: list[MarkedPrompt]
     seed: str
 
@@ -80,7 +81,7 @@ class ReceivedBookings:
         self._silent: dict[str, float] = {}
         """Routers whose value is missing, invalid or too old, and that did not say that they ended: with
         the time since which Redis answers and they are silent."""
-        self._summed: dict[tuple[str, int], OthersBook] = {}
+        self._summed: dict[RankName, OthersBook] = {}
         """Cached sums by rank, valid from `_from` until `_until`."""
         self._is_changed = False
         """Whether values have changed since the sums were made."""
@@ -111,7 +112,7 @@ class ReceivedBookings:
                 self.malformed += 1
                 self._go(router, now)
                 return None
-            ranks = {(one.pod, one.rank): one for one in sums.ranks}
+            ranks = {RankName(one.pod, one.rank): one for one in sums.ranks}
             self._peers[router] = _Peer(value, now, sums.has_ended, ranks, sums.arriving, sums.seed)
             self._silent.pop(router, None)
             self._change()
@@ -140,7 +141,7 @@ class ReceivedBookings:
         self._stay_fresh(now)
         if not self._peers:
             return NOBODY
-        name = (pod, rank)
+        name = RankName(pod, rank)
         found = self._summed.get(name)
         if found is None:
             found = self._summed[name] = self._sums(name)
@@ -148,7 +149,7 @@ class ReceivedBookings:
 
     def observed(self, pod: str, rank: int, at: float) -> None:
         """Note that an engine was observed at `at`: it counts the requests of routers that had ended."""
-        name = (pod, rank)
+        name = RankName(pod, rank)
         for peer in self._peers.values():
             if peer.has_ended and peer.received_at < at and peer.ranks.pop(name, None) is not None:
                 self._summed.pop(name, None)
@@ -159,7 +160,7 @@ class ReceivedBookings:
         self._stay_fresh(now)
         return self._version
 
-    def where(self) -> set[tuple[str, int]]:
+    def where(self) -> set[RankName]:
         """Return the ranks with bookings of other routers."""
         return {name for peer in self._peers.values() for name in peer.ranks}
 
@@ -227,7 +228,7 @@ class ReceivedBookings:
         self._is_changed = True
         self._version += 1
 
-    def _sums(self, name: tuple[str, int]) -> OthersBook:
+    def _sums(self, name: RankName) -> OthersBook:
         return sum_of(
             (sums, peer.received_at)
             for peer in self._peers.values()

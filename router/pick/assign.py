@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.index.slot import RankName
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.bookings import MOST_PREFILL, Bookings, Work
 from warmpath.router.match.forms import BlockForm
@@ -41,7 +42,7 @@ class Assigner:
         self._prefill = prefill
         self._arriving_seconds = arriving_seconds
         self._confirm_seconds = confirm_seconds
-        self._unannounced: deque[tuple[int, tuple[str, int]]] = deque()
+        self._unannounced: deque[tuple[int, RankName]] = deque()
         """Tickets, with their ranks, of requests that ended before events announced all their blocks;
         some tickets may have expired since."""
 
@@ -154,7 +155,7 @@ class Assigner:
                 self._believed.confirm(placed.ticket, now + self._confirm_seconds)
                 self._unannounced.append((placed.ticket, placed.went))
 
-    def _withdraw_announced(self, ticket: int, went: tuple[str, int]) -> bool:
+    def _withdraw_announced(self, ticket: int, went: RankName) -> bool:
         """Withdraw a ticket if events have announced all its blocks; otherwise return False.
 
         From then on events also show when those blocks are removed.

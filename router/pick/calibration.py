@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.rank_bookings import Booking, Step
 
@@ -148,9 +149,9 @@ class _Model:
     same step; a moving average."""
     known: list[float] = field(default_factory=list)
     """The `log_factor`s of ranks with `is_known`, sorted."""
-    differences: dict[tuple[str, int], _Difference] = field(default_factory=dict)
+    differences: dict[RankName, _Difference] = field(default_factory=dict)
     """Cache of `_differing` since the last ratio."""
-    compared: OrderedDict[tuple[str, int], int] = field(default_factory=OrderedDict)
+    compared: OrderedDict[RankName, int] = field(default_factory=OrderedDict)
     """`ratios` at each rank's last comparison, the longest ago first."""
 
     @property
@@ -174,7 +175,7 @@ class Calibration:
 
     def __init__(self, base: float) -> None:
         self._base = base
-        self._averages: dict[tuple[str, int], Average] = {}
+        self._averages: dict[RankName, Average] = {}
         self._models: dict[str, _Model] = {}
 
     def first_token(self, booking: Booking) -> None:
@@ -183,7 +184,7 @@ class Calibration:
         if booking.timed or booking.first_token_at is None:
             return
         booking.timed = True
-        name = (work.pod, work.rank)
+        name = RankName(work.pod, work.rank)
         average = self._averages.get(name)
         if average is None or average.model != work.model:
             self.forget(*name)
@@ -223,12 +224,12 @@ class Calibration:
         step.running -= 1
         if not is_measured or (cached is not None and abs(cached - work.cached) > NEARLY):
             step.is_measured = False
-        name = (work.pod, work.rank)
+        name = RankName(work.pod, work.rank)
         average = self._averages.get(name)
         if step.is_over and average is not None and average.model == work.model:
             self._end(name, average, step)
 
-    def _begin(self, name: tuple[str, int], average: Average, *, is_measured: bool) -> Step:
+    def _begin(self, name: RankName, average: Average, *, is_measured: bool) -> Step:
         """Begin a rank's next step."""
         before, average.step = average.step, Step(is_measured)
         if before is not None:
@@ -237,14 +238,14 @@ class Calibration:
                 self._end(name, average, before)
         return average.step
 
-    def _end(self, name: tuple[str, int], average: Average, step: Step) -> None:
+    def _end(self, name: RankName, average: Average, step: Step) -> None:
         """Add a step that is over, and compare the sums if there are enough prefills."""
         if step.is_measured and step.predicted > 0:
             average.add(step)
             if average.prefills >= LEAST_SUMMED:
                 self._compare(name, average)
 
-    def _compare(self, name: tuple[str, int], average: Average) -> None:
+    def _compare(self, name: RankName, average: Average) -> None:
         """Compare a rank's summed prefills with their prediction."""
         model = self._models.setdefault(average.model, _Model())
         if average.is_known:
@@ -269,7 +270,7 @@ class Calibration:
         return math.exp(found.usual + found.standing_out(_doubted(utilisation)))
 
     def all_of(
-        self, of: str, ranks: Sequence[tuple[str, int]], utilisation: float
+        self, of: str, ranks: Sequence[RankName], utilisation: float
     ) -> tuple[list[float], list[float]]:
         """Return the factors and slownesses of a model's `ranks` (pod, number), in their order.
 
@@ -307,12 +308,14 @@ class Calibration:
         model = self._models.get(of)
         if model is None:
             return NO_DIFFERENCE
-        found = model.differences.get((pod, rank))
+        found = model.differences.get(RankName(pod, rank))
         if found is None:
-            found = model.differences[pod, rank] = self._differing(model, (pod, rank))
+            found = model.differences[RankName(pod, rank)] = self._differing(
+                model, RankName(pod, rank)
+            )
         return found
 
-    def _differing(self, model: _Model, name: tuple[str, int]) -> _Difference:
+    def _differing(self, model: _Model, name: RankName) -> _Difference:
         usual, average = model.usual, self._averages.get(name)
         if average is None or not average.is_known:
             return _Difference(usual, 0.0, 0.0)
@@ -322,9 +325,9 @@ class Calibration:
     def forget(self, pod: str, rank: int) -> None:
         """Forget a rank's measurements."""
         for model in self._models.values():
-            model.differences.pop((pod, rank), None)
-            model.compared.pop((pod, rank), None)
-        average = self._averages.pop((pod, rank), None)
+            model.differences.pop(RankName(pod, rank), None)
+            model.compared.pop(RankName(pod, rank), None)
+        average = self._averages.pop(RankName(pod, rank), None)
         if average is not None and average.is_known:
             model = self._models[average.model]
             _take(model.known, average.log_factor)

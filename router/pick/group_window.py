@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.pick.pick import Placed
 from warmpath.router.pick.picker import Picker
@@ -108,7 +109,7 @@ class GroupWindow:
         """Place the first `size` members on one rank, and the others in the loop's next turn."""
         # Members whose caller was cancelled are done already.
         wanted = [one for one in members if not one.chosen.done()]
-        rank: tuple[str, int] | None = None
+        rank: RankName | None = None
         for member in wanted[: self._size]:
             try:
                 chosen = self._picker.reserve(replace(member.ask, beside=rank), self._clock())
@@ -116,8 +117,7 @@ class GroupWindow:
                 member.chosen.set_exception(error)
             else:
                 member.chosen.set_result(chosen)
-                best = chosen[1].options[0]
-                rank = rank or (best.pod.id, best.rank.number)
+                rank = rank or chosen[1].options[0].name
         if len(wanted) > self._size:
             # Other calls get a turn, since a group may have hundreds of members.
             asyncio.get_running_loop().call_soon(self._place, wanted[self._size :])

@@ -11,6 +11,7 @@ from typing import NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Trust
 from warmpath.router.match.match import NOTHING, Matches
@@ -26,23 +27,23 @@ class Field:
     """The ranks of some pods. All sequences have the ranks in the same order."""
 
     of: Sequence[Pod]
-    avoided: Collection[tuple[str, int]]
+    avoided: Collection[RankName]
     """The ranks that are left out if there are others (`router.load.stuck`)."""
     pods: Sequence[Pod]
     """The pod of each rank."""
     ranks: Sequence[Rank]
-    names: Sequence[tuple[str, int]]
+    names: Sequence[RankName]
     """Pod and number of each rank."""
-    places: Mapping[tuple[str, int], int]
+    places: Mapping[RankName, int]
     """The index of each name in the sequences."""
     place_of: Mapping[Rank, int]
 
     @property
-    def left_out(self) -> Sequence[tuple[str, int]]:
+    def left_out(self) -> Sequence[RankName]:
         """The ranks that are left out, by pod and number."""
         if not self.avoided:
             return ()
-        both = ((pod.id, rank.number) for pod in self.of for rank in pod.ranks)
+        both = (RankName(pod.id, rank.number) for pod in self.of for rank in pod.ranks)
         return [name for name in both if name in self.avoided and name not in self.places]
 
     @property
@@ -51,12 +52,12 @@ class Field:
         return any(len(pod.ranks) > 1 for pod in self.of)
 
 
-def field_of(pods: Sequence[Pod], avoided: Collection[tuple[str, int]] = ()) -> Field:
+def field_of(pods: Sequence[Pod], avoided: Collection[RankName] = ()) -> Field:
     """Return the ranks of these pods, those in `avoided` only if there are no others."""
     both = [(pod, rank) for pod in pods for rank in pod.ranks]
     if avoided:
         both = [one for one in both if (one[0].id, one[1].number) not in avoided] or both
-    names = [(pod.id, rank.number) for pod, rank in both]
+    names = [RankName(pod.id, rank.number) for pod, rank in both]
     ranks = [rank for _, rank in both]
     return Field(
         list(pods),
@@ -88,6 +89,11 @@ class Option(NamedTuple):
     cost: float
     terms: tuple[tuple[str, float], ...]
     calibration: float
+
+    @property
+    def name(self) -> RankName:
+        """Its rank."""
+        return RankName(self.pod.id, self.rank.number)
 
     @property
     def predicted_ttft(self) -> float:
@@ -144,7 +150,7 @@ class Options(Sequence[Option]):
         columns = self._columns
         return np.array([columns.cached, columns.load.wait, columns.prefill, self._factors])
 
-    def put_first(self, name: tuple[str, int]) -> bool:
+    def put_first(self, name: RankName) -> bool:
         """Move a candidate to the front; return False if it is there already or is not a candidate."""
         first, best = self.field.places.get(name), self._order[0]
         self._order = sorted(self._order, key=lambda place: place != first)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
 from warmpath.router.load.bookings import Booking
 from warmpath.router.match.forms import BlockForm
@@ -59,7 +60,7 @@ def held(match: Match, prompt_tokens: int) -> int:
     return min(match.matched_tokens, max(0, prompt_tokens - 1))
 
 
-class Predictions(Mapping[tuple[str, int], Predicted]):
+class Predictions(Mapping[RankName, Predicted]):
     """The predictions for all candidates, by pod and rank; made on access, as only one will be used.
 
     Picks that are never reported wait for minutes, so only the figures are kept that are needed then.
@@ -76,7 +77,7 @@ class Predictions(Mapping[tuple[str, int], Predicted]):
         self._prompt_tokens = prompt_tokens
         self._room = room
 
-    def __getitem__(self, name: tuple[str, int]) -> Predicted:
+    def __getitem__(self, name: RankName) -> Predicted:
         place = self._field.places[name]
         pod, rank = self._field.pods[place], self._field.ranks[place]
         match = self._matches.get(rank, NOTHING)
@@ -88,7 +89,7 @@ class Predictions(Mapping[tuple[str, int], Predicted]):
             tokens, int(cached), wait, prefill, shared, factor, self._room(pod, rank), believed
         )
 
-    def __iter__(self) -> Iterator[tuple[str, int]]:
+    def __iter__(self) -> Iterator[RankName]:
         return iter(self._field.names)
 
     def __len__(self) -> int:
@@ -110,16 +111,16 @@ class Placed:
     traits: Traits
     prompt_tokens: int
     at: float
-    picked: tuple[str, int]
+    picked: RankName
     """The pod and rank that were picked."""
     available: int
     """Tokens that the warmest candidate held."""
     average: int
     """Tokens that the candidates held on average, rounded."""
-    predicted: Mapping[tuple[str, int], Predicted]
+    predicted: Mapping[RankName, Predicted]
     """The predictions, for the best candidates; in a shadow pick, for all of them."""
     shadow: bool
-    went: tuple[str, int]
+    went: RankName
     """The pod and rank that serve it: those picked, unless a report named others."""
     session: str = ""
     request_id: str = ""

@@ -14,6 +14,7 @@ from random import Random
 
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.embedded import stored_keys
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
 from warmpath.process.invariant import BrokenInvariantError
@@ -131,9 +132,7 @@ class Picker:
         """Return a pick whose request has not ended, None for an unknown id."""
         return self._placed.get(booking_id)
 
-    def weigh(
-        self, ask: Ask, now: float, ahead: Mapping[tuple[str, int], float] = NOBODY
-    ) -> Choice:
+    def weigh(self, ask: Ask, now: float, ahead: Mapping[RankName, float] = NOBODY) -> Choice:
         """Return the choice of `choose`; nothing is booked or remembered. Raises as `Weigher.weigh`."""
         begun = self._steps.begin()
         choice = self._weigher.weigh(ask, now, ahead)
@@ -165,14 +164,13 @@ class Picker:
         options, tokens = choice.options, choice.prompt_tokens
         kept = options[:MOST_CANDIDATES]
         self._weigher.see(ask.prompt.model, choice, now)
-        where = kept[0].candidate[:2]
-        predictions: Mapping[tuple[str, int], Predicted]
+        where = kept[0].name
+        predictions: Mapping[RankName, Predicted]
         if ask.shadow:
             predictions = Predictions(options, tokens, self._room)
         else:
             predictions = {
-                one.candidate[:2]: predicted(one, tokens, self._room(one.pod, one.rank))
-                for one in kept
+                one.name: predicted(one, tokens, self._room(one.pod, one.rank)) for one in kept
             }
         self._picks += 1
         placed = Placed(
@@ -262,7 +260,7 @@ class Picker:
 
     # Reports
 
-    def started(self, booking_id: str, now: float, where: tuple[str, int] | None) -> bool:
+    def started(self, booking_id: str, now: float, where: RankName | None) -> bool:
         """Handle the report that a request went out, to `where` if given; return False if unknown."""
         placed = self._placed.get(booking_id)
         if placed is None:

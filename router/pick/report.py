@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import EVENTS, ReportEvent
 from warmpath.router.pick.picker import Picker
@@ -75,7 +76,7 @@ def carry_out(report: Report, picker: Picker, now: float) -> bool:
         placed.is_reported = True
         placed.is_refused = report.is_refusal
     if report.event == "started":
-        return picker.started(name, now, (report.pod, report.rank) if report.pod else None)
+        return picker.started(name, now, RankName(report.pod, report.rank) if report.pod else None)
     if report.cached_tokens is not None:
         picker.found_cached(name, report.cached_tokens, report.prompt_tokens)
     if report.event == "first_token":

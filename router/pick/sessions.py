@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.process.invariant import BrokenInvariantError
 
 
@@ -31,7 +32,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._picks)
 
-    def get(self, session: str, now: float) -> tuple[str, int] | None:
+    def get(self, session: str, now: float) -> RankName | None:
         """Return the pod and rank of a session's last pick, None if there is none or it is too old."""
         pick = self._picks.get(session)
         if pick is None:
@@ -40,7 +41,7 @@ class Sessions:
         if not 0 <= now - at < self._seconds:
             self._drop(session)
             return None
-        return pod, rank
+        return RankName(pod, rank)
 
     def put(self, session: str, pod: str, rank: int, now: float) -> None:
         """Record a session's pick; do nothing for an empty name."""

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.trust import Level
 from warmpath.router.load.table import LoadTable
 from warmpath.router.match.match import NOTHING, KeyedPrompt, Matches, Scorer
@@ -38,7 +39,7 @@ from warmpath.scorer.reason import Contender, reason
 from warmpath.scorer.strategies import longest_prefix
 from warmpath.scorer.weigh import decode_costs, order_of, warmth, with_pull
 
-NOBODY: Mapping[tuple[str, int], float] = MappingProxyType({})
+NOBODY: Mapping[RankName, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Ask(msgspec.Struct, frozen=True):
     """The caller's name for its request; empty: none."""
     trace_id: str = ""
     """The trace of the pick; empty: it is not sampled."""
-    beside: tuple[str, int] | None = None
+    beside: RankName | None = None
     """The rank of the request's group; the request goes there, at any cost, if it may."""
 
     @property
@@ -177,9 +178,7 @@ class Weigher:
         self._policies = {policy: make_policy(policy, options)}
         self._usual = policy
 
-    def weigh(
-        self, ask: Ask, now: float, ahead: Mapping[tuple[str, int], float] = NOBODY
-    ) -> Choice:
+    def weigh(self, ask: Ask, now: float, ahead: Mapping[RankName, float] = NOBODY) -> Choice:
         """Return the choice, its options best first; nothing is booked or remembered.
 
         `ahead` are seconds of prefill by rank that count as waiting there, in addition to the load.
@@ -243,7 +242,7 @@ class Weigher:
         self,
         ask: Ask,
         role: Literal["both", "prefill", "decode"],
-        avoided: Collection[tuple[str, int]],
+        avoided: Collection[RankName],
     ) -> Field:
         """Return the ranks that take a part of a request, or both parts. Raises NoPodError.
 
@@ -323,9 +322,7 @@ class Weigher:
         return cached, prefill, arriving
 
 
-def _behind(
-    loads: LoadColumns, field: Field, ahead: Mapping[tuple[str, int], float]
-) -> LoadColumns:
+def _behind(loads: LoadColumns, field: Field, ahead: Mapping[RankName, float]) -> LoadColumns:
     """Return the loads of a field's ranks with the seconds `ahead` added to their waits."""
     wait = loads.wait.copy()
     for name, seconds in ahead.items():
@@ -350,5 +347,5 @@ class _Weighing(NamedTuple):
 
     model: str
     request: Request
-    session: tuple[str, int] | None
+    session: RankName | None
     matches: Matches

@@ -7,9 +7,10 @@ shortens the waits of all busy ranks alike.
 
 from collections.abc import Mapping
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.router.pick.weigh import Choice
 from warmpath.router.queue.request import Look, Waiting
-from warmpath.router.queue.rooms import Name, Rooms
+from warmpath.router.queue.rooms import Rooms
 
 SAME_SECONDS = 0.002
 """Waits that differ by no more count as equal."""
@@ -23,12 +24,12 @@ class Looks:
     def __init__(self) -> None:
         self._release = 0
         """The number of the current release."""
-        self._booked: Mapping[Name, float] = {}
+        self._booked: Mapping[RankName, float] = {}
         """The booked seconds of the ranks at the last release."""
         self._at = float("-inf")
-        self._worse: dict[Name, int] = {}
+        self._worse: dict[RankName, int] = {}
         """The last release before which a rank became worse."""
-        self._better: tuple[int, Name | None] = (0, None)
+        self._better: tuple[int, RankName | None] = (0, None)
         """The last release before which a rank became better, and the rank; None: several."""
         self._other_better = 0
         """The last release before which another rank became better."""
@@ -84,5 +85,5 @@ class Looks:
 
     def keep(self, waiting: Waiting, choice: Choice, rooms: Rooms, now: float) -> None:
         """Remember a weighing by which a request is passed over, before it counts as ahead."""
-        best = choice.options[0].candidate
-        waiting.look = Look(best[:2], best.own, dict(rooms.ahead), self._release, now)
+        best = choice.options[0]
+        waiting.look = Look(best.name, best.candidate.own, dict(rooms.ahead), self._release, now)

@@ -37,8 +37,8 @@ class Preview:
                 break
             behind += 1
             if behind <= self._most_looks:
-                best = self._picker.weigh(waiting.ask, now, rooms.ahead).options[0].candidate
-                rooms.passed(best[:2], best.own, ())
+                best = self._picker.weigh(waiting.ask, now, rooms.ahead).options[0]
+                rooms.passed(best.name, best.candidate.own, ())
         choice = self._picker.weigh(new.ask, now, rooms.ahead)
         return self._standing(new, behind, choice, open_lanes, rooms)
 
@@ -57,8 +57,8 @@ class Preview:
             before = behind[waiting.wanted]
             found.append((waiting, self._standing(waiting, before, choice, open_lanes, rooms)))
             behind[waiting.wanted] += 1
-            best = choice.options[0].candidate
-            rooms.passed(best[:2], best.own, ())
+            best = choice.options[0]
+            rooms.passed(best.name, best.candidate.own, ())
         return found
 
     def _standing(
@@ -69,9 +69,9 @@ class Preview:
         open_lanes: Collection[Wanted],
         rooms: Rooms,
     ) -> Standing:
-        best = choice.options[0].candidate
+        best = choice.options[0]
         if waiting.wanted in open_lanes and self._margin.takes(
-            best[:2], best.own, rooms, len(self._order)
+            best.name, best.candidate.own, rooms, len(self._order)
         ):
             return Standing(0, choice, 0.0)
-        return Standing(behind, choice, rooms.until(best[:2]))
+        return Standing(behind, choice, rooms.until(best.name))

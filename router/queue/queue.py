@@ -16,6 +16,7 @@ from heapq import heapify, heappop, heappush
 
 from msgspec.structs import replace
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.table import LoadTable
 from warmpath.router.pick.eligible import NoPodError
@@ -38,7 +39,7 @@ from warmpath.router.queue.request import (
     Waiting,
     Wanted,
 )
-from warmpath.router.queue.rooms import ForeignShare, Margin, Name, Rooms
+from warmpath.router.queue.rooms import ForeignShare, Margin, Rooms
 
 MOST_LANES = 64
 """Most lanes that one release considers. If there are more, half of those are the lanes with the first
@@ -220,7 +221,7 @@ class Queue:
                     refused.append(Refused(waiting, error))
                     continue
                 best = choice.options[0].candidate
-                name = best[:2]
+                name = choice.options[0].name
                 has_room = rooms.has(name)
                 if has_room or self._margin.takes(name, best.own, rooms, len(self)):
                     if not has_room:
@@ -391,8 +392,8 @@ def _among(ask: Ask, pods: Sequence[Pod]) -> Ask:
     return ask if ask.pods == pods else replace(ask, pods=pods)
 
 
-def _ranks(pods: Sequence[Pod], wanted: Wanted) -> list[Name]:
+def _ranks(pods: Sequence[Pod], wanted: Wanted) -> list[RankName]:
     """Return the ranks that prefill."""
     if wanted.disaggregated:
         pods = [pod for pod in pods if pod.role != "decode"]
-    return [(pod.id, rank.number) for pod in pods for rank in pod.ranks]
+    return [RankName(pod.id, rank.number) for pod in pods for rank in pod.ranks]

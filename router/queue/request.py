@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.load.overdue import USUAL, Precedence
 from warmpath.router.pick.eligible import NoPodError
@@ -54,11 +55,11 @@ class Entering(NamedTuple):
 class Look(NamedTuple):
     """The last weighing of a request that was passed over."""
 
-    name: tuple[str, int]
+    name: RankName
     """The rank that it chose."""
     prefill: float
     """Seconds of its prefill there by which it delays others (`Candidate.own`)."""
-    ahead: Mapping[tuple[str, int], float]
+    ahead: Mapping[RankName, float]
     """Seconds of prefill of those that were passed over before it, by rank."""
     release: int
     """The number of the release."""

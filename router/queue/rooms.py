@@ -16,11 +16,9 @@ work is foreign.
 from collections.abc import Collection, Mapping, Sequence
 from math import exp
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.table import LoadTable
 from warmpath.router.queue.request import Wanted
-
-Name = tuple[str, int]
-"""A pod, and the number of its rank."""
 
 
 class Rooms:
@@ -35,16 +33,16 @@ class Rooms:
         self._loads = loads
         self._hold = hold
         self._now = now
-        self._booked: dict[Name, float] = {}
-        self._ahead: dict[Name, float] = {}
-        self._with_room: dict[Wanted, set[Name]] = {}
+        self._booked: dict[RankName, float] = {}
+        self._ahead: dict[RankName, float] = {}
+        self._with_room: dict[Wanted, set[RankName]] = {}
 
     @property
-    def ahead(self) -> dict[Name, float]:
+    def ahead(self) -> dict[RankName, float]:
         """Seconds of prefill, by rank, of the requests that were passed over."""
         return self._ahead
 
-    def add(self, wanted: Wanted, names: Sequence[Name]) -> bool:
+    def add(self, wanted: Wanted, names: Sequence[RankName]) -> bool:
         """Add a lane with its ranks; return whether one of them has room."""
         missing = [name for name in names if name not in self._booked]
         if missing:
@@ -53,11 +51,11 @@ class Rooms:
         self._with_room[wanted] = found
         return bool(found)
 
-    def has(self, name: Name) -> bool:
+    def has(self, name: RankName) -> bool:
         """Return whether a rank has room behind the requests that were passed over."""
         return self.seconds(name) <= self._hold
 
-    def seconds(self, name: Name) -> float:
+    def seconds(self, name: RankName) -> float:
         """Return the seconds of prefill that are booked on a rank, or wait for it."""
         if name not in self._booked:
             self._read([name])
@@ -72,25 +70,25 @@ class Rooms:
         """Return whether a rank with so many booked seconds has room."""
         return booked <= self._hold
 
-    def all(self) -> Mapping[Name, float]:
+    def all(self) -> Mapping[RankName, float]:
         """Return the booked seconds of the ranks that were read."""
         return self._booked
 
-    def until(self, name: Name) -> float:
+    def until(self, name: RankName) -> float:
         """Return the predicted seconds until a rank has room."""
         return max(0.0, self.seconds(name) - self._hold)
 
-    def passed(self, name: Name, prefill: float, lanes: Collection[Wanted]) -> set[Wanted]:
+    def passed(self, name: RankName, prefill: float, lanes: Collection[Wanted]) -> set[Wanted]:
         """Count a passed-over request as waiting for a rank; return the `lanes` without room now."""
         self._ahead[name] = self._ahead.get(name, 0.0) + prefill
         return self._without_room(name, lanes)
 
-    def booked(self, name: Name, lanes: Collection[Wanted]) -> set[Wanted]:
+    def booked(self, name: RankName, lanes: Collection[Wanted]) -> set[Wanted]:
         """Read a rank's load anew, after a booking; return the `lanes` without room now."""
         self._read([name])
         return self._without_room(name, lanes)
 
-    def _without_room(self, name: Name, lanes: Collection[Wanted]) -> set[Wanted]:
+    def _without_room(self, name: RankName, lanes: Collection[Wanted]) -> set[Wanted]:
         if self.has(name):
             return set()
         emptied = set()
@@ -106,7 +104,7 @@ class Rooms:
         waits = (booked - self._hold for booked in self._booked.values() if booked > self._hold)
         return min(waits, default=float("inf"))
 
-    def _read(self, names: Sequence[Name]) -> None:
+    def _read(self, names: Sequence[RankName]) -> None:
         self._booked.update(zip(names, self._loads.drained(names, self._now), strict=True))
 
 
@@ -122,7 +120,7 @@ class Margin:
     def __init__(self, hold_seconds: float) -> None:
         self._little = LITTLE * hold_seconds
         self._most = TOGETHER * hold_seconds
-        self._given: dict[Name, float] = {}
+        self._given: dict[RankName, float] = {}
 
     def begin(self, rooms: Rooms) -> None:
         """Forget the ranks that have room."""
@@ -130,7 +128,7 @@ class Margin:
             if rooms.has(name):
                 del self._given[name]
 
-    def takes(self, name: Name, prefill: float, rooms: Rooms, waiting: int) -> bool:
+    def takes(self, name: RankName, prefill: float, rooms: Rooms, waiting: int) -> bool:
         """Return whether a rank without room takes a request while `waiting` requests wait."""
         return (
             prefill <= self._little
@@ -138,7 +136,7 @@ class Margin:
             and self._given.get(name, 0.0) + prefill <= self._most
         )
 
-    def give(self, name: Name, prefill: float) -> None:
+    def give(self, name: RankName, prefill: float) -> None:
         """Count a request that such a rank took."""
         self._given[name] = self._given.get(name, 0.0) + prefill
 

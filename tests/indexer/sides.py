@@ -11,6 +11,7 @@ from warmpath.indexer.follow.stream_source import RankIngest, SavedRank
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.index.reference import ReferenceIndex
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import Chain, Keyspace, pack_tokens
 from warmpath.indexer.ranks import Ingest
 
@@ -56,7 +57,7 @@ class Side:
             stale_after=60.0,
             clock=lambda: self.now,
         )
-        self.sequence: dict[tuple[str, int], int] = {}
+        self.sequence: dict[RankName, int] = {}
 
     def rank(self, pod: str, number: int = 0, engine: str = "vllm") -> RankIngest:
         """Return a rank's ingestion; an unknown rank is begun, without a replay."""

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.examples import examples
 from tests.indexer.followed import new_ingest, source
 from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.watch.watched_source import WatchedRank
 
 NAMES = [("p", 0), ("p", 1), ("q", 0)]
@@ -21,7 +22,7 @@ class AnyLives(RuleBasedStateMachine):
         self.seen = self.ingest.life_changes, self.ingest.lives(NAMES)
 
     @rule(name=st.sampled_from(NAMES), how=st.sampled_from(["follow", "watch", "blind"]))
-    def comes(self, name: tuple[str, int], how: str) -> None:
+    def comes(self, name: RankName, how: str) -> None:
         if self.ingest.rank(*name) is None:
             if how == "follow":
                 self.ingest.add(source(name[0], rank=name[1]))
@@ -31,7 +32,7 @@ class AnyLives(RuleBasedStateMachine):
                 self.ingest.add_blind(*name)
 
     @rule(name=st.sampled_from(NAMES), keep=st.booleans())
-    def begins_anew(self, name: tuple[str, int], keep: bool) -> None:
+    def begins_anew(self, name: RankName, keep: bool) -> None:
         rank = self.ingest.rank(*name)
         if isinstance(rank, RankIngest):
             rank.connected()
@@ -40,7 +41,7 @@ class AnyLives(RuleBasedStateMachine):
             rank.begin_snapshot(keep=keep)
 
     @rule(name=st.sampled_from(NAMES))
-    def goes(self, name: tuple[str, int]) -> None:
+    def goes(self, name: RankName) -> None:
         if self.ingest.rank(*name) is not None:
             self.ingest.remove(*name)
 

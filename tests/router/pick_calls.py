@@ -10,6 +10,7 @@ import grpc.aio
 import msgspec
 
 from tests.router.pick.picker_parts import Parts
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.shared.redis.command import Command
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -325,7 +326,7 @@ class Calls:
         assert len(self.parts.bookings) == booked
         assert self.parts.believed.stats().tickets == len(picked)
         assert sum(rank.in_flight for rank in self.told().ranks) == booked
-        sessions: dict[str, tuple[str, int]] = {}
+        sessions: dict[str, RankName] = {}
         assumed: dict[bytes, int] = {}
         for asked, got in picked:
             best = got.candidates[0]

@@ -25,6 +25,7 @@ from tests.warmpath.router_side import MODEL, RouterSide, reading, shown
 from warmpath import Index, Prompt, Scorer
 from warmpath.indexer.engines import sglang, vllm
 from warmpath.indexer.engines.event import MalformedEventError, Stored
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.extra import Item
 from warmpath.indexer.keys.key import unpack_tokens
 from warmpath.lab.verify.recording import Frame, RecordedRequest, read_recording
@@ -193,7 +194,7 @@ class Whatever(RuleBasedStateMachine):
             for rank in range(ranks):
                 self.engines[pod, rank] = EngineModel(has_digests=bool(number))
 
-    def publish(self, where: tuple[str, int], published: tuple[int, bytes] | None) -> None:
+    def publish(self, where: RankName, published: tuple[int, bytes] | None) -> None:
         if published is not None:
             sequence, payload = published
             _, events, _ = msgspec.msgpack.decode(payload)
@@ -207,7 +208,7 @@ class Whatever(RuleBasedStateMachine):
         lora=st.sampled_from(["", "l"]),
         salt=st.sampled_from(["", "", "s"]),
     )
-    def store(self, where: tuple[str, int], tokens: list[int], lora: str, salt: str) -> None:
+    def store(self, where: RankName, tokens: list[int], lora: str, salt: str) -> None:
         self.publish(where, self.engines[where].store(tuple(tokens), lora, salt))
 
     @rule(
@@ -215,11 +216,11 @@ class Whatever(RuleBasedStateMachine):
         what=st.sampled_from(["evict", "offload"]),
         which=st.integers(0, 7),
     )
-    def change(self, where: tuple[str, int], what: str, which: int) -> None:
+    def change(self, where: RankName, what: str, which: int) -> None:
         self.publish(where, getattr(self.engines[where], what)(which))
 
     @rule(where=st.sampled_from([("a", 0), ("b", 0), ("c", 1)]))
-    def clear(self, where: tuple[str, int]) -> None:
+    def clear(self, where: RankName) -> None:
         self.publish(where, self.engines[where].clear())
 
     @rule(

@@ -11,6 +11,7 @@ from warmpath.indexer.engines.event import Batch, Event, MalformedEventError, Ti
 from warmpath.indexer.follow.answer import take_answer
 from warmpath.indexer.follow.instance import Engine, RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import SWEEP_BUDGET, TICK_SECONDS, Ingest
 from warmpath.indexer.trust import Trust
@@ -67,7 +68,7 @@ class Index:
         self._writing = threading.RLock()
         self._ticked = clock()
         self._pods: dict[str, Pod] = {}
-        self._numbered: dict[tuple[str, int], bool] = {}
+        self._numbered: dict[RankName, bool] = {}
         """Whether a rank's batches have come with sequence numbers."""
 
     # Pods
@@ -156,7 +157,7 @@ class Index:
             self.table.remove(pod)
             self.changes += 1
             for rank in found.ranks:
-                self._numbered.pop((pod, rank.number), None)
+                self._numbered.pop(RankName(pod, rank.number), None)
                 self.ingest.remove(pod, rank.number)
 
     # Events
@@ -282,7 +283,7 @@ class Index:
         return found
 
     def _note_numbered(self, pod: str, rank: int, *, is_numbered: bool) -> None:
-        if self._numbered.setdefault((pod, rank), is_numbered) is not is_numbered:
+        if self._numbered.setdefault(RankName(pod, rank), is_numbered) is not is_numbered:
             earlier = "without" if is_numbered else "with"
             raise ValueError(f"sequence: earlier batches of {pod!r} came {earlier} numbers")
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from warmpath.indexer.embedded import packed_keys
-from warmpath.indexer.index.slot import Place
+from warmpath.indexer.index.slot import Place, RankName
 from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.shared.layout.names import KeyNames
@@ -101,7 +101,7 @@ class RemoteIndex:
         self._stale_after = stale_after
         self._clock = clock
         self._places = Places()
-        self._ranks: dict[tuple[str, int], RemoteRank] = {}
+        self._ranks: dict[RankName, RemoteRank] = {}
         self._pods: set[str] = set()
         """The pods of the last poll."""
         self._sizes: frozenset[int] = frozenset()
@@ -117,7 +117,7 @@ class RemoteIndex:
 
     def add(self, pod: str, rank: int, *, keyspace: str, ranks: int) -> RemoteRank:
         """Add a rank, and return it. `keyspace` and `ranks` are as in `RemoteRank`."""
-        added = self._ranks[pod, rank] = RemoteRank(
+        added = self._ranks[RankName(pod, rank)] = RemoteRank(
             pod,
             rank,
             self._registry,
@@ -131,7 +131,7 @@ class RemoteIndex:
         return added
 
     def _remove(self, rank: RemoteRank) -> None:
-        self._ranks.pop((rank.pod, rank.number), None)
+        self._ranks.pop(RankName(rank.pod, rank.number), None)
 
     def life(self, pod: str, rank: int) -> int:
         """Return a number that changes when a rank's cache is reset or its pod is claimed again."""

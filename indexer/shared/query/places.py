@@ -1,6 +1,6 @@
 """The places that slots of the shared index stand for, by the claims that were read. Sans-I/O."""
 
-from warmpath.indexer.index.slot import Place
+from warmpath.indexer.index.slot import Place, RankName
 from warmpath.indexer.shared.layout.record import Claim, SpotOf
 from warmpath.process.invariant import BrokenInvariantError
 
@@ -15,7 +15,7 @@ class Places:
         """The last claim of each pod, kept also while the pod holds nothing."""
         self._slots_of: dict[str, list[int]] = {}
         self._places: dict[int, Place] = {}
-        self._lives: dict[tuple[str, int], int] = {}
+        self._lives: dict[RankName, int] = {}
 
     def __len__(self) -> int:
         return len(self._places)
@@ -26,7 +26,7 @@ class Places:
 
     def life(self, pod: str, rank: int) -> int:
         """Return a number that changes when a rank's cache is reset or its pod is claimed again."""
-        return self._lives.get((pod, rank), 0)
+        return self._lives.get(RankName(pod, rank), 0)
 
     def take(self, pod: str, claim: Claim | None) -> bool:
         """Take a pod's claim; None where the pod holds nothing that this router can use.
@@ -61,7 +61,7 @@ class Places:
         if last.base != claim.base:
             ranks = set(range(max(last.ranks, claim.ranks)))
         for rank in ranks:
-            self._lives[pod, rank] = self.life(pod, rank) + 1
+            self._lives[RankName(pod, rank)] = self.life(pod, rank) + 1
             self.life_changes += 1
 
     def _drop(self, pod: str) -> None:

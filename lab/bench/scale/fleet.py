@@ -12,6 +12,7 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.stand.asked import Asked
@@ -73,23 +74,23 @@ class _Fleet:
         self._rate = rate
         self._rng = Random(1)
         self._new = count(KNOWN)
-        self._ranks = {(rank.pod, rank.number): rank for rank in self._parts.ranks}
+        self._ranks = {RankName(rank.pod, rank.number): rank for rank in self._parts.ranks}
         self._free = dict.fromkeys(self._ranks, 0.0)
         """When each rank will have computed the prefills that it has."""
-        self._due: list[tuple[float, int, str, int, tuple[str, int]]] = []
+        self._due: list[tuple[float, int, str, int, RankName]] = []
         """First tokens: the time, a number for ties, the booking, the prompt's seed, the rank."""
-        self._holds: set[tuple[tuple[str, int], int]] = set()
+        self._holds: set[tuple[RankName, int]] = set()
         self._spent = dict.fromkeys(("pick", "reports", "events"), 0.0)
         self._cached = self._known = 0
         for number, name in enumerate(self._ranks):
             self._store(name, number % KNOWN)
         self._running = [self._begin(name) for name in self._of_running()]
 
-    def _of_running(self) -> list[tuple[str, int]]:
+    def _of_running(self) -> list[RankName]:
         """Return the ranks of the requests that are being answered at the beginning."""
         return self._rng.choices([*self._ranks], k=round(self._rate * ANSWER_SECONDS))
 
-    def _begin(self, name: tuple[str, int]) -> str:
+    def _begin(self, name: RankName) -> str:
         bookings = self._parts.picking.bookings
         booking = bookings.book(Work(MODEL, *name, TOKENS, TOKENS // 2, 0.2), 0.0)
         bookings.first_token(booking.id, 0.0)
@@ -119,7 +120,7 @@ class _Fleet:
         booking, choice = self._parts.picker.choose(ask, now)
         self._spent["pick"] += time.process_time() - begun
         one = choice.options[0].candidate
-        name = one.pod, one.rank
+        name = RankName(one.pod, one.rank)
         if not is_new:
             self._known += TOKENS
             self._cached += one.cached
@@ -139,7 +140,7 @@ class _Fleet:
             self._parts.picker.ended(booking, "finished", at)
             self._spent["reports"] += time.process_time() - begun
 
-    def _store(self, name: tuple[str, int], seed: int) -> None:
+    def _store(self, name: RankName, seed: int) -> None:
         """Let a rank announce a prompt's blocks, unless it holds them."""
         if (name, seed) in self._holds:
             return

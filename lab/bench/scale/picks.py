@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Call, Command
 from warmpath.lab.bench.figure import Figure
@@ -79,7 +80,7 @@ def _pick(ranks: int, calls: int) -> float:
 
 def _share(ranks: int, rounds: int) -> tuple[float, float, float]:
     """Return the seconds to write bookings, to read another router's, and to renew loads: medians."""
-    names = [(f"pod-{place // RANKS}", place % RANKS) for place in range(ranks)]
+    names = [RankName(f"pod-{place // RANKS}", place % RANKS) for place in range(ranks)]
     (writer, wrote), (reader, read) = _router(), _router()
     for number, (pod, rank) in enumerate(names):
         for nth in range(BOOKED + 1):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import Chain, Keyspace
 from warmpath.indexer.ranks import Ingest
 from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, VOCAB_SIZE
@@ -41,10 +42,14 @@ def random_chain(tokens: int, seed: int) -> Chain:
     return chain_of(ids.tobytes(), tokens // BLOCK_SIZE)
 
 
-def scores(ingest: Ingest, packed: bytes, blocks: int) -> dict[tuple[str, int], int]:
+def scores(ingest: Ingest, packed: bytes, blocks: int) -> dict[RankName, int]:
     """Return the number of leading tokens of a prompt that each rank holds."""
     found = ingest.match(chain_of(packed, blocks), leading=True)
-    return {(place.pod, place.rank): stop * BLOCK_SIZE for place, start, stop in found if not start}
+    return {
+        RankName(place.pod, place.rank): stop * BLOCK_SIZE
+        for place, start, stop in found
+        if not start
+    }
 
 
 def microseconds(ways: dict[str, Callable[[int], object]], calls: int) -> dict[str, list[float]]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
+from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.other_routers import rank_sums
@@ -298,7 +299,7 @@ class AnyNews(RuleBasedStateMachine):
         self.hear(most)
 
     @rule(names=st.one_of(st.just(NAMES), st.lists(st.sampled_from(NAMES), max_size=8)))
-    def columns_are_the_loads(self, names: list[tuple[str, int]]) -> None:
+    def columns_are_the_loads(self, names: list[RankName]) -> None:
         columns = self.by_columns.table.columns(names, self.now)
         loads = bits_of(self.by_loads.table.loads(names, self.now))
         assert figures_of(columns) == loads

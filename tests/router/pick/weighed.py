@@ -7,6 +7,7 @@ import numpy as np
 
 from tests.scorer.ranked import figures
 from warmpath.indexer.engines.cache_groups import Group, Layout
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.trust import Level, Trust
 from warmpath.router.load.rank_bookings import Booking, Work
 from warmpath.router.match.match import Matches
@@ -137,11 +138,11 @@ def follow(one: Placed, pod: str, number: int = 0) -> None:
         one.booking = Booking("b", 1, work, one.at, one.at + 600, since=one.at, late_at=one.at)
 
 
-def _where(one: Option) -> tuple[str, int]:
+def _where(one: Option) -> RankName:
     return one.candidate.pod, one.candidate.rank
 
 
-def _predicted(options: Sequence[Option]) -> dict[tuple[str, int], Predicted]:
+def _predicted(options: Sequence[Option]) -> dict[RankName, Predicted]:
     return {
         _where(one): Predicted(
             one.match.matched_tokens,

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.router.pods.test_discover import Follower
+from warmpath.indexer.index.slot import RankName
 from warmpath.router.config.schema import PodSetSpec
 from warmpath.router.pods.discover import Reconciler
 from warmpath.router.pods.found_pod import FoundPod, Place
@@ -76,7 +77,7 @@ PLACES = st.sets(st.tuples(st.sampled_from("xy"), st.sampled_from([8000, 9])))
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), PLACES), max_size=12))
 def test_whatever_sources_find_every_endpoint_is_followed_under_an_id_of_its_own(
-    history: list[tuple[str, set[tuple[str, int]]]],
+    history: list[tuple[str, set[RankName]]],
 ) -> None:
     async def run() -> None:
         follower = Follower()
