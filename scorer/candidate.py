@@ -32,8 +32,6 @@ class Load(NamedTuple):
     """The number of the last pick that chose the rank (numbers grow); 0: none did."""
     foreign_wait: float = 0.0
     """The seconds of `wait` that belong to requests which no router has booked."""
-    is_batch_full: bool = False
-    """Whether the engine runs as many requests as it may, by its latest metrics, and others wait."""
 
 
 IDLE = Load()
@@ -76,5 +74,5 @@ class Request(NamedTuple):
     long_share: float = 0.0
     """Share of the model's latest prefills that are long (more than 3 x their mean), 0 to 1."""
     full_share: float = 0.0
-    """Share of the model's ranks whose KV memory was nearly full lately, or whose batch was full, a
-    moving average, 0 to 1."""
+    """Share of the model's ranks whose KV memory was nearly full lately, a moving average, 0
+    to 1."""

@@ -31,7 +31,6 @@ class LoadColumns(NamedTuple):
     kv_usage: Column
     last_pick: Column
     foreign_wait: Column
-    is_batch_full: Column
 
     def at(self, places: NDArray[np.intp]) -> Iterator[Load]:
         """Yield the loads of the ranks at these indices."""
@@ -46,7 +45,6 @@ class LoadColumns(NamedTuple):
             kv_usage,
             last_pick,
             foreign_wait,
-            is_batch_full,
         ) in np.array(self)[:, places].T.tolist():
             yield Load(
                 wait,
@@ -59,7 +57,6 @@ class LoadColumns(NamedTuple):
                 kv_usage,
                 int(last_pick),
                 foreign_wait,
-                bool(is_batch_full),
             )
 
 

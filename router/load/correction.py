@@ -42,8 +42,6 @@ class Seen:
     foreign_waiting: int
     """Requests in the engine's queue beyond this router's waiting ones."""
     typical: Typical
-    is_batch_full: bool = False
-    """Whether the engine runs as many requests as it may."""
     explained: int = 0
     """Those of `foreign` that other routers had booked before the observation."""
     explained_waiting: int = 0
@@ -118,7 +116,6 @@ def seen_beside(
     observed: Observed,
     source: Source,
     *,
-    is_batch_full: bool = False,
     still_since: float = 0.0,
 ) -> Seen:
     """Return an observation with the requests in it that `book` does not have."""
@@ -132,7 +129,6 @@ def seen_beside(
         foreign,
         foreign_waiting,
         _typical(book) if foreign or foreign_waiting else UNKNOWN,
-        is_batch_full,
         still_since=still_since,
     )
 
@@ -186,7 +182,6 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None, slack: float)
         kv_usage=kv_usage,
         last_pick=max(book.last_pick, rest.last_pick),
         foreign_wait=unknown_waiting * typical.nanoseconds / NANOSECONDS,
-        is_batch_full=seen is not None and seen.is_batch_full,
     )
     heads = [head for head in (book.head(waited), rest.head) if head is not None]
     free_since = max(book.free_since, others.free_since)

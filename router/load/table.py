@@ -17,7 +17,6 @@ from typing import Literal, Protocol
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.process.invariant import BrokenInvariantError
-from warmpath.router.load.batches import Batches
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.correction import UNKNOWN, Correction, Seen, Source, correct, seen_beside
 from warmpath.router.load.engine_metrics import Observed
@@ -82,7 +81,6 @@ class LoadTable:
         self._stale = stale_seconds
         self._slack = slack_seconds
         self._seen: dict[RankName, Seen] = {}
-        self._batches = Batches()
         self._seen_at = float("-inf")
         """Time of the latest observation of any rank."""
         self._corrections: dict[RankName, Correction] = {}
@@ -112,10 +110,7 @@ class LoadTable:
                 return
             if self._others is not None:
                 self._others.observed(pod, rank, observed.at)
-            is_batch_full = self._batches.is_full(name, observed)
-            self._seen[name] = seen_beside(
-                book, observed, source, is_batch_full=is_batch_full, still_since=still_since
-            )
+            self._seen[name] = seen_beside(book, observed, source, still_since=still_since)
             if self._others is None:
                 # Recomputing at each observation spares the next pick from doing it for all ranks.
                 self._kept.renew(name, observed.at)
@@ -167,7 +162,6 @@ class LoadTable:
     def forget(self, pod: str, rank: int) -> None:
         """Drop the observation of a removed rank."""
         self._seen.pop(RankName(pod, rank), None)
-        self._batches.forget(RankName(pod, rank))
         self._corrections.pop(RankName(pod, rank), None)
         self._kept.changed(RankName(pod, rank))
 

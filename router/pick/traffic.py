@@ -30,8 +30,7 @@ class Shares(NamedTuple):
     busy: float
     """Those with a prefill to do."""
     full: float
-    """Those where a request has to wait for others to be answered, by their engines' metrics: requests
-    hold FULL of the KV memory or more, or the batch is full."""
+    """Those whose requests hold FULL of the KV memory or more, by their engines' metrics."""
 
 
 def shares_of(loads: LoadColumns) -> Shares:
@@ -39,7 +38,7 @@ def shares_of(loads: LoadColumns) -> Shares:
     number = len(loads.waiting)
     return Shares(
         int(np.count_nonzero(loads.waiting)) / number,
-        int(np.count_nonzero((loads.kv_usage >= FULL) | (loads.is_batch_full > 0))) / number,
+        int(np.count_nonzero(loads.kv_usage >= FULL)) / number,
     )
 
 

@@ -39,7 +39,7 @@ from warmpath.router.queue.request import (
     Waiting,
     Wanted,
 )
-from warmpath.router.queue.rooms import ForeignShare, Margin, Rooms
+from warmpath.router.queue.rooms import ForeignShare, Rooms
 
 MOST_LANES = 64
 """Most lanes that one release considers. If there are more, half of those are the lanes with the first
@@ -111,8 +111,7 @@ class Queue:
         self._settings = settings
         self._order = Order(settings.shares)
         self.crowd = Crowd(settings)
-        self._margin = Margin(settings.hold_seconds)
-        self._preview = Preview(self._picker, self._order, self._margin, settings.most_looks)
+        self._preview = Preview(self._picker, self._order, settings.most_looks)
 
     def __len__(self) -> int:
         return len(self.crowd)
@@ -203,7 +202,6 @@ class Queue:
         if rooms.all() and now - self._foreign.seen_at >= FOREIGN_PAUSE:
             self._foreign.see(*rooms.foreign(), now)
         self._looks.begin(rooms, now)
-        self._margin.begin(rooms)
         moved: list[tuple[Waiting, Choice]] = []
         looks = 0
         for waiting in self._order.passing(pods):
@@ -212,7 +210,7 @@ class Queue:
                 break
             looks += 1
             look = self._looks.held(waiting, rooms, now)
-            if look and not self._margin.takes(look.name, look.prefill, rooms, len(self)):
+            if look:
                 filled = rooms.passed(look.name, look.prefill, pods)
             else:
                 try:
@@ -222,10 +220,7 @@ class Queue:
                     continue
                 best = choice.options[0].candidate
                 name = choice.options[0].name
-                has_room = rooms.has(name)
-                if has_room or self._margin.takes(name, best.own, rooms, len(self)):
-                    if not has_room:
-                        self._margin.give(name, best.own)
+                if rooms.has(name):
                     sent.append(self._sent(waiting, now, choice))
                     waiting.uncached = waiting.ask.tokens - best.cached
                     filled, fresh = rooms.booked(name, pods), None
@@ -256,15 +251,15 @@ class Queue:
         new.number += 1
         self._order.add(new)
         try:
-            rooms, lanes = self._lanes(now, [])
-            return self._preview.of(new, lanes, rooms, now)
+            rooms, _ = self._lanes(now, [])
+            return self._preview.of(new, rooms, now)
         finally:
             self._order.remove(new, is_served=False)
 
     def standings(self, now: float) -> Sequence[tuple[Waiting, Standing]]:
         """Return the requests that go first, at most as many as a release looks at; nothing changes."""
-        rooms, lanes = self._lanes(now, [])
-        return self._preview.first(lanes, rooms, now)
+        rooms, _ = self._lanes(now, [])
+        return self._preview.first(rooms, now)
 
     def _choice(
         self,

@@ -1,11 +1,5 @@
 """Finds the ranks with room for another request, and the lanes with such a rank.
 
-What ranks without room are given all the same: requests with little prefill, while few wait.
-
-To hold them would spare nobody a wait. An example are further samples of a prompt whose first one is
-being computed: they want that rank, and have nearly nothing left to compute. But if more requests wait
-than there are ranks, these keep their order, too, since in an overload their answers delay the others.
-
 The share of waiting prefill that no router has booked, by the engines' metrics.
 
 Where gateways that share nothing send to the same pods, each holds back for its own bookings only, and
@@ -106,39 +100,6 @@ class Rooms:
 
     def _read(self, names: Sequence[RankName]) -> None:
         self._booked.update(zip(names, self._loads.drained(names, self._now), strict=True))
-
-
-LITTLE = 0.5
-"""The part of `hold-seconds` up to which a prefill is little."""
-TOGETHER = 5.0
-"""What a rank without room takes of them, as a multiple of `hold-seconds`."""
-
-
-class Margin:
-    """The prefills in seconds that each rank took since it last had room (`hold_seconds`)."""
-
-    def __init__(self, hold_seconds: float) -> None:
-        self._little = LITTLE * hold_seconds
-        self._most = TOGETHER * hold_seconds
-        self._given: dict[RankName, float] = {}
-
-    def begin(self, rooms: Rooms) -> None:
-        """Forget the ranks that have room."""
-        for name in list(self._given):
-            if rooms.has(name):
-                del self._given[name]
-
-    def takes(self, name: RankName, prefill: float, rooms: Rooms, waiting: int) -> bool:
-        """Return whether a rank without room takes a request while `waiting` requests wait."""
-        return (
-            prefill <= self._little
-            and waiting <= len(rooms.all())
-            and self._given.get(name, 0.0) + prefill <= self._most
-        )
-
-    def give(self, name: RankName, prefill: float) -> None:
-        """Count a request that such a rank took."""
-        self._given[name] = self._given.get(name, 0.0) + prefill
 
 
 SECONDS = 20.0

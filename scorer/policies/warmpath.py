@@ -39,9 +39,8 @@ class Warmpath:
     rarity falls from 1 to 0 as their share grows from 0 to a tenth. Where ranks differ in speed it is at
     least half of the share of unlike ranks, since a slow rank is the crowded one.
     Where KV memory is short, prompts wait for it, and a copy of blocks that another rank has takes it
-    from all of them. Where batches are full, prompts wait for an answer to end, and each prefill delays
-    those. So the term is (1 + memory x f) times as large, with f the share of ranks whose memory is
-    nearly full, or whose batch is.
+    from all of them. So the term is (1 + memory x f) times as large, with f the share of ranks whose
+    memory is nearly full.
 
     decode: mu for each request in flight, which this prompt's prefill delays.
 

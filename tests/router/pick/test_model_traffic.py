@@ -75,12 +75,12 @@ def test_an_average_lies_between_the_shares_that_were_seen(
         assert min(seen) - 1e-9 <= average <= max(seen) + 1e-9
 
 
-def test_a_rank_is_busy_with_a_prefill_to_do_and_full_without_memory_or_places_left() -> None:
+def test_a_rank_is_busy_with_a_prefill_to_do_and_full_without_memory_left() -> None:
     loads = [
         Load(waiting=1, in_flight=1),
         Load(in_flight=9, kv_usage=FULL),
         Load(waiting=2, in_flight=2, kv_usage=1.0),
         Load(kv_usage=FULL - 0.01),
-        Load(is_batch_full=True),
+        Load(),
     ]
-    assert shares_of(columns_of(loads)) == (0.4, 0.6)
+    assert shares_of(columns_of(loads)) == (0.4, 0.4)

@@ -1,12 +1,11 @@
 """The queue: who is held, who goes first, and who leaves."""
 
 import math
-from itertools import count
 from typing import Any
 
 import pytest
 
-from tests.router.pick.picker_parts import BLOCK, KeyedPrompt
+from tests.router.pick.picker_parts import KeyedPrompt
 from tests.router.queue.queue_stand import BASE, HOLD, OWN_BASE, TOKEN, QueueStand
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.overdue import Precedence
@@ -16,7 +15,6 @@ from warmpath.router.queue.lag import WINDOW, StepBack
 from warmpath.router.queue.queue import MOST_LANES, RETRY_SECONDS
 from warmpath.router.queue.request import QueueFullError
 
-WARM = KeyedPrompt(range(1, 4_001))
 """A prompt that takes 4.5 s where nothing of it is cached."""
 
 
@@ -53,50 +51,6 @@ def test_a_request_waits_though_a_pod_has_room_if_another_one_is_soon_better() -
     assert stand.release.next_at - stand.parts.now == pytest.approx(until_room)
     [sent] = stand.look(after=until_room + 1e-6)
     assert sent.placed.went == ("pod-0", 0)
-
-
-def test_a_request_with_little_to_compute_goes_to_its_rank_at_once() -> None:
-    stand = QueueStand()
-    stand.enter(named=["pod-0"])
-    stand.parts.warm(0, 4_000)
-    standing = stand.queue.standing(stand.entering(prompt=WARM), stand.parts.now)
-    assert standing[::2] == (0, 0.0)
-    stand.enter(prompt=WARM)
-    [sent] = stand.release.sent
-    assert sent.placed.went == ("pod-0", 0)
-
-
-def test_a_rank_without_room_takes_only_so_much_of_them_until_it_has_room() -> None:
-    stand = QueueStand()
-    stand.enter(named=["pod-0"])
-    [long] = stand.release.sent
-    stand.parts.warm(0, 4_000)
-    endings = count(10_000, 1_000)
-    taken = []
-    while True:
-        own = next(endings)
-        if stand.enter(prompt=KeyedPrompt([*range(1, 4_001), *range(own, own + 62)])).is_waiting:
-            break
-        taken += stand.release.sent
-    assert {one.placed.went for one in taken} == {("pod-0", 0)}
-    assert len(taken) == pytest.approx(5 * HOLD / (OWN_BASE + 62 * BLOCK * TOKEN), abs=1)
-    stand.first_token(long)
-    for one in taken:
-        stand.first_token(one)
-    assert len(stand.queue) == 0
-
-
-def test_it_keeps_its_order_while_more_wait_than_there_are_ranks() -> None:
-    stand = QueueStand()
-    stand.enter(named=["pod-0"])
-    [long] = stand.release.sent
-    for _ in range(2):
-        stand.enter(20_000, named=["pod-0"])
-    stand.parts.warm(0, 4_000)
-    waiting = stand.enter(prompt=WARM)
-    assert waiting.is_waiting
-    first, *_ = stand.first_token(long)
-    assert first.waiting is waiting
 
 
 def test_the_least_arrival_plus_ten_prefills_goes_first() -> None:
