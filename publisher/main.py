@@ -13,6 +13,7 @@ from pathlib import Path
 
 import zmq
 
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.endpoint import endpoint_problem, ports_meet
 from warmpath.indexer.shared.layout.names import prefix_problem
 from warmpath.indexer.shared.layout.record import LEAST_LEASE, MOST_LEASE
@@ -68,12 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--pod and --model: neither may be empty")
     if args.ranks > MOST_RANKS:
         parser.error(f"--ranks: at most {MOST_RANKS}")
-    if args.engine == "trtllm" and not args.events.startswith(("http://", "https://")):
+    if ENGINES[args.engine].is_polled and not args.events.startswith(("http://", "https://")):
         parser.error(f"--events: {args.events!r} is not http://host:port/kv_cache_events")
     files = "tls_cert", "tls_key", "tls_client_ca", "engine_ca", "engine_cert", "engine_key"
     if problem := _file_problem(args, files):
         parser.error(problem)
-    if args.engine != "trtllm":
+    if not ENGINES[args.engine].is_polled:
         for option in ("events", "replay"):
             value = getattr(args, option)
             if value and (problem := endpoint_problem(value, args.first_rank + args.ranks)):
@@ -150,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--model", required=True, help="the base model's name, as the routers' configuration has it"
     )
-    add("--engine", default="vllm", choices=("vllm", "sglang", "trtllm"), help="its kind")
+    add("--engine", default="vllm", choices=tuple(ENGINES), help="its kind")
     add(
         "--events", required=True, help="the engine's events: tcp://host:port, or http://… (trtllm)"
     )

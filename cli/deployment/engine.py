@@ -10,6 +10,7 @@ from typing import Any
 
 from warmpath.cli.deployment.ask import Answer
 from warmpath.cli.deployment.check import Check, Placed
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.router.config.schema import ModelSpec
 from warmpath.router.load.engine_metrics import CACHE_CONFIG, lines
 from warmpath.router.pods.engine_key import REFUSALS
@@ -18,8 +19,6 @@ from warmpath.router.pods.probe import REFUSES
 CLOCK_SECONDS = 2.0
 """The difference of two clocks that is no fault."""
 LABEL = re.compile(r'(\w{1,64})="([^"]{0,256})"')
-PREFIXES = {"vllm": b"vllm:", "sglang": b"sglang:", "trtllm": b"trtllm_"}
-"""How the names of each engine's metrics begin."""
 
 
 def reachable(pod: Placed, health: Answer) -> Check:
@@ -78,7 +77,7 @@ def kind(pod: Placed, metrics: Answer) -> Check:
     name, page = "engine kind", metrics.body
     if metrics.status != 200 or not page:
         return pod.unknown(name, "/metrics cannot be read")
-    found = [one for one, prefix in PREFIXES.items() if any(lines(page, prefix))]
+    found = [one for one, kind in ENGINES.items() if any(lines(page, kind.metrics.prefix))]
     if pod.spec.engine in found:
         return pod.ok(name, pod.spec.engine)
     if not found:

@@ -12,17 +12,13 @@ import zmq
 import zmq.asyncio
 
 from warmpath.cli.deployment.check import Check, Placed
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.endpoint import rank_endpoint
 from warmpath.indexer.follow.tap import Tap
 from warmpath.process.command_line import in_words
 
 AFTER_ALL = (2**63 - 1).to_bytes(8, "big")
 """A batch's number that is never reached: its replay has no batch, only the end."""
-ENABLE = {
-    "vllm": """--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq",...}'""",
-    "sglang": """--kv-events-config '{"publisher":"zmq",...}'""",
-}
-"""The option by which each engine publishes events."""
 
 
 async def check_events(
@@ -30,10 +26,11 @@ async def check_events(
 ) -> AsyncIterator[Check]:
     """Yield whether the events, the replay or the publisher of each rank answer in so many seconds."""
     spec = pod.spec
+    option = ENGINES[spec.engine].events_option
     if spec.watch:
         yield await _publisher(pod, seconds)
         return
-    if spec.engine == "trtllm" or not spec.events:
+    if ENGINES[spec.engine].is_polled or not spec.events:
         return
     for number in range(spec.first_rank, spec.first_rank + spec.ranks):
         for key, of_ranks, done in (
@@ -48,7 +45,7 @@ async def check_events(
                     await _ask(context, key, endpoint)
                 yield pod.ok(key, f"{endpoint} {done}")
             except (OSError, zmq.ZMQError) as error:
-                other = f"the engine's {ENABLE[spec.engine]}, or {pod.key(key)}"
+                other = f"the engine's {option}, or {pod.key(key)}"
                 if isinstance(error, gaierror):
                     other = pod.key(key)
                 yield pod.wrong(key, _silent(endpoint, error, seconds), other)
@@ -56,7 +53,7 @@ async def check_events(
         yield pod.wrong(
             "replay",
             "there is none, so that a gap in the events stays open",
-            f"{pod.key('replay')}, and replay_endpoint in the engine's {ENABLE[spec.engine]}",
+            f"{pod.key('replay')}, and replay_endpoint in the engine's {option}",
         )
 
 

@@ -22,6 +22,7 @@ from warmpath.cli.index.access import MOST_NAMED, AccessError
 from warmpath.cli.index.command import FILES, opened
 from warmpath.cli.index.damage import HEALS, damage
 from warmpath.cli.index.stats import read_servers
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.shared.redis.fault import OUT_OF_MEMORY, Fault, hint_of
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.config.engine_key_file import EngineKeyError, read_engine_key
@@ -29,7 +30,6 @@ from warmpath.router.config.files import dated, engine_credentials
 from warmpath.router.config.mistakes import dotted
 from warmpath.router.config.schema import Config, ModelSpec
 from warmpath.router.pods.look import look, sources
-from warmpath.router.pods.probe import VERSIONS
 
 POLICY = "noeviction"
 RULE = "docs/shared-index.md#the-acl-rule"
@@ -230,7 +230,7 @@ async def _ask(pod: Placed, model: ModelSpec, engine: Engine, seen: Seen) -> Asy
     models, metrics, info, *tokens = await asyncio.gather(
         engine.ask("/v1/models"),
         engine.ask("/metrics"),
-        engine.ask(VERSIONS[pod.spec.engine]),
+        engine.ask(ENGINES[pod.spec.engine].version_path),
         *(engine.ask("/tokenize", body(model.name, form)) for form in FORMS),
     )
     yield of_engine.served(pod, models, model)

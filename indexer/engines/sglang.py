@@ -24,6 +24,7 @@ from warmpath.indexer.engines.event import (
     name_of,
     names_of,
 )
+from warmpath.indexer.engines.kind import NEVER, EngineKind, MetricNames
 from warmpath.indexer.engines.wire import (
     AllBlocksCleared,
     WireBatch,
@@ -134,3 +135,23 @@ def _tokens(event: BlockStored) -> tuple[bytes, tuple[bytes, ...] | None]:
         return pack_tokens(pair[0] for pair in pairs), tuple(next_token(pair[1]) for pair in last)
     except ValueError as error:
         raise MalformedEventError(str(error)) from error
+
+
+SGLANG = EngineKind(
+    name="sglang",
+    codec=lambda _: decode,
+    metrics=MetricNames(
+        prefix=b"sglang:",
+        paths=("/metrics",),
+        running=b"sglang:num_running_reqs",
+        waiting=b"sglang:num_queue_reqs",
+        kv_usage=(b"sglang:token_usage",),
+        rank_label=b"dp_rank",
+    ),
+    version_path="/server_info",
+    events_option="""--kv-events-config '{"publisher":"zmq",...}'""",
+    told_from={"extra_key": NEVER, "lora": (0, 5, 23), "cache_salt": (0, 5, 18)},
+    faulty_before=(0, 5, 7),
+    fault="SGLang {} announces the removal of blocks that stay",
+)
+"""Metrics: `sglang/srt/observability/metrics_collector.py`."""

@@ -29,6 +29,7 @@ from warmpath.indexer.engines.event import (
     UnreadableEvent,
     name_of,
 )
+from warmpath.indexer.engines.kind import NEVER, EngineKind, MetricNames
 from warmpath.indexer.engines.wire import LONGEST_KIND, within
 from warmpath.indexer.keys.extra import pack_extra
 from warmpath.indexer.keys.key import pack_tokens
@@ -271,3 +272,21 @@ def _tier(level: int) -> Tier:
     if not 0 <= level < len(LEVELS):
         raise MalformedEventError(f"cache_level is {level}; it must be 0 or 1")
     return LEVELS[level]
+
+
+TRTLLM = EngineKind(
+    name="trtllm",
+    codec=Codec,
+    metrics=MetricNames(
+        prefix=b"trtllm_",
+        paths=("/prometheus/metrics", "/metrics"),
+        running=b"trtllm_num_requests_running",
+        waiting=b"trtllm_num_requests_waiting",
+        kv_usage=(b"trtllm_kv_cache_utilization",),
+    ),
+    version_path="/version",
+    is_polled=True,
+    # Whether events have salts depends on its cache manager, which no event names.
+    told_from={"lora": NEVER, "cache_salt": NEVER},
+)
+"""Metrics: `tensorrt_llm/metrics/collector.py`."""

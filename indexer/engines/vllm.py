@@ -19,6 +19,7 @@ from warmpath.indexer.engines.event import (
     name_of,
     names_of,
 )
+from warmpath.indexer.engines.kind import EngineKind, MetricNames
 from warmpath.indexer.engines.wire import (
     AllBlocksCleared,
     WireBatch,
@@ -189,3 +190,24 @@ def _item(value: Any) -> tuple[str, int | None]:
     ):
         return value[0], value[1]
     raise MalformedEventError("an extra key is not a string, bytes, or a pair of string and offset")
+
+
+VLLM = EngineKind(
+    name="vllm",
+    codec=lambda _: decode,
+    metrics=MetricNames(
+        prefix=b"vllm:",
+        paths=("/metrics",),
+        running=b"vllm:num_requests_running",
+        waiting=b"vllm:num_requests_waiting",
+        # vLLM used the second name until 0.10.
+        kv_usage=(b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc"),
+        rank_label=b"engine",
+    ),
+    version_path="/version",
+    events_option="""--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq",...}'""",
+    # Before 0.14 it sends an adapter's number in place of its name, which also keeps its blocks apart.
+    told_from={"cache_salt": (0, 17)},
+    is_presumed_recent=True,
+)
+"""Metrics: `vllm/v1/metrics/loggers.py`."""

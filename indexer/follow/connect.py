@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import zmq.asyncio
 
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.endpoint import rank_endpoint
 from warmpath.indexer.follow.instance import Engine, EngineTls
 from warmpath.indexer.follow.poll import Poller
@@ -37,7 +38,7 @@ def connections(
     patience: Patience,
 ) -> list[Work]:
     """Return the tasks that follow an engine."""
-    if engine.engine == "trtllm":
+    if ENGINES[engine.engine].is_polled:
         poller = Poller(
             dict(enumerate(ranks, engine.first_rank)),
             engine.events,

@@ -9,8 +9,8 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from warmpath.indexer.engines import sglang, trtllm, vllm
 from warmpath.indexer.engines.event import Batch
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.process.tls import ClientTls
 
 
@@ -44,7 +44,7 @@ class Engine:
     pod: str
     model: str
     engine: str
-    """vllm, sglang or trtllm."""
+    """A name of `ENGINES`."""
     events: str
     """Rank 0's ZeroMQ endpoint; for trtllm the URL of /kv_cache_events."""
     replay: str = ""
@@ -59,13 +59,14 @@ class Engine:
 
     def sources(self) -> list[RankSource]:
         """Return the source of each rank, from which its ingestion is made."""
-        polled = self.engine == "trtllm"
+        kind = ENGINES[self.engine]
+        polled = kind.is_polled
         return [
             RankSource(
                 pod=self.pod,
                 rank=number,
                 model=self.model,
-                decode=self._codec(),
+                decode=kind.codec(self.block_size),
                 has_replay=bool(self.replay),
                 is_queue=polled,
                 topic=self.topic,
@@ -76,11 +77,6 @@ class Engine:
             )
             for number in range(self.ranks)
         ]
-
-    def _codec(self) -> Callable[[bytes], Batch]:
-        if self.engine == "trtllm":
-            return trtllm.Codec(self.block_size)
-        return {"vllm": vllm.decode, "sglang": sglang.decode}[self.engine]
 
 
 @dataclass(frozen=True, slots=True)

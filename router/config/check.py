@@ -4,6 +4,7 @@ import importlib.util
 import re
 from collections.abc import Iterator
 
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.endpoint import endpoint_problem, ports_meet, rank_endpoint
 from warmpath.indexer.shared.layout.names import prefix_problem
 from warmpath.indexer.shared.redis.address import AddressError
@@ -281,12 +282,12 @@ def _endpoints(config: Config) -> Iterator[Problem]:
                 if getattr(pod, key):
                     yield ("pods", position, key), "goes with events, which are missing"
             continue
-        if pod.engine == "trtllm":
+        if ENGINES[pod.engine].is_polled:
             if not re.match(r"^https?://[^/\s]+/", pod.events):
                 problem = f"{pod.events!r} is not http://host:port/kv_cache_events"
                 yield ("pods", position, "events"), problem
             if pod.replay:
-                yield ("pods", position, "replay"), "trtllm has no replay"
+                yield ("pods", position, "replay"), f"{pod.engine} has no replay"
             continue
         for key, endpoint in (("events", pod.events), ("replay", pod.replay)):
             if not endpoint and key == "replay":

@@ -5,11 +5,12 @@ Every default stands beside its unit and its reason. `router.config.read` reads 
 This one module has every key, however many there are, since it describes one file.
 """
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.shared.layout.record import LEAST_LEASE, MOST_LEASE
 
 MIB = 1 << 20
@@ -43,6 +44,10 @@ HeaderName = Annotated[
 RELOADABLE = Meta(extra={"reloadable": True})
 """Marks a key of which a running router takes another value when it is reloaded (`router.reload`)."""
 
+if TYPE_CHECKING:
+    EngineName = str
+else:
+    EngineName = Literal[tuple(ENGINES)]
 Role = Literal["both", "prefill", "decode"]
 ReadyCondition = Literal["pods", "index", "coverage", "tokenizers"]
 """A condition of readiness that may be required (`router.readiness`)."""
@@ -505,7 +510,7 @@ class PodSpec(Table, frozen=True):
     """File with the engine's API key (`--api-key`), one word, relative to the router's configuration;
     empty: none is sent. Without it such an engine's models and adapters are not known. It is read again
     when the engine refuses the key."""
-    engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
+    engine: EngineName = "vllm"
     """The kind of engine."""
     events: str = ""
     """ZeroMQ endpoint of rank 0's events; rank r is r ports further. With trtllm the URL of
@@ -561,7 +566,7 @@ class PodSetSpec(Table, frozen=True):
     """Whether pods serve requests over HTTPS, under the addresses at which they are found."""
     key_file: str = ""
     """As in [[pods]]."""
-    engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
+    engine: EngineName = "vllm"
     """As in [[pods]]."""
     events_port: Annotated[int, Meta(ge=0, lt=65536)] = 5557
     """0: engines' events are not followed; pods are followed through [shared-index] if there is one."""
@@ -596,7 +601,7 @@ class PodSetSpec(Table, frozen=True):
         watch_port = self.watch_port and self.watch_port + nth
         if self.watch_port or not self.events_port:
             events = replay = ""
-        elif self.engine == "trtllm":
+        elif ENGINES[self.engine].is_polled:
             scheme = "https" if self.https else "http"
             events, replay = f"{scheme}://{host}:{port}/kv_cache_events", ""
         else:

@@ -1,7 +1,6 @@
 """Reads engines' loads from their metrics.
 
-Names and labels are the engines' own: `vllm/v1/metrics/loggers.py`; SGLang's
-`sglang/srt/observability/metrics_collector.py`; TensorRT-LLM's `tensorrt_llm/metrics/collector.py`, and
+Names and labels are in the engines' descriptions (`indexer.engines`); beside them TensorRT-LLM has
 the iteration statistics that `trtllm-serve` returns as JSON at /metrics, its Prometheus page being at
 /prometheus/metrics. The Gateway API Inference Extension reads the same metrics (its "Model Server
 Protocol").
@@ -19,6 +18,8 @@ from typing import Any
 
 import msgspec
 
+from warmpath.indexer.engines.kind import MetricNames
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.process.bytes import UNREADABLE
 
 MOST_REQUESTS = 1_000_000
@@ -72,44 +73,6 @@ def problem_of(
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class MetricNames:
-    """The names of one engine's metrics."""
-
-    paths: tuple[str, ...]
-    """Paths of its metrics, the preferred one first."""
-    running: bytes
-    waiting: bytes
-    kv_usage: tuple[bytes, ...]
-    rank_label: bytes = b""
-    """The label with the data-parallel rank; empty: no label has it."""
-
-
-NAMES = {
-    "vllm": MetricNames(
-        ("/metrics",),
-        b"vllm:num_requests_running",
-        b"vllm:num_requests_waiting",
-        # vLLM used the second name until 0.10.
-        (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc"),
-        b"engine",
-    ),
-    "sglang": MetricNames(
-        ("/metrics",),
-        b"sglang:num_running_reqs",
-        b"sglang:num_queue_reqs",
-        (b"sglang:token_usage",),
-        b"dp_rank",
-    ),
-    "trtllm": MetricNames(
-        ("/prometheus/metrics", "/metrics"),
-        b"trtllm_num_requests_running",
-        b"trtllm_num_requests_waiting",
-        (b"trtllm_kv_cache_utilization",),
-    ),
-}
-"""The names by engine."""
-
 LONGEST = 40
 """A number with this many characters or more counts as an error; engines write none so long."""
 LINE = re.compile(
@@ -138,7 +101,7 @@ def parse(
     number of requests is left out; so are all of several ranks if the page does not distinguish ranks.
     Raises KeyError for an unknown engine.
     """
-    names = NAMES[engine]
+    names = ENGINES[engine].metrics
     is_json = page[:64].lstrip()[:1] in {b"[", b"{"}
     said = _statistics(page) if is_json else _series(names, page)
     if ranks == 1:

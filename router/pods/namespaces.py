@@ -12,24 +12,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from warmpath.indexer.engines.kind import NEVER
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.stream_source import NAMESPACES
 from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.read_prompt import ReadPrompt
 from warmpath.router.prompt.token_prompt import TokenPrompt
-
-NEVER = (1 << 31,)
-
-TOLD_FROM: dict[str, dict[str, tuple[int, ...]]] = {
-    "sglang": {"extra_key": NEVER, "lora": (0, 5, 23), "cache_salt": (0, 5, 18)},
-    # Whether events have salts depends on its cache manager, which no event names.
-    "trtllm": {"lora": NEVER, "cache_salt": NEVER},
-    "vllm": {"cache_salt": (0, 17)},
-}
-"""By engine and field of a prompt: the first version whose events have that field. vLLM before 0.14
-sends an adapter's number in place of its name, which also keeps its blocks apart."""
-
-PRESUMED = {"vllm"}
-"""Engines that are presumed to be recent if their version is not known."""
 
 ENGINE = "engine"
 """The subject of trust limits that derive from an engine's version and models."""
@@ -85,8 +73,9 @@ def limit_known(pod: Pod) -> None:
     """Limit the trust in a pod if its engine's version, caches and models call for it."""
     version = _numbers(pod.status.version)
     reason = ""
-    if pod.engine == "sglang" and version and version < (0, 5, 7):
-        reason = f"SGLang {pod.status.version} announces the removal of blocks that stay"
+    kind = ENGINES.get(pod.engine)
+    if kind is not None and version and version < kind.faulty_before:
+        reason = kind.fault.format(pod.status.version)
     elif pod.status.is_hybrid:
         reason = "its model has sliding windows or states, and its events omit them"
     elif (
@@ -101,11 +90,12 @@ def limit_known(pod: Pod) -> None:
 
 
 def _is_omitted(pod: Pod, name: str) -> bool:
-    first = TOLD_FROM.get(pod.engine, {}).get(name)
-    if first is None:
+    kind = ENGINES.get(pod.engine)
+    first = kind.told_from.get(name) if kind is not None else None
+    if kind is None or first is None:
         return False
     version = _numbers(pod.status.version)
-    return version < first if version else first is NEVER or pod.engine not in PRESUMED
+    return version < first if version else first is NEVER or not kind.is_presumed_recent
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -15,12 +15,13 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.instance import EngineTls
 from warmpath.indexer.follow.poll import problem_of
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.rank import Rank
 from warmpath.process.bytes import UNREADABLE
-from warmpath.router.load.engine_metrics import NAMES, Observed, cache_blocks, lines, parse
+from warmpath.router.load.engine_metrics import Observed, cache_blocks, lines, parse
 from warmpath.router.pods.engine_key import REFUSALS, EngineKey
 from warmpath.router.pods.namespaces import limit_known
 from warmpath.router.pods.sleep import PATHS, Sleep
@@ -53,8 +54,6 @@ HYBRID = (
 """SGLang's gauges of caches beside the full one: free, cached, used. They are 0 where it has none."""
 DRAFTS = b"vllm:spec_decode_num_draft"
 """Counters of a vLLM with speculative decoding, from its start on (`vllm/v1/spec_decode/metrics.py`)."""
-VERSIONS = {"vllm": "/version", "sglang": "/server_info", "trtllm": "/version"}
-"""The path of each engine's version."""
 
 START_TIME = b"process_start_time_seconds"
 STARTED = re.compile(START_TIME + rb"(?:\{[^}]*\})?[ \t]+(\S{1,40})")
@@ -353,7 +352,7 @@ class Prober:
     async def _load(self, session: aiohttp.ClientSession) -> bytes:
         """Pass the engine's load to `observed`; return the page of metrics that has it, or the last."""
         page = b""
-        for path in NAMES[self._engine].paths:
+        for path in ENGINES[self._engine].metrics.paths:
             page = await self._get(session, path)
             seen = parse(
                 self._engine,
@@ -405,7 +404,7 @@ class Prober:
         return names, adapters.intersection(names)
 
     async def _version(self, session: aiohttp.ClientSession) -> str:
-        path = VERSIONS[self._engine]
+        path = ENGINES[self._engine].version_path
         try:
             version = msgspec.json.decode(await self._get(session, path), type=Versioned).version
         except UNREADABLE:

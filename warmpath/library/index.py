@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Batch, Event, MalformedEventError, Tier
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.answer import take_answer
 from warmpath.indexer.follow.instance import Engine, RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
@@ -19,7 +20,6 @@ from warmpath.library.check_events import check_events
 from warmpath.router.config import schema as config
 from warmpath.router.pods.table import Pod, PodTable, Role
 
-ENGINES = ("vllm", "sglang", "trtllm")
 LEAST_BYTES = 16 << 20
 MOST_PODS = 16_384
 MOST_RANKS = 1024

@@ -1,0 +1,50 @@
+"""What is particular to a kind of engine: each engine's own file ends with its description."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from warmpath.indexer.engines.event import Batch
+
+NEVER = (1 << 31,)
+"""A version that no engine has."""
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricNames:
+    """The names of one engine's metrics."""
+
+    prefix: bytes
+    """How they all begin."""
+    paths: tuple[str, ...]
+    """Paths of its metrics, the preferred one first."""
+    running: bytes
+    waiting: bytes
+    kv_usage: tuple[bytes, ...]
+    rank_label: bytes = b""
+    """The label with the data-parallel rank; empty: no label has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """A kind of engine: its events, its metrics, its paths, and what its events omit."""
+
+    name: str
+    """Its name in configurations; `indexer.compiled.scan.dialect` has its dialect by this name."""
+    codec: Callable[[int], Callable[[bytes], Batch]]
+    """Makes the decoder of one rank's batches, which raises MalformedEventError. It takes the tokens of
+    a block, for engines whose events do not have them."""
+    metrics: MetricNames
+    version_path: str
+    is_polled: bool = False
+    """Whether its events are fetched over HTTP, each once, without a replay."""
+    events_option: str = ""
+    """The option by which it publishes events."""
+    told_from: Mapping[str, Version] = field(default_factory=dict)
+    """By field of a prompt, such as `cache_salt`: the first version whose events have it."""
+    is_presumed_recent: bool = False
+    """Whether it counts as recent where its version is not known."""
+    faulty_before: Version = ()
+    """The first version whose removals are right."""
+    fault: str = ""
+    """What earlier ones do, where `{}` is their version."""
