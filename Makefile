@@ -20,7 +20,7 @@ COMPILE = echo "loading the index; it is compiled first if its sources are new (
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-engines test-sglang record-lmcache test-tensors check bench soak fuzz proto docs site lock
+.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-engines test-sglang record-lmcache test-tensors check bench soak fuzz proto client docs site lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -133,6 +133,7 @@ check: setup ## format, lint, types, import contracts, stubs current
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory proto PROTO_OUT=$(VENV)/proto-check
 	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check proto/pb
+	$(SYNC_CLIENT) | diff - warmpath/client/sync_client.py
 
 PROTO_OUT ?= proto/pb
 PROTOC = $(BIN)/python -m grpc_tools.protoc --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy -I proto
@@ -150,6 +151,10 @@ proto: setup ## regenerate the stubs in proto/pb from proto/
 	  -e 's/_descriptor_pool\.Default()/_descriptor_pool.DescriptorPool()/' \
 	  -e "s/\(BuildTopDescriptorsAndMessages(DESCRIPTOR, '\)\([a-z]\)/\1warmpath.proto.pb.\2/" \
 	  -e 's/^from \(warmpath\|indexer\)\.\([a-z0-9.]* import [a-z_]*_pb2\)/from warmpath.proto.pb.\1.\2/' {} +
+
+SYNC_CLIENT = $(BIN)/python -m warmpath.lab.pages.sync_client | $(BIN)/ruff format --stdin-filename sync_client.py -
+client: setup ## make the blocking client of the asynchronous one
+	@$(SYNC_CLIENT) > $(VENV)/client.py && mv $(VENV)/client.py warmpath/client/sync_client.py
 
 docs: setup ## write docs/config.md and docs/metrics.md from the code
 	@$(BIN)/python -m warmpath.lab.pages.config > $(VENV)/page.md && mv $(VENV)/page.md docs/config.md

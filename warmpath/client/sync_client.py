@@ -1,4 +1,4 @@
-"""The client of a router for code that blocks."""
+"""The client of a router for code that blocks: made of async_client.py by `make client`."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ from warmpath.proto.report_event import ReportEvent
 
 class _Line(NamedTuple):
     channel: grpc.Channel
-    stub: RouterStub
+    stub: Any
 
 
 def _open(target: str, shown: grpc.ChannelCredentials | None) -> _Line:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lab.simworker.local_worker import LocalWorker
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.router.load.engine_metrics import (
     MOST_LINE_BYTES,
     MOST_LINES,
-    NAMES,
     Observed,
     lines,
     parse,
@@ -161,7 +161,9 @@ def test_a_page_without_any_number_of_requests_is_no_observation() -> None:
 
 
 @given(
-    st.sampled_from(sorted(NAMES)), st.binary() | st.sampled_from([VLLM, SGLANG, TRTLLM]), st.data()
+    st.sampled_from(sorted(ENGINES)),
+    st.binary() | st.sampled_from([VLLM, SGLANG, TRTLLM]),
+    st.data(),
 )
 def test_no_page_is_an_error(engine: str, page: bytes, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(page)))
