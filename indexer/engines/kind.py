@@ -30,12 +30,14 @@ class EngineKind:
     """A kind of engine: its events, its metrics, its paths, and what its events omit."""
 
     name: str
-    """Its name in configurations; `indexer.compiled.scan.dialect` has its dialect by this name."""
+    """Its name in configurations."""
     codec: Callable[[int], Callable[[bytes], Batch]]
     """Makes the decoder of one rank's batches, which raises MalformedEventError. It takes the tokens of
     a block, for engines whose events do not have them."""
     metrics: MetricNames
     version_path: str
+    dialect: str = ""
+    """The format of batches for the compiled scanner; empty: they must be decoded."""
     is_polled: bool = False
     """Whether its events are fetched over HTTP, each once, without a replay."""
     events_option: str = ""

@@ -149,6 +149,7 @@ SGLANG = EngineKind(
         rank_label=b"dp_rank",
     ),
     version_path="/server_info",
+    dialect="sglang",
     events_option="""--kv-events-config '{"publisher":"zmq",...}'""",
     told_from={"extra_key": NEVER, "lora": (0, 5, 23), "cache_salt": (0, 5, 18)},
     faulty_before=(0, 5, 7),

@@ -205,6 +205,7 @@ VLLM = EngineKind(
         rank_label=b"engine",
     ),
     version_path="/version",
+    dialect="vllm",
     events_option="""--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq",...}'""",
     # Before 0.14 it sends an adapter's number in place of its name, which also keeps its blocks apart.
     told_from={"cache_salt": (0, 17)},

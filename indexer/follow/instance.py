@@ -73,7 +73,7 @@ class Engine:
                 capacity=self.blocks,
                 # A single rank may have any number behind a mapped port, so it is not compared.
                 said_rank=None if polled or self.ranks == 1 else self.first_rank + number,
-                dialect="" if polled else self.engine,
+                dialect=kind.dialect,
             )
             for number in range(self.ranks)
         ]

@@ -81,8 +81,8 @@ def test_the_page_names_each_file_that_has_a_list_of_engines() -> None:
         for path in (ROOT / folder).rglob("*.py")
         if '"sglang"' in path.read_text(encoding="utf-8")
     }
-    # The dialects are the compiled scanner's, the APIs and the simulation have another list each.
-    others = ("indexer/compiled/", "router/inference_api/", "lab/simulate/")
+    # The dialects are the compiled scanner's, each engine has its file, the APIs and the simulation have another list each.
+    others = ("indexer/compiled/", "indexer/engines/", "router/inference_api/", "lab/simulate/")
     assert {one for one in having if not one.startswith(others)} == named
 
 
