@@ -6,14 +6,12 @@ handler, counts against no other address, and ends after a while.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import grpc
 
 from warmpath.h2grpc.begin import Beginnings
 from warmpath.h2grpc.call import Call
-from warmpath.proto.errors import Reason
-from warmpath.router.transport.call import Gate, Refusal
+from warmpath.h2grpc.method import Explain, Gate, Refusal
 
 MOST_AT_ONCE = 64
 """The most that end in one turn of the event loop, in about 2 ms."""
@@ -35,8 +33,15 @@ class Announced:
     `gate` refuses it, since the server ends; the gate counts both.
     """
 
-    def __init__(self, seconds: float, gate: Gate | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, seconds: float, gate: Gate | None, explain: Explain, clock: Callable[[], float]
+    ) -> None:
         self._seconds = seconds
+        code, limit = grpc.StatusCode.RESOURCE_EXHAUSTED, "limits.message-seconds"
+        text = f"no message came within {seconds:g} s ({limit})"
+        self._late = explain(code, text, "MESSAGE_LATE", limit=limit)
+        text = f"{MOST} calls have sent no message, and most of them come from this address"
+        self._too_many = explain(code, text, "OVERLOADED")
         self.gate = gate
         self._clock = clock
         self._of: dict[str, dict[Call, _Announced]] = {}
@@ -49,14 +54,14 @@ class Announced:
     def add(self, call: Call) -> None:
         """Add a call, and tell the gate that it has passed."""
         call.on_came = self._came
-        came = self.gate.passed(call.method, call.peer()) if self.gate is not None else None
+        came = self.gate.passed(call.method, call.peer) if self.gate is not None else None
         self._of.setdefault(call.address, {})[call] = _Announced(self._clock(), came)
         self._all += 1
         if (refusal := self._refusal(call)) is not None:
             self._end(call, refusal)
         elif self._all > MOST:
             most = max(self._of.values(), key=len)
-            self._end(next(iter(most)), _too_many())
+            self._end(next(iter(most)), self._too_many)
 
     def _came(self, call: Call) -> None:
         """Forget a call whose message has come, or that has ended without."""
@@ -77,11 +82,10 @@ class Announced:
                 if announced.since > before or len(late) > MOST_AT_ONCE:
                     break
                 late.append(call)
-        refusal = _late(self._seconds)
         for call in late[:MOST_AT_ONCE]:
             # The end of one may show that its connection is lost, and so end others.
             if call.on_came is not None:
-                self._end(call, refusal)
+                self._end(call, self._late)
         return len(late) > MOST_AT_ONCE
 
     def end_refused(self) -> None:
@@ -97,18 +101,4 @@ class Announced:
         if self.gate is not None:
             since = self._of[call.address][call].since
             self.gate.ended(call.method, refusal, self._clock() - since)
-        call.give_up(refusal.code, refusal.text, refusal.metadata)
-
-
-@lru_cache(1)
-def _late(seconds: float) -> Refusal:
-    limit = "limits.message-seconds"
-    text = f"no message came within {seconds:g} s ({limit})"
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    return Refusal.because(code, text, Reason.MESSAGE_LATE, limit=limit)
-
-
-@lru_cache(1)
-def _too_many() -> Refusal:
-    text = f"{MOST} calls have sent no message, and most of them come from this address"
-    return Refusal.because(grpc.StatusCode.RESOURCE_EXHAUSTED, text, Reason.OVERLOADED)
+        call.give_up(refusal)

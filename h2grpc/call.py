@@ -2,17 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, NoReturn
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import grpc
-import grpc.aio
 
-from warmpath.h2grpc.context import CallContext, Link
 from warmpath.h2grpc.framing import Deframer, TooLongError, UnknownEncodingError, framed
-from warmpath.h2grpc.http2.library import STREAM_WINDOW, Headers
-from warmpath.h2grpc.metadata import BEGINNING, Request, trailers_of, written
-from warmpath.proto.errors import Reason, details
+from warmpath.h2grpc.http2.library import STREAM_WINDOW
+from warmpath.h2grpc.http2.session import Session
+from warmpath.h2grpc.metadata import BEGINNING, Request, trailers_of
+from warmpath.h2grpc.method import Explain, Metadata, Method, Refusal, RefusedError
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +20,32 @@ READ_WINDOW = 256 << 10
 """Bytes of a long message that may be under way while its call waits for it."""
 
 
-class Call(CallContext):
-    """The context of one call, on the event loop of its connection."""
+class Link(Protocol):
+    """The connection of a call."""
+
+    session: Session
+    loop: asyncio.AbstractEventLoop
+    peer: str
+    """The client's address as gRPC writes it, such as ipv4:10.0.0.1:50000."""
+    address: str
+    """The part of it that all connections of that machine have in common."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names in the client's certificate."""
+
+    def flush(self) -> None:
+        """Send what can be sent."""
+
+    def if_gone(self, stream: int, call: Callable[[], None]) -> None:
+        """Call `call`, once, if the client turns out not to have read what was sent on a stream."""
+
+    def works(self, *, is_busy: bool) -> None:
+        """Note whether calls are at work, or that one was answered."""
+
+
+class Call:
+    """One call, on the event loop of its connection. Awaiting it once it has ended is cancelled."""
 
     # Most calls never change most of these defaults, so `__init__` does not set them for each call.
     _unconsumed = 0
@@ -32,46 +56,77 @@ class Call(CallContext):
     _arrived: asyncio.Future[None] | None = None
     """The future that `read` awaits: the next bytes."""
     _sent: asyncio.Future[None] | None = None
-    """The future that `write` awaits: all data sent."""
+    """The future that `drain` awaits: all data sent."""
     _put: list[bytes] | None = None
     """The messages, in their frames, that `put` has left to be sent."""
-    _initial: Headers | None = ()
-    """The metadata with which the answer begins, as headers; None once that is sent."""
-    _callbacks: Sequence[Callable[[Any], None]] = ()
+    _has_begun = False
+    """Whether the answer's headers are with the session."""
     held_since = 0.0
     """The loop's time at which the first of the held bytes arrived."""
+    _deadline = math.inf
+    """The loop's time at which the caller's deadline passes."""
     _expiry: asyncio.TimerHandle | None = None
-    _was_cancelled = False
+    was_cancelled = False
+    """Whether the caller has gone, or its deadline has passed, before the answer."""
     is_closed = False
     """Whether the stream has ended on both sides."""
-    _is_ended = False
+    is_ended = False
     """Whether the answer is complete, or nobody waits for it."""
-    serialize: Callable[[Any], bytes] = bytes
-    deserialize: Callable[[bytes], Any] = bytes
     on_came: "Callable[[Call], None] | None" = None
     """Is told once, when the first message has come, or the call has ended without."""
     task: asyncio.Task[None] | None = None
-    """The task of its handler, once that runs."""
+    """The task of its method, once that runs."""
 
     def __init__(
-        self, link: Link, stream: int, request: Request, handler: Any, most_bytes: int
+        self,
+        link: Link,
+        stream: int,
+        request: Request,
+        method: Method,
+        *,
+        most_bytes: int,
+        explain: Explain,
     ) -> None:
         # To ask for the running loop is a system call (getpid) in Python 3.11.
         self._loop = link.loop
         self._link = link
         self._stream = stream
-        self._request = request
-        self.handler = handler
+        self.method = request.method
+        self.metadata = request.metadata
+        self.runs = method
+        self._explain = explain
         self._deframer = Deframer(most_bytes, request.encoding)
         if request.seconds is not None:
             self._deadline = self._loop.time() + request.seconds
             self._expiry = self._loop.call_later(request.seconds, self._expire)
 
+    # The caller.
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self._link.peer
+
+    @property
+    def address(self) -> str:
+        """The part of the client's address that all connections of that machine have in common."""
+        return self._link.address
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names in the client's certificate."""
+        return self._link.names
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until the caller's deadline; infinity without one."""
+        return max(0.0, self._deadline - self._loop.time())
+
     # Events of the connection.
 
     def received(self, chunks: Sequence[memoryview]) -> None:
         """Take data of the stream; data that come after the answer are ignored."""
-        if self._is_ended:
+        if self.is_ended:
             return
         if not self._deframer.held:
             self.held_since = self._loop.time()
@@ -100,8 +155,8 @@ class Call(CallContext):
         """Note that the stream is closed, or was reset."""
         self.came()
         self.is_closed = True
-        if not self._is_ended:
-            self._was_cancelled = True
+        if not self.is_ended:
+            self.was_cancelled = True
             self._conclude()
             if self.task is not None:
                 self.task.cancel()
@@ -112,43 +167,40 @@ class Call(CallContext):
 
     # Ending a call.
 
-    def finish(self, response: bytes) -> None:
-        """End the call with its only response."""
-        if self._is_ended or self.is_closed:
-            return
-        self._give()
-        session, trailers = self._link.session, self._trailers(None, "")
-        if self._initial is None:
-            session.write(self._stream, framed(response))
-            session.finish(self._stream, trailers)
-        else:
-            session.answer_whole(self._stream, self._beginning(), framed(response), trailers)
-            self._initial = None
-        self._conclude()
-        self._link.flush()
+    def end(self, code: grpc.StatusCode = grpc.StatusCode.OK, text: str = "") -> None:
+        """End the call with a status, behind the messages that were put."""
+        self._end(code, text, ())
 
-    def end(self, code: grpc.StatusCode | None = None, details: str = "") -> None:
-        """End the call with a status, by default the one that the handler has set, or OK."""
-        if self._is_ended or self.is_closed:
-            return
-        self._give()
-        session, trailers = self._link.session, self._trailers(code, details)
-        if self._initial is None:
-            session.finish(self._stream, trailers)
-        else:
-            session.answer_at_once(self._stream, [*self._beginning(), *trailers])
-            self._initial = None
-        self._conclude()
-        self._link.flush()
+    def refuse(self, refusal: Refusal) -> None:
+        """End the call with a refusal."""
+        self._end(refusal.code, refusal.text, refusal.metadata)
 
-    def _trailers(self, code: grpc.StatusCode | None, details: str) -> Headers:
-        code = code or self._code or grpc.StatusCode.OK
-        self._code, self._details = code, details or self._details
+    def give_up(self, refusal: Refusal) -> None:
+        """End the call with a refusal, whatever its method waits for."""
+        self.refuse(refusal)
+        if self.task is not None:
+            self.task.cancel()
+
+    def _end(self, code: grpc.StatusCode, text: str, metadata: Metadata) -> None:
+        if self.is_ended or self.is_closed:
+            return
         try:
-            return trailers_of(code, self._details, self._trailing)
+            trailers = trailers_of(code, text, metadata)
         except ValueError as error:
             log.error("%s: %s", self.method, error)  # noqa: TRY400
-            return trailers_of(grpc.StatusCode.INTERNAL, str(error))
+            trailers = trailers_of(grpc.StatusCode.INTERNAL, str(error))
+        session, stream, put = self._link.session, self._stream, b"".join(self._put or ())
+        if self._has_begun:
+            if put:
+                session.write(stream, put)
+            session.finish(stream, trailers)
+        elif put:
+            session.answer_whole(stream, BEGINNING, put, trailers)
+        else:
+            session.answer_at_once(stream, [*BEGINNING, *trailers])
+        self._put, self._has_begun = None, True
+        self._conclude()
+        self._link.flush()
 
     @property
     def held(self) -> int:
@@ -163,15 +215,8 @@ class Call(CallContext):
         except TooLongError:
             return True
 
-    def give_up(self, code: grpc.StatusCode, text: str, metadata: Any) -> None:
-        """End the call with an error, whatever its handler waits for."""
-        self.set_trailing_metadata(metadata)
-        self.end(code, text)
-        if self.task is not None:
-            self.task.cancel()
-
     def _conclude(self) -> None:
-        self._is_ended = True
+        self.is_ended = True
         self.came()
         if self._deframer.held:
             self._deframer.drop()
@@ -179,11 +224,9 @@ class Call(CallContext):
             self._wake(self._arrived)
         if self._expiry is not None:
             self._expiry.cancel()
-        for callback in self._callbacks:
-            self._loop.call_soon(callback, self)
 
     def _expire(self) -> None:
-        self._was_cancelled = True
+        self.was_cancelled = True
         self.end(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
         if self.task is not None:
             self.task.cancel()
@@ -203,54 +246,37 @@ class Call(CallContext):
         """Return the next message, which stays, if it is all that came."""
         return self._deframer.whole()
 
-    def take_whole(self) -> bytes | None:
-        """Return the next message as it came, if it is all that came: `read` would not wait."""
-        message = self._deframer.take_whole()
-        if message is not None:
-            self._consume(self._unconsumed)
+    def take(self) -> bytes | None:
+        """Return the next message as it came, if `read` would not wait and not decompress it."""
+        deframer = self._deframer
+        message = deframer.take_whole()
+        if message is None:
+            size = deframer.next_bytes
+            if size is None or deframer.is_incomplete(size):
+                return None
+            message, _ = deframer.take()
+        self._consume(max(0, self._unconsumed - deframer.held))
         return message
 
-    async def read(self) -> Any:
-        """Return the next message; grpc.aio.EOF after the last. Ends the call if one cannot be read.
-
-        Raises grpc.aio.InternalError if the call has ended.
-        """
+    async def read(self) -> bytes | None:
+        """Return the next message; None after the last. Raises RefusedError if one cannot be read."""
         deframer = self._deframer
         try:
             while missing := deframer.missing:
                 if self._no_more:
                     deframer.check_end()
-                    return grpc.aio.EOF
+                    return None
                 await self._more(missing)
             message, is_compressed = deframer.take()
             self._consume(max(0, self._unconsumed - deframer.held))
-            if is_compressed:
-                message = await self._decompressed(message)
+            return await self._decompressed(message) if is_compressed else message
         except TooLongError as error:
-            await self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error), Reason.TOO_LARGE)
+            code, reason, text = grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_LARGE", str(error)
         except UnknownEncodingError as error:
-            await self._refuse(grpc.StatusCode.UNIMPLEMENTED, str(error), Reason.UNKNOWN_ENCODING)
+            code, reason, text = grpc.StatusCode.UNIMPLEMENTED, "UNKNOWN_ENCODING", str(error)
         except ValueError as error:
-            await self._refuse(grpc.StatusCode.INTERNAL, str(error), Reason.BAD_CALL)
-        try:
-            return self.deserialize(message)
-        except Exception:  # noqa: BLE001  that of any library
-            text = "a message cannot be deserialized"
-            await self._refuse(grpc.StatusCode.INTERNAL, text, Reason.BAD_CALL)
-
-    async def _refuse(
-        self, code: grpc.StatusCode, text: str, reason: "Reason.ValueType"
-    ) -> NoReturn:
-        await self.abort(code, text, details(code, text, reason))
-
-    def next_at_hand(self) -> bytes | None:
-        """Return the next message as it came, if `read` would not wait and not decompress it."""
-        size = self._deframer.next_bytes
-        if size is None or self._deframer.is_incomplete(size):
-            return None
-        message, _ = self._deframer.take()
-        self._consume(max(0, self._unconsumed - self._deframer.held))
-        return message
+            code, reason, text = grpc.StatusCode.INTERNAL, "BAD_CALL", str(error)
+        raise RefusedError(self._explain(code, text, reason))
 
     async def _more(self, missing: int) -> None:
         """Send what is to be sent, and wait for bytes of a message that lacks `missing` bytes."""
@@ -285,43 +311,33 @@ class Call(CallContext):
             self._unconsumed -= size
             self._link.session.consume(self._stream, size)
 
-    async def messages(self) -> AsyncIterator[Any]:
-        """Yield the messages, for handlers that take an iterator."""
-        while (message := await self.read()) is not grpc.aio.EOF:
-            yield message
-
-    async def write(self, message: Any) -> None:
-        """Send a message; return once the client's window has taken it.
-
-        Raises grpc.aio.InternalError if the call has ended.
-        """
+    async def write(self, message: bytes) -> None:
+        """Send a message; return once the client's window has taken it."""
         self.put(message)
         await self.drain()
 
-    def put(self, message: Any) -> int:
-        """Put a message that goes out once the handler waits for the client, or ends the call.
+    def put(self, message: bytes) -> int:
+        """Put a message that goes out once the method waits for the client, or ends the call.
 
-        Return the bytes of the answer that are not sent. Raises grpc.aio.InternalError if the call has
-        ended.
+        Return the bytes of the answer that are not sent.
         """
         self._check_open()
         if self._put is None:
             self._put = []
-        self._put.append(framed(self.serialize(message)))
+        self._put.append(framed(message))
         return sum(map(len, self._put)) + self._link.session.unsent_of(self._stream)
 
     def _give(self) -> None:
         """Give what was put to the session."""
         if self._put:
-            self._begin()
+            if not self._has_begun:
+                self._link.session.answer(self._stream, BEGINNING)
+                self._has_begun = True
             self._link.session.write(self._stream, b"".join(self._put))
             self._put.clear()
 
     async def drain(self) -> None:
-        """Send all messages that were put; return once the client's window has taken them.
-
-        Raises grpc.aio.InternalError if the call has ended.
-        """
+        """Send all messages that were put; return once the client's window has taken them."""
         self._give()
         self._link.flush()
         if self._link.session.unsent_of(self._stream):
@@ -331,63 +347,16 @@ class Call(CallContext):
             finally:
                 self._sent = None
             if self.is_closed:
-                raise grpc.aio.InternalError("the call has ended")
+                raise asyncio.CancelledError("the call has ended")
 
     def _check_open(self) -> None:
-        if self._is_ended or self.is_closed:
-            raise grpc.aio.InternalError("the call has ended")
-
-    def _begin(self) -> None:
-        if self._initial is not None:
-            self._link.session.answer(self._stream, self._beginning())
-            self._initial = None
-
-    def _beginning(self) -> Headers:
-        return [*BEGINNING, *self._initial] if self._initial else BEGINNING
+        if self.is_ended or self.is_closed:
+            raise asyncio.CancelledError("the call has ended")
 
     @staticmethod
     def _wake(waiting: asyncio.Future[None]) -> None:
         if not waiting.done():
             waiting.set_result(None)
-
-    # What else handlers may ask of a call.
-
-    async def abort(
-        self,
-        code: grpc.StatusCode,
-        details: str = "",
-        trailing_metadata: Any = (),
-    ) -> NoReturn:
-        """End the call with an error. Raises grpc.aio.AbortError."""
-        if code is grpc.StatusCode.OK:
-            code, details = grpc.StatusCode.UNKNOWN, "abort with the status OK"
-        if trailing_metadata:
-            self.set_trailing_metadata(trailing_metadata)
-        self.end(code, details)
-        raise grpc.aio.AbortError("Locally aborted.")
-
-    async def abort_with_status(self, status: grpc.Status) -> NoReturn:
-        """End the call with an error."""
-        await self.abort(status.code, status.details, status.trailing_metadata)
-
-    async def send_initial_metadata(self, initial_metadata: Any) -> None:
-        """Begin the answer with metadata.
-
-        Raises grpc.aio.UsageError if it has begun, and ValueError if metadata cannot be sent.
-        """
-        self._check_open()
-        if self._initial is None:
-            raise grpc.aio.UsageError("the answer has begun already")
-        self._initial = written(initial_metadata)
-        self._begin()
-        self._link.flush()
-
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Call `callback` with this context once the call has ended."""
-        if self._is_ended:
-            self._loop.call_soon(callback, self)
-        else:
-            self._callbacks = (*self._callbacks, callback)
 
     def if_gone(self, call: Callable[[], None]) -> None:
         """Call `call`, once, if the client turns out not to have read what `write` has sent.
@@ -399,11 +368,3 @@ class Call(CallContext):
             call()
         else:
             self._link.if_gone(self._stream, call)
-
-    def cancelled(self) -> bool:
-        """Return whether the caller has gone, or its deadline has passed, before the answer."""
-        return self._was_cancelled
-
-    def done(self) -> bool:
-        """Return whether the call has ended."""
-        return self._is_ended

@@ -1,19 +1,15 @@
 """The calls of one connection: their beginnings, bytes and ends, as its session finds them."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import Any
 
 import grpc
 
-from warmpath.h2grpc.announced import Announced
-from warmpath.h2grpc.call import Call
-from warmpath.h2grpc.context import Link
-from warmpath.h2grpc.handler import find, run
+from warmpath.h2grpc.call import Call, Link
 from warmpath.h2grpc.http2 import library as lib
 from warmpath.h2grpc.http2.library import Headers
-from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.metadata import (
     BEGINNING,
     BadHeaderError,
@@ -21,9 +17,11 @@ from warmpath.h2grpc.metadata import (
     read_request,
     trailers_of,
 )
+from warmpath.h2grpc.method import Refusal, RefusedError
 from warmpath.h2grpc.receipts import Receipts
-from warmpath.proto.errors import Reason, details
-from warmpath.router.transport.call import AtOnceHandler, CheckedHandler, Refusal
+from warmpath.h2grpc.shared import Shared
+
+log = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 1.0
 """Longest wait for handlers that are cancelled when the server ends."""
@@ -32,27 +30,19 @@ CANCEL_SECONDS = 1.0
 class Calls:
     """The calls of a connection by stream: the `Events` of its session."""
 
-    def __init__(
-        self,
-        link: Link,
-        handlers: Sequence[grpc.GenericRpcHandler],
-        limits: Http2Limits,
-        announced: Announced,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, link: Link, shared: Shared) -> None:
         self._link = link
-        self._handlers = handlers
-        self._found: dict[str, Any] = {}
-        """Cached handlers by method: the choice of a handler must not depend on a call's metadata."""
-        self._limits = limits
-        self._announced = announced
-        self._clock = clock
+        self._methods = shared.methods
+        self._limits = shared.limits
+        self._announced = shared.announced
+        self._explain = shared.explain
+        self._clock = shared.clock
         self._of: dict[int, Call] = {}
         self.fresh: list[Call] = []
         """Calls without a task of which bytes have come since the last `answer_at_once`."""
-        self._receipts = Receipts(limits.streams)
+        self._receipts = Receipts(shared.limits.streams)
         self.tasks: set[asyncio.Task[None]] = set()
-        self.idle_since = clock()
+        self.idle_since = self._clock()
         """The time since which there is no call, if there is none."""
 
     def __len__(self) -> int:
@@ -65,7 +55,7 @@ class Calls:
         """Begin a call."""
         if is_too_long:
             text = f"the headers have more than {self._limits.header_bytes} bytes"
-            self._refuse_because(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text, Reason.TOO_LARGE)
+            self._refuse_because(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text, "TOO_LARGE")
             return
         try:
             request = read_request(block)
@@ -74,27 +64,28 @@ class Calls:
             self._link.session.answer_at_once(stream, [(b":status", status)])
             return
         except BadHeaderError as error:
-            self._refuse_because(stream, grpc.StatusCode.INTERNAL, str(error), Reason.BAD_CALL)
+            self._refuse_because(stream, grpc.StatusCode.INTERNAL, str(error), "BAD_CALL")
             return
-        handler = self._found.get(request.method)
-        if handler is None:
-            handler = find(self._handlers, request.method, request.metadata)
-            if handler is not None:
-                self._found[request.method] = handler
-        if handler is None:
+        method = self._methods.get(request.method)
+        if method is None:
             code, text = grpc.StatusCode.UNIMPLEMENTED, "Method not found!"
-            self._refuse_because(stream, code, text, Reason.UNKNOWN_METHOD)
+            self._refuse_because(stream, code, text, "UNKNOWN_METHOD")
             return
         if self._link.session.unsent > self._limits.unsent_bytes:
             code, text = grpc.StatusCode.RESOURCE_EXHAUSTED, "the client does not read its answers"
-            self._refuse_because(stream, code, text, Reason.ANSWERS_UNREAD)
+            self._refuse_because(stream, code, text, "ANSWERS_UNREAD")
             return
-        is_checked = isinstance(handler, CheckedHandler)
-        runs = handler.behind if is_checked else handler
-        call = Call(self._link, stream, request, runs, self._limits.message_bytes)
+        call = Call(
+            self._link,
+            stream,
+            request,
+            method,
+            most_bytes=self._limits.message_bytes,
+            explain=self._explain,
+        )
         self._of[stream] = call
-        if is_checked and (refusal := handler.refusal(call)) is not None:
-            call.give_up(refusal.code, refusal.text, refusal.metadata)
+        if method.refusal is not None and (refusal := method.refusal(call)) is not None:
+            call.give_up(refusal)
             return
         self._announced.add(call)
 
@@ -115,15 +106,15 @@ class Calls:
                     self._run(call)
                 continue
             call.came()
-            answer = None
-            if isinstance(call.handler, AtOnceHandler):
-                answer = call.handler.at_once(message, call)
+            at_once = call.runs.at_once
+            answer = at_once(message, call) if at_once is not None else None
             if answer is None:
                 self._run(call)
             else:
                 # Its client may have to send the end of its request, for which it needs a window.
-                call.take_whole()
-                call.finish(answer)
+                call.take()
+                call.put(answer)
+                call.end()
                 if not self.tasks:
                     self._link.works(is_busy=False)
 
@@ -132,9 +123,9 @@ class Calls:
         self._announced.beginnings.add(self._link.loop, call.address, partial(self._begin, call))
 
     def _begin(self, call: Call) -> None:
-        if call.done():
+        if call.is_ended:
             return
-        task = self._link.loop.create_task(run(call))
+        task = self._link.loop.create_task(_run(call))
         call.task = task
         if not self.tasks:
             self._link.works(is_busy=True)
@@ -146,10 +137,8 @@ class Calls:
         if not self.tasks:
             self._link.works(is_busy=False)
 
-    def _refuse_because(
-        self, stream: int, code: grpc.StatusCode, text: str, reason: "Reason.ValueType"
-    ) -> None:
-        refusal = Refusal.because(code, text, reason)
+    def _refuse_because(self, stream: int, code: grpc.StatusCode, text: str, reason: str) -> None:
+        refusal = self._explain(code, text, reason)
         self._link.session.answer_at_once(stream, headers_of(refusal))
 
     def refused(self, method: str, count: int) -> None:
@@ -215,7 +204,10 @@ class Calls:
         """Reset the streams whose answers the client does not read."""
         session = self._link.session
         for stream, call in self._of.items():
-            if call.done() and now - session.unread_since(stream, now) > self._limits.stall_seconds:
+            if (
+                call.is_ended
+                and now - session.unread_since(stream, now) > self._limits.stall_seconds
+            ):
                 session.reset(stream, lib.CANCEL)
 
     def end(self) -> None:
@@ -229,10 +221,9 @@ class Calls:
     async def cut_off(self) -> None:
         """Answer all calls with an error, and cancel their handlers."""
         code, text = grpc.StatusCode.UNAVAILABLE, "the server ends"
-        trailing = details(code, text, Reason.ENDING, retry_seconds=0.0)
+        refusal = self._explain(code, text, "ENDING", retry_seconds=0.0)
         for call in list(self._of.values()):
-            call.set_trailing_metadata(trailing)
-            call.end(code, text)
+            call.refuse(refusal)
         for task in list(self.tasks):
             task.cancel()
         if self.tasks:
@@ -244,3 +235,19 @@ def headers_of(refusal: Refusal) -> Headers:
     """Return the headers of the answer that ends a call with a refusal."""
     trailers = trailers_of(refusal.code, refusal.text, refusal.metadata)
     return (*BEGINNING, *trailers)
+
+
+async def _run(call: Call) -> None:
+    """Run a call's method to its end, and end the call with its status; raises nothing."""
+    try:
+        await call.runs.run(call)
+        call.end()
+    except RefusedError as error:
+        call.refuse(error.refusal)
+    except asyncio.CancelledError:
+        call.end(grpc.StatusCode.CANCELLED, "the call was cancelled")
+    except Exception as error:
+        if not call.was_cancelled:
+            log.exception("%s: unexpected", call.method)
+        # The same text as that of gRPC's own server.
+        call.end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")

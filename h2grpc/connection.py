@@ -4,21 +4,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Protocol, cast
 
-import grpc
-
-from warmpath.h2grpc.announced import Announced
 from warmpath.h2grpc.call import Call
 from warmpath.h2grpc.calls import Calls, headers_of
 from warmpath.h2grpc.http2 import library as lib
 from warmpath.h2grpc.http2.events import EndedError
-from warmpath.h2grpc.http2.journal import READ, RECEIVE_BYTES, Journal
-from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.h2grpc.http2.journal import READ, RECEIVE_BYTES
 from warmpath.h2grpc.http2.session import Session
-from warmpath.h2grpc.metadata import Properties, address_of, peer_name, properties_of
-from warmpath.process.places import Place, Places, State
-from warmpath.router.transport.call import Gate
+from warmpath.h2grpc.metadata import address_of, names_of, peer_name
+from warmpath.h2grpc.method import Gate
+from warmpath.h2grpc.shared import Shared
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +24,17 @@ TURN_SECONDS = 0.005
 """Longest time for which a connection handles bytes before other connections have their turn."""
 
 
-def journal_of(limits: Http2Limits, gate: Gate | None) -> Journal:
-    """Return a new journal for the connections of a thread, whose calls a gate may refuse."""
-    if gate is None:
-        return Journal(limits)
-    return Journal(limits, gate.methods)
+class Place(Protocol):
+    """A connection's place among those that a listener allows."""
+
+    end: Callable[[], None]
+    """Closes the connection, whose place another one gets."""
+
+    def works(self, *, is_busy: bool) -> None:
+        """Note whether calls are at work, or that one was answered."""
+
+    def leave(self) -> None:
+        """Give the place back."""
 
 
 class Connection(asyncio.Protocol):
@@ -43,31 +45,22 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
-        handlers: Sequence[grpc.GenericRpcHandler],
-        limits: Http2Limits,
+        shared: Shared,
+        place: Place,
         *,
-        gate: Gate | None = None,
         opened: Callable[["Connection"], None],
         closed: Callable[["Connection"], None],
         arrived: Callable[[int], None],
-        clock: Callable[[], float],
-        journal: Journal | None = None,
-        announced: Announced | None = None,
-        place: Place | None = None,
     ) -> None:
-        self._limits = limits
-        own = place or Places(1).enter("", self.give_way)
-        assert own is not None
-        self._place = own
-        if announced is None:
-            announced = Announced(limits.message_seconds, gate, clock)
-        self.calls = Calls(self, handlers, limits, announced, clock)
+        self._limits = shared.limits
+        self._place = place
+        self.calls = Calls(self, shared)
         self._opened = opened
         self._closed = closed
         self._arrived = arrived
-        self._clock = clock
-        self._gate = gate
-        self._journal = journal or journal_of(limits, gate)
+        self._clock = shared.clock
+        self._gate = shared.gate
+        self._journal = shared.journal
         self._is_in_session = False
         """Whether nobody may ask libnghttp2 for bytes to send: it handles received ones, or several
         answers go out together."""
@@ -76,8 +69,7 @@ class Connection(asyncio.Protocol):
         self._paused_since: float | None = None
         self._has_received = True
         """Whether bytes arrived since the last look."""
-        self._silent_since = clock()
-        self._made = clock()
+        self._silent_since = self._made = self._clock()
 
     # The socket.
 
@@ -92,15 +84,15 @@ class Connection(asyncio.Protocol):
         self.session = Session(self.calls, self._limits, self._clock, self._journal)
         self.peer = peer_name(transport.get_extra_info("peername"))
         self.address = address_of(self.peer)
-        self._properties: Properties | None = None
+        self._names: Sequence[str] | None = None
         self.flush()
 
     @property
-    def auth_context(self) -> Properties:
-        """The properties of the client's certificate."""
-        if self._properties is None:
-            self._properties = properties_of(self._socket.get_extra_info("ssl_object"))
-        return self._properties
+    def names(self) -> Sequence[str]:
+        """The names in the client's certificate."""
+        if self._names is None:
+            self._names = names_of(self._socket.get_extra_info("ssl_object"))
+        return self._names
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of the client."""
@@ -286,7 +278,7 @@ class Connection(asyncio.Protocol):
 
     def works(self, *, is_busy: bool) -> None:
         """Note whether calls are at work, or that one was answered."""
-        self._place.becomes(State.BUSY if is_busy else State.IDLE)
+        self._place.works(is_busy=is_busy)
 
     def give_way(self) -> None:
         """Close the connection, whose place another one gets."""

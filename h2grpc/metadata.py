@@ -9,7 +9,7 @@ import base64
 import binascii
 import re
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,10 +18,7 @@ from urllib.parse import quote
 import grpc
 
 from warmpath.h2grpc.http2.library import pairs
-from warmpath.process.certificates import auth_context
-
-Metadata = tuple[tuple[str, str | bytes], ...]
-"""Keys and values; the values of keys that end with -bin are bytes."""
+from warmpath.h2grpc.method import Metadata
 
 ENCODINGS = (b"identity", b"deflate", b"gzip")
 """Supported compressions of messages."""
@@ -183,13 +180,8 @@ _ENCODED = [
 ]
 
 
-Properties = Mapping[str, Sequence[bytes]]
-
-_SHORT = {
-    "commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU",
-    "countryName": "C", "localityName": "L", "stateOrProvinceName": "ST",
-}  # fmt: skip
-"""Short names of a subject's parts (RFC 2253); others are written whole."""
+KINDS = ("DNS", "URI")
+"""The kinds of alternative names in a certificate that name a client."""
 
 
 def peer_name(address: Any) -> str:
@@ -207,12 +199,11 @@ def address_of(peer: str) -> str:
     return peer.rpartition(":")[0] or peer
 
 
-def properties_of(tls: "ssl.SSLObject | None") -> Properties:
-    """Return the properties of a client's certificate under the names that gRPC gives them."""
+def names_of(tls: "ssl.SSLObject | None") -> Sequence[str]:
+    """Return the names in a client's certificate: alternative ones, then the common name."""
     shown: Any = tls.getpeercert() if tls else None
-    found = auth_context(shown)
-    parts = [part for parts in (shown or {}).get("subject", ()) for part in parts]
-    if parts:
-        subject = ",".join(f"{_SHORT.get(name, name)}={value}" for name, value in reversed(parts))
-        found["x509_subject"] = [subject.encode()]
-    return found
+    if not shown:
+        return ()
+    names = [value for kind, value in shown.get("subjectAltName", ()) if kind in KINDS]
+    subject = (part for parts in shown.get("subject", ()) for part in parts)
+    return [*names, *(value for key, value in subject if key == "commonName")]

@@ -7,21 +7,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 import grpc
 
-from warmpath.h2grpc.announced import Announced
 from warmpath.h2grpc.call import Call
-from warmpath.h2grpc.connection import Connection, journal_of
+from warmpath.h2grpc.connection import Connection, Place
 from warmpath.h2grpc.http2.library import load_library
 from warmpath.h2grpc.http2.limits import Http2Limits
-from warmpath.process.listener import Listener
-from warmpath.process.places import Place, Places
-from warmpath.process.tasks import cancel
-from warmpath.process.tls import ServerTls
-from warmpath.proto.errors import Reason, details
-from warmpath.router.transport.call import Gate
+from warmpath.h2grpc.method import Explain, Gate, Method, unexplained
+from warmpath.h2grpc.shared import Shared
 
 log = logging.getLogger(__name__)
 
@@ -35,72 +30,48 @@ CLOSE_SECONDS = 1.0
 """Longest wait, when the server ends, for clients to read what was sent."""
 
 
-class Nghttp2Server:
-    """Serves asynchronous handlers. To make one raises `h2grpc.http2.library.LibraryError`."""
+class Server:
+    """Answers the calls of the connections that a listener hands to it; it opens no sockets."""
 
     def __init__(
         self,
+        methods: Mapping[str, Method],
         limits: Http2Limits,
         *,
-        reuse_port: bool = False,
         gate: Gate | None = None,
-        full: Callable[[str], None] = lambda _: None,
+        explain: Explain = unexplained,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`full` is called for each connection that is closed, since there is no place for it.
+        """Serve `methods` by their names, /SERVICE/METHOD.
 
-        Its argument is the client's address.
+        `explain` makes the refusals of the server itself. Raises `h2grpc.http2.library.LibraryError`.
         """
         load_library()
         # Compiled now, and not while the first client waits.
         from warmpath.h2grpc.http2 import callbacks  # noqa: F401, PLC0415
 
         self._limits = limits
-        self._reuse_port = reuse_port
-        self._gate = gate
-        self._full = full
-        self._clock = clock
-        self._journal = journal_of(limits, gate)
-        self._announced = Announced(limits.message_seconds, gate, clock)
-        self._handlers: list[grpc.GenericRpcHandler] = []
+        self._shared = Shared(methods, limits, gate, explain, clock)
         self._connections: set[Connection] = set()
-        self._listener: Listener | None = None
-        self._looking: asyncio.Task[None] | None = None
         self._all_closed = asyncio.Event()
         self._may_arrive = limits.received_bytes
         """Bytes that may arrive before those that wait to be read are counted."""
 
-    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Serve these methods, too."""
-        self._handlers.extend(handlers)
-
-    async def start(self, address: str, tls: ServerTls | None = None) -> str:
-        """Listen at host:port or unix:PATH; return the address with the port that was bound."""
-        self._listener = Listener(
-            self._connection,
-            places=Places(self._limits.connections),
-            seconds=self._limits.handshake_seconds,
-            tls=tls.grpc_context if tls else None,
-            reuse_port=self._reuse_port,
-            full=self._full,
+    def connection(self, place: Place) -> Connection:
+        """Return the protocol of a new connection, which has a place."""
+        return Connection(
+            self._shared, place, opened=self._opened, closed=self._closed, arrived=self._arrived
         )
-        bound = await self._listener.start(address)
-        self._looking = asyncio.get_running_loop().create_task(self._look())
-        return bound
 
     def go_away(self) -> int:
         """Tell clients to call no more on their connections; return the number of those told."""
         for connection in self._connections:
             connection.go_away()
-        self._announced.end_refused()
+        self._shared.announced.end_refused()
         return len(self._connections)
 
-    async def stop(self, grace: float) -> None:
-        """Take no more calls; cut off those that have not ended after `grace` seconds."""
-        if self._listener is not None:
-            await self._listener.stop()
-        if self._looking is not None:
-            await cancel([self._looking])
+    async def close(self, grace: float) -> None:
+        """Close all connections; cut off calls that have not ended after `grace` seconds."""
         for connection in list(self._connections):
             connection.terminate()
         await self._until_closed(grace)
@@ -115,25 +86,6 @@ class Nghttp2Server:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._all_closed.wait()
-
-    @property
-    def connections(self) -> int:
-        """The number of open connections."""
-        return len(self._connections)
-
-    def _connection(self, place: Place) -> Connection:
-        return Connection(
-            self._handlers,
-            self._limits,
-            gate=self._gate,
-            opened=self._opened,
-            closed=self._closed,
-            arrived=self._arrived,
-            clock=self._clock,
-            journal=self._journal,
-            announced=self._announced,
-            place=place,
-        )
 
     def _opened(self, connection: Connection) -> None:
         self._connections.add(connection)
@@ -175,22 +127,25 @@ class Nghttp2Server:
         key = "server.http2.max-received-bytes"
         code = grpc.StatusCode.RESOURCE_EXHAUSTED
         text = f"the calls of all clients hold {self._limits.received_bytes} bytes ({key})"
-        told = details(code, text, Reason.OVERLOADED, retry_seconds=RETRY_SECONDS, limit=key)
+        refusal = self._shared.explain(
+            code, text, "OVERLOADED", retry_seconds=RETRY_SECONDS, limit=key
+        )
         freed = ended = 0
         for *_, number in sorted(ordered):
             if freed >= size:
                 break
             freed += calls[number].held
             ended += 1
-            calls[number].give_up(code, text, told)
+            calls[number].give_up(refusal)
         log.info("%d calls ended: %s", ended, text)
         return freed
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Look at all connections and calls, again and again until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            now = self._clock()
-            while self._announced.end_late(now):  # noqa: ASYNC110  other work has its turn
+            now = self._shared.clock()
+            while self._shared.announced.end_late(now):  # noqa: ASYNC110  other work has its turn
                 await asyncio.sleep(0)
             for connection in list(self._connections):
                 try:

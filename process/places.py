@@ -45,6 +45,10 @@ class Place:
         if self.state is not None:
             self._places.move(self, state)
 
+    def works(self, *, is_busy: bool) -> None:
+        """Note whether calls are at work, or that one was answered."""
+        self.becomes(State.BUSY if is_busy else State.IDLE)
+
     def leave(self) -> None:
         """Give the place back."""
         if self.state is not None:

@@ -15,8 +15,8 @@ from numba.extending import intrinsic
 from warmpath.h2grpc.http2 import body
 from warmpath.h2grpc.http2 import journal as of
 from warmpath.h2grpc.http2 import library as lib
+from warmpath.h2grpc.http2.compile import callback, inlined
 from warmpath.h2grpc.http2.library import load_library
-from warmpath.indexer.compiled.jit import callback, inlined
 
 load_library()
 

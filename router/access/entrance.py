@@ -1,28 +1,28 @@
 """The protection of a router's listeners: their TLS, and who may call."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from warmpath.h2grpc.metadata import address_of
+from warmpath.h2grpc.method import Method
 from warmpath.process.reread import Reread
 from warmpath.process.tls import ServerTls
 from warmpath.router.access.callers import Callers
-from warmpath.router.access.guard import Context, Guard, KeptOutMeter, shown_by
+from warmpath.router.access.guard import KeptOutMeter, guarded, shown_by
 from warmpath.router.config.access import exposed
 from warmpath.router.config.files import server_tls
 from warmpath.router.config.schema import Config
+from warmpath.router.transport.call import Call
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """TLS and the access check, for the handlers of gRPC and for HTTP's paths."""
+    """TLS and the access check, for gRPC's methods and for HTTP's paths."""
 
     tls: ServerTls | None
     """None: plain connections."""
@@ -35,23 +35,19 @@ class Entrance:
         tls = [self.tls.files] if self.tls is not None else []
         return [*tls, *(self.callers.files if self.callers is not None else ())]
 
-    def classes_of(self, context: Context) -> Collection[str] | None:
+    def classes_of(self, call: Call) -> Collection[str] | None:
         """Return the classes of the queue that a call's sender may name; None: all."""
-        return None if self.callers is None else self.callers.classes(*shown_by(context))
+        return None if self.callers is None else self.callers.classes(*shown_by(call))
 
-    def caller_of(self, context: Context) -> str:
+    def caller_of(self, call: Call) -> str:
         """Return who a call's sender is: the clients that it proves to be, or else its address."""
-        known = [] if self.callers is None else self.callers.known(*shown_by(context))
+        known = [] if self.callers is None else self.callers.known(*shown_by(call))
         names = sorted(client.name for client in known)
-        return " ".join(names) or address_of(context.peer())
+        return " ".join(names) or address_of(call.peer)
 
-    def guarded(
-        self, handlers: Sequence[grpc.GenericRpcHandler], counts: KeptOutMeter
-    ) -> Sequence[grpc.GenericRpcHandler]:
-        """Return handlers with the check of who calls before them."""
-        if self.callers is None:
-            return handlers
-        return [Guard(handler, self.callers, counts) for handler in handlers]
+    def guarded(self, methods: Mapping[str, Method], counts: KeptOutMeter) -> Mapping[str, Method]:
+        """Return methods with the check of who calls before them."""
+        return methods if self.callers is None else guarded(methods, self.callers, counts)
 
 
 def entrance(config: Config, folder: Path) -> Entrance:

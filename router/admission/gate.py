@@ -5,9 +5,9 @@ from typing import Protocol
 
 from google.protobuf.descriptor import ServiceDescriptor
 
+from warmpath.h2grpc.method import Refusal
 from warmpath.router.admission.admission import Admission, LongestWait
 from warmpath.router.ending import Drain
-from warmpath.router.transport.call import Refusal
 
 
 class RefusedCalls(Protocol):
@@ -21,7 +21,7 @@ class RefusedCalls(Protocol):
 
 
 class AdmissionGate:
-    """The `router.transport.call.Gate` of some services. Streams pass: their messages wait.
+    """The `h2grpc.method.Gate` of some services. Streams pass: their messages wait.
 
     `refusal` returns the status of a BusyError with these values; `at_end` is that of all services but
     gRPC's own once the `drain` refuses calls.

@@ -2,13 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
-import grpc
-
+from warmpath.h2grpc.method import Method
 from warmpath.process.health import HealthService
 from warmpath.process.tasks import Work, kept
 from warmpath.router.admission.admission import Admission
@@ -24,8 +23,8 @@ from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.score import Answerer
 from warmpath.router.calls.server import limit_of_connections
 from warmpath.router.calls.service import SERVICE, RouterService
-from warmpath.router.calls.standard import standard_handlers
-from warmpath.router.calls.traced import TracedCalls
+from warmpath.router.calls.standard import standard_methods
+from warmpath.router.calls.traced import traced_methods
 from warmpath.router.config.schema import Config
 from warmpath.router.diagnosis.facts import RouterFacts
 from warmpath.router.ending import Drain
@@ -137,9 +136,7 @@ async def calls(
         picks,
         held,
         service,
-        _endpoint_picker(
-            means, indexed, texts, picks=picks, intake=intake, admission=admission, drain=drain
-        ),
+        _endpoint_picker(means, indexed, texts, picks=picks, admission=admission, drain=drain),
         Holdings(reader, chosen.scorer, indexed.pods),
         admission,
         messages,
@@ -192,7 +189,6 @@ def _endpoint_picker(
     texts: Texts,
     *,
     picks: PickAnswerer,
-    intake: Intake,
     admission: Admission,
     drain: Drain,
 ) -> EndpointPickerService:
@@ -217,7 +213,6 @@ def _endpoint_picker(
         table,
         meter=means.metrics,
         drain=drain,
-        intake=intake,
         admission=admission,
         most_body_bytes=limits.max_prompt_bytes,
         tracer=means.tracer,
@@ -247,19 +242,19 @@ def _refusals(means: Means, made: Calls) -> RefusalLog:
     )
 
 
-def handlers(means: Means, made: Calls) -> tuple[Sequence[grpc.GenericRpcHandler], HealthService]:
-    """Return the handlers of all calls, with the check of who calls, and the health checks."""
+def methods(means: Means, made: Calls) -> tuple[Mapping[str, Method], HealthService]:
+    """Return the methods of all calls, with the check of who calls, and the health checks."""
     config, readiness, tracer = means.config, means.readiness, means.tracer
     services = SERVICE.full_name, llmd.SERVICE.full_name, EXTERNAL_PROCESSOR
     answers = {ANSWERING: partial(readiness.ready, besides=PODS)}
     of_pods = ("", *services, *HEALTH_NAMES)
     checks = HealthService(readiness.ready, of_pods, (LIVENESS,), answers)
-    calls_of: tuple[grpc.GenericRpcHandler, ...] = (
-        made.service.handlers(),
-        llmd.handlers(made.service, PodScores(made.holdings, config.llmd)),
-    )
+    of_all = {
+        **made.service.methods(),
+        **llmd.methods(made.service, PodScores(made.holdings, config.llmd)),
+    }
     if tracer.is_on:
-        calls_of = tuple(TracedCalls(one, tracer) for one in calls_of)
+        of_all = traced_methods(of_all, tracer)
     # Health checks have room of their own, so that they wait for no other call or stream.
     few = STANDARD * config.limits.largest_message
     standard = Intake(
@@ -268,9 +263,8 @@ def handlers(means: Means, made: Calls) -> tuple[Sequence[grpc.GenericRpcHandler
         means.metrics,
         seconds=config.limits.message_seconds,
     )
-    all_of_them = (
-        *calls_of,
-        made.endpoint_picker.handlers(),
-        *standard_handlers(checks, services, (SERVICE.file, llmd.SERVICE.file), standard),
-    )
-    return means.enter.guarded(all_of_them, means.metrics), checks
+    of_all |= {
+        **made.endpoint_picker.methods(),
+        **standard_methods(checks, services, (SERVICE.file, llmd.SERVICE.file), standard),
+    }
+    return means.enter.guarded(of_all, means.metrics), checks

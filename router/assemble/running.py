@@ -19,7 +19,7 @@ from warmpath.process.reread import keep_current
 from warmpath.process.tasks import Work, kept
 from warmpath.router import state_file
 from warmpath.router.access.entrance import entrance
-from warmpath.router.assemble.calls import calls, handlers
+from warmpath.router.assemble.calls import calls, methods
 from warmpath.router.assemble.index import Indexed, index
 from warmpath.router.assemble.means import Means
 from warmpath.router.assemble.pages import pages
@@ -109,7 +109,7 @@ async def running(
             answered=lambda pod: bookings.answered_at(pod.id, len(pod.ranks)),
         )
         http_address = await pages(means, stack, indexed, texts=read, chosen=chosen, calls=made)
-        guarded, checks = handlers(means, made)
+        guarded, checks = methods(means, made)
         ending = Ending(
             readiness,
             made.drain,

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import grpc
 
+from warmpath.h2grpc.method import RefusedError
 from warmpath.router.calls.failures import FAILURES, reason_of, refusal_of
-from warmpath.router.calls.intake import RefusedError
 from warmpath.router.ending import Drain, EndingError
 
 log = logging.getLogger(__name__)

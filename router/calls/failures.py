@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import grpc
 
+from warmpath.h2grpc.method import Refusal
 from warmpath.prefixstore.chats.renderer import (
     RenderCrashedError,
     RendererClosedError,
@@ -23,7 +24,7 @@ from warmpath.router.pick.sessions import PickEndedError
 from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
 from warmpath.router.prompt.models import UnknownModelError
 from warmpath.router.queue.request import QueueFullError
-from warmpath.router.transport.call import Refusal
+from warmpath.router.transport.call import refused
 
 MOST_TEXT = 300
 """Most characters of an error's text in a status. It may quote the request, and gRPC limits all trailing
@@ -100,6 +101,4 @@ def refusal_of(
         facts["limit"], usual_seconds = error.limit, error.seconds
     if retry_seconds is None:
         retry_seconds = usual_seconds
-    return Refusal.because(
-        code, text or text_of(error), reason, retry_seconds=retry_seconds, **facts
-    )
+    return refused(code, text or text_of(error), reason, retry_seconds=retry_seconds, **facts)

@@ -1,9 +1,6 @@
-"""Reads each call's message when `InFlight` has room for it; refuses calls with a gRPC status.
+"""Reads each call's message when `InFlight` has room for it; refuses calls with a status.
 
-gRPC's library reads a unary call's message before it calls the handler, with no limit on the bytes of
-all calls. A stream's handler asks for each message, and on the wire a unary call is a stream of one
-message. So every call is registered as a stream: until its message is asked for, HTTP/2's flow control
-bounds the bytes that arrive.
+Until a message is asked for, HTTP/2's flow control, or TCP's, bounds the bytes that arrive.
 
 Calls and streams have separate limits, since a stream may wait long for its next message. Before that a
 call waits for its turn of the thread (`router.admission`), and so does each message of a stream.
@@ -12,19 +9,18 @@ call waits for its turn of the thread (`router.admission`), and so does each mes
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import lru_cache, partial
 from typing import Any, Protocol
 
-import grpc
-import grpc.aio
-
+from warmpath.h2grpc.method import Method, Refusal, RefusedError
 from warmpath.router.admission.admission import Admission, BusyError, LongestWait
 from warmpath.router.admission.in_flight import InFlight, LateError, NoPlaceError
 from warmpath.router.admission.reservation import CallState, Reservation
 from warmpath.router.admission.waiting import Turn
 from warmpath.router.calls.failures import reason_of, refusal_of
 from warmpath.router.queue.give_room import GIVE_ROOM
-from warmpath.router.transport.call import AtOnceHandler, Refusal
+from warmpath.router.transport.call import Call
 
 STREAMS = 16
 """Streams that may wait for their next message at once, each with room for the largest message. One that
@@ -36,8 +32,8 @@ STANDARD = 4
 LOOK_SECONDS = 0.1
 """Seconds between two checks for late messages, while calls wait."""
 
-Context = grpc.aio.ServicerContext[Any, Any]
-Handler = Callable[[bytes, Context], Awaitable[Any]]
+Reading = Callable[[], Awaitable[bytes | None]]
+"""Reads the next message; None: no more comes."""
 
 TOO_MANY = (
     "too many calls wait for their message to be read: the messages of all calls may have %d bytes "
@@ -51,14 +47,6 @@ LATE = (
     "the message did not come within %g s (limits.message-seconds), and other calls wait for the room "
     "that is kept for it"
 )
-
-
-class RefusedError(Exception):
-    """A call ends with a refusal."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.text)
-        self.refusal = refusal
 
 
 class RefusalMeter(Protocol):
@@ -97,26 +85,29 @@ class Intake:
         self._seconds = seconds
         self._timer: asyncio.TimerHandle | None = None
 
-    def unary(
+    def method(
         self,
-        method: str,
-        handler: Handler,
+        name: str,
+        answer: Callable[[bytes, Call], Awaitable[None]],
         *,
         is_urgent: bool = False,
         at_once: Callable[[bytes], bytes | None] | None = None,
-    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return gRPC's handler of a unary call; `handler` takes the message, returns the answer.
+    ) -> Method:
+        """Return the method of a call with one message; `answer` takes that, and puts the answer.
 
         Urgent calls are cheap, and begin before all others. `at_once` returns the answer to a message,
         or None if it would have to wait or fails, and then has changed nothing.
         """
-        run = _refusing(partial(self._taken, method, handler, is_urgent=is_urgent))
-        if at_once is None:
-            return grpc.stream_unary_rpc_method_handler(run)
-        return AtOnceHandler(run, partial(self._answered_at_once, at_once))
+
+        async def run(call: Call) -> None:
+            async with self.place(name, call.peer, is_urgent=is_urgent) as read:
+                await answer(await read(call.read, call.next_bytes), call)
+
+        quick = None if at_once is None else partial(self._answered_at_once, at_once)
+        return Method(run, quick)
 
     def _answered_at_once(
-        self, answer: Callable[[bytes], bytes | None], message: bytes, context: Context
+        self, answer: Callable[[bytes], bytes | None], message: bytes, call: Call
     ) -> bytes | None:
         """Return an answer if no call waits, neither for its turn nor for room."""
         admission = self._admission
@@ -125,46 +116,69 @@ class Intake:
         begun = time.perf_counter()
         answered = answer(message)
         if answered is not None:
-            self._calls.has_come(context.peer())
+            self._calls.has_come(call.peer)
             if admission is not None:
                 admission.answered_at_once(time.perf_counter() - begun)
         return answered
 
-    def written(self, method: str, handler: Handler) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return gRPC's handler of a unary call; `handler` takes the message, writes the answer."""
-        taken = partial(self._taken, method, handler)
-        return grpc.stream_stream_rpc_method_handler(_refusing(taken))
+    @asynccontextmanager
+    async def place(
+        self, method: str, peer: str, *, is_urgent: bool = False
+    ) -> AsyncIterator[Callable[[Reading, int | None], Awaitable[bytes]]]:
+        """Wait for a call's turn; within the context its message may be read, and is kept.
 
-    def streams(
-        self, handler: Callable[[Context], Awaitable[None]]
-    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return gRPC's handler of a stream; `handler` reads `messages` and writes the answers."""
-        return grpc.stream_stream_rpc_method_handler(_refusing(handler))
+        Yields a function that takes what reads the message, and its size in bytes if that is known; it
+        waits for room first. Raises RefusedError, which is counted.
+        """
+        call = _Call()
 
-    async def messages(
-        self, context: Context
-    ) -> AsyncGenerator[tuple[bytes, Callable[[], None]], None]:
+        async def read(reading: Reading, size: int | None) -> bytes:
+            message = await self._message(self._calls, call, peer, reading, size)
+            if message is None:
+                raise asyncio.CancelledError("the caller has gone")
+            if call.place is not None:
+                # A pick that waits counts in the queue's own limit meanwhile.
+                GIVE_ROOM.set(partial(self._calls.leave, call.place))
+            return message
+
+        try:
+            if turn := self._enter(call, peer, is_urgent=is_urgent):
+                await turn
+            yield read
+        except (NoPlaceError, LateError, BusyError) as error:
+            text, limit = TOO_MANY % self._calls.limit, "limits.max-in-flight-bytes"
+            refused = self._refused(error, text, limit=limit)
+            code = refused.refusal.code.name
+            self._counts.answered(method, code, call.lasted, reason_of(error))
+            raise refused from None
+        finally:
+            if call.place is not None:
+                self._calls.leave(call.place)
+
+    async def messages(self, call: Call) -> AsyncGenerator[tuple[bytes, Callable[[], None]], None]:
         """Yield each message of a stream, with a function to call after it was answered.
 
         Raises RefusedError.
         """
         while True:
-            call = _Call()
+            waiting = _Call()
             try:
-                message = await self._message(self._streams, call, context)
+                message = await self._message(
+                    self._streams, waiting, call.peer, call.read, call.next_bytes
+                )
             except BaseException as error:
-                if call.place is not None:
-                    self._streams.leave(call.place)
+                if waiting.place is not None:
+                    self._streams.leave(waiting.place)
                 if isinstance(error, NoPlaceError | LateError):
                     raise self._refused(error, TOO_MANY_STREAMS % self._streams.limit) from None
                 raise
-            assert call.place is not None
-            done = partial(self._streams.leave, call.place)
+            assert waiting.place is not None
+            done = partial(self._streams.leave, waiting.place)
             if message is None:
                 done()
                 return
             try:
-                if turn := self._enter(call, context, is_patient=True):
+                if turn := self._enter(waiting, call.peer, is_patient=True):
                     await turn
             except BaseException:
                 done()
@@ -172,7 +186,7 @@ class Intake:
             yield message, done
 
     def _enter(
-        self, call: "_Call", context: Context, *, is_urgent: bool = False, is_patient: bool = False
+        self, call: "_Call", peer: str, *, is_urgent: bool = False, is_patient: bool = False
     ) -> Awaitable[None] | None:
         """Return what to await before the work on a call begins; None if it may begin now.
 
@@ -181,9 +195,7 @@ class Intake:
         admission = self._admission
         if admission is None:
             return None
-        turn = admission.enter(
-            context.peer(), call.wake, is_urgent=is_urgent, is_patient=is_patient
-        )
+        turn = admission.enter(peer, call.wake, is_urgent=is_urgent, is_patient=is_patient)
         # Most calls wait for nothing, and are spared a coroutine.
         return None if turn.begins else self._begun(admission, turn, call)
 
@@ -204,61 +216,28 @@ class Intake:
             refusal = refusal_of(error, too_many, retry_seconds=self._seconds, **facts)
         return RefusedError(refusal)
 
-    async def _taken(
-        self, method: str, handler: Handler, context: Context, *, is_urgent: bool = False
-    ) -> Any:
-        call = _Call()
-        try:
-            if turn := self._enter(call, context, is_urgent=is_urgent):
-                await turn
-            message = await self._message(self._calls, call, context)
-            if message is None:
-                raise asyncio.CancelledError("the caller has gone")
-        except (NoPlaceError, LateError, BusyError) as error:
-            text, limit = TOO_MANY % self._calls.limit, "limits.max-in-flight-bytes"
-            refused = self._refused(error, text, limit=limit)
-            code = refused.refusal.code.name
-            self._counts.answered(method, code, call.lasted, reason_of(error))
-            raise refused from None
-        else:
-            if call.place is not None:
-                # A pick that waits counts in the queue's own limit meanwhile.
-                GIVE_ROOM.set(partial(self._calls.leave, call.place))
-            return await handler(message, context)
-        finally:
-            if call.place is not None:
-                self._calls.leave(call.place)
-
-    async def _message(self, room: InFlight, call: "_Call", context: Context) -> bytes | None:
+    async def _message(
+        self, room: InFlight, call: "_Call", peer: str, reading: Reading, size: int | None
+    ) -> bytes | None:
         """Return the next message, with a place in `room`; None if no more comes.
 
         Raises NoPlaceError and LateError.
         """
-        # Our own transport knows the length of a message that has begun to arrive; gRPC's does not.
-        size: int | None = getattr(context, "next_bytes", None)
-        call.place = place = room.enter(context.peer(), call.wake, size)
+        call.place = place = room.enter(peer, call.wake, size)
         if place.state is CallState.WAITING:
             self._look_later()
             await call.turn()
             room.reads(place)
-        # It also has most messages whole by now, and they need not be awaited.
-        take: Callable[[], bytes | None] | None = getattr(context, "take_whole", None)
-        message: Any = take() if take is not None else None
-        if message is not None:
-            room.has_read(place, len(message))
-            return message  # type: ignore[no-any-return]
         call.task = asyncio.current_task()
         try:
-            message = await context.read()
+            message = await reading()
         except asyncio.CancelledError:
             if call.late is not None and call.task is not None and not call.task.uncancel():
                 raise call.late from None
             raise
-        if message is grpc.aio.EOF:
-            return None
-        read: bytes = message
-        room.has_read(place, len(read))
-        return read
+        if message is not None:
+            room.has_read(place, len(message))
+        return message
 
     def _look_later(self) -> None:
         if self._timer is None:
@@ -270,21 +249,6 @@ class Intake:
             room.end_late()
         if self._calls.waiting or self._streams.waiting:
             self._look_later()
-
-
-def _refusing(answer: Callable[[Context], Awaitable[Any]]) -> Any:
-    """Return gRPC's handler of a stream, which ends the call if `answer` raises RefusedError."""
-
-    async def handle(_: AsyncIterator[bytes], context: Context) -> Any:
-        # gRPC's library keeps the exception of `abort` in a reference cycle with the call. `abort` is
-        # therefore called outside the frames of `answer`, which would keep the message alive.
-        try:
-            return await answer(context)
-        except RefusedError as error:
-            refusal = error.refusal
-        return await context.abort(refusal.code, refusal.text, tuple(refusal.metadata))
-
-    return handle
 
 
 class _Call:

@@ -9,13 +9,13 @@ import math
 from collections.abc import Collection, Mapping
 from functools import cache
 
-import grpc
 from msgspec.structs import asdict
 
+from warmpath.h2grpc.method import Method
 from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.holdings import HeldBlocks, Holdings
-from warmpath.router.calls.service import RouterService
+from warmpath.router.calls.service import RouterService, named
 from warmpath.router.config.schema import LlmdTable
 from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.bad_request import BadRequestError
@@ -122,9 +122,8 @@ def identifiers(pod: Pod) -> Mapping[str, str]:
 SERVICE = llmd.DESCRIPTOR.services_by_name["IndexerService"]
 
 
-def handlers(router: RouterService, scores: PodScores) -> grpc.GenericRpcHandler:
-    """Return the service's handlers. Calls wait, are refused, drained and counted with `router`'s."""
+def methods(router: RouterService, scores: PodScores) -> dict[str, Method]:
+    """Return the service's methods. Calls wait, are refused, drained and counted with `router`'s."""
     method = SERVICE.methods_by_name["GetPodScores"]
-    return grpc.method_handlers_generic_handler(
-        SERVICE.full_name, {method.name: router.unary(method, scores.get_pod_scores)}
-    )
+    answer = router.answer(method, scores.get_pod_scores)
+    return named(SERVICE, {method.name: router.method(method.name, answer)})

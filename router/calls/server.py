@@ -1,12 +1,11 @@
 """The gRPC server: it listens on one port, and loses no call at its end."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-
-import grpc
 
 from warmpath.h2grpc.http2.library import LibraryError
 from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.h2grpc.method import Gate, Method
 from warmpath.process.command_line import in_words
 from warmpath.process.health import HealthService
 from warmpath.process.listen import HALF_OF_DESCRIPTORS
@@ -15,7 +14,6 @@ from warmpath.process.tls import ServerTls
 from warmpath.router.config.schema import Config
 from warmpath.router.ending import Ending
 from warmpath.router.readiness import LISTENING, Readiness
-from warmpath.router.transport.call import Gate
 from warmpath.router.transport.choose import new_server
 
 STOP_SECONDS = 0.5
@@ -25,7 +23,7 @@ STOP_SECONDS = 0.5
 @asynccontextmanager
 async def serving(
     config: Config,
-    handlers: Sequence[grpc.GenericRpcHandler],
+    methods: Mapping[str, Method],
     checks: HealthService,
     readiness: Readiness,
     ending: Ending,
@@ -43,6 +41,7 @@ async def serving(
     try:
         server = new_server(
             config.server.transport,
+            methods,
             limits_of(config),
             reuse_port=config.server.processes > 1,
             gate=gate,
@@ -50,7 +49,6 @@ async def serving(
         )
     except LibraryError as error:
         raise OSError(f"server.transport: {error}") from error
-    server.add_generic_rpc_handlers(handlers)
     try:
         address = await server.start(config.server.listen, tls)
     except OSError as error:

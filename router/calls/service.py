@@ -1,26 +1,24 @@
 """The gRPC service: answers calls and maps errors to status codes."""
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-import grpc
-import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from warmpath.h2grpc.method import Gate, Method, RefusedError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.admission.admission import Admission
 from warmpath.router.admission.gate import AdmissionGate
 from warmpath.router.calls.answering import AnswerCounts, Answering, log_fault
 from warmpath.router.calls.failures import failure_of, reason_of, refusal_of, text_of
-from warmpath.router.calls.intake import Intake, RefusedError, too_busy
+from warmpath.router.calls.intake import Intake, too_busy
 from warmpath.router.calls.parse import parse
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.score import Answerer
@@ -32,7 +30,7 @@ from warmpath.router.prompt.plain import cut_prompt
 from warmpath.router.queue.request import Asker
 from warmpath.router.tracing.steps import request_id_of
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
-from warmpath.router.transport.call import Gate
+from warmpath.router.transport.call import Call
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
 
@@ -44,7 +42,8 @@ NOTHING_MORE = wire.ScoreRequest()
 STREAM_WIDTH = 64
 """Most requests of one stream that are answered concurrently."""
 
-Context = grpc.aio.ServicerContext[Any, Any]
+Answer = Callable[[bytes, float], Awaitable[bytes]]
+"""Answers a message, given the seconds until the caller's deadline. Raises RefusedError."""
 
 REPLY_SECONDS = 0.01
 """Part of the caller's deadline that is reserved for computing and sending the answer."""
@@ -72,16 +71,14 @@ class RouterService:
         self._picks = picks
         self._meter = meter
         self._drain = drain
-        self._intake = intake
+        self.intake = intake
         self.tokenize_seconds = tokenize_seconds
         self._tracer = tracer
 
-    async def Score(  # noqa: N802  the contract's name
-        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> bytes:
+    async def score(self, request: bytes, seconds_left: float) -> bytes:
         """Answer Score; both messages are bytes (`proto/warmpath/wire`, `router.calls.score_reply`)."""
         with Answering("Score", self._drain, self._meter):
-            left = _left(context)
+            left = _left(seconds_left)
             plain, rest = cut_prompt(request) or (None, request)
             asked = await parse(wire.ScoreRequest, rest) if rest else NOTHING_MORE
             if plain and asked.HasField("prompt"):
@@ -120,16 +117,14 @@ class RouterService:
         self._meter.answered(method, "OK", time.perf_counter() - begun)
         return scored.response, asked.request_id
 
-    async def ScoreStream(  # noqa: N802  the contract's name
-        self, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> None:
+    async def score_stream(self, call: Call) -> None:
         """Answer each Score of a stream as soon as it is ready; all messages are bytes."""
         width = asyncio.Semaphore(STREAM_WIDTH)
         writing = asyncio.Lock()
 
         async def write(message: bytes) -> None:
             async with writing:
-                await _write(context, message)
+                await call.write(message)
 
         async def reply(request: wire.ScoreRequest) -> None:
             await write(await self._stream_reply(request))
@@ -159,7 +154,7 @@ class RouterService:
         ending: Exception | None = None
         async with (
             asyncio.TaskGroup() as tasks,
-            aclosing(self._intake.messages(context)) as messages,
+            aclosing(self.intake.messages(call)) as messages,
         ):
             try:
                 async for raw, done in self._drain.each(messages):
@@ -173,30 +168,23 @@ class RouterService:
                             task.add_done_callback(partial(_call, done))
             except EndingError as error:
                 ending = RefusedError(refusal_of(error))
-            except (RefusedError, grpc.aio.AbortError) as error:
+            except RefusedError as error:
                 # A group of tasks would hide it in a group of errors.
                 ending = error
         if ending is not None:
             raise ending
 
-    async def Pick(  # noqa: N802  the contract's name
-        self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> None:
-        """Answer Pick; both messages are bytes.
-
-        Pick is registered as a stream of one message, the same on the wire, because gRPC's library
-        reports only for streams whether a message could be written.
-        """
+    async def pick(self, request: bytes, call: Call) -> None:
+        """Answer Pick; both messages are bytes. A pick whose answer cannot be sent is withdrawn."""
         with Answering("Pick", self._drain, self._meter):
-            left = _left(context)
+            left = _left(call.seconds_left)
             timeout = min(self.tokenize_seconds, left)
             asked = await parse(pb.PickRequest, request)
-            named = request_id_of(context.invocation_metadata() or ())
-            asker = Asker(context.peer(), context, named)
+            asker = Asker(call.peer, call, request_id_of(call.metadata))
             made = await self._picks.pick(asked, timeout, left, asker=asker)
-            with self._picks.telling(made, context):
+            with self._picks.telling(made, call):
                 response = await self._picks.response(made)
-                await _write(context, response.SerializeToString())
+                await call.write(response.SerializeToString())
 
     async def _stream_reply(self, request: wire.ScoreRequest) -> bytes:
         begun = time.perf_counter()
@@ -216,12 +204,12 @@ class RouterService:
         refused = pb.RequestError(code=code.value[0], message=text_of(error), reason=reason)
         return pb.ScoreStreamResponse(request_id=request_id, error=refused).SerializeToString()
 
-    def unary(
+    def answer(
         self,
         method: MethodDescriptor,
         answer: Callable[[Any, float, float], Awaitable[Message] | Message],
-    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return the handler of a unary method, of this service or of one beside it.
+    ) -> Answer:
+        """Return what answers a method's messages, of this service or of one beside it.
 
         `answer` takes the request, the seconds for the tokenizer, and the seconds for all waits.
         """
@@ -233,24 +221,29 @@ class RouterService:
                 answered if isinstance(answered, Message) else await answered
             ).SerializeToString()
 
-        return self.raw(method.name, reply)
+        return self.answer_bytes(method.name, reply)
 
-    def raw(
+    def answer_bytes(
         self, name: str, answer: Callable[[bytes, float, float], Awaitable[bytes]]
-    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return the handler of a unary call whose messages are bytes; `answer` is as for `unary`."""
+    ) -> Answer:
+        """Return what answers messages that are bytes; `answer` is as for `answer`."""
 
-        async def handle(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+        async def counted(request: bytes, seconds_left: float) -> bytes:
             with Answering(name, self._drain, self._meter):
-                left = _left(context)
+                left = _left(seconds_left)
                 return await answer(request, min(self.tokenize_seconds, left), left)
 
-        return self._intake.unary(name, handle, is_urgent=name in URGENT)
+        return counted
 
-    def _unary(
-        self, name: str, answer: Callable[[Any, float, float], Awaitable[Message] | Message]
-    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        return self.unary(SERVICE.methods_by_name[name], answer)
+    def method(
+        self, name: str, answer: Answer, at_once: Callable[[bytes], bytes | None] | None = None
+    ) -> Method:
+        """Return the method of a call with one message and one answer; `at_once` as for the intake."""
+
+        async def put(message: bytes, call: Call) -> None:
+            call.put(await answer(message, call.seconds_left))
+
+        return self.intake.method(name, put, is_urgent=name in URGENT, at_once=at_once)
 
     def gate(self, admission: Admission, *beside: ServiceDescriptor) -> Gate:
         """Return the gate of this service and those `beside` it."""
@@ -264,43 +257,44 @@ class RouterService:
             at_end=refusal_of(EndingError()),
         )
 
-    def handlers(self) -> grpc.GenericRpcHandler:
-        """Return the handlers of all methods; requests and answers are bytes."""
-        return grpc.method_handlers_generic_handler(SERVICE.full_name, self.methods())
-
-    def methods(self) -> dict[str, Any]:
-        """Return the handler of each method by name."""
+    def answers(self) -> dict[str, Answer]:
+        """Return what answers the methods with one message and one answer, but Pick, by name."""
         picks = self._picks
-        return {
-            "Score": self._intake.unary("Score", self.Score, at_once=self.score_at_once),
-            "ScoreStream": self._intake.streams(self.ScoreStream),
-            "Pick": self._intake.written("Pick", self.Pick),
-            "Report": self._unary("Report", lambda request, *_: picks.reports.report(request)),
-            "Explain": self._unary("Explain", picks.explain),
-            "ListDecisions": self._unary(
-                "ListDecisions", lambda request, *_: picks.list_decisions(request)
-            ),
-            "Diagnose": self._unary("Diagnose", lambda request, *_: picks.diagnose(request)),
-            "ListPods": self._unary(
-                "ListPods", lambda request, *_: self._answerer.list_pods(request)
-            ),
+        answers: dict[str, Callable[[Any, float, float], Awaitable[Message] | Message]] = {
+            "Report": lambda request, *_: picks.reports.report(request),
+            "Explain": picks.explain,
+            "ListDecisions": lambda request, *_: picks.list_decisions(request),
+            "Diagnose": lambda request, *_: picks.diagnose(request),
+            "ListPods": lambda request, *_: self._answerer.list_pods(request),
         }
+        return {
+            "Score": self.score,
+            **{
+                name: self.answer(SERVICE.methods_by_name[name], answer)
+                for name, answer in answers.items()
+            },
+        }
+
+    def methods(self) -> dict[str, Method]:
+        """Return all methods by their full names."""
+        methods = {name: self.method(name, answer) for name, answer in self.answers().items()}
+        methods |= {
+            "Score": self.method("Score", self.score, self.score_at_once),
+            "ScoreStream": Method(self.score_stream),
+            "Pick": self.intake.method("Pick", self.pick),
+        }
+        return named(SERVICE, methods)
+
+
+def named(service: ServiceDescriptor, methods: dict[str, Method]) -> dict[str, Method]:
+    """Return a service's methods by their full names."""
+    return {f"/{service.full_name}/{name}": method for name, method in methods.items()}
 
 
 def _call(done: Callable[[], None], _: object) -> None:
     done()
 
 
-async def _write(context: Context, message: bytes) -> None:
-    """Write a message. Raises CancelledError if the call has ended."""
-    try:
-        await context.write(message)
-    except grpc.aio.InternalError as error:
-        raise asyncio.CancelledError("the call has ended") from error
-
-
-def _left(context: Context) -> float:
+def _left(seconds: float) -> float:
     """Return how many seconds an answer may wait for a tokenizer or Redis."""
-    # Without a deadline gRPC returns None, which the stubs do not declare.
-    left: float | None = context.time_remaining()
-    return math.inf if left is None else max(0.0, left - REPLY_SECONDS)
+    return max(0.0, seconds - REPLY_SECONDS)

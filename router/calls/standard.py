@@ -8,49 +8,49 @@ from collections.abc import Collection
 from contextlib import aclosing
 
 import grpc
-import grpc.aio
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from warmpath.h2grpc.method import Method, Refusal, RefusedError
 from warmpath.process.health import HealthService, UnknownServiceError, WatchersFullError
 from warmpath.router.calls import reflection
-from warmpath.router.calls.intake import Context, Intake, RefusedError
-from warmpath.router.transport.call import Refusal
+from warmpath.router.calls.intake import Intake
+from warmpath.router.transport.call import Call
 
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 MOST_BYTES = 4096
 """Longest request to the reflection service."""
 
 
-def standard_handlers(
+def standard_methods(
     health: HealthService,
     services: Collection[str],
     files: Collection[FileDescriptor],
     intake: Intake,
-) -> tuple[grpc.GenericRpcHandler, ...]:
-    """Return the handlers of health and of reflection, which lists `services` and its own.
+) -> dict[str, Method]:
+    """Return the methods of health and of reflection, which lists `services` and its own.
 
     Reflection looks for contracts in `files` and in protobuf's default pool.
     """
 
-    async def check(raw: bytes, _: Context) -> bytes:
+    async def check(raw: bytes, call: Call) -> None:
         try:
-            return health.check(raw)
+            call.put(health.check(raw))
         except UnknownServiceError as error:
             raise RefusedError(Refusal(grpc.StatusCode.NOT_FOUND, "no such service")) from error
         except ValueError as error:
             raise RefusedError(Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))) from error
 
-    async def watch(context: Context) -> None:
-        async with aclosing(intake.messages(context)) as messages:
+    async def watch(call: Call) -> None:
+        async with aclosing(intake.messages(call)) as messages:
             async for raw, done in messages:
                 done()
                 try:
                     async with aclosing(health.watch(raw)) as statuses:
                         async for status in statuses:
-                            await context.write(status)
+                            await call.write(status)
                 except ValueError as error:
                     raise RefusedError(
                         Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -60,27 +60,21 @@ def standard_handlers(
                         Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
                     ) from error
 
-    servicer = reflection.servicer((*services, HEALTH), files)
+    answers = reflection.servicer((*services, HEALTH), files).ServerReflectionInfo
 
-    async def reflect(context: Context) -> None:
-        async with aclosing(intake.messages(context)) as messages:
+    async def reflect(call: Call) -> None:
+        async with aclosing(intake.messages(call)) as messages:
             async for raw, done in messages:
                 question = _question(raw)
                 done()
-                for answer in servicer.ServerReflectionInfo((question,), context):
-                    await context.write(answer.SerializeToString())
+                for answer in answers((question,), None):
+                    await call.write(answer.SerializeToString())
 
-    return (
-        grpc.method_handlers_generic_handler(
-            HEALTH, {"Check": intake.unary("Check", check), "Watch": intake.streams(watch)}
-        ),
-        *(
-            grpc.method_handlers_generic_handler(
-                name, {"ServerReflectionInfo": intake.streams(reflect)}
-            )
-            for name in reflection.NAMES
-        ),
-    )
+    return {
+        f"/{HEALTH}/Check": intake.method("Check", check),
+        f"/{HEALTH}/Watch": Method(watch),
+        **{f"/{name}/ServerReflectionInfo": Method(reflect) for name in reflection.NAMES},
+    }
 
 
 def _question(raw: bytes) -> reflection_pb2.ServerReflectionRequest:

@@ -5,18 +5,16 @@ of its messages has a span in that one.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import grpc
-import grpc.aio
 
+from warmpath.h2grpc.method import Method, RefusedError
 from warmpath.router.tracing.tracer import CallSpan, Tracer
-from warmpath.router.transport.call import AtOnceHandler, stands_before
-
-Context = grpc.aio.ServicerContext[Any, Any]
+from warmpath.router.transport.call import Call
 
 MOST_MESSAGES = 128
 """The most messages of a stream, its first, that have spans: a stream may last for days, and a trace
@@ -25,53 +23,47 @@ is kept and shown whole. The SDK keeps as many events of a span."""
 Given = TypeVar("Given")
 
 
-class TracedCalls(grpc.GenericRpcHandler):
-    """Handlers of asyncio whose calls have spans.
+def traced_methods(methods: Mapping[str, Method], tracer: Tracer) -> dict[str, Method]:
+    """Return methods, by their names /SERVICE/METHOD, whose calls have spans."""
+    calls = _TracedCalls(tracer)
+    return {
+        name: Method(
+            partial(calls.run, name[1:], method.run),
+            method.at_once and partial(calls.at_once, name[1:], method.at_once),
+        )
+        for name, method in methods.items()
+    }
 
-    All methods are registered as streams (`router.calls.intake`).
-    """
 
-    def __init__(self, behind: grpc.GenericRpcHandler, tracer: Tracer) -> None:
-        self._behind = behind
+class _TracedCalls:
+    def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._begun: WeakKeyDictionary[Context, CallSpan] = WeakKeyDictionary()
+        self._begun: WeakKeyDictionary[Call, CallSpan] = WeakKeyDictionary()
         """The spans of calls that could not be answered at once, until they run."""
 
-    def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
-        """Return a method's handler, with a span around each call; None if there is no such method."""
-        handler: Any = self._behind.service(details)
-        name = str(details.method).removeprefix("/")
-        if handler is None:
-            return None
-        run = partial(self._run, name, handler.stream_stream or handler.stream_unary)
-        if isinstance(handler, AtOnceHandler):
-            return AtOnceHandler(run, partial(self._at_once, name, handler))
-        return stands_before(handler, run)
-
-    def _span(self, name: str, context: Context) -> CallSpan:
+    def _span(self, name: str, call: Call) -> CallSpan:
         of_rpc = {"rpc.system.name": "grpc", "rpc.method": name}
-        return self._tracer.call(name, context.invocation_metadata() or (), of_rpc)
+        return self._tracer.call(name, call.metadata, of_rpc)
 
-    def _at_once(
-        self, name: str, handler: AtOnceHandler, message: bytes, context: Context
+    def at_once(
+        self, name: str, answer: Callable[[bytes, Call], bytes | None], message: bytes, call: Call
     ) -> bytes | None:
-        """Return an answer, as its handler does; a call that is sampled runs with its span instead."""
-        span = self._span(name, context)
+        """Return an answer at once; a call that is sampled runs with its span instead."""
+        span = self._span(name, call)
         if not span.is_sampled:
-            answer = handler.at_once(message, context)
-            if answer is not None:
-                return answer
-        self._begun[context] = span
+            answered = answer(message, call)
+            if answered is not None:
+                return answered
+        self._begun[call] = span
         return None
 
-    async def _run(self, name: str, answer: Any, requests: Any, context: Context) -> Any:
-        # gRPC's own contexts cannot be looked up, and none of them is kept.
-        begun = self._begun.pop(context, None) if self._begun else None
-        with begun or self._span(name, context) as span:
+    async def run(self, name: str, run: Callable[[Call], Awaitable[None]], call: Call) -> None:
+        """Run a call within its span."""
+        with self._begun.pop(call, None) or self._span(name, call) as span:
             try:
-                answered = await answer(requests, context)
-            except grpc.aio.AbortError:
-                span.ends_with(_name_of(context.code()))
+                await run(call)
+            except RefusedError as error:
+                span.ends_with(error.refusal.code.name)
                 raise
             except asyncio.CancelledError:
                 span.ends_with(grpc.StatusCode.CANCELLED.name)
@@ -80,7 +72,6 @@ class TracedCalls(grpc.GenericRpcHandler):
                 span.ends_with(grpc.StatusCode.UNKNOWN.name)
                 raise
             span.ends_with(grpc.StatusCode.OK.name)
-            return answered
 
 
 def traced_messages(
@@ -110,10 +101,3 @@ def traced_messages(
         return task
 
     return traced
-
-
-def _name_of(code: Any) -> str:
-    """Return the name of a status: gRPC's library gives its number, our own transport the status."""
-    if isinstance(code, grpc.StatusCode):
-        return code.name
-    return next((one.name for one in grpc.StatusCode if one.value[0] == code), "UNKNOWN")

@@ -3,17 +3,16 @@
 import asyncio
 import logging
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 import grpc
-import grpc.aio
 
+from warmpath.h2grpc.method import Method, RefusedError
 from warmpath.proto.errors import Reason
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import EVENTS
 from warmpath.router.admission.admission import Admission
 from warmpath.router.calls.failures import refusal_of
-from warmpath.router.calls.intake import Intake, RefusedError
 from warmpath.router.calls.report import ReportAnswerer
 from warmpath.router.config.schema import EndpointPickerTable
 from warmpath.router.ending import Drain, EndingError
@@ -27,11 +26,9 @@ from warmpath.router.endpoint_picker.stream import Stream
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.queue.request import Asker
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
-from warmpath.router.transport.call import Refusal
+from warmpath.router.transport.call import Call, refused
 
 log = logging.getLogger(__name__)
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 METHOD = "Process"
 WAITING = 0.8
@@ -59,7 +56,6 @@ class EndpointPickerService:
         *,
         meter: PickerMeter,
         drain: Drain,
-        intake: Intake,
         admission: Admission,
         most_body_bytes: int,
         tracer: Tracer = NO_TRACER,
@@ -78,15 +74,14 @@ class EndpointPickerService:
         self._reports = reports
         self._meter = meter
         self._drain = drain
-        self._intake = intake
         self._admission = admission
         self._names = names_of(config.headers)
         self._most_body_bytes = most_body_bytes
 
-    async def Process(self, context: Context) -> None:  # noqa: N802  the contract's name
+    async def process(self, call: Call) -> None:
         """Drive an exchange; all messages are bytes. Raises RefusedError."""
         exchange = Exchange(self._names, self._most_body_bytes)
-        stream = Stream(exchange, context, self, self._tracer)
+        stream = Stream(exchange, call, self, self._tracer)
         self.streams += 1
         try:
             with self._drain.streaming():
@@ -96,10 +91,8 @@ class EndpointPickerService:
             if not stream.exchange.is_settled:
                 raise RefusedError(refusal_of(error)) from None
         except (OrderError, MessageError) as error:
-            refusal = Refusal.because(
-                grpc.StatusCode.INVALID_ARGUMENT, str(error), Reason.BAD_REQUEST
-            )
-            raise RefusedError(refusal) from error
+            code, reason = grpc.StatusCode.INVALID_ARGUMENT, Reason.BAD_REQUEST
+            raise RefusedError(refused(code, str(error), reason)) from error
         finally:
             self.streams -= 1
             await stream.close()
@@ -154,11 +147,9 @@ class EndpointPickerService:
         self._meter.answered(METHOD, CODES[outcome].name, seconds, reason)
         self._meter.endpoint_picked(outcome.value)
 
-    def handlers(self) -> grpc.GenericRpcHandler:
-        """Return the handler of the only method; all messages are bytes."""
-        return grpc.method_handlers_generic_handler(
-            SERVICE, {METHOD: self._intake.streams(self.Process)}
-        )
+    def methods(self) -> dict[str, Method]:
+        """Return the only method by its full name; all messages are bytes."""
+        return {f"/{SERVICE}/{METHOD}": Method(self.process)}
 
 
 async def _turn(admission: Admission, client: str) -> None:

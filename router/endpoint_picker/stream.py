@@ -3,11 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
-
-import grpc.aio
+from typing import Protocol
 
 from warmpath.router.endpoint_picker.actions import Action, Picked, Reply, WantPick, WantReport
 from warmpath.router.endpoint_picker.exchange import Exchange
@@ -17,6 +15,7 @@ from warmpath.router.endpoint_picker.protocol import SERVICE
 from warmpath.router.queue.request import Asker
 from warmpath.router.tracing.steps import request_id_of
 from warmpath.router.tracing.tracer import NO_TRACER, CallSpan, Tracer
+from warmpath.router.transport.call import Call
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +26,6 @@ FIRST = 2
 
 METHOD = f"{SERVICE}/Process"
 ATTRIBUTES = {"rpc.system.name": "grpc", "rpc.method": METHOD}
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Desk(Protocol):
@@ -58,14 +55,14 @@ class Stream:
     """One stream, in one task."""
 
     def __init__(
-        self, exchange: Exchange, context: Context, desk: Desk, tracer: Tracer = NO_TRACER
+        self, exchange: Exchange, call: Call, desk: Desk, tracer: Tracer = NO_TRACER
     ) -> None:
         self.exchange = exchange
         self._tracer = tracer
         self._begun = time.perf_counter() if tracer.is_on else 0.0
         self._span: CallSpan | None = None
         """The span of the exchange, from its pick on: only then it is known whose trace it is in."""
-        self._context = context
+        self._call = call
         self._desk = desk
         self._held = 0
         """Bytes of this stream in the desk's count of held bytes."""
@@ -73,16 +70,10 @@ class Stream:
         """Fires when the stream no longer waits for the request's body."""
         self._late: asyncio.Task[None] | None = None
         """The pick for as much of the body as had come by then."""
-        # Our own transport can send several replies at once and has messages at hand; gRPC's cannot.
-        self._put: Callable[[bytes], int] | None = getattr(context, "put", None)
-        self._drain: Callable[[], Awaitable[None]] | None = getattr(context, "drain", None)
-        self._at_hand: Callable[[], bytes | None] | None = getattr(context, "next_at_hand", None)
 
     def next_at_hand(self) -> bytes | None:
         """Return the next message if `read` would not wait."""
-        if self._at_hand is None or self._late is not None:
-            return None
-        return self._at_hand()
+        return None if self._late is not None else self._call.take()
 
     async def read(self) -> bytes | None:
         """Return the next message; None after the last. While the body is held, wait for a while only.
@@ -92,14 +83,11 @@ class Stream:
         if self._due is None and self.exchange.holds:
             loop = asyncio.get_running_loop()
             self._due = loop.call_later(self._desk.body_seconds, self._hold_no_more)
-        try:
-            message = await self._context.read()
-        except grpc.aio.InternalError as error:
-            raise asyncio.CancelledError("the stream has ended") from error
+        message = await self._call.read()
         if self._late is not None:
             await self._late
             self._late = None
-        return None if message is grpc.aio.EOF else message
+        return message
 
     def _hold_no_more(self) -> None:
         # A task of its own, since a read that is under way cannot be given up.
@@ -152,29 +140,15 @@ class Stream:
 
     async def _write(self, reply: Reply) -> None:
         """Write a reply, which goes out with those that follow before the next wait for the gateway."""
-        try:
-            if self._put is None:
-                await self._context.write(bytes_of(reply))
-            elif self._put(bytes_of(reply)) > MOST_UNSENT_BYTES:
-                await self._sent()
-        except grpc.aio.InternalError as error:
-            raise asyncio.CancelledError("the stream has ended") from error
-
-    async def _sent(self) -> None:
-        """Wait until the gateway has taken all replies."""
-        if self._drain is None:
-            return
-        try:
-            await self._drain()
-        except grpc.aio.InternalError as error:
-            raise asyncio.CancelledError("the stream has ended") from error
+        if self._call.put(bytes_of(reply)) > MOST_UNSENT_BYTES:
+            await self._call.drain()
 
     async def _pick(self, want: WantPick) -> None:
         if not self._tracer.is_on:
             await self._pick_and_tell(want)
             return
         # The gateway's own span, where it has one, and else the client's.
-        carrier = [*want.headers.items(), *(self._context.invocation_metadata() or ())]
+        carrier = [*want.headers.items(), *self._call.metadata]
         ago = time.perf_counter() - self._begun
         self._span = self._tracer.call(METHOD, carrier, ATTRIBUTES, ago=ago)
         with self._span.active():
@@ -189,7 +163,7 @@ class Stream:
                 replies = self._unpicked(found)
                 for reply in replies[:FIRST]:
                     await self._write(reply)
-                await self._sent()
+                await self._call.drain()
                 outcome, reason = found.outcome, found.refusal.reason
             else:
                 picked, telling = found
@@ -198,7 +172,7 @@ class Stream:
                     # If a reply cannot be sent, the pick is withdrawn.
                     for reply in replies[:FIRST]:
                         await self._write(reply)
-                    await self._sent()
+                    await self._call.drain()
                 self.exchange.booked(picked)
                 outcome = Outcome.PICKED
         finally:
@@ -211,7 +185,7 @@ class Stream:
 
     async def _found(self, want: WantPick) -> tuple[Picked, AbstractContextManager[None]] | NoPick:
         named = request_id_of(want.headers.items())
-        asker = Asker(self._context.peer(), self._context, named)
+        asker = Asker(self._call.peer, self._call, named)
         try:
             return await self._desk.pick(want, asker)
         except Exception as error:

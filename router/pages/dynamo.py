@@ -5,7 +5,7 @@ Dynamo's unit: leading blocks in the fastest tier, and how far each slower tier 
 The pages that Dynamo's callers POST to, on the router's HTTP listener.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from warmpath.router.calls.holdings import HeldBlocks, Holdings
 from warmpath.router.calls.service import RouterService
 from warmpath.router.match.forms import UNKNOWN
 from warmpath.router.pages.dynamo_query import FIELDS, parse
-from warmpath.router.pages.http_call import HttpCall, answering
+from warmpath.router.pages.http_call import answered, answering
 from warmpath.router.pages.listener import Page
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.prompt.bad_request import BadRequestError
@@ -176,15 +176,17 @@ def pages(
     A body may have `most_bytes`.
     """
 
-    def page(handler: Any) -> Page:
-        async def answer(request: web.Request) -> web.Response:
-            body = await handler.stream_unary(None, HttpCall(request))
+    def page(name: str, answer: Callable[[bytes, float, float], Awaitable[bytes]]) -> Page:
+        counted = service.answer_bytes(name, answer)
+
+        async def respond(request: web.Request) -> web.Response:
+            body = await answered(request, service.intake, name, counted)
             return web.Response(body=body, content_type="application/json")
 
-        return answering(answer, most_bytes, tracer)
+        return answering(respond, most_bytes, tracer)
 
     return {
-        f"/{name}": page(service.raw(name, answer))
+        f"/{name}": page(name, answer)
         for name, answer in (
             ("query", overlaps.query),
             ("overlap_scores", overlaps.overlap_scores),

@@ -1,20 +1,17 @@
-"""Presents an HTTP request to `router.calls.intake` as a gRPC call with one message, the body.
+"""Answers HTTP requests as calls are answered: in turn, with room for the body, errors as JSON."""
 
-`answering` makes pages of such calls, whose errors are JSON.
-"""
-
-from collections.abc import Sequence
-from typing import NoReturn
+import math
+from collections.abc import Awaitable, Callable
 
 import grpc
-import grpc.aio
 import msgspec
 from aiohttp import web
 
-from warmpath.router.calls.intake import RefusedError
+from warmpath.h2grpc.method import Refusal, RefusedError
+from warmpath.router.calls.intake import Intake
+from warmpath.router.calls.service import Answer
 from warmpath.router.pages.listener import Page
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
-from warmpath.router.transport.call import Refusal
 
 STATUSES = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
@@ -28,47 +25,33 @@ LIMIT = "limits.max-prompt-bytes"
 """The configuration's key of the longest body."""
 
 
-class HttpCall:
-    """The part of gRPC's context of a call that the intake uses."""
+async def answered(
+    request: web.Request,
+    intake: Intake,
+    method: str,
+    answer: Answer,
+    made: Callable[[bytes], Awaitable[bytes]] | None = None,
+) -> bytes:
+    """Return the answer to a request's body, or to the message that is made of that.
 
-    def __init__(self, request: web.Request) -> None:
-        self._request = request
-        self._is_read = False
+    Raises HTTPRequestEntityTooLarge, and RefusedError.
+    """
 
-    @property
-    def next_bytes(self) -> int | None:
-        """The bytes of the body; None if they are not known before it is read."""
-        packed = "Content-Encoding" in self._request.headers
-        return None if packed else self._request.content_length
-
-    def peer(self) -> str:
-        """Return the caller. Each request has a connection of its own, so ports are left out."""
-        return f"http {self._request.remote}"
-
-    def time_remaining(self) -> None:
-        """Return None: an HTTP request has no deadline."""
-
-    async def read(self) -> object:
-        """Return the body; gRPC's end after it, or if the caller has gone.
-
-        Raises HTTPRequestEntityTooLarge, and RefusedError if the body is not in its encoding.
-        """
-        if self._is_read:
-            return grpc.aio.EOF
-        self._is_read = True
+    async def body() -> bytes | None:
         try:
-            return await self._request.read()
+            read = await request.read()
         except ConnectionError:
-            return grpc.aio.EOF
+            return None
         except web.RequestPayloadError as error:
             text = "body: is not in its Content-Encoding or Transfer-Encoding"
             raise RefusedError(Refusal(grpc.StatusCode.INVALID_ARGUMENT, text)) from error
+        return read if made is None else await made(read)
 
-    async def abort(
-        self, code: grpc.StatusCode, text: str, metadata: Sequence[tuple[str, str | bytes]] = ()
-    ) -> NoReturn:
-        """End the call with a status, by the exception that the page answers."""
-        raise RefusedError(Refusal(code, text, tuple(metadata)))
+    # Each request has a connection of its own, so ports are left out.
+    async with intake.place(method, f"http {request.remote}") as read:
+        is_packed = "Content-Encoding" in request.headers
+        message = await read(body, None if is_packed else request.content_length)
+        return await answer(message, math.inf)
 
 
 def answering(

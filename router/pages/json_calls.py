@@ -16,15 +16,15 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from warmpath.router.calls.intake import RefusedError
-from warmpath.router.calls.service import SERVICE, RouterService
-from warmpath.router.pages.http_call import HttpCall, answering
+from warmpath.h2grpc.method import Refusal, RefusedError
+from warmpath.router.calls.intake import Intake
+from warmpath.router.calls.service import SERVICE, Answer, RouterService
+from warmpath.router.pages.http_call import answered, answering
 from warmpath.router.pages.json_message import NoRequestError, message_of
 from warmpath.router.pages.listener import Page
 from warmpath.router.prompt.bodies.fields import MOST_VALUES as BODY_VALUES
 from warmpath.router.prompt.bodies.fields import FieldLimitError, check_values
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
-from warmpath.router.transport.call import Refusal
 
 PATH = "/api/v1/"
 METHODS: Sequence[str] = ("Score", "Explain", "ListPods", "ListDecisions", "Diagnose")
@@ -53,52 +53,50 @@ class JsonThread:
         return await asyncio.get_running_loop().run_in_executor(self._thread, make)
 
 
-class JsonCall(HttpCall):
-    """An HTTP request as a gRPC call whose message is made of the JSON in the body."""
-
-    def __init__(self, request: web.Request, message: type[Any], thread: JsonThread) -> None:
-        super().__init__(request)
-        self._message = message
-        self._thread = thread
-
-    async def read(self) -> object:
-        """Return the message's bytes. Raises RefusedError, and as HttpCall.read."""
-        body = await super().read()
-        if not isinstance(body, bytes):
-            return body
-        try:
-            await check_values(body, MOST_VALUES)
-        except FieldLimitError as error:
-            raise _refused(f"{error.problem}{TOO_MANY}") from None
-        return await self._thread.run(partial(_message_bytes, body, self._message))
-
-
 def json_calls(
     service: RouterService, most_bytes: int, tracer: Tracer = NO_TRACER
 ) -> Mapping[str, Page]:
     """Return the pages by path. A body may have `most_bytes`."""
-    handlers, thread = service.methods(), JsonThread()
+    answers, thread = service.answers(), JsonThread()
     return {
         PATH + name: _page(
-            handlers[name], SERVICE.methods_by_name[name], most_bytes, tracer, thread
+            service.intake,
+            answers[name],
+            SERVICE.methods_by_name[name],
+            thread,
+            most_bytes=most_bytes,
+            tracer=tracer,
         )
         for name in METHODS
     }
 
 
 def _page(
-    handler: Any, method: MethodDescriptor, most_bytes: int, tracer: Tracer, thread: JsonThread
+    intake: Intake,
+    answer: Answer,
+    method: MethodDescriptor,
+    thread: JsonThread,
+    *,
+    most_bytes: int,
+    tracer: Tracer,
 ) -> Page:
-    asked, answered = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+    asked, told = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
 
-    async def answer(request: web.Request) -> web.Response:
-        reply = await handler.stream_unary(None, JsonCall(request, asked, thread))
-        text = await thread.run(partial(_json, reply, answered))
+    async def message(body: bytes) -> bytes:
+        try:
+            await check_values(body, MOST_VALUES)
+        except FieldLimitError as error:
+            raise _refused(f"{error.problem}{TOO_MANY}") from None
+        return await thread.run(partial(_message_bytes, body, asked))
+
+    async def page(request: web.Request) -> web.Response:
+        reply = await answered(request, intake, method.name, answer, message)
+        text = await thread.run(partial(_json, reply, told))
         return web.Response(text=text, content_type="application/json")
 
     if "prompt" in method.input_type.fields_by_name:
-        return answering(answer, most_bytes, tracer)
-    return answering(answer, MOST_QUESTION_BYTES, tracer, limit=f"{method.name} takes no more")
+        return answering(page, most_bytes, tracer)
+    return answering(page, MOST_QUESTION_BYTES, tracer, limit=f"{method.name} takes no more")
 
 
 def _message_bytes(body: bytes, message: type[Any]) -> bytes:

@@ -2,14 +2,24 @@
 
 Its limits on resets and control frames cannot be set. Its limit of calls per connection is not set
 either: gRPC's server would reset the calls beyond the limit, instead of letting them wait.
+
+gRPC's library reads a unary call's message before it calls the handler, with no limit on the bytes of
+all calls. A stream's handler asks for each message, and on the wire a unary call is a stream of one
+message. So every method is registered as a stream.
 """
 
-from collections.abc import Iterable
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import grpc
 import grpc.aio
 
 from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.h2grpc.method import Metadata, Method, RefusedError
+from warmpath.process.certificates import names
 from warmpath.process.grpc_tls import server_credentials
 from warmpath.process.listen import GRPC_OPTIONS
 from warmpath.process.tls import ServerTls
@@ -18,10 +28,104 @@ MOST_PENDING = 8192
 """The most calls of which the thread that answers has not heard yet; more are cancelled."""
 
 
-class GrpcioServer:
-    """Serves asynchronous handlers."""
+class GrpcioCall:
+    """A call over gRPC's own context, which tells no message's length and sends one at a time."""
 
-    def __init__(self, limits: Http2Limits, *, reuse_port: bool = False) -> None:
+    next_bytes = None
+
+    def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self._context = context
+        self._put: list[bytes] = []
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self._context.peer() or ""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names in the client's certificate."""
+        return [*names(self._context.auth_context())]
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata that the caller sent."""
+        return tuple((key, value) for key, value in self._context.invocation_metadata() or ())
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until the caller's deadline; infinity without one."""
+        # Without a deadline gRPC returns None, which the stubs do not declare.
+        left: float | None = self._context.time_remaining()
+        return math.inf if left is None else left
+
+    def take(self) -> None:
+        """Return None: nobody knows whether a message has come."""
+
+    async def read(self) -> bytes | None:
+        """Return the next message; None after the last."""
+        await self.drain()
+        try:
+            message: Any = await self._context.read()
+        except grpc.aio.InternalError as error:
+            raise asyncio.CancelledError("the call has ended") from error
+        return None if message is grpc.aio.EOF else message
+
+    def put(self, message: bytes) -> int:
+        """Keep a message until `drain`; return the bytes that are kept."""
+        self._put.append(message)
+        return sum(map(len, self._put))
+
+    async def drain(self) -> None:
+        """Send all messages that were put."""
+        put, self._put = self._put, []
+        try:
+            for message in put:
+                await self._context.write(message)
+        except grpc.aio.InternalError as error:
+            raise asyncio.CancelledError("the call has ended") from error
+
+    async def write(self, message: bytes) -> None:
+        """Put a message, and drain."""
+        self.put(message)
+        await self.drain()
+
+    def if_gone(self, call: Callable[[], None]) -> None:
+        """Do nothing: gRPC's own server does not find that out."""
+
+
+async def _handle(method: Method, _: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    # gRPC's library keeps the exception of `abort` in a reference cycle with the call. `abort` is
+    # therefore called outside the frames of the method, which would keep its messages alive.
+    try:
+        call = GrpcioCall(context)
+        refusal = method.refusal(call) if method.refusal is not None else None
+        if refusal is None:
+            await method.run(call)
+            await call.drain()
+            return
+    except RefusedError as error:
+        refusal = error.refusal
+    await context.abort(refusal.code, refusal.text, refusal.metadata)
+
+
+class _Handlers(grpc.GenericRpcHandler):
+    def __init__(self, methods: Mapping[str, Method]) -> None:
+        self._of: dict[str, Any] = {
+            name: grpc.stream_stream_rpc_method_handler(partial(_handle, method))
+            for name, method in methods.items()
+        }
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        return self._of.get(str(details.method))
+
+
+class GrpcioServer:
+    """Serves methods."""
+
+    def __init__(
+        self, methods: Mapping[str, Method], limits: Http2Limits, *, reuse_port: bool = False
+    ) -> None:
         options = dict[str, int](GRPC_OPTIONS) | {
             "grpc.max_receive_message_length": limits.message_bytes,
             "grpc.max_metadata_size": limits.header_bytes,
@@ -41,11 +145,9 @@ class GrpcioServer:
             "grpc.http2.bdp_probe": 0,
             "grpc.http2.lookahead_bytes": 256 << 10,
         }
-        self._server = grpc.aio.server(options=tuple(options.items()))
-
-    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Serve these methods, too."""
-        self._server.add_generic_rpc_handlers(tuple(handlers))
+        self._server = grpc.aio.server(
+            handlers=(_Handlers(methods),), options=tuple(options.items())
+        )
 
     async def start(self, address: str, tls: ServerTls | None = None) -> str:
         """Listen at host:port or unix:PATH; return the address with the port that was bound."""

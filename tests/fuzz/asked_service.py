@@ -7,10 +7,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 import grpc
-import grpc.aio
 
 from warmpath.h2grpc.metadata import trailers_of
-from warmpath.proto.errors import Metadata
+from warmpath.h2grpc.method import RefusedError
 from warmpath.router.assemble import running as assemble
 from warmpath.router.calls.service import SERVICE, RouterService
 from warmpath.router.config.read import parse
@@ -40,41 +39,26 @@ role = "decode"
 SECONDS = 5.0
 
 
-class RefusedError(Exception):
-    """The call was ended with a status."""
-
-
 class Call:
-    """The context of a call that a handler gets."""
+    """A call with one message."""
+
+    peer = "a caller"
+    metadata = ()
+    seconds_left = SECONDS
 
     def __init__(self, message: bytes) -> None:
-        self._messages: list[object] = [message]
+        self._messages = [message]
+        self.next_bytes = len(message)
 
-    def invocation_metadata(self) -> tuple[()]:
-        """Return no metadata."""
-        return ()
+    async def read(self) -> bytes | None:
+        """Return the message; None after it."""
+        return self._messages.pop() if self._messages else None
 
-    def peer(self) -> str:
-        """Return the caller's address."""
-        return "a caller"
-
-    async def read(self) -> object:
-        """Return the message; gRPC's end after it."""
-        return self._messages.pop() if self._messages else grpc.aio.EOF
-
-    def time_remaining(self) -> float:
-        """Return the seconds until the caller's deadline."""
-        return SECONDS
+    def put(self, message: bytes) -> None:
+        """Take an answer."""
 
     async def write(self, message: bytes) -> None:
         """Take an answer."""
-
-    async def abort(self, code: grpc.StatusCode, details: str, metadata: Metadata) -> None:
-        """End the call with a status, which must not be INTERNAL and has to be small enough to be sent."""
-        assert code is not grpc.StatusCode.INTERNAL
-        trailers = trailers_of(code, details, metadata)
-        assert sum(32 + len(key) + len(value) for key, value in trailers) < 8192
-        raise RefusedError(code)
 
 
 class AskedService:
@@ -97,21 +81,14 @@ class AskedService:
         [self._service] = made
         self.methods = [one for one in SERVICE.methods_by_name if one != "ScoreStream"]
 
-    def ask(self, method: str, raw: bytes) -> None:
+    def ask(self, name: str, raw: bytes) -> None:
         """Call a method with a message's bytes. Raises AssertionError for a fault of the router."""
-        found = self._service.handlers().service(Details(f"/{SERVICE.full_name}/{method}"))
-        assert found
-        call = found.stream_stream or found.stream_unary
+        method = self._service.methods()[f"/{SERVICE.full_name}/{name}"]
         try:
-            self._runner.run(call(None, Call(raw)))
-        except RefusedError:
-            return
-
-
-class Details:
-    """The call's method, as gRPC names it to handlers."""
-
-    invocation_metadata = ()
-
-    def __init__(self, method: str) -> None:
-        self.method = method
+            self._runner.run(method.run(Call(raw)))
+        except RefusedError as error:
+            refusal = error.refusal
+            # It is small enough to be sent.
+            assert refusal.code is not grpc.StatusCode.INTERNAL
+            trailers = trailers_of(refusal.code, refusal.text, refusal.metadata)
+            assert sum(32 + len(key) + len(value) for key, value in trailers) < 8192

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
-from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop
+from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop, connection_of
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.small_service import Service
 from tests.router.http2_client import frame
@@ -61,13 +61,8 @@ class Attack:
         self.is_paused = False
         self.closed = 0
         service = Service()
-        self.connection = Connection(
-            [service.handler()],
-            LIMITS,
-            opened=lambda _: None,
-            closed=self._closed,
-            arrived=lambda _: None,
-            clock=lambda: self.now,
+        self.connection = connection_of(
+            service.methods(), LIMITS, clock=lambda: self.now, closed=self._closed
         )
         self.socket = FakeSocket(self.connection)
         self.loop.turn(lambda: self.connection.connection_made(self.socket))

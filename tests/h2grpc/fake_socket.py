@@ -1,8 +1,30 @@
 """A socket of asyncio's that keeps what is written, and event loops whose time a test moves."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from warmpath.h2grpc.connection import Connection
+from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.h2grpc.method import Gate, Method
+from warmpath.h2grpc.shared import Shared
+from warmpath.process.places import Places
+from warmpath.router.transport.call import refused
+
+
+def connection_of(
+    methods: Mapping[str, Method],
+    limits: Http2Limits | None = None,
+    *,
+    gate: Gate | None = None,
+    clock: Callable[[], float] = lambda: 0.0,
+    closed: Callable[[Connection], None] = lambda _: None,
+) -> Connection:
+    """Return a connection of a server that has no other."""
+    shared = Shared(methods, limits or Http2Limits(), gate, refused, clock)
+    place = Places(1).enter("", lambda: None)
+    assert place is not None
+    return Connection(shared, place, opened=lambda _: None, closed=closed, arrived=lambda _: None)
 
 
 class FakeSocket(asyncio.Transport):

@@ -1,7 +1,7 @@
 """Handlers served over either transport, and a client of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any, Self
@@ -12,9 +12,10 @@ import pytest
 
 from warmpath.h2grpc.http2.library import LibraryError, load_library
 from warmpath.h2grpc.http2.limits import Http2Limits
-from warmpath.h2grpc.server import Nghttp2Server
-from warmpath.router.transport.call import Server
+from warmpath.h2grpc.method import Method, RefusedError
+from warmpath.router.transport.call import Call, Server, refused
 from warmpath.router.transport.grpcio import GrpcioServer
+from warmpath.router.transport.nghttp2 import Nghttp2Server
 
 SERVICE = "test.Echo"
 LIMITS = Http2Limits()
@@ -29,29 +30,44 @@ NGHTTP2 = pytest.param("nghttp2", marks=pytest.mark.skipif(bool(MISSING), reason
 BOTH = [NGHTTP2, "grpcio"]
 
 
-def new_server(transport: str, **limits: Any) -> Server:
+def new_server(transport: str, methods: Mapping[str, Method], **limits: Any) -> Server:
     """Return a server with other limits than the default ones."""
-    kinds: dict[str, Callable[[Http2Limits], Server]] = {
+    kinds: dict[str, Callable[[Mapping[str, Method], Http2Limits], Server]] = {
         "nghttp2": Nghttp2Server,
         "grpcio": GrpcioServer,
     }
-    return kinds[transport](replace(LIMITS, **limits))
+    return kinds[transport](methods, replace(LIMITS, **limits))
 
 
-def handlers(service: str = SERVICE, **methods: Any) -> grpc.GenericRpcHandler:
-    """Return the handlers of methods: each is a function, its name begins with its kind, as in `uu_x`.
+def methods_of(service: str = SERVICE, **functions: Any) -> dict[str, Method]:
+    """Return methods by full name; each is a function, whose name begins with its kind, as in `uu_x`.
 
-    u: one message, s: a stream; first of requests, then of responses.
+    u: one message, s: a stream; first of requests, then of responses. A function takes the message, or
+    an iterator of messages, and the call. It returns the answer, yields the answers or writes them.
     """
-    kinds = {
-        "uu": grpc.unary_unary_rpc_method_handler,
-        "us": grpc.unary_stream_rpc_method_handler,
-        "su": grpc.stream_unary_rpc_method_handler,
-        "ss": grpc.stream_stream_rpc_method_handler,
-    }
-    return grpc.method_handlers_generic_handler(
-        service, {name: kinds[name[:2]](function) for name, function in methods.items()}
-    )
+    return {f"/{service}/{name}": Method(_run(name, one)) for name, one in functions.items()}
+
+
+def _run(name: str, function: Any) -> Any:
+    async def run(call: Call) -> None:
+        asked: Any = each_of(call) if name.startswith("s") else await call.read()
+        if asked is None:
+            code, text = grpc.StatusCode.INTERNAL, "the call has no message"
+            raise RefusedError(refused(code, text, "BAD_CALL"))
+        answer = function(asked, call)
+        if hasattr(answer, "__aiter__"):
+            async for one in answer:
+                await call.write(one)
+        elif (one := await answer) is not None:
+            call.put(one)
+
+    return run
+
+
+async def each_of(call: Call) -> AsyncIterator[bytes]:
+    """Yield each message of a call."""
+    while (message := await call.read()) is not None:
+        yield message
 
 
 @asynccontextmanager
@@ -63,8 +79,7 @@ async def serving(
     **methods: Any,
 ) -> AsyncIterator[str]:
     """Serve methods while the context is open; yield the address."""
-    server = new_server(transport, **(limits or {}))
-    server.add_generic_rpc_handlers([handlers(**methods)])
+    server = new_server(transport, methods_of(**methods), **(limits or {}))
     bound = await server.start(address)
     try:
         yield bound

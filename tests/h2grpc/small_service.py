@@ -4,12 +4,11 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-import grpc
-
-from warmpath.proto.errors import Reason, details
-from warmpath.router.transport.call import AtOnceHandler
+from tests.h2grpc.served import methods_of
+from warmpath.h2grpc.method import Method
 
 
 def _numbers(asked: bytes) -> list[int]:
@@ -25,21 +24,22 @@ class Service:
         self.read: list[bytes] = []
         """Messages of Take."""
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """Return the handlers of the service."""
-        return grpc.method_handlers_generic_handler(
-            "t.T",
-            {
-                "Echo": grpc.unary_unary_rpc_method_handler(self._counted("Echo", self._echo)),
-                "Hold": grpc.unary_unary_rpc_method_handler(self._counted("Hold", self._hold)),
-                "Large": grpc.unary_unary_rpc_method_handler(self._counted("Large", self._large)),
-                "Many": grpc.unary_stream_rpc_method_handler(self._counted("Many", self._many)),
-                "Take": grpc.stream_unary_rpc_method_handler(self._counted("Take", self._take)),
-                "Deaf": grpc.stream_unary_rpc_method_handler(self._counted("Deaf", self._deaf)),
-                "Once": AtOnceHandler(self._counted("Once", self._once), self._at_once),
-                "Each": grpc.stream_stream_rpc_method_handler(self._counted("Each", self._each)),
-            },
-        )
+    def methods(self) -> dict[str, Method]:
+        """Return the methods of the service."""
+        functions = {
+            "uu_Echo": self._echo,
+            "uu_Hold": self._hold,
+            "uu_Large": self._large,
+            "us_Many": self._many,
+            "su_Take": self._take,
+            "su_Deaf": self._deaf,
+            "uu_Once": self._once,
+            "ss_Each": self._each,
+        }
+        counted = {kind: self._counted(kind[3:], run) for kind, run in functions.items()}
+        found = {f"/t.T/{name[8:]}": one for name, one in methods_of("t.T", **counted).items()}
+        found["/t.T/Once"] = replace(found["/t.T/Once"], at_once=self._at_once)
+        return found
 
     def _counted(self, name: str, run: Callable[..., Any]) -> Callable[..., Any]:
         async def counted(asked: Any, context: Any) -> Any:
@@ -58,11 +58,8 @@ class Service:
     def _at_once(self, asked: bytes, _: Any) -> bytes | None:
         return None if b"wait" in asked else asked
 
-    async def _once(self, asked: Any, context: Any) -> bytes:
-        async for one in asked:
-            return bytes(one)
-        code, text = grpc.StatusCode.INTERNAL, "the call has no message"
-        return bytes(await context.abort(code, text, details(code, text, Reason.BAD_CALL)))
+    async def _once(self, asked: bytes, _: Any) -> bytes:
+        return asked
 
     async def _hold(self, _: bytes, __: Any) -> bytes:
         await asyncio.Event().wait()

@@ -12,15 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop
+from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop, connection_of
 from tests.h2grpc.http2.lawful_client import LawfulClient
 from tests.h2grpc.served import MISSING
-from warmpath.h2grpc.connection import Connection
 from warmpath.h2grpc.framing import framed
 from warmpath.h2grpc.http2 import session as sessions
 from warmpath.h2grpc.http2.library import STREAM_WINDOW
 from warmpath.h2grpc.http2.limits import Http2Limits
-from warmpath.router.transport.call import AtOnceHandler, Gate, Refusal
+from warmpath.h2grpc.method import Gate, Method, Refusal
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -35,18 +34,9 @@ class Stand:
         self.loop = FakeTimeLoop()
         self.before = set(sessions.OPEN)
         self.answers: Counter[tuple[str, bytes]] = Counter()
-        handlers = grpc.method_handlers_generic_handler(
-            "t.T", {"Once": AtOnceHandler(self._run, self._at_once)}
-        )
         limits = Http2Limits(message_bytes=MOST)
-        self.connection = Connection(
-            [handlers],
-            limits,
-            gate=gate,
-            opened=lambda _: None,
-            closed=lambda _: None,
-            arrived=lambda _: None,
-            clock=lambda: 0.0,
+        self.connection = connection_of(
+            {"/t.T/Once": Method(self._run, self._at_once)}, limits, gate=gate
         )
         self.socket = FakeSocket(self.connection)
         self.client = LawfulClient(1 << 20)
@@ -59,10 +49,10 @@ class Stand:
         self.answers["at once", message] += 1
         return b"at once"
 
-    async def _run(self, _: Any, context: Any) -> bytes:
-        message = await context.read()
+    async def _run(self, call: Any) -> None:
+        message = await call.read()
         self.answers["run", message] += 1
-        return b"run"
+        call.put(b"run")
 
     def exchange(self, step: int = 1 << 20) -> None:
         """Carry bytes in both directions, `step` at once, until none are left."""

@@ -2,25 +2,23 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc
-import grpc.aio
 import pytest
 
 from tests.h2grpc.served import BOTH, Caller, ends_with, serving
 from tests.servers.envoy import Envoy, http2_proxy
+from warmpath.h2grpc.method import Refusal, RefusedError
+from warmpath.router.transport.call import Call
 
-Context = grpc.aio.ServicerContext[Any, Any]
 
-
-async def echo(request: bytes, context: Context) -> bytes:
+async def echo(request: bytes, _: Call) -> bytes:
     if request == b"abort":
-        await context.abort(grpc.StatusCode.NOT_FOUND, "no such thing")
+        raise RefusedError(Refusal(grpc.StatusCode.NOT_FOUND, "no such thing"))
     return request
 
 
-async def each(requests: AsyncIterator[bytes], _: Context) -> AsyncIterator[bytes]:
+async def each(requests: AsyncIterator[bytes], _: Call) -> AsyncIterator[bytes]:
     async for request in requests:
         yield request
 
@@ -29,7 +27,7 @@ async def each(requests: AsyncIterator[bytes], _: Context) -> AsyncIterator[byte
 async def test_calls_and_streams_pass_through_envoy(transport: str) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
-    async def hold(_: bytes, __: Context) -> bytes:
+    async def hold(_: bytes, __: Call) -> bytes:
         begun.set()
         try:
             await asyncio.Event().wait()

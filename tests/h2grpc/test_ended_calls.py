@@ -6,18 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
-import grpc.aio
 import pytest
 
-from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop
+from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop, connection_of
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.served import MISSING
-from warmpath.h2grpc.connection import Connection
 from warmpath.h2grpc.http2 import session as sessions
 from warmpath.h2grpc.http2.events import EndedError
 from warmpath.h2grpc.http2.journal import Journal
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.http2.session import Session
+from warmpath.h2grpc.method import Method, Refusal, RefusedError
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -28,19 +27,9 @@ HALF = raw.data(1, b"\0\0\2\0\0begun")
 class Stand:
     """A connection without a client, and the handler of its only method."""
 
-    def __init__(self, handler: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, handler: Callable[[Any], Any]) -> None:
         self.loop = FakeTimeLoop()
-        handlers = grpc.method_handlers_generic_handler(
-            "t.T", {"Go": grpc.stream_stream_rpc_method_handler(handler)}
-        )
-        self.connection = Connection(
-            [handlers],
-            Http2Limits(),
-            opened=lambda _: None,
-            closed=lambda _: None,
-            arrived=lambda _: None,
-            clock=lambda: 0.0,
-        )
+        self.connection = connection_of({"/t.T/Go": Method(handler)}, Http2Limits())
         self.socket = FakeSocket(self.connection)
         self.loop.turn(lambda: self.connection.connection_made(self.socket))
 
@@ -76,26 +65,24 @@ def _cut_off(stand: Stand) -> None:
 
 
 @pytest.mark.parametrize("end", [_lost, _reset, _late, _broken, _cut_off])
-@pytest.mark.parametrize("what", ["first read", "read", "write", "metadata", "abort"])
-def test_a_handler_that_ignores_its_end_is_told_so(end: Callable[[Stand], None], what: str) -> None:
+@pytest.mark.parametrize("what", ["first read", "read", "write", "refused"])
+def test_a_method_that_ignores_its_end_is_told_so(end: Callable[[Stand], None], what: str) -> None:
     told: list[BaseException] = []
 
-    async def handler(_: Any, context: Any) -> None:
-        with contextlib.suppress(asyncio.CancelledError, grpc.aio.InternalError):
+    async def handler(call: Any) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
             if what == "first read":
                 # The head of a long message waits, for which a read would widen the window.
                 await asyncio.Event().wait()
-            await context.read()
+            await call.read()
         try:
             if what.endswith("read"):
-                await context.read()
+                await call.read()
             elif what == "write":
-                await context.write(b"x")
-            elif what == "metadata":
-                await context.send_initial_metadata((("a", "b"),))
+                await call.write(b"x")
             else:
-                await context.abort(grpc.StatusCode.UNKNOWN, "x")
-        except Exception as error:
+                raise RefusedError(Refusal(grpc.StatusCode.UNKNOWN, "x"))  # noqa: TRY301
+        except BaseException as error:
             told.append(error)
             raise
 
@@ -103,7 +90,7 @@ def test_a_handler_that_ignores_its_end_is_told_so(end: Callable[[Stand], None],
     stand.send(WHOLE, raw.headers(1, raw.fields("Go", (b"grpc-timeout", b"5S"))), HALF)
     end(stand)
     (error,) = told
-    assert isinstance(error, grpc.aio.AbortError if what == "abort" else grpc.aio.InternalError)
+    assert isinstance(error, RefusedError if what == "refused" else asyncio.CancelledError)
     stand.leave()
 
 
@@ -111,9 +98,9 @@ def test_a_handler_that_ignores_its_end_is_told_so(end: Callable[[Stand], None],
 def test_another_task_of_a_call_does_not_wait_for_ever(end: Callable[[Stand], None]) -> None:
     others: list[asyncio.Task[Any]] = []
 
-    async def handler(_: Any, context: Any) -> None:
+    async def handler(call: Any) -> None:
         loop = asyncio.get_running_loop()
-        others.extend((loop.create_task(context.read()), loop.create_task(context.write(b"x"))))
+        others.extend((loop.create_task(call.read()), loop.create_task(call.write(b"x"))))
         await asyncio.Event().wait()
 
     stand = Stand(handler)
@@ -123,13 +110,13 @@ def test_another_task_of_a_call_does_not_wait_for_ever(end: Callable[[Stand], No
         # The answer that was begun still waits for the client, whose stream is open.
         assert others[0].done()
         stand.send(raw.reset(1))
-    assert all(isinstance(one.exception(), grpc.aio.InternalError) for one in others)
+    assert all(one.cancelled() for one in others)
     stand.leave()
 
 
 def test_a_client_is_told_of_the_end_once_and_of_all_calls_that_were_taken() -> None:
-    async def handler(_: Any, context: Any) -> None:
-        await context.read()
+    async def handler(call: Any) -> None:
+        await call.read()
 
     stand = Stand(handler)
     stand.send(WHOLE)
@@ -148,8 +135,8 @@ def test_a_client_is_told_of_the_end_once_and_of_all_calls_that_were_taken() -> 
 
 
 def test_calls_that_come_after_the_announcement_of_the_end_are_still_answered() -> None:
-    async def handler(_: Any, context: Any) -> None:
-        await context.read()
+    async def handler(call: Any) -> None:
+        await call.read()
 
     stand = Stand(handler)
     stand.send(WHOLE)
@@ -168,8 +155,8 @@ def test_calls_that_come_after_the_announcement_of_the_end_are_still_answered() 
 
 
 def test_metadata_that_cannot_be_sent_end_the_call_with_an_error() -> None:
-    async def handler(_: Any, context: Any) -> None:
-        await context.send_initial_metadata((("KEY", "b"),))
+    async def handler(_: Any) -> None:
+        raise RefusedError(Refusal(grpc.StatusCode.UNKNOWN, "x", (("KEY", "b"),)))
 
     stand = Stand(handler)
     stand.send(WHOLE, raw.headers(1, raw.fields("Go")))

@@ -10,10 +10,10 @@ import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.http2.hostile_client import HostileClient
-from tests.h2grpc.served import LIMITS, MISSING, Caller, ends_with, handlers
+from tests.h2grpc.served import LIMITS, MISSING, Caller, ends_with, methods_of
 from tests.router.http2_client import frame
-from warmpath.h2grpc.server import Nghttp2Server
-from warmpath.router.transport.call import Gate, Refusal
+from warmpath.h2grpc.method import Gate, Refusal
+from warmpath.router.transport.nghttp2 import Nghttp2Server
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -74,9 +74,9 @@ async def echo(message: bytes, _: Any) -> bytes:
 
 @asynccontextmanager
 async def serving(gate: Gate) -> AsyncIterator[str]:
-    server = Nghttp2Server(LIMITS, gate=gate)
-    methods = {"uu": echo, "uu_urgent": echo, "uu_other": echo}
-    server.add_generic_rpc_handlers([handlers(name, **methods) for name in ("t.T", "test.Echo")])
+    functions = {"uu": echo, "uu_urgent": echo, "uu_other": echo}
+    methods = methods_of("t.T", **functions) | methods_of("test.Echo", **functions)
+    server = Nghttp2Server(methods, LIMITS, gate=gate)
     address = await server.start("127.0.0.1:0")
     try:
         yield address

@@ -7,30 +7,27 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-import grpc
-import grpc.aio
 import pytest
 
 from tests.h2grpc.served import MISSING, SERVICE, Caller, calling, serving
 from warmpath.h2grpc.http2.library import LibraryError, load_library
 from warmpath.h2grpc.http2.limits import Http2Limits
-from warmpath.h2grpc.server import Nghttp2Server
+from warmpath.router.transport.call import Call
 from warmpath.router.transport.choose import new_server
 from warmpath.router.transport.grpcio import GrpcioServer
+from warmpath.router.transport.nghttp2 import Nghttp2Server
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
-Context = grpc.aio.ServicerContext[Any, Any]
 
-
-async def echo(request: bytes, _: Context) -> bytes:
+async def echo(request: bytes, _: Call) -> bytes:
     return request
 
 
 async def test_more_calls_than_a_connection_may_have_wait_for_their_turn() -> None:
     running = most = 0
 
-    async def count(request: bytes, _: Context) -> bytes:
+    async def count(request: bytes, _: Call) -> bytes:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -121,16 +118,16 @@ async def test_the_log_says_which_transport_is_used_and_why(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO")
-    assert isinstance(new_server("auto", Http2Limits()), Nghttp2Server)
-    assert isinstance(new_server("grpcio", Http2Limits()), GrpcioServer)
+    assert isinstance(new_server("auto", {}, Http2Limits()), Nghttp2Server)
+    assert isinstance(new_server("grpcio", {}, Http2Limits()), GrpcioServer)
 
     def missing() -> None:
         raise LibraryError("libnghttp2 1.52.0 does not limit resets of streams")
 
     monkeypatch.setattr("warmpath.router.transport.choose.load_library", missing)
-    assert isinstance(new_server("auto", Http2Limits()), GrpcioServer)
+    assert isinstance(new_server("auto", {}, Http2Limits()), GrpcioServer)
     with pytest.raises(LibraryError):
-        new_server("nghttp2", Http2Limits())
+        new_server("nghttp2", {}, Http2Limits())
     said = [record.getMessage() for record in caplog.records]
     assert said[0].startswith("transport: nghttp2, libnghttp2 1.")
     assert said[1:] == [

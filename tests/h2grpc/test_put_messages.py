@@ -1,19 +1,18 @@
 """Messages that a handler puts go out together: when it waits for its client, when it drains, at its end."""
 
+import asyncio
 import gzip
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import grpc
-import grpc.aio
 import pytest
 
-from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop
+from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop, connection_of
 from tests.h2grpc.http2.lawful_client import LawfulClient
 from tests.h2grpc.served import MISSING
-from warmpath.h2grpc.connection import Connection
 from warmpath.h2grpc.framing import framed
 from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.h2grpc.method import Method
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -34,18 +33,8 @@ class Stand:
     ) -> None:
         """Send FIRST, with which the handler runs, and `sent` behind it; a message may have `most` bytes."""
         self.loop = FakeTimeLoop()
-
-        def run(_: Any, context: Any) -> Awaitable[None]:
-            return handler(context)
-
-        method = grpc.stream_stream_rpc_method_handler(run)
-        self.connection = Connection(
-            [grpc.method_handlers_generic_handler("t.T", {"Put": method})],
-            Http2Limits(message_bytes=most),
-            opened=lambda _: None,
-            closed=lambda _: None,
-            arrived=lambda _: None,
-            clock=lambda: 0.0,
+        self.connection = connection_of(
+            {"/t.T/Put": Method(handler)}, Http2Limits(message_bytes=most)
         )
         self.socket = FakeSocket(self.connection)
         self.client = LawfulClient(window)
@@ -74,33 +63,33 @@ class Stand:
         self.loop.close()
 
 
-def put_both(context: Any) -> None:
-    assert context.put(b"one") == len(framed(b"one"))
-    assert context.put(b"two") == len(WHOLE)
+def put_both(call: Any) -> None:
+    assert call.put(b"one") == len(framed(b"one"))
+    assert call.put(b"two") == len(WHOLE)
 
 
-async def wait_for_the_client(context: Any) -> None:
-    assert context.next_at_hand() in (b"first", None)
-    put_both(context)
-    await context.read()
+async def wait_for_the_client(call: Any) -> None:
+    assert call.take() in (b"first", None)
+    put_both(call)
+    await call.read()
 
 
-async def wait_after_what_came(context: Any) -> None:
+async def wait_after_what_came(call: Any) -> None:
     for message in (b"first", b"second"):
-        assert context.next_at_hand() == message
-    assert context.next_at_hand() is None
-    await wait_for_the_client(context)
+        assert call.take() == message
+    assert call.take() is None
+    await wait_for_the_client(call)
 
 
-async def drain_and_wait(context: Any) -> None:
-    assert context.next_at_hand() == b"first"
-    put_both(context)
-    await context.drain()
-    await context.read()
+async def drain_and_wait(call: Any) -> None:
+    assert call.take() == b"first"
+    put_both(call)
+    await call.drain()
+    await call.read()
 
 
-async def end(context: Any) -> None:
-    put_both(context)
+async def end(call: Any) -> None:
+    put_both(call)
 
 
 @pytest.mark.parametrize(
@@ -132,10 +121,10 @@ def test_what_is_not_whole_or_not_plain_is_not_at_hand(
 ) -> None:
     found = []
 
-    async def handler(context: Any) -> None:
-        assert context.next_at_hand() == b"first"
-        assert context.next_at_hand() is None
-        found.append(await context.read())
+    async def handler(call: Any) -> None:
+        assert call.take() == b"first"
+        assert call.take() is None
+        found.append(await call.read())
 
     stand = Stand(handler, came, most=100)
     if rest:
@@ -150,9 +139,9 @@ def test_what_is_not_whole_or_not_plain_is_not_at_hand(
 def test_draining_lasts_until_the_window_has_taken_all() -> None:
     steps = []
 
-    async def handler(context: Any) -> None:
-        put_both(context)
-        await context.drain()
+    async def handler(call: Any) -> None:
+        put_both(call)
+        await call.drain()
         steps.append("drained")
 
     stand = Stand(handler, window=10)
@@ -168,13 +157,13 @@ def test_draining_lasts_until_the_window_has_taken_all() -> None:
 def test_nothing_can_be_put_once_the_client_is_gone() -> None:
     refused = []
 
-    async def handler(context: Any) -> None:
-        assert context.next_at_hand() == b"first"
+    async def handler(call: Any) -> None:
+        assert call.take() == b"first"
         try:
-            await context.read()
+            await call.read()
         except BaseException:
-            with pytest.raises(grpc.aio.InternalError):
-                context.put(b"one")
+            with pytest.raises(asyncio.CancelledError):
+                call.put(b"one")
             refused.append(True)
             raise
 

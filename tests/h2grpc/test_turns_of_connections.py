@@ -4,12 +4,11 @@ import asyncio
 
 import pytest
 
-from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop
+from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop, connection_of
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.served import MISSING
 from tests.h2grpc.small_service import Service
 from warmpath.h2grpc import connection as module
-from warmpath.h2grpc.connection import Connection
 from warmpath.h2grpc.http2.limits import Http2Limits
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -26,14 +25,7 @@ class Stand:
     def __init__(self) -> None:
         self.loop = FakeTimeLoop()
         self.service = Service()
-        self.connection = Connection(
-            [self.service.handler()],
-            Http2Limits(),
-            opened=lambda _: None,
-            closed=lambda _: None,
-            arrived=lambda _: None,
-            clock=lambda: 0.0,
-        )
+        self.connection = connection_of(self.service.methods(), Http2Limits())
         self.socket = FakeSocket(self.connection)
         self.loop.turn(lambda: self.connection.connection_made(self.socket))
 

@@ -1,21 +1,21 @@
 """Calls of Pick to a service whose waits a test ends one by one; a call can be cancelled at any wait."""
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, Literal
 
-import grpc
-import grpc.aio
 import msgspec
 
 from tests.router.pick.picker_parts import Parts
+from warmpath.h2grpc.method import RefusedError
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.shared.redis.command import Command
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.admission.in_flight import InFlight
-from warmpath.router.calls.intake import Intake, RefusedError
+from warmpath.router.calls.intake import Intake
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.service import RouterService
 from warmpath.router.diagnosis.attribution import Attribution
@@ -139,8 +139,12 @@ class Codes:
         raise AssertionError("nothing is scored")
 
 
-class Context:
+class Call:
     """A call's transport: a write waits until a test lets it end; it fails if the client is gone."""
+
+    peer = "ipv4:127.0.0.1:1"
+    metadata = ()
+    seconds_left = math.inf
 
     def __init__(self, waits: Waits, *, is_gone: bool) -> None:
         self.written: list[pb.PickResponse] = []
@@ -148,22 +152,13 @@ class Context:
         self._waits = waits
         self._is_gone = is_gone
 
-    def time_remaining(self) -> None:
-        return None
-
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
-
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:1"
-
     def if_gone(self, call: Callable[[], None]) -> None:
         self.gone = call
 
     async def write(self, message: bytes) -> None:
         await self._waits.wait()
         if self._is_gone:
-            raise grpc.aio.InternalError("the stream is closed")
+            raise asyncio.CancelledError("the stream is closed")
         self.written.append(pb.PickResponse.FromString(message))
 
 
@@ -240,8 +235,8 @@ class Calls:
         tokens = pack_tokens(range(1000 * prompt, 1000 * prompt + 16 * BLOCKS + 1))
         message = pb.Prompt(model="m", token_ids_packed=tokens, lora="x" * is_unread)
         request = pb.PickRequest(prompt=message, **fields)
-        context = Context(self.waits, is_gone=is_gone)
-        call = self.service.Pick(request.SerializeToString(), context)  # type: ignore[arg-type]
+        context = Call(self.waits, is_gone=is_gone)
+        call = self.service.pick(request.SerializeToString(), context)  # type: ignore[arg-type]
 
         async def run() -> None:
             try:

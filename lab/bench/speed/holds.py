@@ -6,11 +6,8 @@ A call runs through the whole service, from the request's bytes to the answer's;
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import grpc
 
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.keys.key import pack_tokens
@@ -184,7 +181,7 @@ class _Router:
             Intake(calls, streams, _Silent(), seconds=1.0),
             tokenize_seconds=1.0,
         )
-        self._handlers = service.handlers()
+        self._methods = service.methods()
 
     def _clock(self) -> float:
         return self._now
@@ -205,39 +202,31 @@ class _Router:
     async def steps(self, method: str, request: Any) -> list[float]:
         """Answer a request; return the seconds of each of the call's steps."""
         self._now += 0.001
-        handler: Any = self._handlers.service(_Details(f"/{SERVICE.full_name}/{method}"))
-        context = _Context(request.SerializeToString())
-        call = Steps((handler.stream_unary or handler.stream_stream)(None, context))
+        answering: Any = self._methods[f"/{SERVICE.full_name}/{method}"].run
+        call = Steps(answering(_Call(request.SerializeToString())))
         await call
         return call.seconds
 
 
-@dataclass(slots=True)
-class _Details:
-    method: str
-    invocation_metadata: tuple[tuple[str, str | bytes], ...] = ()
-
-
-class _Context:
+class _Call:
     """The client's end of a call."""
+
+    peer = "ipv4:127.0.0.1:1"
+    metadata = ()
+    seconds_left = 1.0
 
     def __init__(self, message: bytes) -> None:
         self._message = message
-
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:1"
+        self.next_bytes = len(message)
 
     async def read(self) -> bytes:
         return self._message
 
-    def time_remaining(self) -> float:
-        return 1.0
+    def put(self, message: bytes) -> None:
+        assert message
 
     async def write(self, message: bytes) -> None:
         assert message
-
-    async def abort(self, code: grpc.StatusCode, text: str, _: object) -> None:
-        raise AssertionError(f"{code}: {text}")
 
 
 class _Silent:

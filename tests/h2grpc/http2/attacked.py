@@ -17,9 +17,9 @@ from warmpath.h2grpc import server as nghttp2_server
 from warmpath.h2grpc.connection import Connection
 from warmpath.h2grpc.http2 import session as sessions
 from warmpath.h2grpc.http2.limits import Http2Limits
-from warmpath.h2grpc.server import Nghttp2Server
 from warmpath.process.listener import Listener
-from warmpath.router.transport.call import ServerTls
+from warmpath.process.tls import ServerTls
+from warmpath.router.transport.nghttp2 import Nghttp2Server
 
 SECONDS = 60.0
 """Longest wait for anything, on a machine that is busy with other things."""
@@ -80,7 +80,7 @@ class Attacked:
     @property
     def attackers(self) -> list[Connection]:
         """The connections of hostile clients."""
-        return [one for one in self.server._connections if one is not self._honest]
+        return [one for one in self.server._server._connections if one is not self._honest]
 
     async def begin(self, credentials: grpc.ChannelCredentials | None) -> None:
         """Connect the honest client."""
@@ -91,7 +91,7 @@ class Attacked:
             _, _, port = self.address.rpartition(":")
             self.honest = grpc.aio.secure_channel(f"localhost:{port}", credentials, options=options)
         await self.answers()
-        (self._honest,) = self.server._connections
+        (self._honest,) = self.server._server._connections
 
     @property
     def listener(self) -> Listener:
@@ -158,8 +158,7 @@ async def attacked(
     monkeypatch.setattr(nghttp2_server, "LOOK_SECONDS", 0.02)
     caplog.set_level(logging.INFO)
     clock, service = Clock(), Service()
-    server = Nghttp2Server(Http2Limits(**limits), clock=clock)
-    server.add_generic_rpc_handlers([service.handler()])
+    server = Nghttp2Server(service.methods(), Http2Limits(**limits), clock=clock)
     address = await server.start("127.0.0.1:0", tls)
     found = Attacked(server, service, clock, address, caplog)
     look = Connection.look

@@ -91,10 +91,10 @@ async def test_busy_connections_leave_no_place_to_one_more_of_their_address(
             await late.until_closed()
             assert late.frames == []
         await server.answers()
-        assert server.server.connections == 4
+        assert len(server.server._server._connections) == 4
         for client in clients:
             await client.__aexit__()
-        await until(lambda: server.server.connections == 1)
+        await until(lambda: len(server.server._server._connections) == 1)
         async with server.client() as again:
             await again.frame(raw.SETTINGS)
         held.cancel()

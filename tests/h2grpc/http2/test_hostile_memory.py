@@ -11,7 +11,7 @@ from tests.h2grpc.http2.hostile_client import HostileClient
 from tests.h2grpc.served import MISSING
 from tests.router.error_details import details_in
 from warmpath.h2grpc import server as nghttp2_server
-from warmpath.h2grpc.server import Nghttp2Server
+from warmpath.h2grpc.server import Server
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -21,7 +21,7 @@ HALF = raw.message(bytes(4 * FRAME))[: 2 * FRAME]
 WHOLE = raw.message(bytes(2 * FRAME))
 
 
-def held(server: Nghttp2Server) -> int:
+def held(server: Server) -> int:
     return sum(connection.held for connection in server._connections)
 
 
@@ -30,13 +30,13 @@ class Most:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bytes = 0
-        arrived: Callable[[Nghttp2Server, int], None] = Nghttp2Server._arrived
+        arrived: Callable[[Server, int], None] = Server._arrived
 
-        def counted(server: Nghttp2Server, size: int) -> None:
+        def counted(server: Server, size: int) -> None:
             arrived(server, size)
             self.bytes = max(self.bytes, held(server) + size)
 
-        monkeypatch.setattr(Nghttp2Server, "_arrived", counted)
+        monkeypatch.setattr(Server, "_arrived", counted)
 
 
 def send(client: HostileClient, stream: int, method: str, message: bytes) -> None:
@@ -84,7 +84,7 @@ async def test_connections_that_each_hold_half_a_message_hold_no_more_than_the_l
         assert reason.reason == "OVERLOADED"
         assert reason.metadata == {"limit": "server.http2.max-received-bytes"}
         await until(lambda: server.tasks * len(HALF) <= LIMIT)
-        assert held(server.server) <= LIMIT
+        assert held(server.server._server) <= LIMIT
     assert "calls ended: the calls of all clients hold 1048576 bytes" in caplog.text
 
 
@@ -98,7 +98,7 @@ async def test_whole_messages_that_nobody_reads_go_where_a_connection_has_the_mo
     ):
         modest, *greedy = await clients(server, stack, 5)
         send(modest, 1, "Deaf", WHOLE)
-        await until(lambda: held(server.server) == len(WHOLE))
+        await until(lambda: held(server.server._server) == len(WHOLE))
         for stream in raw.streams(50):
             for client in greedy:
                 send(client, stream, "Deaf", WHOLE)

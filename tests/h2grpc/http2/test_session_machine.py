@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import grpc
-import grpc.aio
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -17,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from tests.examples import examples
-from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop
+from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop, connection_of
 from tests.h2grpc.http2.lawful_client import LawfulClient
 from tests.h2grpc.served import MISSING
 from warmpath.h2grpc.connection import Connection
@@ -25,6 +24,7 @@ from warmpath.h2grpc.framing import framed
 from warmpath.h2grpc.http2 import library as lib
 from warmpath.h2grpc.http2 import session as sessions
 from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.h2grpc.method import Method, Refusal, RefusedError
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -72,16 +72,11 @@ class Machine(RuleBasedStateMachine):
             control_frames_per_second=10**6,
             resets_per_second=10**6,
         )
-        handlers = grpc.method_handlers_generic_handler(
-            "t.T", {"Told": grpc.stream_stream_rpc_method_handler(self._handler)}
-        )
-        self.connection = Connection(
-            [handlers],
+        self.connection = connection_of(
+            {"/t.T/Told": Method(self._handler)},
             limits,
-            opened=lambda _: None,
-            closed=self._closed,
-            arrived=lambda _: None,
             clock=lambda: self.now,
+            closed=self._closed,
         )
         self.socket = FakeSocket(self.connection)
         self.client = LawfulClient(window)
@@ -97,22 +92,22 @@ class Machine(RuleBasedStateMachine):
     def _closed(self, _: Connection) -> None:
         self.ended += 1
 
-    async def _handler(self, _: Any, context: Any) -> None:
-        metadata = dict(context.invocation_metadata())
+    async def _handler(self, call: Any) -> None:
+        metadata = dict(call.metadata)
         told = self.named[metadata["name"].encode()]
         while True:
             order, payload = await told.orders.get()
             if order == "read":
-                message = await context.read()
-                if message is not grpc.aio.EOF:
+                message = await call.read()
+                if message is not None:
                     told.read.append(message)
             elif order == "write":
                 told.written.append(payload)
-                await context.write(payload)
+                await call.write(payload)
             elif order == "finish":
                 return
             elif order == "abort":
-                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "told to")
+                raise RefusedError(Refusal(grpc.StatusCode.FAILED_PRECONDITION, "told to"))
             told.waits -= 1
 
     @property

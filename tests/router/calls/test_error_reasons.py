@@ -186,12 +186,10 @@ async def test_calls_without_room_are_told_the_limit_and_when_room_will_be_free(
     counted = Codes()
     intake = Intake(room, room, counted, seconds=7.5)
 
-    async def take(message: bytes, _: Any) -> bytes:
-        return message
+    async def take(message: bytes, call: Any) -> None:
+        call.put(message)
 
-    server = new_server(transport)
-    methods = {"su": intake.unary("su", take)}
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Echo", methods)])
+    server = new_server(transport, {"/test.Echo/su": intake.method("su", take)})
     address = await server.start("127.0.0.1:0")
     async with Caller(address) as call:
 

@@ -56,8 +56,11 @@ def test_every_reason_is_given_somewhere_and_no_call_fails_without_one() -> None
         for folder in ("h2grpc", "router")
         for path in (ROOT / folder).rglob("*.py")
     ]
-    given_in = {name for text in sources for name in re.findall(r"\bReason\.([A-Z_]+)\b", text)}
-    assert given_in == set(Reason.keys()) - {"REASON_UNSPECIFIED"}
+    given = {name for text in sources for name in re.findall(r"\bReason\.([A-Z_]+)\b", text)}
+    # h2grpc knows the names alone.
+    quoted = {name for text in sources for name in re.findall(r'"([A-Z_]+)"', text)}
+    names = set(Reason.keys()) - {"REASON_UNSPECIFIED"}
+    assert given <= names <= given | quoted
     assert all(failure.reason for failure in FAILURES.values())
 
 

@@ -10,10 +10,12 @@ import pytest
 
 from tests.router.http2_client import Http2Client
 from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing, until
+from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.h2grpc.method import Refusal, RefusedError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.admission.in_flight import InFlight
-from warmpath.router.calls.intake import Intake, RefusedError
-from warmpath.router.transport.call import Refusal
+from warmpath.router.calls.intake import Intake
+from warmpath.router.transport.grpcio import GrpcioServer
 
 TIGHT = "[limits]\nmax-prompt-bytes = 1048576\nmax-prompt-tokens = 100000\n"
 ROOM = TIGHT + "max-in-flight-bytes = 16777216\n"
@@ -68,13 +70,12 @@ class Message(bytes):
 async def test_a_refused_call_leaves_nothing_for_the_collector_of_cycles() -> None:
     refused = 0
 
-    async def handle(message: bytes, _: object) -> bytes:
+    async def handle(message: bytes, _: object) -> None:
         copy = Message(message)
         try:
             int(copy)
         except ValueError as error:
             raise RefusedError(Refusal(grpc.StatusCode.INVALID_ARGUMENT, "no")) from error
-        return b""
 
     class Counts:
         def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
@@ -82,14 +83,11 @@ async def test_a_refused_call_leaves_nothing_for_the_collector_of_cycles() -> No
 
     in_flight = InFlight(100, 10, seconds=1.0, clock=lambda: 0.0)
     intake = Intake(in_flight, in_flight, Counts(), seconds=1.0)
-    server = grpc.aio.server()
-    handlers = {"Ask": intake.unary("Ask", handle)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("it", handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+    server = GrpcioServer({"/it/Ask": intake.method("Ask", handle)}, Http2Limits())
+    address = await server.start("127.0.0.1:0")
     gc.disable()
     try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        async with grpc.aio.insecure_channel(address) as channel:
             for _ in range(3):
                 with pytest.raises(grpc.aio.AioRpcError):
                     await channel.unary_unary("/it/Ask")(b"x")
@@ -101,7 +99,7 @@ async def test_a_refused_call_leaves_nothing_for_the_collector_of_cycles() -> No
             await until(are_gone)
     finally:
         gc.enable()
-        await server.stop(None)
+        await server.stop(0)
     assert refused == 3
 
 

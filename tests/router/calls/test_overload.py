@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -16,6 +15,7 @@ from tests.router.error_details import ErrorDetails, details_of
 from warmpath.router.admission.admission import LEAST_WAITING, Admission
 from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.calls.intake import Intake
+from warmpath.router.transport.call import Call
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
 
@@ -44,24 +44,21 @@ class Stand:
         )
         room = InFlight(1 << 20, 1000, seconds=1.0, clock=lambda: 0.0)
         self.intake = Intake(room, room, self.counts, seconds=1.0, admission=self.admission)
-        self.server = new_server(transport)
 
-        async def take(message: bytes, _: Any) -> bytes:
+        async def take(message: bytes, call: Call) -> None:
             self.read.append(message)
-            return message
+            call.put(message)
 
-        self.server.add_generic_rpc_handlers(
-            [
-                grpc.method_handlers_generic_handler(
-                    name,
-                    {
-                        "uu": self.intake.unary("uu", take),
-                        "uu_urgent": self.intake.unary("uu_urgent", take, is_urgent=True),
-                    },
-                )
-                for name in (SERVICE, "t.T")
-            ]
-        )
+        methods = {
+            "uu": self.intake.method("uu", take),
+            "uu_urgent": self.intake.method("uu_urgent", take, is_urgent=True),
+        }
+        named = {
+            f"/{service}/{name}": method
+            for service in (SERVICE, "t.T")
+            for name, method in methods.items()
+        }
+        self.server = new_server(transport, named)
 
     def turn(self) -> None:
         self.soon.pop()()

@@ -8,10 +8,11 @@ from typing import Any
 import grpc
 import pytest
 
+from warmpath.h2grpc.method import RefusedError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.admission.in_flight import InFlight
-from warmpath.router.calls.intake import Intake, RefusedError
+from warmpath.router.calls.intake import Intake
 from warmpath.router.calls.score import Scored
 from warmpath.router.calls.service import STREAM_WIDTH, RouterService
 from warmpath.router.ending import Drain
@@ -52,24 +53,23 @@ class Slow:
 class Stream:
     """A caller of ScoreStream, one connection with the messages given."""
 
+    next_bytes = None
+
     def __init__(self, peer: str, messages: list[bytes], *, is_idle: bool = False) -> None:
-        self._peer = peer
+        self.peer = peer
         self._messages = messages
         self._is_idle = is_idle
         """Whether it stays open when it has sent all."""
         self.reads = 0
         self.replies: list[pb.ScoreStreamResponse] = []
 
-    def peer(self) -> str:
-        return self._peer
-
-    async def read(self) -> Any:
+    async def read(self) -> bytes | None:
         self.reads += 1
         if self._messages:
             return self._messages.pop(0)
         if self._is_idle:
             await asyncio.Event().wait()
-        return grpc.aio.EOF
+        return None
 
     async def write(self, message: bytes) -> None:
         self.replies.append(pb.ScoreStreamResponse.FromString(message))
@@ -103,7 +103,7 @@ class Router:
         context: Any
         tasks = []
         for context in streams:
-            call = self.service.ScoreStream(context)
+            call = self.service.score_stream(context)
             tasks.append(asyncio.create_task(call))
         yield tasks
         assert all(task.done() for task in tasks)

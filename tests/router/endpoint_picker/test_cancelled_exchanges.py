@@ -1,9 +1,9 @@
 """Streams that end at any wait, and gateways that are gone at any write, leave no booking behind."""
 
+import asyncio
 import math
 from typing import Any, Literal
 
-import grpc.aio
 import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from hypothesis import given, settings
@@ -15,8 +15,6 @@ from tests.router.pick_calls import WINDOW_SECONDS, Calls, Cancelled, Waits, Whe
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2
 from warmpath.router.admission.admission import Admission
-from warmpath.router.admission.in_flight import InFlight
-from warmpath.router.calls.intake import Intake
 from warmpath.router.config.schema import EndpointPickerTable
 from warmpath.router.ending import Drain
 from warmpath.router.endpoint_picker.pick import EndpointPicks
@@ -70,28 +68,38 @@ class Tokens:
         )
 
 
-class Context:
+class Call:
     """A stream whose reads and writes wait until a test ends them; writes fail from `gone_at` on."""
+
+    peer = "gateway"
+    metadata = ()
 
     def __init__(self, waits: Waits, told: list[pb.ProcessingRequest], gone_at: float) -> None:
         self._waits = waits
         self._told = [one.SerializeToString() for one in told]
         self._gone_at = gone_at
+        self._put: list[bytes] = []
         self.written = 0
 
-    def peer(self) -> str:
-        return "gateway"
+    def take(self) -> None:
+        """Nothing is known to have come."""
 
-    async def read(self) -> Any:
+    async def read(self) -> bytes | None:
+        await self.drain()
         await self._waits.wait()
-        return self._told.pop(0) if self._told else grpc.aio.EOF
+        return self._told.pop(0) if self._told else None
 
-    async def write(self, message: bytes) -> None:
-        await self._waits.wait()
-        if self.written >= self._gone_at:
-            raise grpc.aio.InternalError("the stream is closed")
-        pb.ProcessingResponse.FromString(message)
-        self.written += 1
+    def put(self, message: bytes) -> int:
+        self._put.append(message)
+        return sum(map(len, self._put))
+
+    async def drain(self) -> None:
+        while self._put:
+            await self._waits.wait()
+            if self.written >= self._gone_at:
+                raise asyncio.CancelledError("the stream is closed")
+            pb.ProcessingResponse.FromString(self._put.pop(0))
+            self.written += 1
 
 
 class Exchanges(Calls):
@@ -108,12 +116,10 @@ class Exchanges(Calls):
             prefill=PrefillModel(), tokenize_seconds=1.0,
         )  # fmt: skip
         meter: Any = Meter()
-        in_flight = InFlight(1, 1, seconds=1.0, clock=lambda: 0.0)
         self.meter_of_picks = meter
         self.service_of_picks = EndpointPickerService(
             picks, self.picks.reports, EndpointPickerTable(pick_seconds=1000.0, body_seconds=body_seconds),
             meter=meter, drain=Drain(lambda: 0.0),
-            intake=Intake(in_flight, in_flight, meter, seconds=1.0),
             admission=Admission(
                 wait_seconds=1.0, soon=self.loop.call_soon, clock=lambda: self.parts.now,
                 chance=lambda: 0.0,
@@ -128,8 +134,8 @@ class Exchanges(Calls):
     ) -> None:  # fmt: skip
         """Begin an exchange, which is cancelled at its `at`-th wait; 0: never."""
         self.begun += 1
-        context: Any = Context(self.waits, told, gone_at)
-        call = self.service_of_picks.Process(context)
+        stream: Any = Call(self.waits, told, gone_at)
+        call = self.service_of_picks.process(stream)
 
         async def run() -> None:
             await Cancelled(call, at, when)

@@ -1,0 +1,101 @@
+"""What a server is given: its methods, who may refuse their calls, and how a refusal is explained."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+"""Keys and values; the values of keys that end with -bin are bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The status of a call that is refused, with metadata that follow it."""
+
+    code: grpc.StatusCode
+    text: str
+    metadata: Metadata = ()
+    reason: str = ""
+    """The name of the reason for programs."""
+
+
+class RefusedError(Exception):
+    """A call ends with a refusal."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.text)
+        self.refusal = refusal
+
+
+class Explain(Protocol):
+    """Makes the refusals of the server itself; `reason` names why in one word, as TOO_LARGE."""
+
+    def __call__(
+        self,
+        code: grpc.StatusCode,
+        text: str,
+        reason: str,
+        *,
+        retry_seconds: float | None = None,
+        **facts: str,
+    ) -> Refusal:
+        """Return the refusal; `retry_seconds` is the least time before a retry, `facts` say more."""
+
+
+def unexplained(code: grpc.StatusCode, text: str, reason: str, **_: object) -> Refusal:
+    """Return a refusal without metadata."""
+    return Refusal(code, text, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method. Its calls are `h2grpc.call.Call`, or another server's of the same form."""
+
+    run: Callable[[Any], Awaitable[None]]
+    """Reads a call's messages and puts its answers. Raises RefusedError to end it with a status."""
+    at_once: Callable[[bytes, Any], bytes | None] | None = None
+    """Returns the only answer to the only message, where it has to wait for nothing; None: `run` does,
+    as on a server that cannot ask. A task and its coroutines cost more than most answers."""
+    refusal: Callable[[Any], Refusal | None] | None = None
+    """Returns the status for a caller that may not call, before any message is read; None for others."""
+
+
+class Gate(Protocol):
+    """Refuses calls that would wait too long, before anything but their headers is read."""
+
+    methods: Mapping[str, bool]
+    """The methods that it may refuse, /SERVICE/METHOD, and whether each of them is urgent."""
+
+    @property
+    def refusal(self) -> Refusal:
+        """The status of the calls that it refuses now; mostly the same object."""
+
+    def rooms(self, client: str) -> tuple[int, int] | None:
+        """Return how many calls of a client may begin now; None: any number.
+
+        The first number is for methods that are not urgent, the second for those that are.
+        """
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether clients should send a call's message only once the call has passed."""
+
+    def defer(self, answer: Callable[[], None]) -> bool:
+        """Return whether `answer` will be called once the sockets were read, instead of now."""
+
+    def passed(self, method: str, client: str) -> Callable[[], None] | None:
+        """Count a call that has passed.
+
+        Return what is to be called, if anything, once its message has come or it has ended without.
+        """
+
+    def ending(self, method: str) -> Refusal | None:
+        """Return the status of a call that may not begin, since the server ends; None: it may."""
+
+    def ended(self, method: str, refusal: Refusal, seconds: float) -> None:
+        """Count a call that was ended `seconds` after its headers, since its message had not come."""
+
+    def refused(self, method: str, client: str, count: int) -> None:
+        """Count calls that were refused."""

@@ -1,0 +1,70 @@
+"""Listens, and hands each connection to a server over libnghttp2 (`h2grpc`)."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+from warmpath.h2grpc.http2.library import load_library
+from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.h2grpc.method import Gate, Method
+from warmpath.h2grpc.server import Server
+from warmpath.process.listener import Listener
+from warmpath.process.places import Places
+from warmpath.process.tasks import cancel
+from warmpath.process.tls import ServerTls
+from warmpath.router.transport.call import refused
+
+
+class Nghttp2Server:
+    """Serves methods. To make one raises `h2grpc.http2.library.LibraryError`."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        limits: Http2Limits,
+        *,
+        reuse_port: bool = False,
+        gate: Gate | None = None,
+        full: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`full` is called for each connection that is closed, since there is no place for it.
+
+        Its argument is the client's address.
+        """
+        load_library()
+        # This chooses the folder where all compiled code is kept.
+        from warmpath.indexer.compiled import jit  # noqa: F401, PLC0415
+
+        self._server = Server(methods, limits, gate=gate, explain=refused, clock=clock)
+        self._limits = limits
+        self._reuse_port = reuse_port
+        self._full = full
+        self._listener: Listener | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self, address: str, tls: ServerTls | None = None) -> str:
+        """Listen at host:port or unix:PATH; return the address with the port that was bound."""
+        self._listener = Listener(
+            self._server.connection,
+            places=Places(self._limits.connections),
+            seconds=self._limits.handshake_seconds,
+            tls=tls.grpc_context if tls else None,
+            reuse_port=self._reuse_port,
+            full=self._full,
+        )
+        bound = await self._listener.start(address)
+        self._looking = asyncio.get_running_loop().create_task(self._server.look())
+        return bound
+
+    def go_away(self) -> int:
+        """Tell clients to call no more on their connections; return the number of those told."""
+        return self._server.go_away()
+
+    async def stop(self, grace: float) -> None:
+        """Take no more calls; cut off those that have not ended after `grace` seconds."""
+        if self._listener is not None:
+            await self._listener.stop()
+        if self._looking is not None:
+            await cancel([self._looking])
+        await self._server.close(grace)
