@@ -18,7 +18,7 @@ from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.schema import log_server_warnings
 from warmpath.indexer.shared.redis.address import AddressError
 from warmpath.indexer.shared.redis.command import Redis
-from warmpath.indexer.shared.sweep.sweeper import sweep_forever
+from warmpath.indexer.shared.sweep.sweeper import Sweeper
 from warmpath.indexer.shared.writer.machine import BUCKET_LIFE, Writer
 from warmpath.indexer.shared.writer.run import News, random_base, write
 from warmpath.indexer.watch.engine_cache import collect_forever, engine_cache
@@ -114,10 +114,10 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
             writing = partial(write, redis, writer, news, timeout=timeout)
             owner = f"publisher of {settings.pod} {secrets.token_hex(4)}"
             names = KeyNames(settings.redis_prefix)
-            sweep = partial(sweep_forever, redis, names, owner=owner, clock=time.monotonic)
+            sweeper = Sweeper(redis, names, owner=owner, clock=time.monotonic)
             works += [
                 Work("writing to the shared index", writing),
-                Work("sweeping the shared index", sweep),
+                Work("sweeping the shared index", sweeper.run),
             ]
             notifying = watched(log_server_warnings(redis), "looking at the Redis server")
             stack.push_async_callback(cancel, [notifying])

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import grpc
 
-from warmpath.indexer.shared.layout.damage import is_credible, is_wrong_type, wrong_type
+from warmpath.indexer.shared.layout.damage import is_wrong_type, wrong_type
 from warmpath.indexer.shared.layout.living import Living, Owner, read_owner
-from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.layout.names import KeyNames, is_credible
 from warmpath.indexer.shared.layout.record import BadRecordError, Record, fields_of, read_record
 from warmpath.indexer.shared.layout.schema import SchemaError, judge
 from warmpath.indexer.shared.redis.client import RedisClient
@@ -15,6 +15,7 @@ from warmpath.indexer.shared.redis.command import (
     Argument,
     Call,
     Command,
+    CommandFailedError,
     CommandRefusedError,
     Reply,
     UnreachableError,
@@ -95,7 +96,7 @@ class Access:
         """Return the replies, none of which is an error."""
         replies = await self.redis.run(asked, timeout=self.timeout)
         for reply in replies:
-            if isinstance(reply, CommandRefusedError | UnreachableError):
+            if isinstance(reply, CommandFailedError):
                 raise AccessError(problem_of(reply, self.url), fault_of(reply))
         return replies
 
@@ -103,7 +104,7 @@ class Access:
         """Return the node of a bucket, with its host and port, or the sentinels' name for it."""
         try:
             return await self.redis.place_of(self.names.bucket(bucket))
-        except (CommandRefusedError, UnreachableError) as error:
+        except CommandFailedError as error:
             raise AccessError(problem_of(error, self.url), fault_of(error)) from error
 
     async def look(self, asked: Sequence[Command]) -> list[Reply]:
@@ -119,7 +120,7 @@ class Access:
                 self._away.add(key)
                 self.damaged[key] = wrong_type(key)
                 reply = None
-            elif isinstance(reply, CommandRefusedError | UnreachableError):
+            elif isinstance(reply, CommandFailedError):
                 if isinstance(reply, CommandRefusedError) and not str(reply).startswith(NO_NODE):
                     raise AccessError(problem_of(reply, self.url), fault_of(reply))
                 self._away.add(one.words[1])

@@ -1,13 +1,12 @@
 """Finds keys that no process of warmpath can have written: of another type, with absurd numbers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from warmpath.cli.index.access import Access
-from warmpath.indexer.shared.layout.damage import ask_type
-from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
+from warmpath.indexer.shared.layout.damage import ask_pod, ask_type, pod_problems
+from warmpath.indexer.shared.layout.names import checkpoint
 from warmpath.indexer.shared.layout.pages import read_checkpoint
-from warmpath.indexer.shared.redis.command import Command, Reply
-from warmpath.indexer.shared.sweep.mend import fence_problem, record_problem
+from warmpath.indexer.shared.redis.command import Command
 from warmpath.indexer.shared.sweep.swept import batches
 
 HEALS = "wait a minute for the next sweep, which removes it, or call warmpath index sweep"
@@ -23,31 +22,13 @@ async def damage(access: Access) -> list[str]:
     found = [f"{names.sweeper} never expires"] if left == -1 else []
     (listed,) = await access.look([Command(("HKEYS", names.pods))])
     for some in batches([name.decode(errors="replace") for name in listed or ()]):
-        replies = await access.look([one for pod in some for one in _ask(names, pod)])
+        await access.look([ask_type(names.log(pod)) for pod in some])
+        replies = await access.look([one for pod in some for one in ask_pod(names, pod)])
         for number, pod in enumerate(some):
-            found += _of_pod(names, pod, *replies[4 * number : 4 * number + 4])
+            problems = pod_problems(names, pod, *replies[3 * number : 3 * number + 3])
+            found += [f"{key}: {problem}" for key, problem in problems]
         found += await _checkpoints(access, some)
     return [*access.damaged.values(), *found]
-
-
-def _ask(names: KeyNames, pod: str) -> list[Command]:
-    record = names.record(pod)
-    keys = (
-        ("HGETALL", record),
-        ("PTTL", record),
-        ("XLEN", names.log(pod)),
-        ("GET", names.fence(pod)),
-    )
-    return [Command(words) for words in keys]
-
-
-def _of_pod(
-    names: KeyNames, pod: str, fields: Reply, left: Reply, _length: Reply, fence: Reply
-) -> Iterator[str]:
-    if fields is not None and left is not None and (problem := record_problem(fields, left)):
-        yield f"{names.record(pod)}: {problem}"
-    if problem := fence_problem(fence):
-        yield f"{names.fence(pod)}: {problem}"
 
 
 async def _checkpoints(access: Access, pods: Sequence[str]) -> list[str]:

@@ -197,11 +197,6 @@ class PeerBookings:
         for router in self.received.alive(now):
             self.relay.add(router, report, now)
 
-    def check(self) -> None:
-        """Raise BrokenInvariantError if the data are inconsistent."""
-        self.received.check()
-        self.relay.check()
-
     def _enrol(self) -> Call:
         times = round(EXPIRE_SECONDS * 1000), round(FORGET_SECONDS * 1000)
         return Call(script("enrol"), (self._names.routers,), (self.router, *times))

@@ -9,7 +9,6 @@ import msgspec
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.process.bytes import UNREADABLE
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.other_routers import NOBODY, Count, OthersBook, RankSums, sum_of
 from warmpath.router.peers.booking_id import is_router
 from warmpath.router.peers.marks import MarkedPrompt, Marks
@@ -48,8 +47,6 @@ class RouterSums(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class _Peer:
-    """The last value of another router."""
-
     value: bytes
     received_at: float
     has_ended: bool
@@ -198,22 +195,6 @@ class ReceivedBookings:
         self._stay_fresh(now)
         return [*self.alive(now), *self._silent]
 
-    def check(self) -> None:
-        """Raise BrokenInvariantError if sums do not match the values or there are too many routers."""
-        for name, kept in self._summed.items():
-            if kept != self._sums(name):
-                raise BrokenInvariantError(f"the sums of {name} are out of date")
-            if min(kept.nanoseconds, kept.waiting, kept.in_flight, *kept.settled) < 0:
-                raise BrokenInvariantError(f"the sums of {name} are negative")
-        marks = Marks()
-        marks.replace(self._arriving())
-        if not self._is_changed and marks.ranks != self.marks.ranks:
-            raise BrokenInvariantError("the marks are not those of the values")
-        if self._silent.keys() & self._peers.keys():
-            raise BrokenInvariantError("a router is silent and has a value")
-        if self._router in self._peers or len(self._peers) > MOST_PEERS:
-            raise BrokenInvariantError("a router counts itself or too many others")
-
     def _arriving(self) -> Iterable[MarkedPrompt]:
         return chain.from_iterable(peer.arriving for peer in self._peers.values())
 
@@ -240,7 +221,6 @@ class ReceivedBookings:
             self._refresh(now)
 
     def _refresh(self, now: float) -> None:
-        """Drop values that are no longer fresh and clear the sums."""
         for router in [name for name, peer in self._peers.items() if not _is_fresh(peer, now)]:
             self._go(router, now)
         self._summed.clear()

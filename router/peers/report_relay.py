@@ -8,8 +8,6 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from warmpath.process.invariant import BrokenInvariantError
-
 MOST_REPORTS = 10_000
 """Most reports that wait: here in total, and in Redis for each router, which takes no more then."""
 MOST_REPORT_BYTES = 4096
@@ -110,12 +108,3 @@ class ReportRelay:
         """Forget the ids of entries that were deleted from the stream."""
         for name in names:
             self._taken.pop(name, None)
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if the counts are wrong or too many ids are kept."""
-        if self.waiting != sum(map(len, self._outgoing.values())):
-            raise BrokenInvariantError("the reports that wait do not add up")
-        if any(not waiting for waiting in self._outgoing.values()):
-            raise BrokenInvariantError("a router without waiting reports has a queue")
-        if len(self._taken) > 2 * BATCH:
-            raise BrokenInvariantError(f"{len(self._taken)} ids of processed reports are kept")

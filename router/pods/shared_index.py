@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 from warmpath.indexer.keys.key import fingerprint
@@ -18,7 +17,7 @@ from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.records.registry import Registry
 from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.replica.run import Replica
-from warmpath.indexer.shared.sweep.sweeper import sweep_forever
+from warmpath.indexer.shared.sweep.sweeper import Sweeper
 from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.process.tasks import Work, cancel, kept, watched
 from warmpath.router.config import schema as config
@@ -65,10 +64,9 @@ async def reached(
     tasks = []
     if sweeps:
         owner = f"router on {socket.gethostname()} {secrets.token_hex(4)}"
-        names = KeyNames(table.prefix)
-        sweep = partial(sweep_forever, redis, names, owner=owner, clock=time.monotonic)
+        sweeper = Sweeper(redis, KeyNames(table.prefix), owner=owner, clock=time.monotonic)
         tasks = [
-            kept(Work("sweeping the shared index", sweep)),
+            kept(Work("sweeping the shared index", sweeper.run)),
             watched(log_server_warnings(redis), "looking at the Redis server"),
         ]
     try:

@@ -1,8 +1,6 @@
 """One suite for every backend of the index."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from itertools import count
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -13,39 +11,25 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from tests.examples import examples
-from tests.indexer.shared.redis_index import RedisIndex
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.index.contract import Index, Stretch
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.index.reference import ReferenceIndex
 from warmpath.indexer.keys.key import Chain, pack_words
-from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 
 BACKENDS: dict[str, Callable[[], Index]] = {
     "reference": ReferenceIndex,
     "memory": MemoryIndex,
     "arrays": ArrayIndex,
 }
-SERVERS = ("redis_server", "valkey_server", "redis_cluster")
-"""Fixtures: the oldest Redis, the newest Valkey, and a cluster of three masters."""
 
 
-def shared_index(url: str, prefix: str) -> RedisIndex:
-    return RedisIndex(lambda: connect(RedisSettings(url)), KeyNames(prefix))
-
-
-@pytest.fixture(params=[*BACKENDS, *SERVERS])
-def index(request: pytest.FixtureRequest, prefix: str) -> Iterator[Index]:
-    if request.param in BACKENDS:
-        yield BACKENDS[request.param]()
-        return
-    with shared_index(request.getfixturevalue(request.param).url, prefix) as index:
-        yield index
+@pytest.fixture(params=BACKENDS)
+def index(request: pytest.FixtureRequest) -> Index:
+    return BACKENDS[request.param]()
 
 
 def sweep_all(index: Index) -> set[int]:
@@ -167,7 +151,6 @@ def test_a_slot_dropped_during_a_sweep_is_swept_by_the_next(index: Index) -> Non
     index.check()
 
 
-HISTORIES = count()
 KEYS = st.lists(st.integers(0, 15), max_size=8)
 SLOTS = st.integers(0, 70)
 
@@ -175,13 +158,9 @@ SLOTS = st.integers(0, 70)
 class EveryBackendAgrees(RuleBasedStateMachine):
     """Drives all backends with one history; few keys, so that they collide all the time."""
 
-    def __init__(self, servers: tuple[str, ...] = (), prefix: str = "") -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.open = ExitStack()
         self.backends = [make() for make in BACKENDS.values()]
-        for number, url in enumerate(servers):
-            index = shared_index(url, f"{prefix}-{next(HISTORIES)}-{number}")
-            self.backends.append(self.open.enter_context(index))
         self.waiting: set[int] = set()
         """Dropped slots that some backend has not swept."""
         self.swept: list[set[int]] = [set() for _ in self.backends]
@@ -225,21 +204,8 @@ class EveryBackendAgrees(RuleBasedStateMachine):
             backend.check()
         assert len({backend.stats().entries for backend in self.backends}) == 1
 
-    def teardown(self) -> None:
-        self.open.close()
-
 
 EveryBackendAgrees.TestCase.settings = settings(
     max_examples=examples(100), stateful_step_count=30, deadline=None
 )
 TestEveryBackendAgrees = EveryBackendAgrees.TestCase
-
-
-@pytest.mark.deep
-@pytest.mark.random
-def test_every_server_agrees(request: pytest.FixtureRequest, prefix: str) -> None:
-    urls = tuple(request.getfixturevalue(server).url for server in SERVERS)
-    run_state_machine_as_test(
-        lambda: EveryBackendAgrees(urls, prefix),
-        settings=settings(max_examples=examples(12), stateful_step_count=30, deadline=None),
-    )

@@ -12,6 +12,7 @@ from functools import partial
 from tests.faults.history import Held
 from tests.faults.pod import KEYSPACE, MODEL, Clock, Pod
 from tests.indexer.engine_model import BLOCK
+from tests.indexer.shared.inside import check_remote, check_replica
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.index.slot import Place
 from warmpath.indexer.keys.key import Chain, pack_tokens
@@ -169,7 +170,6 @@ class Scoring(Reader):
         return self.ingest.match(sought), None
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if a part contradicts itself."""
         self.ingest.check()
 
 
@@ -200,9 +200,8 @@ class Copying(Scoring):
             await asyncio.sleep(0.05)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if a part contradicts itself."""
         super().check()
-        self.replica.check()
+        check_replica(self.replica)
 
     async def close(self) -> None:
         """Stop the router's tasks."""
@@ -244,9 +243,8 @@ class Looking(Scoring):
         return self.remote.match(sought)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if a part contradicts itself."""
         super().check()
-        self.remote.check()
+        check_remote(self.remote)
 
     async def close(self) -> None:
         """Stop the router's tasks."""

@@ -18,6 +18,7 @@ from typing import TypeVar
 from tests.faults.history import Held
 from tests.faults.pod import PROMPTS, Clock, Pod, Publisher
 from tests.faults.reader import Copying, Looking, Reader, WrongError
+from tests.indexer.shared.inside import check_writer
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import Record, read_record
@@ -167,7 +168,7 @@ class Rig:
             reader.check()
         for pod in self.pods.values():
             for publisher in pod.publishers:
-                publisher.writer.check()
+                check_writer(publisher.writer)
 
     def _parts(self) -> list[asyncio.Task[None]]:
         """Return the background tasks of the test."""

@@ -5,12 +5,11 @@ it: it is named as warmpath's keys are, and nobody can read it. The writers then
 miss whatever Redis loses, and write everything anew.
 """
 
-from warmpath.indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply, script
+from collections.abc import Iterator
 
-MOST_DIGITS = 12
-"""The most digits of a number that a writer can have reached: claims and writes are counted one by one,
-so even one each millisecond takes 30 years to the first number with more. `claim.lua`, `fence.lua` and
-`outlive.lua` know it too: a higher number there counts as none."""
+from warmpath.indexer.shared.layout.names import KeyNames, is_credible
+from warmpath.indexer.shared.layout.record import BadRecordError, fields_of, read_record
+from warmpath.indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply, script
 
 _HASH, _STRING, _STREAM = ("HLEN", "hash"), ("GET", "string"), ("XLEN", "stream")
 _ENDINGS = {
@@ -20,11 +19,6 @@ _ENDINGS = {
     ":load": _STRING,
     ":sweeper": _STRING,
 }
-
-
-def is_credible(digits: bytes) -> bool:
-    """Return whether these are the digits of a number that a writer can have reached."""
-    return digits.isdigit() and len(digits) <= MOST_DIGITS
 
 
 def ask_type(key: str) -> Command:
@@ -53,3 +47,30 @@ def wrong_type(key: str) -> str:
 def _type_of(key: str) -> tuple[str, str]:
     """Return the command that asks for the type of a key (`names.KeyNames`), and the type's name."""
     return next((kind for ending, kind in _ENDINGS.items() if key.endswith(ending)), _HASH)
+
+
+def ask_pod(names: KeyNames, pod: str) -> list[Command]:
+    """Return the commands that read what `pod_problems` looks at."""
+    record = names.record(pod)
+    keys = ("HGETALL", record), ("PTTL", record), ("GET", names.fence(pod))
+    return [Command(words) for words in keys]
+
+
+def pod_problems(
+    names: KeyNames, pod: str, fields: Reply, left: Reply, fence: Reply
+) -> Iterator[tuple[str, str]]:
+    """Yield a pod's keys that no writer can have written, and why, by the replies to `ask_pod`.
+
+    A reply of None is not judged. A writer's record always expires.
+    """
+    if fields is not None and left is not None:
+        problem = ""
+        try:
+            if read_record(fields_of(fields)) is not None and left == -1:
+                problem = "the record never expires"
+        except BadRecordError as error:
+            problem = str(error)
+        if problem:
+            yield names.record(pod), problem
+    if fence is not None and not is_credible(fence):
+        yield names.fence(pod), f"{fence[:40]!r} is not the number of a claim"

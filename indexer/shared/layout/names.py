@@ -15,6 +15,11 @@ BUCKETS = 64
 """How many hashes the index is spread over: few enough that each writer audits all of them each second,
 enough for the nodes of a cluster."""
 
+MOST_DIGITS = 12
+"""The most digits of a number that a writer can have reached: claims and writes are counted one by one,
+so even one each millisecond takes 30 years to the first number with more. `claim.lua`, `fence.lua` and
+`outlive.lua` know it too: a higher number there counts as none."""
+
 _PREFIX = re.compile(r"[^\s{}:]([^\s{}]{0,62}[^\s{}:])?")
 """Braces mark the part of a key that decides on its node. A colon follows the prefix in each key,
 so a prefix neither begins nor ends with one."""
@@ -25,6 +30,11 @@ def prefix_problem(prefix: str) -> str:
     if _PREFIX.fullmatch(prefix):
         return ""
     return "is not 1 to 64 characters without spaces and braces, and without a colon at either end"
+
+
+def is_credible(digits: bytes) -> bool:
+    """Return whether these are the digits of a number that a writer can have reached."""
+    return digits.isdigit() and len(digits) <= MOST_DIGITS
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from warmpath.indexer.keys.key import WORD_BYTES
-from warmpath.indexer.shared.layout.damage import is_credible
-from warmpath.indexer.shared.layout.names import BORN, WRITES, KeyNames, checkpoint
+from warmpath.indexer.shared.layout.names import BORN, WRITES, KeyNames, checkpoint, is_credible
 from warmpath.indexer.shared.redis.command import Command
 
 CHECKPOINT = checkpoint("")

@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from warmpath.indexer.engines.cache_groups import MOST_NUMBER
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.shared.layout.damage import MOST_DIGITS
+from warmpath.indexer.shared.layout.names import MOST_DIGITS
 from warmpath.indexer.trust import MOST_REASON
 from warmpath.indexer.watch.watched_source import check_state
 from warmpath.process.bytes import UNREADABLE, read_message

@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 COPY_BYTES = 64 << 20
 FRESH_SECONDS = 0.05
 SLACK_SECONDS = 0.25
-"""How many seconds older than `fresh` a part may be when the answer is made: the request may have waited
-for others with the same prompt (`router.pick.group_window`), or for its turn."""
+"""How many seconds older than `FRESH_SECONDS` a part may be when the answer is made: the request may
+have waited for others with the same prompt (`router.pick.group_window`), or for its turn."""
 POLL_SECONDS = 0.25
 """Seconds between two readings of the pods' records."""
 POLL_TIMEOUT = 1.0
@@ -54,7 +54,7 @@ class RemoteIndex:
 
     Only `add`, `life` and closing a rank may be called in any thread; all else belongs to the thread of
     the event loop that asks Redis. `deadline` bounds a read, seconds. A part that was read within
-    `fresh` seconds is not read again. In an answer from a copy older than `stale_after` seconds ranks
+    `FRESH_SECONDS` is not read again. In an answer from a copy older than `stale_after` seconds ranks
     are stale; in one from a younger copy that is not fresh they are degraded.
 
     Counted, for metrics: `look_ups` (prompts that needed Redis), `reads` and their `read_seconds` and
@@ -74,11 +74,9 @@ class RemoteIndex:
         deadline: float,
         stale_after: float,
         clock: Callable[[], float],
-        fresh: float = FRESH_SECONDS,
-        copy_bytes: int = COPY_BYTES,
     ) -> None:
         self.deadline = deadline
-        self.copy = SegmentCache(copy_bytes)
+        self.copy = SegmentCache(COPY_BYTES)
         self.look_ups = 0
         self.reads = 0
         self.read_seconds = 0.0
@@ -97,7 +95,6 @@ class RemoteIndex:
         self._registry = registry
         self._moments: dict[str, float] = {}
         """The last moment, by the clock, that each pod's record showed when it was last taken."""
-        self._fresh = fresh
         self._stale_after = stale_after
         self._clock = clock
         self._places = Places()
@@ -152,7 +149,7 @@ class RemoteIndex:
         """
         tasks: set[asyncio.Task[None]] = set()
         needed = False
-        since = max(self._clock() - self._fresh, self._anew_at)
+        since = max(self._clock() - FRESH_SECONDS, self._anew_at)
         for packed in prompts:
             keys = np.frombuffer(packed, "<u8")
             wanted: list[Keys] = []
@@ -250,7 +247,7 @@ class RemoteIndex:
         now = self._clock()
         doubts = []
         age = now - copied.read_at
-        is_old = age > self._fresh + SLACK_SECONDS or copied.read_at < self._anew_at
+        is_old = age > FRESH_SECONDS + SLACK_SECONDS or copied.read_at < self._anew_at
         flaws = [f"a copy {_seconds(age)} old"] if is_old else []
         if copied.missing:
             flaws.append(f"nothing is known of {copied.missing} blocks")
@@ -316,7 +313,7 @@ class RemoteIndex:
             {pod: self._registry.moment(pod) for pod in self._pods},
         )
         # A part that was read before shows no later moment than the record did then.
-        late = self._clock() + self._fresh + SLACK_SECONDS - PROMISED_SECONDS
+        late = self._clock() + FRESH_SECONDS + SLACK_SECONDS - PROMISED_SECONDS
         if any(before.get(pod, -math.inf) < min(late, at) for pod, at in self._moments.items()):
             self._anew_at = self._clock()
         moments = (at for pod, at in self._moments.items() if not self._registry.limit(pod))
@@ -335,12 +332,6 @@ class RemoteIndex:
     async def close(self) -> None:
         """End the reads that are under way."""
         await cancel(set(self._reading.values()))
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where a part contradicts itself."""
-        self.copy.check()
-        self._places.check()
-        self.reach.check()
 
 
 def _seconds(age: float) -> str:

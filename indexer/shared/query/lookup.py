@@ -6,7 +6,6 @@ are spilled; their wanted blocks take a second round trip.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +26,10 @@ Values = Mapping[bytes, bytes | None]
 class LookUp:
     """One look-up. Send `commands` and `feed` the replies; do the same with `more` until it is empty.
 
-    `keys` are a prompt's, from its first block on. With `loose`, each key is also looked up in a segment
-    of its own name: a writer that does not know the blocks before a block puts the block there.
+    `keys` are a prompt's, from its first block on.
     """
 
-    def __init__(
-        self, names: KeyNames, keys: Sequence[int] | NDArray[np.uint64], *, loose: bool = False
-    ) -> None:
+    def __init__(self, names: KeyNames, keys: Sequence[int] | NDArray[np.uint64]) -> None:
         self.keys = np.asarray(keys, "<u8")
         self.values: dict[bytes, bytes | None] = {}
         """The values of all fields that were read so far."""
@@ -46,18 +42,15 @@ class LookUp:
         """The fields of each bucket in the commands that wait for their replies, in their order."""
         self._names = names
         self._packed = self.keys.tobytes()
-        self._loose = loose
 
     def commands(self) -> list[Command]:
         """Return the first commands."""
-        step = WORD_BYTES if self._loose else SEGMENT * WORD_BYTES
-        fields = (self._packed[at : at + WORD_BYTES] for at in range(0, len(self._packed), step))
-        return self._commands(dict.fromkeys(fields))
+        return self._commands(segment for segment, _, _ in spans(self._packed))
 
     def more(self) -> list[Command]:
         """Return the commands that are needed besides, for blocks of spilled segments."""
         wanted: dict[bytes, None] = {}
-        for segment, start, stop in self._spans():
+        for segment, start, stop in spans(self._packed):
             if segment_value.is_spilled(self.values.get(segment)):
                 wanted |= dict.fromkeys(block_fields(self._packed, segment, start, stop))
         return self._commands(field for field in wanted if field not in self.values)
@@ -91,23 +84,17 @@ class LookUp:
 
     def stretches(self) -> list[Stretch]:
         """Return the stretches of each slot of the shared index, in order."""
-        found, failed = stretches(self.keys, self.values, loose=self._loose)
+        found, failed = stretches(self.keys, self.values)
         self.failed += failed
         return found
 
-    def _spans(self) -> Iterator[tuple[bytes, int, int]]:
-        return spans(self._packed, loose=self._loose)
 
-
-def spans(keys: bytes, *, loose: bool = False) -> Iterator[tuple[bytes, int, int]]:
+def spans(keys: bytes) -> Iterator[tuple[bytes, int, int]]:
     """Yield each segment of a prompt's packed keys, its first block and its end, past its last block."""
     blocks = len(keys) // WORD_BYTES
     for start in range(0, blocks, SEGMENT):
         stop = min(start + SEGMENT, blocks)
         yield keys[start * WORD_BYTES : start * WORD_BYTES + WORD_BYTES], start, stop
-        if loose:
-            for at in range(start + 1, stop):
-                yield keys[at * WORD_BYTES : at * WORD_BYTES + WORD_BYTES], at, at + 1
 
 
 def block_fields(keys: bytes, segment: bytes, start: int, stop: int) -> list[bytes]:
@@ -132,18 +119,15 @@ Part = tuple[int, int, bytes | None]
 """The first block, the end, and the packed value with the holders of the blocks between."""
 
 
-def stretches(
-    keys: NDArray[np.uint64], values: Values, *, loose: bool = False
-) -> tuple[list[Stretch], list[Exception]]:
+def stretches(keys: NDArray[np.uint64], values: Values) -> tuple[list[Stretch], list[Exception]]:
     """Return who holds which of `keys` according to `values`, and the errors of malformed values.
 
-    Where a field is malformed, or not in `values`, nobody counts as holding its blocks. `loose` is as in
-    `LookUp`.
+    Where a field is malformed, or not in `values`, nobody counts as holding its blocks.
     """
-    parts = _parts(keys.tobytes(), values, loose=loose)
+    parts = _parts(keys.tobytes(), values)
     compiled = _compiled()
-    if loose or compiled is None:
-        return _stretches(keys, parts, loose=loose)
+    if compiled is None:
+        return _stretches(keys, parts)
     found, bad = compiled(keys, parts)
     return [Stretch(*row) for row in found], [_problem(parts[number][2]) for number in bad]
 
@@ -158,9 +142,9 @@ def _compiled() -> "Callable[[NDArray[np.uint64], list[Part]], Found] | None":
     return stretches_of
 
 
-def _parts(keys: bytes, values: Values, *, loose: bool) -> list[Part]:
+def _parts(keys: bytes, values: Values) -> list[Part]:
     parts: list[Part] = []
-    for segment, start, stop in spans(keys, loose=loose):
+    for segment, start, stop in spans(keys):
         value = values.get(segment)
         if segment_value.is_spilled(value):
             fields = block_fields(keys, segment, start, stop)
@@ -179,22 +163,15 @@ def _problem(value: bytes | None) -> BadSegmentError:
 
 
 def _stretches(
-    keys: NDArray[np.uint64], parts: Iterable[Part], *, loose: bool
+    keys: NDArray[np.uint64], parts: Iterable[Part]
 ) -> tuple[list[Stretch], list[Exception]]:
-    """Do `stretches` without Numba, five times slower; also for loose keys, whose parts overlap."""
+    """Do `stretches` without Numba, five times slower."""
     known: Known = {}
     failed: list[Exception] = []
     runs: list[Run] = []
-    held = [NOBODY] * (len(keys) if loose else 0)
     for start, stop, value in parts:
-        part = _runs(value, keys[start:stop], start, known, failed)
-        if not loose:
-            runs += part
-            continue
-        for (begin, slots), (end, _) in pairwise([*part, (stop, NOBODY)]):
-            for at in range(begin, end):
-                held[at] |= slots
-    return _joined(runs or list(enumerate(held)), len(keys)), failed
+        runs += _runs(value, keys[start:stop], start, known, failed)
+    return _joined(runs, len(keys)), failed
 
 
 def _runs(

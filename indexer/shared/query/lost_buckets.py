@@ -7,8 +7,7 @@ old data, a bucket has the time that it had, but fewer writes than before (`name
 
 from collections.abc import Callable, Mapping, Sequence
 
-from warmpath.indexer.shared.layout.damage import is_credible
-from warmpath.indexer.shared.layout.names import BORN, WRITES, KeyNames
+from warmpath.indexer.shared.layout.names import BORN, WRITES, KeyNames, is_credible
 from warmpath.indexer.shared.redis.command import Command, Reply
 
 LIFE = BORN, WRITES

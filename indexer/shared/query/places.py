@@ -2,7 +2,6 @@
 
 from warmpath.indexer.index.slot import Place, RankName
 from warmpath.indexer.shared.layout.record import Claim, SpotOf
-from warmpath.process.invariant import BrokenInvariantError
 
 
 class Places:
@@ -76,12 +75,6 @@ class Places:
         for name in [name for name in self._lives if name[0] == pod]:
             del self._lives[name]
             self.life_changes += 1
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where slots and claims disagree."""
-        slots = [slot for of in self._slots_of.values() for slot in of]
-        if len(slots) != len(self._places) or set(slots) != self._places.keys():
-            raise BrokenInvariantError("the places are not those of the claims")
 
 
 def _living(claim: Claim) -> list[tuple[int, int]]:

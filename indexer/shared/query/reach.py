@@ -24,15 +24,8 @@ from enum import StrEnum
 
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.records.registry import AWAY
-from warmpath.indexer.shared.redis.command import (
-    Command,
-    CommandRefusedError,
-    Redis,
-    Reply,
-    UnreachableError,
-)
+from warmpath.indexer.shared.redis.command import Command, CommandFailedError, Redis, Reply
 from warmpath.indexer.trust import Level, Trust
-from warmpath.process.invariant import BrokenInvariantError
 
 log = logging.getLogger(__name__)
 
@@ -55,21 +48,12 @@ class BreakerState(StrEnum):
 class Breaker:
     """Decides whether callers may ask a bucket. `now` is a monotonic clock's time, in seconds."""
 
-    def __init__(
-        self,
-        *,
-        failures: int = FAILURES,
-        pause: float = PAUSE,
-        longest_pause: float = LONGEST_PAUSE,
-    ) -> None:
+    def __init__(self) -> None:
         self.state = BreakerState.CLOSED
         self.openings = 0
         """How often it has opened; a failed probe does not count."""
-        self._most = failures
         self._failures = 0
-        self._first_pause = pause
-        self._longest_pause = longest_pause
-        self._pause = pause
+        self._pause = PAUSE
         self._probe_at = 0.0
 
     @property
@@ -94,7 +78,7 @@ class Breaker:
             return
         if ok:
             self.state = BreakerState.CLOSED
-            self._failures = self._most - 1
+            self._failures = FAILURES - 1
         else:
             self._open(now)
 
@@ -102,14 +86,14 @@ class Breaker:
         """Count failures from 0 again after a success; ignore a success while it is not closed."""
         if self.is_closed:
             self._failures = 0
-            self._pause = self._first_pause
+            self._pause = PAUSE
 
     def failed(self, now: float) -> None:
         """Count a failure; ignore a failure while it is not closed."""
         if not self.is_closed:
             return
         self._failures += 1
-        if self._failures >= self._most:
+        if self._failures >= FAILURES:
             self._open(now)
 
     def _open(self, now: float) -> None:
@@ -118,14 +102,7 @@ class Breaker:
         self.state = BreakerState.OPEN
         self._failures = 0
         self._probe_at = now + self._pause
-        self._pause = min(self._longest_pause, 2 * self._pause)
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where the numbers do not fit the state."""
-        if not 0 <= self._failures < self._most or (self._failures and not self.is_closed):
-            raise BrokenInvariantError(f"{self._failures} failures in a row while {self.state}")
-        if not self._first_pause <= self._pause <= self._longest_pause:
-            raise BrokenInvariantError(f"the pause is {self._pause} s, out of bounds")
+        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
 
 
 LOOK_SECONDS = 0.25
@@ -225,7 +202,6 @@ class Reach:
         return sum(breaker.openings for breaker in self._breakers)
 
     def _update_trouble(self) -> None:
-        """Update `trouble`; log when the first bucket is left alone and when all are asked again."""
         count, before = self.open_buckets, self.trouble
         if not count:
             self.trouble = None
@@ -241,15 +217,10 @@ class Reach:
         if before is None or before.reason != reason:
             self.trouble = Trust(Level.DEGRADED, reason, since)
 
-    def check(self) -> None:
-        """Raise BrokenInvariantError where a breaker contradicts itself."""
-        for breaker in self._breakers:
-            breaker.check()
-
 
 def problem_of(reply: Reply, fields: int) -> str:
     """Return the problem of a reply to an HMGET; empty for a good reply."""
-    if isinstance(reply, UnreachableError | CommandRefusedError):
+    if isinstance(reply, CommandFailedError):
         return f"{AWAY}{reply}"
     if not isinstance(reply, list) or len(reply) != fields:
         return "the shared index sent a reply that does not fit the request"

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from warmpath.indexer.index.contract import Stretch
 from warmpath.indexer.keys.segment_value import is_spilled
 from warmpath.indexer.shared.query.lookup import block_fields, spans, stretches
-from warmpath.process.invariant import BrokenInvariantError
 
 ENTRY_BYTES = 500
 """The bytes of a part besides its value, estimated on the high side: three dict entries, name, time."""
@@ -124,15 +123,6 @@ class SegmentCache:
         if at is not None:
             self._values[field] = self._values.pop(field)
         return at
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where the bytes do not add up or are too many."""
-        if self._values.keys() != self._read_at.keys():
-            raise BrokenInvariantError("the copy's values and their times disagree")
-        if self.bytes != sum(map(_bytes_of, self._values.values())):
-            raise BrokenInvariantError("the copy's bytes do not add up")
-        if self.bytes > self.max_bytes:
-            raise BrokenInvariantError(f"the copy has {self.bytes} bytes, over {self.max_bytes}")
 
 
 def _reach(found: list[Stretch]) -> int:

@@ -7,6 +7,7 @@ from warmpath.indexer.shared.redis.command import (
     Argument,
     Call,
     Command,
+    CommandFailedError,
     CommandRefusedError,
     Reply,
     UnreachableError,
@@ -78,7 +79,7 @@ class RedisClient:
 
     def _explained(self, one: Command | Call, reply: Reply) -> Reply:
         """Return a reply; an error with the addition of what helps."""
-        if not isinstance(reply, CommandRefusedError | UnreachableError):
+        if not isinstance(reply, CommandFailedError):
             return reply
         if fault_of(reply) is Fault.RIGHT:
             hint = _lacking_right(one, reply)
@@ -151,7 +152,7 @@ class _Round:
             node = self._asking.pop(number, None)
             try:
                 group = (node, True) if node else (await self._node_of(number), False)
-            except (CommandRefusedError, UnreachableError) as error:
+            except CommandFailedError as error:
                 self.replies[number] = error
             else:
                 groups.setdefault(group, []).append(number)
@@ -165,7 +166,7 @@ class _Round:
         problem: Reply = _MISSING
         try:
             await node.ask([self._asked[number] for number in numbers], got, asking=asking)
-        except (CommandRefusedError, UnreachableError) as error:
+        except CommandFailedError as error:
             problem = error
         finally:
             for number, reply in zip(numbers, got, strict=False):
@@ -198,7 +199,7 @@ class _Round:
     async def _is_elsewhere(self, node: Node, number: int) -> bool:
         try:
             return await self._topology.doubt(node) and await self._node_of(number) is not node
-        except (CommandRefusedError, UnreachableError):
+        except CommandFailedError:
             return False
 
     async def _is_passing(self, node: Node, number: int, reply: CommandRefusedError) -> bool:
@@ -229,7 +230,7 @@ class _Round:
                     self._is_to_wait = True
                 case _:
                     return False
-        except (CommandRefusedError, UnreachableError) as error:
+        except CommandFailedError as error:
             self.replies[number] = error
             return False
         return True

@@ -40,11 +40,15 @@ class Call:
     arguments: tuple[Argument, ...] = ()
 
 
-class CommandRefusedError(Exception):
+class CommandFailedError(Exception):
+    """A command has no reply that says what was asked: one of the two errors below."""
+
+
+class CommandRefusedError(CommandFailedError):
     """Redis answered with an error, whose text is the message, cut to a line."""
 
 
-class UnreachableError(Exception):
+class UnreachableError(CommandFailedError):
     """No answer came: it is not known whether the command was carried out."""
 
 
@@ -54,7 +58,7 @@ Reply = Any
 
 def good(reply: Reply) -> Reply:
     """Return a reply, or raise it where it is an error."""
-    if isinstance(reply, CommandRefusedError | UnreachableError):
+    if isinstance(reply, CommandFailedError):
         raise reply
     return reply
 

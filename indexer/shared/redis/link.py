@@ -148,6 +148,5 @@ class Link:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """Let another caller read, if any waits."""
         if not self._reading:
             any(ticket.wake() for ticket in self._waiting)

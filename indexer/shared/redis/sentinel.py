@@ -7,13 +7,14 @@ from functools import partial
 from warmpath.indexer.shared.redis.address import HostPort
 from warmpath.indexer.shared.redis.command import (
     Command,
+    CommandFailedError,
     CommandRefusedError,
     Reply,
     UnreachableError,
 )
 from warmpath.indexer.shared.redis.link import Link, Wire
 from warmpath.indexer.shared.redis.node import Node, NotSentError
-from warmpath.indexer.shared.redis.topology import DialPlace, Disrupted
+from warmpath.indexer.shared.redis.topology import DialPlace, Disrupted, NoCluster
 
 ANSWER_SECONDS = 1.0
 """How long a sentinel may take to answer, and a server to say whether it is a master."""
@@ -23,7 +24,7 @@ LOOK_SECONDS = 1.0
 A master that was replaced while it lived goes on answering until it learns of that: 10 s or more."""
 
 
-class SentinelMaster:
+class SentinelMaster(NoCluster):
     """Implements `topology.Topology` for the master with one name."""
 
     def __init__(
@@ -61,16 +62,6 @@ class SentinelMaster:
         if self._looking is None and self._loop.time() >= self._look_at:
             self._looking = self._loop.create_task(self._look())
         return self._master
-
-    async def moved(self, place: str, slot: int, sender: Node) -> None:  # noqa: ARG002 - as below
-        """Refuse: the node belongs to a cluster, and the URL does not."""
-        self.asked(place, b"", sender)
-
-    def asked(self, place: str, key: bytes, sender: Node) -> Node:  # noqa: ARG002 - the Protocol's
-        """Refuse: the node belongs to a cluster, and the URL does not."""
-        raise CommandRefusedError(
-            f"{sender.name} belongs to a cluster, whose URL begins with redis-cluster://"
-        )
 
     async def doubt(self, node: Node) -> bool:
         """Close the connection, so that the sentinels are asked for the master again; return True."""
@@ -114,7 +105,7 @@ class SentinelMaster:
         try:
             if self._master.is_connected and await self._find() != self._place:
                 await self._master.hang_up()
-        except (CommandRefusedError, UnreachableError):
+        except CommandFailedError:
             pass  # No sentinel answers, and the connection is as good as before.
         finally:
             self._looking = None
@@ -132,7 +123,7 @@ class SentinelMaster:
             for next_ in asyncio.as_completed(asked):
                 try:
                     found.append(await next_)
-                except (CommandRefusedError, UnreachableError) as error:
+                except CommandFailedError as error:
                     problems.append(str(error))
                 if len(found) > len(asked) // 2:
                     break

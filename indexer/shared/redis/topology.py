@@ -8,9 +8,9 @@ from typing import Protocol
 from warmpath.indexer.shared.redis.address import HostPort
 from warmpath.indexer.shared.redis.command import (
     Command,
+    CommandFailedError,
     CommandRefusedError,
     Reply,
-    UnreachableError,
 )
 from warmpath.indexer.shared.redis.link import Wire
 from warmpath.indexer.shared.redis.node import Node, NotSentError, again
@@ -57,7 +57,21 @@ class Topology(Protocol):
         """Close every connection."""
 
 
-class OneNode:
+class NoCluster:
+    """Refuses a cluster's redirections: the node belongs to a cluster, and the URL does not."""
+
+    async def moved(self, place: str, slot: int, sender: Node) -> None:  # noqa: ARG002 - as below
+        """Raise CommandRefusedError."""
+        self.asked(place, b"", sender)
+
+    def asked(self, place: str, key: bytes, sender: Node) -> Node:  # noqa: ARG002 - the Protocol's
+        """Raise CommandRefusedError."""
+        raise CommandRefusedError(
+            f"{sender.name} belongs to a cluster, whose URL begins with redis-cluster://"
+        )
+
+
+class OneNode(NoCluster):
     """The topology of a single server, which holds every key."""
 
     def __init__(self, node: Node) -> None:
@@ -71,16 +85,6 @@ class OneNode:
     async def node_of(self, key: bytes) -> Node:  # noqa: ARG002 - all keys lie on it
         """Return the node."""
         return self._node
-
-    async def moved(self, place: str, slot: int, sender: Node) -> None:  # noqa: ARG002 - as below
-        """Refuse: the node belongs to a cluster, and the URL does not."""
-        self.asked(place, b"", sender)
-
-    def asked(self, place: str, key: bytes, sender: Node) -> Node:  # noqa: ARG002 - the Protocol's
-        """Refuse: the node belongs to a cluster, and the URL does not."""
-        raise CommandRefusedError(
-            f"{sender.name} belongs to a cluster, whose URL begins with redis-cluster://"
-        )
 
     async def doubt(self, node: Node) -> bool:  # noqa: ARG002 - the Protocol's
         """Return False: there is no other node."""
@@ -189,7 +193,7 @@ class Cluster:
             for place in places:
                 try:
                     slots = await self._ask_slots(place)
-                except (CommandRefusedError, UnreachableError) as error:
+                except CommandFailedError as error:
                     problem = error
                 else:
                     await self._take(slots)

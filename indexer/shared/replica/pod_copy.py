@@ -28,7 +28,6 @@ from warmpath.indexer.shared.redis.command import Command, Reply
 from warmpath.indexer.trust import PROMISED_SECONDS
 from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.process.bytes import read_message
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -362,13 +361,3 @@ class PodCopy:
     def drop(self) -> None:
         """Take no more keys: the pod is not copied any more."""
         self.state = CopyState.NOTHING
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where it contradicts itself."""
-        if self.state in {CopyState.READING, CopyState.READ, CopyState.FOLLOWING}:
-            if self._begun is None or self._record is None:
-                raise BrokenInvariantError("the copy was begun, but has no record")
-            if self.position < self._begun.applied:
-                raise BrokenInvariantError(
-                    "the copy's position is before the one at which it began"
-                )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from warmpath.indexer.keys.segment_value import BadSegmentError
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.records.registry import AWAY, UNREAD, Registry
-from warmpath.indexer.shared.redis.command import CommandRefusedError, Redis, UnreachableError
+from warmpath.indexer.shared.redis.command import CommandFailedError, Redis
 from warmpath.indexer.shared.replica.pod_copy import CopyState, Holder, PodCopy, Resync
 from warmpath.indexer.shared.replica.scan import Keys, Scan
 from warmpath.indexer.trust import Level
@@ -137,7 +137,7 @@ class Replica:
                 continue
             log_entries = entries.get(copy.pod)
             problem = self._registry.problem(copy.pod)
-            if isinstance(log_entries, UnreachableError | CommandRefusedError):
+            if isinstance(log_entries, CommandFailedError):
                 problem = problem or f"{AWAY}{log_entries}"
                 is_answered = False
             if problem:
@@ -249,8 +249,3 @@ class Replica:
     def lags(self) -> dict[str, int]:
         """Return by how many sequences each pod's copy is behind its record."""
         return {copy.pod: copy.lag for copy in list(self._copies.values())}
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where a copy contradicts itself."""
-        for copy in self._copies.values():
-            copy.check()

@@ -17,12 +17,7 @@ from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.keys.segment_value import decode, spilled_blocks
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.pages import Page, read_page
-from warmpath.indexer.shared.redis.command import (
-    Command,
-    CommandRefusedError,
-    Reply,
-    UnreachableError,
-)
+from warmpath.indexer.shared.redis.command import Command, CommandFailedError, Reply
 
 FIELDS = 128
 """About how many fields a page has: mostly 100 KiB, at most 500 KiB."""
@@ -36,8 +31,6 @@ Keys = dict[int, list[NDArray[np.uint64]]]
 
 
 class _Bucket:
-    """The progress in one bucket."""
-
     def __init__(self, number: int) -> None:
         self.number = number
         self.begin()
@@ -91,7 +84,7 @@ class Scan:
         self.problem = ""
         found = []
         for bucket, reply in zip(list(self._open), replies, strict=True):
-            if isinstance(reply, UnreachableError | CommandRefusedError):
+            if isinstance(reply, CommandFailedError):
                 self.problem = str(reply)
                 bucket.begin()
             elif bucket.disruptions != disruptions:

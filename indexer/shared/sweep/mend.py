@@ -8,10 +8,9 @@ import logging
 from collections.abc import Sequence
 
 from warmpath.indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
-from warmpath.indexer.shared.layout.damage import heal_call, is_credible, wrong_type
+from warmpath.indexer.shared.layout.damage import ask_pod, heal_call, pod_problems, wrong_type
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.pages import Page, read_checkpoint
-from warmpath.indexer.shared.layout.record import BadRecordError, fields_of, read_record
 from warmpath.indexer.shared.redis.command import Call, Command, good, script
 from warmpath.indexer.shared.sweep.swept import Asked, Steps, Swept, batches
 from warmpath.indexer.shared.writer.calls import FENCE_MS
@@ -35,19 +34,21 @@ def mend_shared(names: KeyNames, swept: Swept) -> Steps[None]:
 def mend_pods(names: KeyNames, pods: Sequence[str], swept: Swept) -> Steps[None]:
     """Remove the damaged records, logs and fences of pods."""
     for some in batches(pods):
-        yield from _heal([_keys_of(names, pod) for pod in some], swept)
+        yield from _heal(
+            [(names.record(pod), names.log(pod), names.fence(pod)) for pod in some], swept
+        )
         replies = [
-            good(reply) for reply in (yield [one for pod in some for one in _ask(names, pod)])
+            good(reply) for reply in (yield [one for pod in some for one in ask_pod(names, pod)])
         ]
         doomed: Asked = []
         for number, pod in enumerate(some):
-            fields, left, fence = replies[3 * number : 3 * number + 3]
-            if problem := record_problem(fields, left):
-                doomed.append(Command(("UNLINK", names.record(pod))))
-                _note(swept, f"{names.record(pod)}: {problem}")
-            if problem := fence_problem(fence):
-                doomed.append(Call(script("outlive"), (names.fence(pod),), (0, FENCE_MS)))
-                _note(swept, f"{names.fence(pod)}: {problem}")
+            for key, problem in pod_problems(names, pod, *replies[3 * number : 3 * number + 3]):
+                doomed.append(
+                    Command(("UNLINK", key))
+                    if key == names.record(pod)
+                    else Call(script("outlive"), (key,), (0, FENCE_MS))
+                )
+                _note(swept, f"{key}: {problem}")
         if doomed:
             for reply in (yield doomed):
                 good(reply)
@@ -88,37 +89,8 @@ def mend_bucket(names: KeyNames, bucket: int, page: Page, swept: Swept) -> Steps
             good(reply)
 
 
-def record_problem(fields: Sequence[bytes], left: int) -> str:
-    """Return why no writer can have written a record; empty if one can have.
-
-    `fields` are HGETALL's, `left` PTTL's: a writer's record always expires.
-    """
-    try:
-        is_there = read_record(fields_of(fields)) is not None
-    except BadRecordError as error:
-        return str(error)
-    return "the record never expires" if is_there and left == -1 else ""
-
-
 def _text(name: bytes) -> str:
     return name.decode(errors="replace")
-
-
-def fence_problem(fence: bytes | None) -> str:
-    """Return why no writer can have written a fence; empty if one can have, or there is none."""
-    if fence is None or is_credible(fence):
-        return ""
-    return f"{fence[:40]!r} is not the number of a claim"
-
-
-def _ask(names: KeyNames, pod: str) -> list[Command]:
-    record = names.record(pod)
-    keys = ("HGETALL", record), ("PTTL", record), ("GET", names.fence(pod))
-    return [Command(words) for words in keys]
-
-
-def _keys_of(names: KeyNames, pod: str) -> tuple[str, ...]:
-    return names.record(pod), names.log(pod), names.fence(pod)
 
 
 def _heal(parts: Sequence[tuple[str, ...]], swept: Swept) -> Steps[None]:

@@ -59,8 +59,6 @@ REMEMBERED_MS = 3_600_000
 
 @dataclass(slots=True)
 class _Noted:
-    """What was noted in a bucket."""
-
     fields: dict[bytes, bytes] = field(default_factory=dict)
     """The values with dead slots."""
     gone: dict[str, int] = field(default_factory=dict)
@@ -83,7 +81,7 @@ class _Records:
         """The claim's number that `outlive.lua` kept of each pod without a record."""
 
 
-def sweep(names: KeyNames, swept: Swept, *, remembered_ms: int = REMEMBERED_MS) -> Steps[None]:
+def sweep(names: KeyNames, swept: Swept) -> Steps[None]:
     """Make one pass: yield commands, and take the replies that are sent back.
 
     An empty list, at most once a pass, asks for a pause of `DEAD_SECONDS`.
@@ -94,13 +92,13 @@ def sweep(names: KeyNames, swept: Swept, *, remembered_ms: int = REMEMBERED_MS) 
     yield from mend_pods(names, (yield from _listed(names)), swept)
     records = _Records((yield from _living(names, ())))
     listed = records.first.owners
-    forgotten = yield from _roll(names, listed, remembered_ms)
+    forgotten = yield from _roll(names, listed)
     for start in range(0, names.buckets, BUCKETS_AT_ONCE):
         buckets = range(start, min(start + BUCKETS_AT_ONCE, names.buckets))
         yield from _sweep_buckets(names, buckets, records, swept)
     # Redis may have lost the hash of pods but not the pods: put those back that the buckets named.
     found = {pod: records.last.owners.get(pod) for pod in records.met - listed.keys()}
-    yield from _roll(names, found, remembered_ms)
+    yield from _roll(names, found)
     living = yield from _living(names, forgotten)
     gone = [pair for pair in forgotten.items() if living.token(pair[0]) is None]
     for some in batches(gone):
@@ -110,7 +108,6 @@ def sweep(names: KeyNames, swept: Swept, *, remembered_ms: int = REMEMBERED_MS) 
 
 
 def _listed(names: KeyNames) -> Steps[list[str]]:
-    """Return the pods in the hash of pods."""
     (reply,) = yield [Command(("HKEYS", names.pods))]
     return [name.decode(errors="replace") for name in good(reply)]
 
@@ -126,9 +123,7 @@ def _living(names: KeyNames, others: Iterable[str]) -> Steps[Living]:
     return living
 
 
-def _roll(
-    names: KeyNames, owners: Mapping[str, Owner | None], remembered_ms: int
-) -> Steps[dict[str, bytes]]:
+def _roll(names: KeyNames, owners: Mapping[str, Owner | None]) -> Steps[dict[str, bytes]]:
     """Note which pods have a record; return the pods to be forgotten, with their values in the hash."""
     there = [pod for pod, owner in owners.items() if owner is not None]
     others = [pod for pod, owner in owners.items() if owner is None]
@@ -136,7 +131,7 @@ def _roll(
     calls = [(some, len(some)) for some in batches(there)]
     calls += [(some, 0) for some in batches(others)]
     for some, count in calls:
-        (reply,) = yield [Call(script("roll"), (names.pods,), (remembered_ms, count, *some))]
+        (reply,) = yield [Call(script("roll"), (names.pods,), (REMEMBERED_MS, count, *some))]
         old = good(reply)
         forgotten |= {pod.decode(): value for pod, value in zip(old[::2], old[1::2], strict=True)}
     return forgotten

@@ -17,9 +17,9 @@ from warmpath.indexer.shared.layout.schema import SchemaError, ensure_call, fits
 from warmpath.indexer.shared.redis.command import (
     Call,
     Command,
+    CommandFailedError,
     CommandRefusedError,
     Redis,
-    UnreachableError,
     good,
     script,
 )
@@ -60,8 +60,7 @@ class DisruptedError(Exception):
 
 
 SWEEP_ERRORS = (
-    CommandRefusedError,
-    UnreachableError,
+    CommandFailedError,
     SchemaError,
     LeaseLostError,
     DisruptedError,
@@ -116,7 +115,6 @@ class Sweeper:
             await self._sleep(self._pause * (0.25 + 0.25 * self._chance()))
 
     def _log_problem(self, problem: str) -> None:
-        """Log why a pass ended early, once for each reason in a row."""
         if problem != self._problem:
             self._problem = problem
             log.warning("the shared index was not swept to the end: %s", problem)
@@ -210,10 +208,3 @@ class Sweeper:
 
 def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
-
-
-async def sweep_forever(
-    redis: Redis, names: KeyNames, *, owner: str, clock: Callable[[], float], pause: float = PAUSE
-) -> None:
-    """Sweep whenever a pass is due and no other process sweeps (`Sweeper`), until cancelled."""
-    await Sweeper(redis, names, owner=owner, clock=clock, pause=pause).run()

@@ -261,7 +261,6 @@ def _claim_of(claimed: Claimed) -> list[Argument]:
 
 
 def _said(claimed: Claimed, ranks: Sequence[int]) -> list[Argument]:
-    """Return the record's fields and values for the states and blocks of ranks."""
     words: list[Argument] = []
     for rank in ranks:
         words += [f"state:{rank}", claimed.states()[rank].SerializeToString()]

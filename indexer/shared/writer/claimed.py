@@ -6,7 +6,6 @@ from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.resolve.change import Spot
 from warmpath.indexer.shared.layout.record import Claim, SpotOf
 from warmpath.indexer.watch.watched_source import layout_of
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 
@@ -85,11 +84,3 @@ class Claimed:
             for (one, (tier, group)), number in self._numbers.items()
             if one == rank and group == shown
         }
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where places, numbers and counts disagree."""
-        living = {n: spot for n, spot in enumerate(self._places) if spot is not None}
-        if {n: SpotOf(rank, *spot) for (rank, spot), n in self._numbers.items()} != living:
-            raise BrokenInvariantError("the numbers of places and the places disagree")
-        if self._held.keys() != living.keys() or min(self._held.values(), default=0) < 0:
-            raise BrokenInvariantError("the counts of keys are not those of the living places")

@@ -37,7 +37,6 @@ from warmpath.indexer.shared.writer.steps import (
 from warmpath.indexer.shared.writer.tenure import Tenure
 from warmpath.indexer.watch.pod_cache import PodCache
 from warmpath.process.bytes import UNREADABLE
-from warmpath.process.invariant import BrokenInvariantError
 
 log = logging.getLogger(__name__)
 
@@ -314,13 +313,3 @@ class Writer:
         if not self.token:
             return []
         return [self._calls.keep(self.token, "its publisher has ended")]
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where the state and the claim contradict each other."""
-        if self.tenure is not None:
-            self.tenure.check()
-        if self.state is WriterState.CURRENT:
-            if not self.token:
-                raise BrokenInvariantError("the writer is current without a claim")
-            if self.tenure is None or not self.tenure.has_every_bucket:
-                raise BrokenInvariantError("the writer is current without every bucket")

@@ -28,7 +28,6 @@ from warmpath.indexer.shared.writer.claimed import Claimed
 from warmpath.indexer.shared.writer.lease import CONFIRM_SECONDS, Lease, Retry
 from warmpath.indexer.shared.writer.steps import AnewError, Cause, Steps, WriterCounts
 from warmpath.indexer.watch.pod_cache import PodCache
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -60,11 +59,6 @@ class KeptLog:
         ):
             self.bytes -= self._entries.popleft()[1]
         return self._entries[0][0]
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where the bytes do not add up."""
-        if self.bytes != sum(size for _, size in self._entries):
-            raise BrokenInvariantError("the bytes of the log do not add up")
 
 
 TOUCHES_OF_A_LIFE = 4
@@ -268,7 +262,6 @@ class Tenure:
         return replies
 
     def _confirmation(self, applied: int) -> Confirmation:
-        """Return a confirmation of the record with the changes up to `applied`."""
         now = self._clock()
         while self._moments and self._moments[0][0] <= applied:
             self._shown = max(self._shown, self._moments.popleft()[1])
@@ -289,7 +282,6 @@ class Tenure:
         self._lease.confirmed(confirming.begun, confirming.shown)
 
     def _note_moment(self) -> None:
-        """Note which moment of the engine the journal shows now."""
         self._moments.append((self._cache.journal.sequence, self._cache.moment(self._clock())))
 
     def _apply(self, changes: Iterable[tuple[Where, KeysOf]]) -> Steps[None]:
@@ -320,16 +312,6 @@ class Tenure:
             raise AnewError(Cause.FENCED, found.token)
         if found.status is Status.GAP or found.count != self.writes[bucket]:
             raise AnewError(Cause.LOST)
-
-    @property
-    def has_every_bucket(self) -> bool:
-        """Whether every bucket was taken."""
-        return set(self.writes) == set(range(self._names.buckets))
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where its view of the claim contradicts itself."""
-        self.claimed.check()
-        self._log.check()
 
 
 def _bounded(deltas: Sequence[pb.Delta]) -> list[pb.Delta]:

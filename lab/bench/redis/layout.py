@@ -5,14 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 import redis
 
-from warmpath.indexer.shared.redis.command import (
-    Call,
-    Command,
-    CommandRefusedError,
-    Redis,
-    Reply,
-    UnreachableError,
-)
+from warmpath.indexer.shared.redis.command import Call, Command, CommandFailedError, Redis, Reply
 
 Asked = Sequence[Command | Call]
 Changes = Mapping[int, Sequence[int]]
@@ -88,7 +81,7 @@ async def run_on(edge: Redis, talk: Talk[Result]) -> Result:
         while True:
             replies = await edge.run(asked, timeout=TIMEOUT) if asked else []
             for reply in replies:
-                if isinstance(reply, CommandRefusedError | UnreachableError):
+                if isinstance(reply, CommandFailedError):
                     raise reply
             asked = talk.send(replies)
     except StopIteration as end:

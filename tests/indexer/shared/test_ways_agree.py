@@ -16,6 +16,7 @@ import pytest
 from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer
+from tests.indexer.shared.inside import check_remote
 from tests.indexer.shared.publisher_model import PublisherModel
 from tests.indexer.sides import CLEARED, Event, Side, removed, stored
 from tests.servers.redis_server import RedisServer
@@ -134,7 +135,7 @@ class Ways:
         for one in (self.direct.ingest, self.watch, self.copied, self.asked):
             one.tick(1 << 16)
             one.check()
-        self.remote.check()
+        check_remote(self.remote)
 
     async def step(self) -> None:
         await self.replica.step()

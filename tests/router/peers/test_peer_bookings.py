@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.examples import examples
 from tests.router.peers.fake_store import FakeStore
+from tests.router.peers.inside import check_peers
 from tests.router.pick.picker_parts import KeyedPrompt, Parts, first
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.index.reference import ReferenceIndex
@@ -83,7 +84,7 @@ class Router:
 
     def check(self) -> None:
         self.bookings.check()
-        self.peers.check()
+        check_peers(self.peers)
         self.loads.check()
 
 

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer
+from tests.indexer.shared.inside import check_replica
 from tests.indexer.shared.publisher_model import PublisherModel
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.compiled.array_index import ArrayIndex
@@ -128,7 +129,7 @@ class Choosing(RuleBasedStateMachine):
     def look(self) -> None:
         """Hold what is exact against what the view that answers was told."""
         self.ingest.check()
-        self.replica.check()
+        check_replica(self.replica)
         copy = self.replica._copies["p"]
         self.own.cache.collect()
         for rank in self.ranks:

@@ -11,6 +11,7 @@ from tests.router.shared_stand import IDS, OTHER, generate, page, publisher, rou
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.sweep.sweeper import Sweeper
 from warmpath.lab.local.cluster import MODEL
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.publisher.assemble import publishing
@@ -240,11 +241,11 @@ async def test_a_router_sweeps_once_however_it_uses_the_index(
 ) -> None:
     owners: list[str] = []
 
-    async def sweep_forever(*_: object, owner: str, **__: object) -> None:
-        owners.append(owner)
+    async def run(sweeper: Sweeper) -> None:
+        owners.append(sweeper._owner)
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("warmpath.router.pods.shared_index.sweep_forever", sweep_forever)
+    monkeypatch.setattr(Sweeper, "run", run)
     async with router(tmp_path, redis_server.url, prefix, "", options):
         pass
     assert len(owners) == 1

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.indexer.shared.inside import check_breaker
 from warmpath.indexer.shared.query.reach import (
     FAILURES,
     LONGEST_PAUSE,
@@ -139,7 +140,7 @@ class BreakerMachine(RuleBasedStateMachine):
 
     @invariant()
     def holds(self) -> None:
-        self.breaker.check()
+        check_breaker(self.breaker)
 
 
 TestBreaker = BreakerMachine.TestCase

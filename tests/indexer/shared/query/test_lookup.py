@@ -114,26 +114,6 @@ def test_a_prompt_is_found_wherever_it_lies(case: tuple[list[int], Content, list
     assert look_up.failed == []
 
 
-@given(
-    st.lists(st.integers(0, 12), max_size=10),
-    st.dictionaries(
-        st.integers(0, 12),
-        st.dictionaries(st.integers(0, 12), st.sets(st.integers(0, 9), min_size=1)),
-    ),
-    st.lists(st.integers(0, 12)),
-)
-def test_loose_keys_are_found_in_segments_of_their_own(
-    keys: list[int], content: Content, spilled: list[int]
-) -> None:
-    look_up = LookUp(NAMES, keys, loose=True)
-    answered(look_up, stored(content, spilled))
-    held = [
-        content.get(keys[0], {}).get(key, set()) | content.get(key, {}).get(key, set())
-        for key in keys
-    ]
-    assert sorted(look_up.stretches()) == expected(held)
-
-
 @pytest.mark.parametrize("error", [CommandRefusedError("no"), UnreachableError("gone")])
 def test_a_bucket_that_does_not_answer_leaves_the_others(error: Exception) -> None:
     keys = list(range(100, 100 + 3 * SEGMENT))

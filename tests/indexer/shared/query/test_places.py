@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.indexer.shared.inside import check_places
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.slot import Place
 from warmpath.indexer.shared.layout.record import Claim, SpotOf
@@ -110,7 +111,7 @@ class PlacesMachine(RuleBasedStateMachine):
 
     @invariant()
     def holds(self) -> None:
-        self.places.check()
+        check_places(self.places)
         for pod, claim in self.said.items():
             for number, spot in enumerate(claim.places):
                 place = self.places.place(claim.slot(number))

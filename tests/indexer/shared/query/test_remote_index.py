@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from tests.indexer.shared.inside import check_remote
 from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod, prompt_of
 from tests.router.pick.picker_parts import KeyedPrompt
 from tests.servers.redis_cluster import RedisCluster
@@ -135,7 +136,7 @@ async def stand(
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await remote.close()
-            remote.check()
+            check_remote(remote)
 
 
 async def confirmed(made: Stand) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.examples import examples
+from tests.indexer.shared.inside import check_remote
 from tests.indexer.shared.written_pod import GPU, KEYSPACE, WrittenPod, prompt_of
 from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.keys.segment import SEGMENT
@@ -330,7 +331,7 @@ class RemoteMachine(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         if hasattr(self, "remote"):
-            self.remote.check()
+            check_remote(self.remote)
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.indexer.shared.inside import check_cache
 from warmpath.indexer.index.contract import Stretch
 from warmpath.indexer.index.reference import ReferenceIndex
 from warmpath.indexer.keys.key import pack_words
@@ -185,7 +186,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def holds(self) -> None:
-        self.cache.check()
+        check_cache(self.cache)
 
 
 TestCache = CacheMachine.TestCase

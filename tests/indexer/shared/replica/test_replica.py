@@ -8,6 +8,7 @@ import pytest
 
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer
+from tests.indexer.shared.inside import check_replica
 from tests.indexer.shared.publisher_model import PublisherModel
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.compiled.array_index import ArrayIndex
@@ -87,7 +88,7 @@ class Stand:
                 self.publisher.confirm()
             await self.replica.step()
             self.ingest.tick(1000)
-            self.replica.check()
+            check_replica(self.replica)
             self.ingest.check()
 
     async def believe(self) -> None:

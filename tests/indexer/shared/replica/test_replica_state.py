@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer
+from tests.indexer.shared.inside import check_replica
 from tests.indexer.shared.publisher_model import PublisherModel
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.compiled.array_index import ArrayIndex
@@ -204,7 +205,7 @@ class Copying(RuleBasedStateMachine):
     def look(self) -> None:
         """Hold what is exact against what the publisher held at the copy's position."""
         self.ingest.check()
-        self.replica.check()
+        check_replica(self.replica)
         for pod in PODS:
             copy = self.replica._copies[pod]
             for rank in self.ranks[pod]:

@@ -24,7 +24,7 @@ from warmpath.indexer.shared.redis.command import (
     UnreachableError,
 )
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
-from warmpath.indexer.shared.sweep.sweeper import AT_REST, LeaseLostError, Sweeper, sweep_forever
+from warmpath.indexer.shared.sweep.sweeper import AT_REST, LeaseLostError, Sweeper
 
 BUCKETS = 4
 
@@ -284,7 +284,7 @@ async def test_it_sweeps_from_the_start_on(
     redis: Watched, redis_server: RedisServer, names: KeyNames
 ) -> None:
     dead_claim(redis_server, names)
-    task = asyncio.create_task(sweep_forever(redis, names, owner="a", clock=time.monotonic))
+    task = asyncio.create_task(sweeper(redis, names, "a").run())
     while left(redis_server, names):
         await asyncio.sleep(0.01)
     task.cancel()

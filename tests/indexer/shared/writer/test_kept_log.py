@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.indexer.shared.inside import check_log
 from warmpath.indexer.shared.writer.tenure import KeptLog
 
 
@@ -20,4 +21,4 @@ def test_no_more_entries_and_bytes_are_kept_than_may_be_unless_the_last_alone_is
         # Nothing is let go that could have been kept.
         if first > 1:
             assert len(kept) == 4 or sum(sizes[first - 2 : last]) > 60
-        log.check()
+        check_log(log)

@@ -10,8 +10,8 @@ import pytest
 
 from tests.indexer.awake import Awake
 from tests.indexer.engine_model import EngineModel
+from tests.indexer.shared.inside import check_writer
 from tests.indexer.shared.writer_model import read_bucket
-from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
@@ -110,7 +110,7 @@ async def writing(
     task = watched(write(redis, writer, news, timeout=timeout, pause=0.001), "writing")
     try:
         yield Writing(writer, task)
-        writer.check()
+        check_writer(writer)
     finally:
         await cancel([task])
         pod.news.remove(news)
@@ -254,36 +254,6 @@ async def test_a_writer_needs_nobodys_help_where_keys_are_planted(
         assert one.writer.token < 10**12
 
 
-@pytest.mark.deep
-async def test_in_a_cluster_it_goes_on_when_a_master_is_lost_and_a_replica_takes_over(
-    redis_cluster: RedisCluster, prefix: str
-) -> None:
-    names, pod = KeyNames(prefix), Pod()
-    pod.store(range(300))
-
-    def ask(verb: str, key: str) -> dict[bytes, bytes]:
-        found = redis_cluster.master_of(key).ask(verb, key)
-        assert isinstance(found, dict)
-        return found
-
-    async with writing(pod, redis_cluster.url, names) as one:
-        await told(pod, ask, names)
-        masters = {redis_cluster.master_of(names.bucket(n)).port for n in range(names.buckets)}
-        assert len(masters) == 3
-        master = redis_cluster.master_of(names.record("p"))
-        await asyncio.to_thread(redis_cluster.kill_master, master)
-        pod.store(range(1000, 1100))
-        await until(
-            lambda: (
-                one.writer.state is WriterState.CURRENT
-                and one.writer.applied == pod.cache.journal.sequence
-                and not one.writer.trouble
-            ),
-            "it has written everything",
-        )
-        await told(pod, ask, names)
-
-
 @pytest.mark.parametrize("appendonly", ["yes", "no"])
 async def test_a_server_that_is_killed_and_comes_back_has_everything_again(
     appendonly: str, prefix: str
@@ -312,22 +282,6 @@ async def test_it_starts_without_redis_and_writes_when_it_is_there(prefix: str) 
             assert one.writer.state is WriterState.CLAIMING
             server.restart()
             await told(pod, server.ask, names)
-
-
-@pytest.mark.deep
-async def test_buckets_that_are_lost_are_noticed_and_everything_is_written_anew(
-    redis_server: RedisServer, prefix: str
-) -> None:
-    names, pod = KeyNames(prefix), Pod()
-    pod.store(range(300))
-    async with writing(pod, redis_server.url, names, lease=LONGER, timeout=LONG) as one:
-        await told(pod, redis_server.ask, names)
-        redis_server.ask("DEL", *(names.bucket(number) for number in range(32)))
-        await until(lambda: one.writer.counts.rebuilds[Cause.LOST], "the loss is noticed")
-        await told(pod, redis_server.ask, names)
-        redis_server.ask("DEL", names.record("p"))
-        await until(lambda: one.writer.counts.rebuilds[Cause.RECORD], "the loss is noticed")
-        await told(pod, redis_server.ask, names)
 
 
 @pytest.mark.parametrize("value", [b"", b"x:1", b"1:", b"1:-1", b"\xff" * 20, b"9" * 5000 + b":1"])

@@ -28,6 +28,7 @@ from hypothesis.stateful import (
 from tests.examples import examples
 from tests.indexer.awake import Awake
 from tests.indexer.engine_model import EngineModel
+from tests.indexer.shared.inside import check_writer
 from tests.indexer.shared.server_time import source_at
 from tests.indexer.shared.writer_model import Blocks, Bucket, RedisModel, read_bucket
 from tests.servers.redis_server import RedisServer
@@ -398,7 +399,7 @@ class Writing(RuleBasedStateMachine):
     def what_is_called_sound_is_what_the_engines_held(self) -> None:
         self.pod.cache.check()
         for driven in self.writers:
-            driven.writer.check()
+            check_writer(driven.writer)
         said = self.said
         if "sound" not in said or "claim" not in said:
             return
