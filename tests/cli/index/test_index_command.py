@@ -248,9 +248,7 @@ def test_a_dump_ends_quietly_where_nobody_reads_on(redis_server: RedisServer, pr
     with Edge(redis_server.url) as edge:
         edge.ensure(names)
         writer = ModelWriter(edge, names, "p", 1)
-        writer.claim()
-        while writer.fenced < names.buckets:
-            writer.fence()
+        writer.begin()
         writer.tell()
     code = "import sys; from warmpath.cli.index.command import main; sys.exit(main())"
     reading, writing = os.pipe()
@@ -273,9 +271,7 @@ async def test_sweep_takes_what_is_dead_and_says_who_else_sweeps(
 ) -> None:
     with stand.server.client() as client:
         dead = ModelWriter(Server(client), stand.names, "gone", 1)
-        dead.claim()
-        while dead.fenced < stand.names.buckets:
-            dead.fence()
+        dead.begin()
         for segment in range(10):
             dead.write(0, segment, {segment + 100})
         dead.record_ends()
@@ -310,9 +306,7 @@ def test_it_works_on_valkey_and_on_a_cluster(
         edge.ensure(names)
         writers = [ModelWriter(edge, names, pod, n) for n, pod in enumerate(("gone", "here"))]
         for writer in writers:
-            writer.claim()
-            while writer.fenced < names.buckets:
-                writer.fence()
+            writer.begin()
             for segment in range(0, 640, 7):
                 writer.write(0, segment, {segment, segment + 1})
             writer.tell()
@@ -457,9 +451,7 @@ def write_segments(edge: Edge, names: KeyNames, pod: str, base: int = 1) -> Mode
     """Claim a pod, and write one block into each bucket."""
     edge.ensure(names)
     writer = ModelWriter(edge, names, pod, base, enlists=True)
-    writer.claim()
-    while writer.fenced < names.buckets:
-        writer.fence()
+    writer.begin()
     for segment in range(names.buckets):
         writer.write(0, segment, {segment})
     writer.tell()
@@ -562,9 +554,7 @@ def test_where_nothing_was_compared_that_is_said(
         assert found["empty"] == nothing
         assert [one["pod"] for one in found["pods"]] == ["configured"]
         gone = ModelWriter(edge, names, "gone", 1)
-        gone.claim()
-        while gone.fenced < names.buckets:
-            gone.fence()
+        gone.begin()
         gone.record_ends()
         assert index("check", "--json", *where) == 3
         found = printed(capsys)
@@ -617,9 +607,7 @@ def test_a_user_limited_to_the_prefix_suffices(
         with Edge(server.url) as edge:
             edge.ensure(names)
             gone = ModelWriter(edge, names, "gone", 1)
-            gone.claim()
-            while gone.fenced < names.buckets:
-                gone.fence()
+            gone.begin()
             gone.write(0, 3, {4, 5})
             gone.record_ends()
         where = ("--url", server.url, "--prefix", prefix)

@@ -63,6 +63,12 @@ class ModelWriter:
         assert said.status is Status.APPLIED
         self.fenced += 1
 
+    def begin(self) -> None:
+        """Claim the pod, and fence every bucket."""
+        self.claim()
+        while self.fenced < self._names.buckets:
+            self.fence()
+
     @property
     def may_write(self) -> bool:
         return not self.is_lost and self.fenced == self._names.buckets

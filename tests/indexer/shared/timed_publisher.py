@@ -10,7 +10,8 @@ from collections.abc import Callable
 import msgspec
 
 from tests.indexer.engine_model import EngineModel
-from tests.indexer.shared.writer_model import Bucket, RedisModel
+from tests.indexer.shared.bucket_model import BucketModel
+from tests.indexer.shared.writer_model import RedisModel
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource
@@ -174,7 +175,7 @@ class World:
         return frozenset(
             (places[slot].tier, key)
             for bucket in buckets
-            if isinstance(bucket, Bucket)
+            if isinstance(bucket, BucketModel)
             for blocks in bucket.blocks.values()
             for key, slots in blocks.items()
             for slot in slots & places.keys()

@@ -9,28 +9,18 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tests.indexer.shared.bucket_model import Blocks, BucketModel
 from warmpath.indexer.keys.key import unpack_words
 from warmpath.indexer.keys.segment_value import holders
 from warmpath.indexer.shared.query.lookup import blocks_of
 from warmpath.indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply
-
-Blocks = dict[int, set[int]]
-"""Block's key -> the slots that hold it."""
+from warmpath.indexer.shared.writer.calls import Status
 
 OOM = CommandRefusedError("OOM command not allowed when used memory > 'maxmemory'.")
 
 
 def text(word: Any) -> str:
     return word.decode() if isinstance(word, bytes) else str(word)
-
-
-class Bucket:
-    """A bucket, unpacked."""
-
-    def __init__(self) -> None:
-        self.checkpoints: dict[bytes, tuple[int, int]] = {}
-        self.blocks: dict[int, Blocks] = {}
-        """Segment -> its blocks."""
 
 
 class RedisModel:
@@ -80,7 +70,7 @@ class RedisModel:
         found = self.keys.get(key)
         if found is None:
             return None
-        if isinstance(found, Bucket):
+        if isinstance(found, BucketModel):
             checkpoint = found.checkpoints.get(field)
             return b"%d:%d" % checkpoint if checkpoint else None
         value = found.get(text(field))
@@ -129,39 +119,26 @@ class RedisModel:
         return [1, token]
 
     def _fence(self, key: str, field: bytes, token: int, ttl: int) -> Reply:
-        bucket = self.keys.get(key) or Bucket()
-        stored = bucket.checkpoints.get(field, (0, 0))
-        if stored[0] >= token:
-            return [0 if stored[0] == token else -1, *stored]
-        self.keys[key] = bucket
-        bucket.checkpoints[field] = token, 0
-        self._pexpire(key, ttl)
-        return [1, token, 0]
+        bucket = self.keys.get(key) or BucketModel()
+        return self._changed(key, bucket, bucket.fence(field, token), ttl)
 
     def _apply(
-        self, key: str, field: bytes, token: int, before: int, after: int, ttl: int, *words: bytes
+        self, key: str, field: bytes, token: int, before: int, _after: int, ttl: int, *words: bytes
     ) -> Reply:
-        bucket = self.keys.get(key) or Bucket()
-        stored = bucket.checkpoints.get(field, (0, 0))
-        if stored[0] > token:
-            return [-1, *stored]
-        if stored != (token, before):
-            return [0 if stored[0] == token and stored[1] >= after else -2, *stored]
-        self.keys[key] = bucket
-        for at in range(0, len(words), 4):
-            [segment], [slot] = unpack_words(words[at]), unpack_words(words[at + 1])
-            blocks = bucket.blocks.setdefault(segment, {})
-            for block in unpack_words(words[at + 2]):
-                blocks.setdefault(block, set()).add(slot)
-            for block in unpack_words(words[at + 3]):
-                blocks.get(block, set()).discard(slot)
-                if block in blocks and not blocks[block]:
-                    del blocks[block]
-            if not blocks:
-                del bucket.blocks[segment]
-        bucket.checkpoints[field] = token, after
-        self._pexpire(key, ttl)
-        return [1, token, after]
+        bucket = self.keys.get(key) or BucketModel()
+        said = [list(unpack_words(word)) for word in words]
+        changes = [
+            (said[at][0], said[at + 1][0], *said[at + 2 : at + 4]) for at in range(0, len(said), 4)
+        ]
+        return self._changed(key, bucket, bucket.apply(field, token, before, changes), ttl)
+
+    def _changed(
+        self, key: str, bucket: BucketModel, outcome: tuple[Status, int, int], ttl: int
+    ) -> Reply:
+        if outcome[0] is Status.APPLIED:
+            self.keys[key] = bucket
+            self._pexpire(key, ttl)
+        return list(outcome)
 
     def _problem(self, record: str, token: int) -> Reply:
         said = self.keys.get(record)

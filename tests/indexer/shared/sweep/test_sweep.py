@@ -230,9 +230,7 @@ def does(request: pytest.FixtureRequest) -> Any:
 
 def published(does: Does, names: KeyNames, pod: str = "one", number: int = 0) -> ModelWriter:
     writer = ModelWriter(does, names, pod, number)
-    writer.claim()
-    while writer.fenced < names.buckets:
-        writer.fence()
+    writer.begin()
     for segment in SEGMENTS:
         writer.write(0, segment, {segment, segment + 10})
     writer.tell()
@@ -383,9 +381,7 @@ def test_a_gone_pods_checkpoints_go_at_once_and_the_number_of_its_claim_stays(
     names = KeyNames(prefix, buckets=4)
     writer = ModelWriter(does, names, "gone", 1)
     for _ in range(3):
-        writer.claim()
-        while writer.fenced < names.buckets:
-            writer.fence()
+        writer.begin()
     writer.record_ends()
     assert OnePass(does, names).finish().retired == names.buckets
     later = ModelWriter(does, names, "gone", 2)

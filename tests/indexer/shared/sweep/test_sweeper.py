@@ -78,9 +78,7 @@ def sweeper(redis: Redis, names: KeyNames, owner: str = "a", **options: float) -
 def dead_claim(server: RedisServer, names: KeyNames, pod: str = "gone") -> None:
     with server.client() as client:
         writer = ModelWriter(Server(client), names, pod, 1)
-        writer.claim()
-        while writer.fenced < BUCKETS:
-            writer.fence()
+        writer.begin()
         for segment in range(8):
             writer.write(0, segment, {segment + 100})
         writer.record_ends()
@@ -167,9 +165,7 @@ async def test_a_purge_that_comes_after_the_lease_has_run_out_harms_nothing(
 
         def meanwhile() -> None:
             client.delete(names.sweeper)
-            writer.claim()
-            while writer.fenced < BUCKETS:
-                writer.fence()
+            writer.begin()
             for segment in range(8):
                 writer.write(0, segment, {segment + 100})
             writer.tell()

@@ -91,14 +91,14 @@ class AnyHistory(RuleBasedStateMachine):
         [(_, call)] = apply_calls(NAMES, pod, token, {0: before}, {(0, 1): ([1], [])}, TTL)
         call = replace(call, arguments=(*call.arguments[:5], *arguments))
         assert self.servers.outcome(call) == ScriptOutcome(
-            *self.model.apply(pod, token, before, changes)
+            *self.model.apply(checkpoint(pod), token, before, changes)
         )
 
     @rule(pod=st.sampled_from("ab"), changes=st.lists(change(), max_size=4))
     def write(self, pod: str, changes: list[Change]) -> None:
-        if pod not in self.model.checkpoints:
+        if checkpoint(pod) not in self.model.checkpoints:
             self.fence(pod, 1)
-        token, count = self.model.checkpoints[pod]
+        token, count = self.model.checkpoints[checkpoint(pod)]
         self.last = pod, token, count, changes
         self._apply(*self.last)
 
@@ -110,7 +110,7 @@ class AnyHistory(RuleBasedStateMachine):
     def remove_one_key(self, pod: str, data: st.DataObject) -> None:
         held = [
             (segment, slot, key)
-            for segment, keys in sorted(self.model.segments.items())
+            for segment, keys in sorted(self.model.blocks.items())
             for key, slots in sorted(keys.items())
             for slot in sorted(slots)
         ]
@@ -135,7 +135,9 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(pod=st.sampled_from("ab"), token=st.integers(1, 4))
     def fence(self, pod: str, token: int) -> None:
         call = fence_call(NAMES, 0, pod, token, TTL)
-        assert self.servers.outcome(call) == ScriptOutcome(*self.model.fence(pod, token))
+        assert self.servers.outcome(call) == ScriptOutcome(
+            *self.model.fence(checkpoint(pod), token)
+        )
 
     @rule(dead=st.sets(SLOTS, max_size=6))
     def purge(self, dead: set[int]) -> None:

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from tests.indexer.awake import Awake
-from tests.indexer.shared.writer_model import Bucket, RedisModel
+from tests.indexer.shared.bucket_model import BucketModel
+from tests.indexer.shared.writer_model import RedisModel
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.writer.lease import AUDITS_OF_A_LEASE, FIRST_PAUSE, LAST_PAUSE
@@ -65,7 +66,7 @@ class Stand:
         self.go_on(lambda: self.writer.counts.audits == audits)
 
     def lose_a_bucket(self) -> None:
-        self.redis.keys[self.names.bucket(1)] = Bucket()
+        self.redis.keys[self.names.bucket(1)] = BucketModel()
         rebuilds = self.writer.counts.rebuilds.total()
         self.go_on(lambda: self.writer.counts.rebuilds.total() == rebuilds + 1)
 

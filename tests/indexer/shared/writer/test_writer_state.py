@@ -28,9 +28,10 @@ from hypothesis.stateful import (
 from tests.examples import examples
 from tests.indexer.awake import Awake
 from tests.indexer.engine_model import EngineModel
+from tests.indexer.shared.bucket_model import Blocks, BucketModel
 from tests.indexer.shared.inside import check_writer
 from tests.indexer.shared.server_time import source_at
-from tests.indexer.shared.writer_model import Blocks, Bucket, RedisModel, read_bucket
+from tests.indexer.shared.writer_model import RedisModel, read_bucket
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
@@ -131,7 +132,7 @@ class Mirror:
         names = self.names
         assert {key.decode() for key in self.client.scan_iter()} == model.keys.keys()
         for key, value in model.keys.items():
-            if isinstance(value, Bucket):
+            if isinstance(value, BucketModel):
                 checkpoints, blocks = read_bucket(self.client.hgetall(key))
                 assert checkpoints == {n: b"%d:%d" % c for n, c in value.checkpoints.items()}
                 assert blocks == meaning(value)
@@ -158,7 +159,7 @@ class Mirror:
         return self.client.dump(key)
 
 
-def meaning(bucket: Bucket) -> Blocks:
+def meaning(bucket: BucketModel) -> Blocks:
     return {key: slots for blocks in bucket.blocks.values() for key, slots in blocks.items()}
 
 
@@ -388,7 +389,7 @@ class Writing(RuleBasedStateMachine):
         found: Truth = {}
         for number in range(self.names.buckets):
             for key, slots in meaning(
-                self.model.keys.get(self.names.bucket(number)) or Bucket()
+                self.model.keys.get(self.names.bucket(number)) or BucketModel()
             ).items():
                 for slot in slots & places.keys():
                     spot = places[slot]
