@@ -158,7 +158,6 @@ def _text(path: Path, option: str) -> str:
 
 
 def _token_ids(text: str) -> list[Any]:
-    """Return the token ids in a file's text, a JSON array or integers between spaces."""
     try:
         if text.lstrip().startswith("["):
             found = json.loads(text)
@@ -300,7 +299,6 @@ def unready(pod: pb.Pod) -> str:
 
 
 def _health(pod: pb.Pod) -> str:
-    """Return what its last probe found wrong; empty if nothing."""
     return "" if pod.status == WELL else pod.status
 
 

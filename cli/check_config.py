@@ -86,7 +86,6 @@ def _seconds(text: str) -> float:
 
 
 def _check(file: Path, now: datetime, longest: float) -> Checked:
-    """Check a file; pods are looked for only where it has no mistake. Raises ConfigError."""
     folder = file.parent
     found = mistakes(file, os.environ)
     found.add([*_tokenizers(found, folder)])
@@ -116,12 +115,10 @@ def _print(file: Path, checked: Checked, now: datetime) -> None:
 
 
 def _replaced(checked: Checked) -> list[tuple[str, str]]:
-    """Return the variables of the environment that replace keys, and the keys."""
     return [(one.variable, dotted(one.at)) for one in checked.found.overrides if not one.problem]
 
 
 def _warnings(checked: Checked, now: datetime) -> list[Warned]:
-    """Return the doubtful settings, the doubtful pods and the certificates that end soon."""
     found = checked.found
     ending = [
         _at(found, one.at, warning)
@@ -141,7 +138,6 @@ def _at(found: Mistakes, at: KeyPath, doubt: str) -> Warned:
 
 
 def _doubtful_pods(checked: Checked) -> Iterator[Warned]:
-    """Yield the pods that two sources find, and those that are the engine of another one."""
     found = checked.found
     named = [(CONFIGURATION, pod) for pod in found.config.pods]
     others = [(one.source, spec) for one in checked.looked for spec in one.specs]
@@ -165,7 +161,6 @@ def _doubtful_pods(checked: Checked) -> Iterator[Warned]:
 
 
 def _sources(checked: Checked) -> list[Looked]:
-    """Return the pods by source, those of the file itself first."""
     named = sorted(pod.id for pod in checked.found.config.pods)
     return [Looked(CONFIGURATION, named, ""), *checked.looked]
 

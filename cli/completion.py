@@ -184,6 +184,5 @@ def _specs(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Return a help text without the signs that mean something to zsh."""
     text = " ".join(text.partition("%(")[0].split())
     return text.translate({ord("["): "(", ord("]"): ")", ord(":"): " -", ord("\\"): "/"})

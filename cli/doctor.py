@@ -70,7 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _near(listen: str) -> str:
-    """Return where a router that listens at `listen` on this machine is reached."""
     return re.sub(r"^(0\.0\.0\.0|\[::\])?:", "127.0.0.1:", listen)
 
 
@@ -144,7 +143,6 @@ def _report(
 
 
 def _untold(rows: Sequence[pb.Attribution]) -> Iterator[str]:
-    """Yield a sentence if most requests are in no comparison of predicted with delivered tokens."""
     requests = sum(one.requests for one in rows)
     told = sum(one.reported_requests for one in rows)
     if requests >= FEWEST_REQUESTS and told < MOSTLY_TOLD * requests:

@@ -105,7 +105,6 @@ def _ask_page(args: argparse.Namespace, tls: ssl.SSLContext | None) -> Condition
 
 
 def _conditions(body: bytes) -> Conditions:
-    """Return the conditions of a router's /readyz; none for other pages."""
     try:
         return {
             str(name): {key: one[key] for key in ("required", "holds", "reason")}

@@ -44,7 +44,6 @@ def _claim(folder: Path, names: Iterable[str]) -> None:
 
 
 def _written(path: Path) -> set[str]:
-    """Return the names in a list. Raises OutFolderError for a file that is not such a list."""
     if not _is_there(path, is_ours=True):
         try:
             heading, *names = path.read_text(encoding="utf-8").splitlines()
@@ -58,7 +57,6 @@ def _written(path: Path) -> set[str]:
 
 
 def _is_there(path: Path, *, is_ours: bool) -> bool:
-    """Return whether a path exists and is not our file; links and folders are never ours."""
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):

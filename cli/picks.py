@@ -121,7 +121,6 @@ def _name(one: pb.Candidate | pb.Source) -> str:
 
 
 def _matched(one: pb.Candidate) -> str:
-    """Return the matched tokens as text, with tiers and beliefs."""
     details = one.details
     parts = [f"{tier.tier} {tier.tokens:,}" for tier in details.tiers]
     if details.arriving_tokens:
@@ -142,7 +141,6 @@ def _figure(value: float) -> str:
 
 
 def _slower(calibration: float) -> str:
-    """Return the text about a rank's calibration; empty if it is near 1."""
     return f" (x{calibration:.2g})" if abs(calibration - 1) >= 0.05 else ""
 
 

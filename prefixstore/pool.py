@@ -186,7 +186,6 @@ class TokenizerPool:
     async def _wait(
         self, tokenizer_id: str, text: Text, timeout: float | None
     ) -> list[Entry] | None:
-        """Return the entries of the whole text, or None after `timeout` seconds."""
         name = text.tokenizer, text.raw
         job = self._jobs.get(name)
         if job is None:
@@ -260,7 +259,6 @@ async def _turn_if_long(raw: bytes) -> None:
 
 
 def _encode(text: Text) -> list[Entry]:
-    """Tokenise the unknown rest of a text; return the entries of its slices."""
     parts = []
     entries = []
     begin = text.covered

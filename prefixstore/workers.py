@@ -63,7 +63,6 @@ class Workers:
         self._free(WorkThread(f"tokenizer-{self._begun}"))
 
     def _free(self, worker: WorkThread) -> None:
-        """Give a worker to the call that has waited longest, or mark it idle."""
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():
@@ -126,7 +125,6 @@ class Workers:
         raise WorkFailedError(f"it took longer than {self._hang_seconds:g} s")
 
     def _give_up(self, ended: "asyncio.Future[Result]") -> None:
-        """Give up a thread; start another unless too many are lost."""
         ended.cancel()
         self.lost += 1
         if self.lost <= self._most_lost:
@@ -137,7 +135,6 @@ class Workers:
             self._fail_waiting(f"all threads hang; {self.lost} were given up")
 
     def _return(self, worker: WorkThread) -> None:
-        """Take back a worker that was given up and has finished its work after all."""
         self.lost -= 1
         if self._count < self._wanted:
             self._count += 1

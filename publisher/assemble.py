@@ -191,5 +191,4 @@ def _writer(settings: Settings, cache: PodCache, keyspace: str, address: str) ->
 
 
 def _is_reachable(address: str) -> bool:
-    """Return whether others can connect to this address; to a wildcard they cannot."""
     return address.rpartition(":")[0].strip("[]") not in {"0.0.0.0", "::", ""}  # noqa: S104

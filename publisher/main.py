@@ -112,7 +112,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _redis_problem(args: argparse.Namespace) -> str:
-    """Return what is wrong with the URL of Redis and the options beside it; empty if nothing is."""
     try:
         address = parse(args.redis, named="--redis-")
     except AddressError as error:
@@ -132,7 +131,6 @@ def _redis_problem(args: argparse.Namespace) -> str:
 
 
 def _file_problem(args: argparse.Namespace, options: Sequence[str]) -> str:
-    """Return the first of these options whose file cannot be read, and why; empty if all can."""
     for option in options:
         path = getattr(args, option)
         if path and (problem := problem_of(Path(path))):

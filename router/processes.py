@@ -106,7 +106,6 @@ class Processes:
         return next(filter(None, statuses), 0)
 
     async def _start(self, number: int) -> int | None:
-        """Start a process; return its exit status if it ends before it serves, otherwise None."""
         process = self._running[number] = await asyncio.create_subprocess_exec(
             sys.executable,
             *self._command(number),
@@ -148,7 +147,6 @@ class Processes:
             await self._start(number)
 
     async def _stop(self, number: int) -> int:
-        """End a process; return its exit status."""
         process = self._running[number]
         with contextlib.suppress(ProcessLookupError):
             process.terminate()

@@ -96,7 +96,6 @@ def _say_ready(args: argparse.Namespace, config: Config, where: str) -> None:
 
 
 def _protection(config: Config) -> str:
-    """Return whether there is TLS, and who may call."""
     tls = config.server.tls
     if config.clients:
         whom = f"[[clients]]: {len(config.clients)}"
@@ -106,7 +105,6 @@ def _protection(config: Config) -> str:
 
 
 async def _supervise(config: Config, args: argparse.Namespace) -> int:
-    """Run the configured number of processes."""
     server = config.server
     check_free(server.listen)
     given = (
@@ -134,7 +132,6 @@ def _own(config: Config, process: int | None) -> Config:
 
 @asynccontextmanager
 async def _closed(tracer: Tracer) -> AsyncIterator[None]:
-    """Send the last spans at the end."""
     try:
         yield
     finally:

@@ -75,13 +75,11 @@ def foreign(path: Path) -> str:
 
 
 def _places(path: Path) -> tuple[Path, Path, Path]:
-    """Return the paths of the state file, of the one being written, and of an unusable one."""
     real = os.path.realpath(path)
     return Path(real), Path(f"{real}.new"), Path(f"{real}.unusable")
 
 
 def _kind(path: Path) -> str:
-    """Return a description of a path's content; empty for a state file, an empty file, or no file."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -119,7 +117,6 @@ def save(path: Path, ranks: list[SavedRank], hash_seed: str) -> int:
 
 
 def _encoded(rank: SavedRank) -> msgspec.Raw | None:
-    """Return an encoded rank, or None if it cannot be encoded."""
     try:
         return msgspec.Raw(msgspec.msgpack.encode(rank))
     except (msgspec.MsgspecError, OverflowError, ValueError) as error:

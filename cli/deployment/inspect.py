@@ -83,7 +83,6 @@ async def shared_index(config: Path, url: str, seconds: float) -> list[Check]:
 
 
 def _keys(damaged: Sequence[str]) -> Check:
-    """Return whether all keys are as warmpath writes them."""
     if not damaged:
         return Check(REDIS, "keys", "ok", "all are as warmpath writes them")
     more = len(damaged) - MOST_NAMED
@@ -92,7 +91,6 @@ def _keys(damaged: Sequence[str]) -> Check:
 
 
 def _policy(servers: Sequence[Mapping[str, Any]]) -> Check:
-    """Return whether Redis keeps the index when memory is short."""
     policies = {one["policy"] for one in servers if one["policy"]}
     if not policies:
         return Check(REDIS, "maxmemory-policy", "not known", NO_INFO)
@@ -155,7 +153,6 @@ def inspect(
 
 
 def _find(config: Config, folder: Path, seconds: float) -> tuple[list[Placed], list[Check]]:
-    """Return the pods of the file and of its sources, and checks of sources that give none."""
     # As in a running router, the first description of a pod counts.
     placed = {pod.id: Placed(pod, f"pods[{number}]") for number, pod in enumerate(config.pods)}
     tables = [f"pod-sets[{number}]" for number in range(len(config.pod_sets))]
@@ -221,7 +218,6 @@ def _key(pod: Placed, model: ModelSpec, folder: Path) -> str:
 
 
 async def _ask(pod: Placed, model: ModelSpec, engine: Engine, seen: Seen) -> AsyncIterator[Check]:
-    """Yield the checks of one engine's answers."""
     health = await engine.ask("/health")
     yield of_engine.reachable(pod, health)
     if not health.status:

@@ -106,7 +106,6 @@ def _difference(ours: bytes, theirs: bytes) -> str:
 
 
 def _source(model: ModelSpec) -> str:
-    """Return the key that names a model's tokenizer; empty if it has none."""
     table = f"models ({model.name})"
     if model.tokenizer:
         return f"{table}.tokenizer = {json.dumps(model.tokenizer)}"

@@ -149,7 +149,6 @@ def _manager(gateway: GatewayDescription) -> Fields:
 
 
 def _removing(of_requests: Sequence[str], of_responses: Sequence[str] = ()) -> Fields:
-    """Return the filter that removes headers, even without a router."""
     return extension(
         "envoy.filters.http.header_mutation",
         "extensions.filters.http.header_mutation.v3.HeaderMutation",

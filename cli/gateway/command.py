@@ -78,7 +78,6 @@ def _pods(args: argparse.Namespace) -> ListedPods | int:
 
 
 def _run(args: argparse.Namespace, gateway: GatewayDescription, model: str = MODEL) -> int:
-    """Serve until Ctrl-C or SIGTERM; with --simulate, in front of simulated pods."""
     try:
         program = find_envoy(args.envoy)
         if args.simulate:

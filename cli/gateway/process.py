@@ -76,7 +76,6 @@ class EnvoyProcess(Child):
             raise ClusterError(f"Envoy does not listen after {START_SECONDS:g} s") from None
 
     async def _listening(self, admin: str) -> str:
-        """Return the address of its listener once it serves."""
         timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
         connector = aiohttp.UnixConnector(admin)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
@@ -108,7 +107,6 @@ class EnvoyProcess(Child):
             raise ClusterError(f"Envoy ended with {self._process.returncode}{why}")
 
     def _unbound(self) -> str:
-        """Return why nobody could listen where it should; empty if somebody can."""
         host, port = self._gateway.listen
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET

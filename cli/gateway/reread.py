@@ -94,7 +94,6 @@ def _source(path: Path) -> Fields:
 
 
 def _write(path: Path, resource: Fields) -> None:
-    """Replace a file by one with this resource; no reader sees half of it."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps({"resources": [resource]}), encoding="utf-8")
     new.replace(path)

@@ -268,5 +268,4 @@ def problem_of(error: Exception, url: str) -> str:
 
 
 def _without_place(problem: str, url: str) -> str:
-    """Return a problem without the address of a single server, which the URL names already."""
     return problem.removeprefix(f"{url.partition('://')[2]}: ")

@@ -56,7 +56,6 @@ def chat_of(body: Body) -> Chat:
 
 
 def _kwargs(body: Body) -> dict[str, Any]:
-    """Return the template's variables from `chat_template_kwargs` and `reasoning_effort`."""
     given = _optional(body, "chat_template_kwargs", dict) or {}
     # The two names left out come from the body's own fields; null and "auto" count as not given.
     kwargs = {
@@ -97,7 +96,6 @@ def _tools(body: Body) -> list[dict[str, Any]] | None:
 
 
 def _tool(tool: Any, field: str) -> dict[str, Any]:
-    """Return a tool with the fields of vLLM's request model, in its order."""
     if not isinstance(tool, dict):
         raise TemplateError("is not an object", field)
     outer = _fields({"type": "function", **tool}, TOOL, field)

@@ -46,7 +46,6 @@ def _loops(tree: nodes.Node) -> Iterator[nodes.For]:
 
 
 def _message_names(tree: nodes.Template) -> list[str]:
-    """Return the names of loop variables that hold one message."""
     lists = ["messages"]
     pending = deque(lists)
     while pending:

@@ -152,7 +152,6 @@ def _without_billing(parts: Sequence[Any]) -> Iterator[Any]:
 
 
 def _with_placeholders(media: Mapping[str, list[str]], texts: Sequence[str], field: str) -> str:
-    """Return the texts in one string, with the placeholders that they lack in front."""
     text = "\n".join(texts)
     missing = []
     for placeholder, count in Counter(

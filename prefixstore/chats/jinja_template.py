@@ -147,7 +147,6 @@ class JinjaTemplate:
 
 
 def _up_to_tag(text: str, final: str) -> str:
-    """Return the rendered text up to the end of the last message's content `final`."""
     tag = CONTINUE_TAG.strip()
     if final.strip() not in text or tag not in text:
         raise TemplateError("continue_final_message: the template does not write the last message")

@@ -238,7 +238,6 @@ class ProcessRenderer:
             raise BrokenTemplateError(str(error)) from error
 
     async def _worker(self, slot: int) -> RenderWorker:
-        """Return the slot's process; start one if there is none or it has ended."""
         worker = self._workers.get(slot)
         if worker is None or not worker.alive:
             await self._stop(slot)
@@ -289,7 +288,6 @@ def _leaves_unknown(error: Exception) -> bool:
 
 
 def _request(template_id: str, chat: Chat) -> bytes:
-    """Return a chat encoded as a frame. Raises TemplateError if it cannot be encoded."""
     try:
         return frame(Render(template_id, chat))
     except OverflowError as error:

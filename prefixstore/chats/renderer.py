@@ -1,16 +1,13 @@
-"""The contract of a chat renderer, and a simple implementation that renders in the caller's thread.
+"""The contract of a chat renderer.
 
 Services use `ProcessRenderer` (`prefixstore.chats.process_renderer`): a template is a program, and only
 a process can be killed.
 """
 
-from collections.abc import Callable
-from datetime import datetime
 from typing import Protocol
 
 from warmpath.prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
-from warmpath.prefixstore.chats.template import ChatTemplate, TemplateError
-from warmpath.prefixstore.chats.traits import traits_of
+from warmpath.prefixstore.chats.template import TemplateError
 
 
 class RendererFullError(Exception):
@@ -57,37 +54,3 @@ class Renderer(Protocol):
 
     async def close(self) -> None:
         """Refuse new chats and end the renderings that run."""
-
-
-class InlineRenderer:
-    """Renders in the caller's thread, with no limit of time or memory."""
-
-    def __init__(self, *, clock: Callable[[], datetime], max_output_bytes: int) -> None:
-        self._clock = clock
-        self._max_output_bytes = max_output_bytes
-        self._templates: dict[str, ChatTemplate] = {}
-        self._closed = False
-
-    def register(self, template_id: str, template: ModelTemplate) -> None:
-        """Compile a template."""
-        self._templates[template_id] = ChatTemplate.compile(
-            template, self._clock, self._max_output_bytes
-        )
-
-    def knows(self, template_id: str) -> bool:
-        """Return whether a template is registered under this id."""
-        return template_id in self._templates
-
-    async def render(self, template_id: str, chat: Chat, timeout: float | None) -> str:  # noqa: ARG002  it never waits
-        """Return a chat's text."""
-        if self._closed:
-            raise RendererClosedError("the renderer is closed")
-        return self._templates[template_id].render_chat(chat)
-
-    async def traits(self, template_id: str, timeout: float | None) -> TemplateTraits:  # noqa: ARG002  it never waits
-        """Return a template's traits."""
-        return traits_of(self._templates[template_id])
-
-    async def close(self) -> None:
-        """Refuse new chats."""
-        self._closed = True

@@ -244,5 +244,4 @@ def _reaches_over(
 
 
 def _is_word(character: str) -> bool:
-    """Return whether a character is a letter or a mark, as normalised letters are."""
     return unicodedata.category(character)[0] in "LM"

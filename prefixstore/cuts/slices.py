@@ -62,7 +62,6 @@ def _utf8_letters() -> str:
 
 
 def _range(first: bytes, last: bytes) -> list[str]:
-    """Return patterns that together match each character from `first` to `last`, of equal length."""
     if len(first) == 1:
         return [_byte(first[0], last[0])]
     if first[0] == last[0]:

@@ -10,10 +10,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-class BrokenInvariantError(Exception):
-    """A store's data are inconsistent, which is a bug of warmpath."""
-
-
 class Entry:
     """The tokens of one slice of a text, and the keys of blocks that end there.
 
@@ -86,6 +82,3 @@ class PrefixStore(Protocol):
 
     def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
         """Remember each entry's block keys under `label`, in place of another label's keys."""
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if the store's data are inconsistent."""

@@ -14,7 +14,7 @@ from typing import cast
 
 import xxhash
 
-from warmpath.prefixstore.store.contract import BrokenInvariantError, Entry, StoreStats, relabel
+from warmpath.prefixstore.store.contract import Entry, StoreStats, relabel
 
 ENTRY_BYTES = 480
 """Bytes of memory per entry in addition to its tokens and keys.
@@ -87,14 +87,6 @@ class LruStore:
                 digests.append(digest)
             self._last = slices, digests
         return self._last[1]
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if the bytes do not add up or exceed the bound."""
-        total = sum(map(_bytes, self._entries.values()))
-        if total != self.stats.bytes or len(self._entries) != self.stats.entries:
-            raise BrokenInvariantError("the store's bytes do not add up")
-        if total > self._max_bytes:
-            raise BrokenInvariantError("the store is past its bound")
 
 
 def _bytes(entry: Entry) -> int:

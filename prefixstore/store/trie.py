@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pygtrie
 
-from warmpath.prefixstore.store.contract import BrokenInvariantError, Entry, StoreStats, relabel
+from warmpath.prefixstore.store.contract import Entry, StoreStats, relabel
 
 Path = tuple[bytes, ...]
 
@@ -105,17 +105,6 @@ class TrieStore:
         if path in self._leaves:
             del self._leaves[path]
             self.stats.bytes -= _leaf_bytes(path)
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if bytes or leaves do not add up, or exceed the bound."""
-        total = sum(map(_bytes, self._trie.values())) + sum(map(_leaf_bytes, self._leaves))
-        if total != self.stats.bytes or len(self._trie) != self.stats.entries:
-            raise BrokenInvariantError("the store's bytes do not add up")
-        leaves = {path for path in self._trie.keys() if not self._trie.has_subtrie(path)}  # noqa: SIM118  its own type
-        if leaves != self._leaves.keys():
-            raise BrokenInvariantError("the ends of paths do not add up")
-        if total > self._max_bytes:
-            raise BrokenInvariantError("the store is past its bound")
 
 
 def _bytes(entry: Entry) -> int:

@@ -181,13 +181,6 @@ class TokenizerCache:
         """Return the ids of the loaded tokenizers, least recently used first."""
         return list(self._loaded)
 
-    def check(self) -> None:
-        """Raise AssertionError if the cache's data are inconsistent."""
-        assert len(self._loaded) <= self._most
-        held = (set(self._loaded), set(self._loading), set(self._failures))
-        assert len(set().union(*held)) == sum(map(len, held)), "in two states at once"
-        assert set().union(*held) <= set(self._sources)
-
     async def close(self) -> None:
         """Refuse new loads; fail the callers of those that run, without waiting for their threads."""
         self._closed = True

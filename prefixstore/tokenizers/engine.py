@@ -190,7 +190,6 @@ class Engine:
         return _ids(url, bytes(answer))
 
     def _client(self) -> httpx2.Client:
-        """Return the client of the newest context."""
         context = self._tls() if self._tls is not None else None
         with self._lock:
             if not self._clients or self._clients[-1][0] is not context:

@@ -160,7 +160,6 @@ class HubSource:
                 self._fetching = None
 
     def _files(self) -> dict[str, bytes]:
-        """Return the verified bytes of every file that the pin names."""
         _be_quiet()
         token = self._token()
         before = {file: self._cached(file) for file in self._pin.digests}
@@ -261,7 +260,6 @@ class HubSource:
         return raw
 
     def _reason(self, error: Exception) -> str:
-        """Return the reason of a failed request, without the token."""
         pin = self._pin
         if isinstance(error, LocalEntryNotFoundError):
             # Its message is advice; its cause is what happened.
@@ -297,6 +295,5 @@ def _is_missing(error: Exception) -> bool:
 
 
 def _be_quiet() -> None:
-    """Turn off progress bars and telemetry."""
     disable_progress_bars()
     huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True

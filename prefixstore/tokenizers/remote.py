@@ -123,7 +123,6 @@ class RemoteSource:
 
 
 def _find(whole: bytes, part: bytes) -> int:
-    """Return the offset of packed ids within others, -1 if they are not found."""
     for at in range(0, len(whole) - len(part) + 1, ID_BYTES):
         if whole[at : at + len(part)] == part:
             return at

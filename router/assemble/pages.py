@@ -72,7 +72,6 @@ async def pages(
 
 
 def _parts(means: Means, indexed: Indexed, texts: Texts, chosen: Picks, calls: Calls) -> Parts:
-    """Return what a scrape of /metrics reads."""
     tls = {
         "server.tls": means.enter.tls,
         "watch": indexed.publishers,

@@ -95,7 +95,6 @@ def contradictions(config: Config) -> Iterator[Problem]:
 
 
 def _pick(pick: PickTable) -> Iterator[Problem]:
-    """Yield the problems of the policy and its options."""
     try:
         make_policy(pick.policy)
     except UnknownPolicyError as error:
@@ -119,7 +118,6 @@ def _options_problem(policy: str, options: dict[str, float]) -> str:
 
 
 def _queue(config: Config) -> Iterator[Problem]:
-    """Yield the problems of the queue's classes, and of settings that exclude the queue."""
     known = config.queue.classes
     if twice := [one for one in {*known} if known.count(one) > 1]:
         yield ("queue", "classes"), f"has {min(twice)!r} twice"
@@ -139,7 +137,6 @@ def _queue(config: Config) -> Iterator[Problem]:
 
 
 def _shared_index(table: SharedIndexTable) -> Iterator[Problem]:
-    """Yield the problems of the connection to Redis and of the prefix of the keys there."""
     if not table.url:
         for key in (
             "mode",
@@ -210,7 +207,6 @@ def _is_one_socket(one: str, other: str) -> bool:
 
 
 def _shared_ports(server: ServerTable) -> Iterator[Problem]:
-    """Yield the problems of addresses that several processes share."""
     if server.processes == 1:
         return
     if server.listen.startswith("unix:"):
@@ -235,7 +231,6 @@ def _shared_ports(server: ServerTable) -> Iterator[Problem]:
 
 
 def _sources(config: Config) -> Iterator[Problem]:
-    """Yield the problems of the sources of tokenizers."""
     for position, model in enumerate(config.models):
         at = ("models", position)
         for url in model.tokenizer_urls:

@@ -132,7 +132,6 @@ def _table(raw: dict[str, Any], table: type[Table], at: Path, form: Form) -> dic
 
 
 def _value(raw: Any, hint: Any, at: Path, form: Form) -> Any:
-    """Return a value for `msgspec.convert`, or _UNUSABLE."""
     if _is_table(hint):
         if isinstance(raw, dict):
             return _table(raw, hint, at, form)
@@ -157,7 +156,6 @@ def _is_table(hint: Any) -> bool:
 
 
 def _element(hint: Any) -> Any:
-    """Return the type of the elements of a list, a tuple or a dict; None for other types."""
     inner = _plain(hint)
     match get_origin(inner):
         case list_or_tuple if list_or_tuple in (list, tuple):
@@ -172,7 +170,6 @@ def _plain(hint: Any) -> Any:
 
 
 def _check(raw: Any, hint: Any, at: Path, form: Form) -> None:
-    """Note the problem with a value that msgspec refuses."""
     try:
         msgspec.convert(raw, hint)
     except msgspec.ValidationError as error:
@@ -181,7 +178,6 @@ def _check(raw: Any, hint: Any, at: Path, form: Form) -> None:
 
 
 def _in_words(problem: str, raw: Any, hint: Any) -> str:
-    """Return msgspec's text about a value in ours."""
     if problem.startswith("Invalid enum value"):
         return f"is {raw!r}, must be one of {', '.join(map(str, get_args(_plain(hint))))}"
     if problem.startswith("Expected `str` matching regex"):

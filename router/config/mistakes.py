@@ -88,7 +88,6 @@ class Mistakes:
 
 
 def _table(at: Path) -> Path:
-    """Return the path of the outermost table, or of the table in an array."""
     return at[:2] if len(at) > 1 and isinstance(at[1], int) else at[:1]
 
 

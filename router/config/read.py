@@ -119,7 +119,6 @@ def check(config: Config) -> None:
 
 
 def _secret_problem(path: Path) -> str:
-    """Return why a file has no token or password; empty if it has one."""
     try:
         lines = read_bytes(path).decode().strip().splitlines()
     except FileNotFoundError:
@@ -161,7 +160,6 @@ def _lacking(config: Config, folder: Path) -> Iterator[Problem]:
 
 
 def _engine_keys(config: Config, folder: Path) -> Iterator[Problem]:
-    """Yield the place and the problem of each engine's API key that cannot be used."""
     files: list[tuple[str, str, Sequence[str]]] = [
         ("models", "tokenizer-key-file", [one.tokenizer_key_file for one in config.models]),
         ("pods", "key-file", [one.key_file for one in config.pods]),
@@ -178,7 +176,6 @@ def _engine_keys(config: Config, folder: Path) -> Iterator[Problem]:
 
 
 def _tokens(config: Config, folder: Path) -> Iterator[Problem]:
-    """Yield the place and the problem of each caller's token that cannot be used."""
     taken: dict[str, str] = {}
     for position, client in enumerate(config.clients):
         if not client.token_file:

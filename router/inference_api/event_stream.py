@@ -45,7 +45,6 @@ class EventStream:
             at = end.end()
 
     def _part(self, part: bytes) -> Iterator[bytes]:
-        """Yield the data in a part of a line."""
         if self._begun is not None:
             begun = self._begun + part
             if self._is_first_line and begun.startswith(_MARK):

@@ -97,7 +97,6 @@ class InferenceReader:
         return self._unread(api, error, await read_head(body[:limit]), -(-size // CHARS_PER_TOKEN))
 
     async def _read(self, api: Api, raw: bytes) -> InferenceRequest:
-        """Read a body that is short enough. Raises FieldError."""
         most_values = MOST_VALUES + api.has_ids * self._limits.max_prompt_tokens
         fields = await raw_fields(raw, ("model", "stream", *api.fields), most_values)
         body = Body(raw, fields, self._limits)
@@ -118,7 +117,6 @@ class InferenceReader:
         reckoned: int,
         most: int | None = None,
     ) -> InferenceRequest:
-        """Return a request that is routed by load."""
         if isinstance(api, UnreadApi):
             error = UnreadError(api.because, api.problem)
         return InferenceRequest(

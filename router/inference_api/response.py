@@ -99,8 +99,6 @@ EVENT: Paths = {**USAGE, b"type": "type", b"error": "error", b"choices": "choice
 
 
 class _LongEvent:
-    """An event that is read as it comes."""
-
     def __init__(self, begun: bytes) -> None:
         self.is_object = begun.startswith(b"{")
         self.values: dict[str, Any] = {}

@@ -226,7 +226,6 @@ class Reconciler:
             self._tell_twins()
 
     async def _settle(self, source: str, found: Mapping[str, FoundPod]) -> None:
-        """Follow and drop pods as one source has found them, by id."""
         before = self._found.get(source, {})
         self._found[source] = found
         ours = {pod_id: one for pod_id, (owner, one) in self._followed.items() if owner == source}
@@ -307,12 +306,10 @@ class Reconciler:
 
 
 def _part(one: FoundPod) -> tuple[str, str]:
-    """Return the model that a pod serves, and its role."""
     return one.spec.model, one.spec.role
 
 
 def _fits(pod_id: str, source: str) -> bool:
-    """Return whether a pod's id has no more characters than may be; log one that has."""
     fits = len(pod_id) <= config.MOST_ID_CHARACTERS
     if not fits:
         log.error(

@@ -147,7 +147,6 @@ class KubernetesSource:
     def _refused(
         self, verb: str, resource: str, status: int, reason: str | None, text: str
     ) -> SourceError:
-        """Return the error for an answer of the API; `text` is its body."""
         try:
             said = str(json.loads(text)["message"])
         except (ValueError, KeyError, TypeError):
@@ -185,7 +184,6 @@ class KubernetesSource:
     async def _until_other_pool(
         self, api: Any, watched: AsyncGenerator[PodEvent, None]
     ) -> AsyncIterator[PodEvent]:
-        """Yield what is watched, until the InferencePool has other labels or ports."""
         if not self._pods.inference_pool:
             async for event in watched:
                 yield event
@@ -275,7 +273,6 @@ class KubernetesSource:
             raise SourceError("watch pods: an event is too long", advice=REACH) from error
 
     async def _ask_pods(self, api: Any, seconds: float, **options: Any) -> Any:
-        """Ask for the pods with the labels; return aiohttp's response, which takes at most `seconds`."""
         from kubernetes_asyncio import client  # noqa: PLC0415  an extra
 
         return await client.CoreV1Api(api).list_namespaced_pod(
@@ -333,7 +330,6 @@ class KubernetesSource:
         raise SourceError(f"no InferencePool {name!r}", advice=advice) from error
 
     def _found(self) -> dict[str, FoundPod]:
-        """Return an endpoint of each pod and port, by the pod's name, and its port but for the first."""
         ports = self._pool.ports or (self._pods.port,)
         found = {}
         for uid, pod in self._known.items():
@@ -355,7 +351,6 @@ class KubernetesSource:
 
 
 def _event(line: bytes) -> PodEvent:
-    """Read a line of a watch. Raises SourceError."""
     try:
         said = json.loads(line)
         kind, pod = said["type"], said["object"]
@@ -399,5 +394,4 @@ async def _connect() -> Any:
 
 
 def _is_there(kubeconfig: str) -> bool:
-    """Return whether one of the files of a path like KUBECONFIG is there."""
     return any(Path(name).expanduser().is_file() for name in kubeconfig.split(os.pathsep) if name)

@@ -115,7 +115,6 @@ class OwnView:
         return there > here or (is_chosen and there == here)
 
     def _take_over(self, rank: WatchedRank) -> None:
-        """Let the own view answer for a rank."""
         rank.told_by = ""
         rank.take_whole(*self._cache.held(rank.number))
         # What was said of the copy does not hold for it.

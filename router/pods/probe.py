@@ -286,7 +286,6 @@ class Prober:
         return replace(before, healthy=healthy, reason=problem, is_late=True)
 
     def _note_events(self) -> None:
-        """Record whether events have come since the last probe."""
         before, self._sequences = self._sequences, [rank.sequence for rank in self._ranks]
         if before and before != self._sequences:
             self._event_at = self._clock()
@@ -378,7 +377,6 @@ class Prober:
     async def _models(
         self, session: aiohttp.ClientSession, before: Status, *, is_dated: bool
     ) -> tuple[Sequence[str], frozenset[str]]:
-        """Return the engine's models and the adapters among them; those of `before` if it tells none."""
         self._doubted.clear()
         self._named = _adapters(self._ranks)
         self._listed_at = self._clock()
@@ -420,7 +418,6 @@ class Prober:
         return answer if status == 200 else b""
 
     def _refusal(self) -> str:
-        """Return `Status.refusal`."""
         refused = " and ".join(f"{path} answers {code}" for path, code in self._refused.items())
         return f"{refused}: {self._key.advice()}" if refused else ""
 
@@ -466,7 +463,6 @@ class Prober:
 
 
 def _bounded(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names that are short enough, as long as there is room for them."""
     room = MOST_NAMES_BYTES
     for name in names:
         size = len(name.encode())
@@ -476,23 +472,19 @@ def _bounded(names: Iterable[str]) -> Iterator[str]:
 
 
 def _restarts(rank: Rank) -> int:
-    """Return how many restarts a rank's events have shown."""
     return rank.counts().get("restarts", 0)
 
 
 def _adapters(ranks: Iterable[Rank]) -> int:
-    """Return how many adapters the events of the ranks that are followed here have named."""
     return sum(rank.state.counts.adapters for rank in ranks if isinstance(rank, RankIngest))
 
 
 def _is_hybrid(metrics: bytes) -> bool:
-    """Return whether a page of metrics shows a cache beside the full one."""
     values = (line.split()[-1] for name in HYBRID for line in lines(metrics, name))
     return any(value[:1].isdigit() and value.strip(b"0.") for value in values)
 
 
 def _starts(metrics: bytes) -> Iterator[float]:
-    """Yield the finite start times of processes in a page of metrics."""
     for line in islice(lines(metrics, START_TIME), MOST_PROCESSES):
         found = STARTED.match(line)
         if not found:
@@ -504,7 +496,6 @@ def _starts(metrics: bytes) -> Iterator[float]:
 
 
 def _is_refused(error: Exception) -> bool:
-    """Return whether an error means that the port refuses connections."""
     return (
         isinstance(error, aiohttp.ClientConnectorError)
         and error.os_error.errno == errno.ECONNREFUSED

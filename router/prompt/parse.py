@@ -125,7 +125,6 @@ class PromptParser:
         return model, adapter or self._models.shadow(name)
 
     def _form(self, message: AnyPrompt, *, may_lack: bool) -> str:
-        """Return the name of the prompt's form; empty if it has none and may lack it."""
         given = [form for form in FIELDS if message.HasField(form)]  # type: ignore[arg-type]
         if not given and may_lack:
             return ""
@@ -221,7 +220,6 @@ def listed_ids(message: wire.TokenIds, field: str) -> bytes:
 
 
 def _either(message: AnyPrompt, body: PromptBody, name: Literal["cache_salt", "extra_key"]) -> str:
-    """Return a field of the prompt or of its body. Raises BadRequestError if the two differ."""
     given: str = getattr(message, name)
     in_body: str = getattr(body, name)
     if given and in_body and given != in_body:

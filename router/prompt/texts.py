@@ -115,7 +115,6 @@ def _renderer(config: Config) -> ProcessRenderer:
 
 
 async def _preload(config: Config, tokenizers: TokenizerCache, stack: AsyncExitStack) -> None:
-    """Begin to load the tokenizers, and wait for those in folders of this machine."""
     local = []
     has_any = [
         model

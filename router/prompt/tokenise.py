@@ -200,7 +200,6 @@ class Tokeniser:
             raise BadRequestError(field, error.problem) from error
 
     async def _tokenizer(self, task: PromptTask) -> Tokenizer | None:
-        """Return a model's tokenizer; None if it is not loaded in time."""
         name = task.prompt.model.tokenizer
         tokenizer = self._tokenizers.held(name)
         try:
@@ -276,7 +275,6 @@ def reckoned(prompt: CheckedPrompt) -> Ids:
 
 
 def _text_of(chat: ChatBody, field: str) -> str:
-    """Return a chat as JSON. Raises BadRequestError for `field` if that is impossible."""
     try:
         return chat_text(chat.request())
     except InvalidTextError as error:

@@ -84,7 +84,6 @@ class Sources:
         return source
 
     def _key(self, model: ModelSpec) -> Callable[[], str] | None:
-        """Return a function that returns the engines' API key; None without a key. Raises OSError."""
         if not model.tokenizer_key_file:
             return None
         path = self._folder / model.tokenizer_key_file

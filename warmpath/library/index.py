@@ -297,7 +297,6 @@ def _value_sources(pod: Engine) -> Iterator[RankSource]:
 
 
 def _batch_of(events: Iterable[Event]) -> Batch:
-    """Return checked events as a batch. Raises ValueError."""
     batch = Batch(0.0, tuple(events))
     try:
         check_events(batch.events)

@@ -35,7 +35,6 @@ async def chat_prompt(body: Body, chats: Mapping[str, Chat], fields: Iterable[st
 
 
 async def _body(messages: Iterable[Any], fields: Mapping[str, Any]) -> bytes:
-    """Return the body of a chat request with some fields; fields without a value are left out."""
     parts = [b'{"messages":[']
     pending = 0
     for number, message in enumerate(messages):

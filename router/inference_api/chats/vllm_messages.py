@@ -58,7 +58,6 @@ def vllm_messages(
 
 
 def _system_texts(given: Any) -> list[str]:
-    """Return the texts of the system prompt."""
     if not given or isinstance(given, str):
         return [given] if given else []
     texts = []
@@ -73,7 +72,6 @@ def _system_texts(given: Any) -> list[str]:
 
 
 def _system_text(content: Any) -> str:
-    """Return the text of a system message among the others."""
     if isinstance(content, str) and content.startswith(BILLING_HEADER):
         return ""
     return "".join(_system_texts(content))

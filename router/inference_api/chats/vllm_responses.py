@@ -83,7 +83,6 @@ def _continues(items: list[Message]) -> bool:
 
 
 def _add(messages: list[Message], item: Message) -> None:
-    """Add an item to the messages; several items of an assistant become one message."""
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     kind, role = item.get("type"), item.get("role")
     if kind == "function_call":

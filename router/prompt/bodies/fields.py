@@ -182,7 +182,6 @@ def _kind(names: tuple[str, ...]) -> type[msgspec.Struct]:
 
 
 def _why(raw: bytes, error: Exception) -> str:
-    """Return why `raw` could not be decoded; `error` calls a lone surrogate truncated data."""
     if b"\\u" in raw:
         try:
             json.dumps(json.loads(raw), ensure_ascii=False).encode()

@@ -81,8 +81,6 @@ NONE = Strings({})
 
 
 class _Document:
-    """A document whose strings are being taken out."""
-
     def __init__(self, raw: bytes, kept: Collection[str]) -> None:
         self._raw = raw
         self._kept = kept
@@ -224,7 +222,6 @@ def _without_escapes(piece: bytes) -> bytes:
 
 
 def _whole_characters(piece: bytes) -> bytes:
-    """Return a slice of a string's bytes without a character that goes on in the next slice."""
     piece = _whole(piece)
     plain = _without_escapes(piece)
     # An escape that may go on in the next slice is left to it, with the first half of its pair.
@@ -243,7 +240,6 @@ def _whole_characters(piece: bytes) -> bytes:
 
 
 def _text(raw: bytes) -> str | bytes:
-    """Return the text of a string in quotes; its bytes if it is not JSON."""
     try:
         return msgspec.json.decode(raw, type=str)
     except UNREADABLE:

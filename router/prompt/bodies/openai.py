@@ -147,7 +147,6 @@ async def parse_completions(raw: bytes, field: str, most_tokens: int) -> PromptB
 
 
 async def _prompt(fields: RawFields, most_tokens: int) -> str | bytes:
-    """Return the prompt: a text, or packed token ids. Raises FieldError."""
     raw = fields.fields.get("prompt")
     if raw is None or bytes(memoryview(raw)[:5]) == b"null":
         raise FieldError("is missing")
@@ -191,7 +190,6 @@ def _within(field: str) -> Iterator[None]:
 
 
 def _typed(body: dict[str, Any], name: str, default: T, field: str) -> T:
-    """Return a field, or else `default`. Raises BadRequestError if the field has another type."""
     value = body.get(name)
     if value is None:
         return default
@@ -220,7 +218,6 @@ def _truncation(body: dict[str, Any], field: str) -> Truncation | None:
 
 
 def _one_text(body: dict[str, Any], name: str, field: str) -> str:
-    """Return a text field, which SGLang also accepts as a list with one text per prompt."""
     value = body.get(name)
     if isinstance(value, list) and len(value) == 1:
         value = value[0]

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.prefixstore.chats.inline_renderer import InlineRenderer
 from warmpath.prefixstore.chats import render_worker
 from warmpath.prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
 from warmpath.prefixstore.chats.process_renderer import ProcessRenderer, RenderLimits
 from warmpath.prefixstore.chats.render_frame import Begin, Done, Render, frame
 from warmpath.prefixstore.chats.renderer import (
     BrokenTemplateError,
-    InlineRenderer,
     RenderCrashedError,
     Renderer,
     RendererClosedError,

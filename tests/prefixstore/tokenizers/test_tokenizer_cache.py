@@ -46,6 +46,14 @@ class Source:
         return ByteTokenizer()
 
 
+def check(cache: TokenizerCache) -> None:
+    """Assert that each tokenizer is in one state, and that no more are loaded than may be."""
+    assert len(cache._loaded) <= cache._most
+    held = (set(cache._loaded), set(cache._loading), set(cache._failures))
+    assert len(set().union(*held)) == sum(map(len, held)), "in two states at once"
+    assert set().union(*held) <= set(cache._sources)
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -62,7 +70,7 @@ async def cache(clock: Clock, sources: dict[str, Source]) -> AsyncIterator[Token
     for name, source in sources.items():
         cache.register(name, source)
     yield cache
-    cache.check()
+    check(cache)
     for source in sources.values():
         source.gate.set()
     await cache.close()
@@ -255,7 +263,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def is_as_expected(self) -> None:
-        self.cache.check()
+        check(self.cache)
         assert self.cache.loaded() == list(self.expected)
         assert {name: source.loads for name, source in self.sources.items()} == self.loads
         assert self.cache.stats.loads == sum(self.loads.values())

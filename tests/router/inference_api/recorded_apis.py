@@ -8,10 +8,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from tests.prefixstore.chats.inline_renderer import InlineRenderer
 from tests.recordings import SGLANG_APIS, TOKENIZER, VLLM_APIS
 from warmpath.indexer.keys.key import unpack_tokens
 from warmpath.prefixstore.chats.chat import ModelTemplate
-from warmpath.prefixstore.chats.renderer import InlineRenderer
 from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import InferenceRequest, ModelTraits
 from warmpath.router.prompt.bodies.openai import ChatBody, Text

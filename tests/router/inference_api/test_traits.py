@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.prefixstore.chats.inline_renderer import InlineRenderer
 from warmpath.prefixstore.chats.chat import ModelTemplate, TemplateTraits
 from warmpath.prefixstore.chats.renderer import (
-    InlineRenderer,
     RenderCrashedError,
     Renderer,
     RendererClosedError,

@@ -33,6 +33,3 @@ class ReferenceStore:
     def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
         """Remember each entry's block keys under `label`, in place of another label's keys."""
         relabel(entries, label, keys)
-
-    def check(self) -> None:
-        """Do nothing: the dict alone cannot be inconsistent."""
