@@ -14,6 +14,8 @@ from warmpath.scorer.prefill import PrefillModel
 
 LOOKS = 4
 """Number of ended requests whose blocks each `expire` looks for in the index."""
+ARRIVING_SECONDS = 60.0
+"""How long after its predicted first token a prompt's blocks count as arriving."""
 
 
 class Assigner:
@@ -21,7 +23,7 @@ class Assigner:
 
     `form` returns the form of a rank's blocks (`Scorer.form`), `has_announced` whether a rank's events
     have announced all blocks with these keys (`Scorer.has_announced`). Blocks are arriving until
-    `arriving_seconds` after the predicted first token, and for `confirm_seconds` after the reported one.
+    ARRIVING_SECONDS after the predicted first token, and for `confirm_seconds` after the reported one.
     """
 
     def __init__(
@@ -32,7 +34,6 @@ class Assigner:
         form: Callable[[str, str, int], BlockForm],
         has_announced: Callable[[str, int, bytes], bool],
         prefill: PrefillModel,
-        arriving_seconds: float,
         confirm_seconds: float,
     ) -> None:
         self._bookings = bookings
@@ -40,7 +41,6 @@ class Assigner:
         self._form = form
         self._has_announced = has_announced
         self._prefill = prefill
-        self._arriving_seconds = arriving_seconds
         self._confirm_seconds = confirm_seconds
         self._unannounced: deque[tuple[int, RankName]] = deque()
         """Tickets, with their ranks, of requests that ended before events announced all their blocks;
@@ -66,7 +66,7 @@ class Assigner:
         expected = placed.predicted.get(placed.went)
         seconds = expected.wait + expected.prefill if expected else 0.0
         placed.ticket = self._believed.arrive(
-            *placed.went, self._keys(placed), expires=now + seconds + self._arriving_seconds
+            *placed.went, self._keys(placed), expires=now + seconds + ARRIVING_SECONDS
         )
 
     def settle(self, placed: Placed, now: float) -> bool:

@@ -9,7 +9,6 @@ No sockets and no clock of its own: the router and `warmpath simulate` run this 
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from random import Random
 
 from warmpath.indexer.believed.beliefs import Believed
@@ -18,6 +17,7 @@ from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
 from warmpath.process.invariant import BrokenInvariantError
+from warmpath.router.config.schema import BookingTable, PickTable
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.overdue import Precedence
 from warmpath.router.load.table import LoadTable
@@ -30,31 +30,7 @@ from warmpath.router.pick.sessions import Sessions
 from warmpath.router.pick.weigh import NOBODY, Ask, Choice, Weigher
 from warmpath.router.pods.table import Pod
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
-from warmpath.scorer.policy import DEFAULT
 from warmpath.scorer.prefill import PrefillModel
-
-
-@dataclass(frozen=True, slots=True)
-class PickSettings:
-    """The picker's configuration. Times are seconds."""
-
-    policy: str = DEFAULT
-    options: Mapping[str, float] = field(default_factory=dict)
-    """The policy's options."""
-    prefill: PrefillModel = field(default_factory=PrefillModel)
-    assumed_seconds: float = 600.0
-    """How long prompts sent to a rank without events are assumed to be cached there."""
-    assumed_blocks: int = 32_768
-    """Most assumed blocks of a rank without events whose cache size is not known."""
-    confirm_seconds: float = 5.0
-    """How long after a first token events may take to announce the prompt's blocks. Engines keep the
-    blocks of running requests, so this may be generous."""
-    arriving_seconds: float = 60.0
-    """How long after its predicted first token a prompt's blocks count as arriving."""
-    expire_seconds: float = 600.0
-    """Age at which a pick expires unless its end was reported."""
-    most: int = 100_000
-    """Most picks that are kept; beyond it the oldest expires. On many ranks fewer shadow picks fit."""
 
 
 class Picker:
@@ -69,7 +45,9 @@ class Picker:
         believed: Believed,
         sessions: Sessions,
         calibration: Calibration,
-        settings: PickSettings,
+        pick: PickTable,
+        booking: BookingTable,
+        prefill: PrefillModel,
         new_id: Callable[[], str],
         rng: Random,
         witnesses: Sequence[Witness] = (),
@@ -81,7 +59,8 @@ class Picker:
         self._bookings = bookings
         self._sessions = sessions
         self._calibration = calibration
-        self._settings = settings
+        self._pick = pick
+        self._booking = booking
         self._new_id = new_id
         self._witnesses = witnesses
         self._weigher = Weigher(
@@ -89,10 +68,10 @@ class Picker:
             loads,
             sessions,
             calibration,
-            policy=settings.policy,
-            options=settings.options,
-            prefill=settings.prefill,
-            assumed_seconds=settings.assumed_seconds,
+            policy=pick.policy,
+            options=pick.options,
+            prefill=prefill,
+            assumed_seconds=pick.assumed_seconds,
             rng=rng,
         )
         self._assigner = Assigner(
@@ -100,9 +79,8 @@ class Picker:
             believed,
             form=scorer.form,
             has_announced=scorer.has_announced,
-            prefill=settings.prefill,
-            arriving_seconds=settings.arriving_seconds,
-            confirm_seconds=settings.confirm_seconds,
+            prefill=prefill,
+            confirm_seconds=pick.confirm_seconds,
         )
         self._placed: OrderedDict[str, Placed] = OrderedDict()
         self._picks = 0
@@ -242,7 +220,7 @@ class Picker:
 
     def _keep(self, placed: Placed, now: float) -> None:
         """Keep a pick; if there are too many, the oldest expire."""
-        most = self._settings.most
+        most = self._booking.max_bookings
         # A shadow pick keeps a prediction for each rank of the fleet.
         while self._placed and (
             len(self._placed) >= most
@@ -256,7 +234,7 @@ class Picker:
         """Return the most blocks that are assumed on a rank; 0 if its events are complete."""
         if rank.trust.level is Level.EXACT:
             return 0
-        return pod.blocks or self._settings.assumed_blocks
+        return pod.blocks or self._pick.assumed_blocks
 
     # Reports
 
@@ -339,7 +317,7 @@ class Picker:
         """Expire picks that are older than `expire_seconds`, and bookings and beliefs."""
         while self._placed:
             oldest = next(iter(self._placed.values()))
-            if abs(now - oldest.at) < self._settings.expire_seconds:
+            if abs(now - oldest.at) < self._booking.expire_seconds:
                 break
             self._end(oldest, "expired", now)
         self._assigner.expire(now)
@@ -366,5 +344,5 @@ class Picker:
         self._assigner.check(kept)
         if self._expectations != sum(len(placed.predicted) for placed in kept):
             raise BrokenInvariantError("the predictions that are kept do not add up")
-        if len(kept) > self._settings.most:
-            raise BrokenInvariantError(f"{len(kept)} picks; at most {self._settings.most}")
+        if len(kept) > self._booking.max_bookings:
+            raise BrokenInvariantError(f"{len(kept)} picks; at most {self._booking.max_bookings}")

@@ -20,7 +20,7 @@ from warmpath.router.match.match import Scorer
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.pick import Witness
-from warmpath.router.pick.picker import Picker, PickSettings
+from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.sessions import Sessions
 from warmpath.router.pods.table import Pod
 from warmpath.router.tracing.steps import NO_STEPS, Steps
@@ -109,7 +109,6 @@ class Picking:
 
     def picker(self, scorer: Scorer, steps: Steps = NO_STEPS) -> Picker:
         """Make and return the picker with a scorer; call it once."""
-        pick = self._pick
         self._picker = Picker(
             scorer,
             loads=self.loads,
@@ -117,16 +116,9 @@ class Picking:
             believed=self.believed,
             sessions=self.sessions,
             calibration=self.calibration,
-            settings=PickSettings(
-                policy=pick.policy,
-                options=pick.options,
-                prefill=prefill_model(pick),
-                assumed_seconds=pick.assumed_seconds,
-                assumed_blocks=pick.assumed_blocks,
-                confirm_seconds=pick.confirm_seconds,
-                expire_seconds=self._booking.expire_seconds,
-                most=self._booking.max_bookings,
-            ),
+            pick=self._pick,
+            booking=self._booking,
+            prefill=prefill_model(self._pick),
             new_id=self._new_id,
             rng=self._rng,
             witnesses=self._witnesses,

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from warmpath.process.invariant import BrokenInvariantError
-from warmpath.router.queue.request import QueueSettings, Waiting
+from warmpath.router.config.schema import QueueTable
+from warmpath.router.queue.request import Waiting
 
 NO_WEIGHTS: Mapping[str, float] = {}
 
@@ -69,7 +70,7 @@ class _Class:
 class Crowd:
     """All waiting requests."""
 
-    def __init__(self, settings: QueueSettings) -> None:
+    def __init__(self, settings: QueueTable) -> None:
         self._settings = settings
         self._classes: dict[int, _Class] = {}
         self.bytes = 0
@@ -114,7 +115,7 @@ class Crowd:
     def _change(self, of: _Class, caller: _Caller, waiting: Waiting, sign: int) -> None:
         # In whole numbers, so that sums do not drift: the part times both limits.
         limits = self._settings
-        part = sign * (limits.most_bytes + waiting.size * limits.most_requests)
+        part = sign * (limits.max_bytes + waiting.size * limits.max_requests)
         of.count += sign
         of.sums.add(waiting.caller, part)
         caller.sums.add(waiting.tenant, part)
@@ -127,11 +128,11 @@ class Crowd:
         alone may have any size. Where more wait than may, since the limits were lowered, as many may
         stay.
         """
-        most = max(self._settings.most_requests, len(self))
-        most_bytes = max(self._settings.most_bytes, self.bytes)
+        most = max(self._settings.max_requests, len(self))
+        max_bytes = max(self._settings.max_bytes, self.bytes)
         self.add(newcomer)
         gone: list[Waiting] = []
-        while len(self) > 1 and (len(self) > most or self.bytes > most_bytes):
+        while len(self) > 1 and (len(self) > most or self.bytes > max_bytes):
             gone.append(one := self._gives_way(newcomer))
             self.remove(one)
             if one is newcomer:

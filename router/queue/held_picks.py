@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.config.schema import QueueTable
 from warmpath.router.pick.pick import Placed
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.weigh import Choice
@@ -30,7 +31,6 @@ from warmpath.router.queue.request import (
     Entering,
     QueueFullError,
     QueuePlace,
-    QueueSettings,
     Release,
     Waiting,
     place_of,
@@ -108,7 +108,7 @@ class HeldPicks:
         counts = self.queue.crowd.counts()
         return {name: counts.get(at, 0) for at, name in enumerate(self.classes.names)}
 
-    def use(self, settings: QueueSettings, classes: Classes) -> None:
+    def use(self, settings: QueueTable, classes: Classes) -> None:
         """Take other settings and classes. Waiting picks of a class that is gone get the usual one."""
         before, self.classes = self.classes.names, classes
         self.queue.use(settings, lambda at: classes.find(before[at]))

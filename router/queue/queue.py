@@ -18,6 +18,8 @@ from msgspec.structs import replace
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.process.invariant import BrokenInvariantError
+from warmpath.router.config.schema import QueueTable
+from warmpath.router.load.overdue import Precedence
 from warmpath.router.load.table import LoadTable
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.picker import Picker
@@ -31,7 +33,6 @@ from warmpath.router.queue.preview import Preview
 from warmpath.router.queue.request import (
     Entering,
     QueueFullError,
-    QueueSettings,
     Refused,
     Release,
     Sent,
@@ -83,7 +84,7 @@ class Queue:
         eligible: Callable[[Wanted], Sequence[Pod]],
         hears: Callable[[], bool],
         lag: FirstTokenLag,
-        settings: QueueSettings,
+        settings: QueueTable,
     ) -> None:
         self._picker = picker
         self._loads = loads
@@ -106,12 +107,13 @@ class Queue:
         self.refused = 0
         """Requests that found no place, or lost theirs to others, since the start."""
 
-    def _take(self, settings: QueueSettings) -> None:
+    def _take(self, settings: QueueTable) -> None:
         """Take settings, with an order that is empty."""
         self._settings = settings
+        self._precedence = Precedence(settings.prefill_times, settings.passed_seconds)
         self._order = Order(settings.shares)
         self.crowd = Crowd(settings)
-        self._preview = Preview(self._picker, self._order, settings.most_looks)
+        self._preview = Preview(self._picker, self._order, settings.max_looks)
 
     def __len__(self) -> int:
         return len(self.crowd)
@@ -156,16 +158,16 @@ class Queue:
 
     def _waiting(self, entering: Entering, choice: Choice) -> Waiting:
         seconds, cached = choice.options.cheapest()
-        latest = entering.arrived + self._settings.most_wait_seconds
+        latest = entering.arrived + self._settings.wait_seconds
         return Waiting(
             self._number,
             *entering._replace(until=min(entering.until, latest)),
             seconds=seconds,
             uncached=entering.ask.tokens - cached,
-            key=self._settings.precedence.place(entering.arrived, seconds),
+            key=self._precedence.place(entering.arrived, seconds),
         )
 
-    def use(self, settings: QueueSettings, place: Callable[[int], int]) -> None:
+    def use(self, settings: QueueTable, place: Callable[[int], int]) -> None:
         """Take other settings; `place` returns the class that requests of a class are of from now on.
 
         Tenants' shares begin anew. Where less may wait than does, nobody is refused for that.
@@ -205,7 +207,7 @@ class Queue:
         moved: list[tuple[Waiting, Choice]] = []
         looks = 0
         for waiting in self._order.passing(pods):
-            if looks == self._settings.most_looks or len(sent) >= MOST_AT_ONCE:
+            if looks == self._settings.max_looks or len(sent) >= MOST_AT_ONCE:
                 are_more = True
                 break
             looks += 1
@@ -240,7 +242,7 @@ class Queue:
         for waiting, choice in moved:
             waiting.seconds, cached = choice.options.cheapest()
             waiting.uncached = waiting.ask.tokens - cached
-            key = self._settings.precedence.place(waiting.arrived, waiting.seconds)
+            key = self._precedence.place(waiting.arrived, waiting.seconds)
             self._order.move(waiting, key)
         return Release(sent, refused, self._next_at(now, rooms, sends=bool(sent), more=are_more))
 
@@ -286,7 +288,7 @@ class Queue:
             self._forget(one, is_served=False)
 
     def _full(self) -> QueueFullError:
-        by_number = len(self) >= self._settings.most_requests
+        by_number = len(self) >= self._settings.max_requests
         problem = f"{len(self)} requests ({self.crowd.bytes} bytes) wait for a pod with room"
         limit = "max-requests" if by_number else "max-bytes"
         return QueueFullError(problem, f"queue.{limit}", RETRY_SECONDS)
@@ -378,7 +380,7 @@ class Queue:
         self.crowd.check()
         if {*self.crowd} != {*waiting} or len(self._order) != len(self):
             raise BrokenInvariantError("the crowd, the order and the times differ")
-        if len(self) > self._settings.most_requests:
+        if len(self) > self._settings.max_requests:
             raise BrokenInvariantError("too many requests wait")
 
 

@@ -7,12 +7,12 @@ from typing import Any
 from warmpath.router.config.schema import Config, QueueTable
 from warmpath.router.pick.eligible import eligible
 from warmpath.router.pick.picker import Picker
-from warmpath.router.pick.picking import Picking, precedence_of
+from warmpath.router.pick.picking import Picking
 from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.queue.held_picks import HeldPicks, QueueMeter
 from warmpath.router.queue.lag import FirstTokenLag
 from warmpath.router.queue.queue import Queue
-from warmpath.router.queue.request import Classes, QueueSettings, Wanted
+from warmpath.router.queue.request import Classes, Wanted
 from warmpath.router.tracing.steps import NO_STEPS, Steps
 
 
@@ -79,26 +79,14 @@ def new_queue(
         eligible=pods_for,
         hears=lambda: picking.bookings.hears_first_tokens,
         lag=lag,
-        settings=_settings(table),
+        settings=table,
     )
 
 
 def reload_queue(held: HeldPicks, table: QueueTable) -> None:
     """Let a queue take over other settings."""
-    held.use(_settings(table), _classes(table))
+    held.use(table, _classes(table))
 
 
 def _classes(table: QueueTable) -> Classes:
     return Classes(table.classes, table.usual_class)
-
-
-def _settings(table: QueueTable) -> QueueSettings:
-    return QueueSettings(
-        hold_seconds=table.hold_seconds,
-        precedence=precedence_of(table),
-        most_looks=table.max_looks,
-        most_wait_seconds=table.wait_seconds,
-        most_requests=table.max_requests,
-        most_bytes=table.max_bytes,
-        shares=table.shares,
-    )

@@ -5,18 +5,15 @@ The results of a release of the queue, and the error of a request that finds no 
 The queue's classes of requests, by name; each caller may name some of them.
 
 The place of a Pick's request in the queue: its class, its tenant, and how long it may wait.
-
-The queue's settings.
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.load.overdue import USUAL, Precedence
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.pick import Placed
 from warmpath.router.pick.weigh import Ask, Choice
@@ -244,27 +241,3 @@ def place_of(
         request.ByteSize(),
         caller,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSettings:
-    """The settings of a queue. Times are seconds.
-
-    A study of policies has 0.2 for
-    `hold_seconds`, which is too little for engines that compute several prompts in one step.
-    """
-
-    hold_seconds: float = 0.4
-    """Most booked prefill of a rank that has room for another request."""
-    precedence: Precedence = USUAL
-    """The order within a class and tenant."""
-    most_looks: int = 32
-    """Most waiting requests that one release weighs."""
-    most_wait_seconds: float = 30.0
-    """Longest wait; then a request goes to the pod that is best at that time."""
-    most_requests: int = 10_000
-    """Most waiting requests."""
-    most_bytes: int = 256 << 20
-    """Most bytes of all waiting requests."""
-    shares: Mapping[str, float] = field(default_factory=dict)
-    """Weights of the tenants' shares; a tenant that is missing has 1."""

@@ -261,18 +261,18 @@ REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
     "queue.hold-seconds": (0.1, lambda parts: queue(parts)._settings.hold_seconds),
     "queue.prefill-times": (
         (3.0, 3.0),
-        lambda parts: (parts.picker.precedence.times, queue(parts)._settings.precedence.times),
+        lambda parts: (parts.picker.precedence.times, queue(parts)._precedence.times),
     ),
     "queue.passed-seconds": (
         (4.0, 4.0),
         lambda parts: (
             parts.picker.precedence.most_seconds,
-            queue(parts)._settings.precedence.most_seconds,
+            queue(parts)._precedence.most_seconds,
         ),
     ),
-    "queue.wait-seconds": (5.0, lambda parts: queue(parts)._settings.most_wait_seconds),
-    "queue.max-requests": (6, lambda parts: queue(parts)._settings.most_requests),
-    "queue.max-bytes": (777777, lambda parts: queue(parts)._settings.most_bytes),
+    "queue.wait-seconds": (5.0, lambda parts: queue(parts)._settings.wait_seconds),
+    "queue.max-requests": (6, lambda parts: queue(parts)._settings.max_requests),
+    "queue.max-bytes": (777777, lambda parts: queue(parts)._settings.max_bytes),
     "queue.max-looks": (8, lambda parts: queue(parts)._preview._most_looks),
     "queue.classes": (("one", "two"), lambda parts: classes(parts).names),
     "queue.usual-class": (1, lambda parts: classes(parts).place("", None)),

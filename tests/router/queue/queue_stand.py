@@ -4,18 +4,19 @@ from collections.abc import Sequence
 from itertools import count
 
 from tests.router.pick.picker_parts import KeyedPrompt, Parts
+from warmpath.router.config.schema import QueueTable
 from warmpath.router.pick.calibration import USUAL_SHARING
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pods.table import Pod
 from warmpath.router.queue.lag import LEAST, FirstTokenLag
 from warmpath.router.queue.queue import Queue
-from warmpath.router.queue.request import Entering, QueueSettings, Release, Sent, Waiting, Wanted
+from warmpath.router.queue.request import Entering, Release, Sent, Waiting, Wanted
 
 BASE = 0.02
 TOKEN = 70e-6
 OWN_BASE = (1 - USUAL_SHARING) * BASE
 """The part of BASE that those behind a request wait for."""
-HOLD = QueueSettings().hold_seconds
+HOLD = QueueTable().hold_seconds
 
 
 class QueueStand:
@@ -34,7 +35,7 @@ class QueueStand:
             eligible=self.eligible,
             hears=lambda: self.hears,
             lag=self.lag,
-            settings=QueueSettings(**settings),  # type: ignore[arg-type]
+            settings=QueueTable(**settings),  # type: ignore[arg-type]
         )
         self._keys = count(1_000_000, 10_000)
         self.release = Release((), (), float("inf"))

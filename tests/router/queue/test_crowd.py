@@ -9,12 +9,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.examples import examples
 from tests.router.pick.picker_parts import PROMPT
+from warmpath.router.config.schema import QueueTable
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.queue.crowd import Crowd
-from warmpath.router.queue.request import QueueSettings, Waiting, Wanted
+from warmpath.router.queue.request import Waiting, Wanted
 
 NUMBERS = count()
-LIMITS = QueueSettings(most_requests=6, most_bytes=60, shares={"a": 2.0})
+LIMITS = QueueTable(max_requests=6, max_bytes=60, shares={"a": 2.0})
 
 
 def waiting(tenant: str = "", *, caller: str = "", priority: int = 0, size: int = 1) -> Waiting:
@@ -100,23 +101,23 @@ class AnyCrowd(RuleBasedStateMachine):
     )
     def comes(self, tenant: str, caller: str, priority: int, size: int) -> None:
         newcomer = waiting(tenant, caller=caller, priority=priority, size=size)
-        most_bytes = max(LIMITS.most_bytes, size if not self.all else 0, self.crowd.bytes)
+        max_bytes = max(LIMITS.max_bytes, size if not self.all else 0, self.crowd.bytes)
         gone = self.crowd.squeeze_in(newcomer)
-        assert len(self.crowd) == 1 or self.crowd.bytes <= most_bytes
+        assert len(self.crowd) == 1 or self.crowd.bytes <= max_bytes
         assert gone == self.expected(newcomer)
         self.all = [one for one in [*self.all, newcomer] if one not in gone]
 
     def expected(self, newcomer: Waiting) -> list[Waiting]:
         left, gone = [*self.all, newcomer], list[Waiting]()
-        most = max(LIMITS.most_requests, len(self.all))
-        most_bytes = max(LIMITS.most_bytes, sum(one.size for one in self.all))
-        while len(left) > 1 and (len(left) > most or sum(one.size for one in left) > most_bytes):
+        most = max(LIMITS.max_requests, len(self.all))
+        max_bytes = max(LIMITS.max_bytes, sum(one.size for one in self.all))
+        while len(left) > 1 and (len(left) > most or sum(one.size for one in left) > max_bytes):
             lowest = min(one.priority for one in left)
             group = [one for one in left if one.priority == lowest]
             for name, weights in (("caller", {}), ("tenant", LIMITS.shares)):
                 parts = Counter[str]()
                 for one in group:
-                    parts[getattr(one, name)] += LIMITS.most_bytes + one.size * LIMITS.most_requests
+                    parts[getattr(one, name)] += LIMITS.max_bytes + one.size * LIMITS.max_requests
                 by_weight = {key: part / weights.get(key, 1.0) for key, part in parts.items()}
                 largest = {
                     key for key, part in by_weight.items() if part == max(by_weight.values())
@@ -132,7 +133,7 @@ class AnyCrowd(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 6))
     def limits_are_lowered(self, limit: int) -> None:
-        lower = QueueSettings(most_requests=limit, most_bytes=10 * limit, shares=LIMITS.shares)
+        lower = QueueTable(max_requests=limit, max_bytes=10 * limit, shares=LIMITS.shares)
         crowd = Crowd(lower)
         for one in self.all:
             crowd.add(one)
@@ -154,7 +155,7 @@ class AnyCrowd(RuleBasedStateMachine):
         assert sorted(one.number for one in self.crowd) == [one.number for one in self.all]
         assert len(self.crowd) == len(self.all)
         assert self.crowd.counts() == Counter(one.priority for one in self.all)
-        assert len(self.all) <= LIMITS.most_requests
+        assert len(self.all) <= LIMITS.max_requests
 
 
 TestAnyCrowd = AnyCrowd.TestCase

@@ -8,7 +8,6 @@ import pytest
 from tests.router.pick.picker_parts import KeyedPrompt
 from tests.router.queue.queue_stand import BASE, HOLD, OWN_BASE, TOKEN, QueueStand
 from warmpath.router.load.engine_metrics import Observed
-from warmpath.router.load.overdue import Precedence
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.weigh import Choice
 from warmpath.router.queue.lag import WINDOW, StepBack
@@ -78,7 +77,7 @@ def test_who_waits_for_long_is_no_longer_passed_over() -> None:
 
 
 def test_nobody_is_passed_over_for_longer_than_the_bound() -> None:
-    stand = QueueStand(pods=1, precedence=Precedence(10.0, 2.0))
+    stand = QueueStand(pods=1, passed_seconds=2.0)
     [before] = stand.fill(200_000)
     long = stand.enter(100_000)
     stand.parts.now += 2.1
@@ -100,7 +99,7 @@ def test_who_is_passed_over_counts_as_waiting_for_those_behind() -> None:
 
 
 def test_a_request_for_full_pods_keeps_nobody_from_other_pods() -> None:
-    stand = QueueStand(pods=2, most_looks=4)
+    stand = QueueStand(pods=2, max_looks=4)
     stand.enter(200_000, named=["pod-0"])
     held = [stand.enter(500, named=["pod-0"]) for _ in range(10)]
     assert all(one.is_waiting for one in held)
@@ -119,7 +118,7 @@ def test_at_its_time_a_request_goes_to_the_best_pod_whatever_is_booked_there() -
 
 
 def test_no_request_waits_longer_than_the_bound() -> None:
-    stand = QueueStand(most_wait_seconds=3.0)
+    stand = QueueStand(wait_seconds=3.0)
     stand.fill(200_000)
     waiting = stand.enter(until=math.inf)
     assert waiting.until == stand.parts.now + 3.0
@@ -193,7 +192,7 @@ def test_lanes_without_room_keep_nobody_from_other_pods_whatever_their_number_an
 
 
 def test_a_full_queue_refuses_the_latest_of_the_tenant_with_most_waiting() -> None:
-    stand = QueueStand(pods=1, most_requests=3)
+    stand = QueueStand(pods=1, max_requests=3)
     stand.fill()
     first, second, last = (stand.enter(tenant="evil", caller="a") for _ in range(3))
     good = stand.enter(tenant="good", caller="a")
@@ -211,7 +210,7 @@ def test_a_full_queue_refuses_the_latest_of_the_tenant_with_most_waiting() -> No
 
 
 def test_a_full_queue_refuses_the_newcomer_of_the_lowest_class() -> None:
-    stand = QueueStand(pods=1, most_requests=2)
+    stand = QueueStand(pods=1, max_requests=2)
     stand.fill()
     for _ in range(2):
         stand.enter()
@@ -223,7 +222,7 @@ def test_a_full_queue_refuses_the_newcomer_of_the_lowest_class() -> None:
 
 
 def test_a_full_queue_refuses_the_latest_of_a_lower_class_for_a_higher_one() -> None:
-    stand = QueueStand(pods=1, most_bytes=100)
+    stand = QueueStand(pods=1, max_bytes=100)
     stand.fill()
     kept = stand.enter(size=50)
     lost = stand.enter(size=50)
@@ -238,7 +237,7 @@ def test_a_full_queue_refuses_the_latest_of_a_lower_class_for_a_higher_one() -> 
 
 
 def test_nobody_loses_its_place_if_that_does_not_suffice() -> None:
-    stand = QueueStand(pods=1, most_bytes=100)
+    stand = QueueStand(pods=1, max_bytes=100)
     stand.fill()
     low, high = stand.enter(size=30), stand.enter(size=60, priority=1)
     with pytest.raises(QueueFullError):
@@ -249,7 +248,7 @@ def test_nobody_loses_its_place_if_that_does_not_suffice() -> None:
 
 
 def test_one_request_larger_than_the_limit_may_wait_alone() -> None:
-    stand = QueueStand(pods=1, most_bytes=100)
+    stand = QueueStand(pods=1, max_bytes=100)
     stand.fill()
     assert stand.enter(size=1000).is_waiting
 
@@ -278,7 +277,7 @@ def test_a_pod_that_comes_takes_what_waits() -> None:
 
 @pytest.mark.parametrize("how", ["silent", "late", "drains"])
 def test_nothing_is_held(how: str) -> None:
-    stand = QueueStand(pods=1, most_looks=2)
+    stand = QueueStand(pods=1, max_looks=2)
     stand.fill(200_000)
     held = [stand.enter() for _ in range(3)]
     assert all(one.is_waiting for one in held)

@@ -8,9 +8,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.examples import examples
 from tests.router.queue.queue_stand import QueueStand
+from warmpath.router.config.schema import QueueTable
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.pick.eligible import NoPodError
-from warmpath.router.queue.request import QueueFullError, QueueSettings, Sent, Waiting
+from warmpath.router.queue.request import QueueFullError, Sent, Waiting
 
 MOST = 8
 MOST_WAIT = 5.0
@@ -24,10 +25,10 @@ class AnyEvents(RuleBasedStateMachine):
         super().__init__()
         self.stand = QueueStand(
             pods=3,
-            most_requests=MOST,
-            most_bytes=MOST_BYTES,
-            most_looks=3,
-            most_wait_seconds=MOST_WAIT,
+            max_requests=MOST,
+            max_bytes=MOST_BYTES,
+            max_looks=3,
+            wait_seconds=MOST_WAIT,
             shares={"a": 2.0},
         )
         self.every = list(self.stand.pods)
@@ -154,11 +155,11 @@ class AnyEvents(RuleBasedStateMachine):
         places=st.tuples(*[st.integers(0, 2)] * 3),
     )
     def settings_are_reloaded(self, weight: float, looks: int, places: Sequence[int]) -> None:
-        reloaded = QueueSettings(
-            most_requests=MOST,
-            most_bytes=MOST_BYTES,
-            most_looks=looks,
-            most_wait_seconds=MOST_WAIT,
+        reloaded = QueueTable(
+            max_requests=MOST,
+            max_bytes=MOST_BYTES,
+            max_looks=looks,
+            wait_seconds=MOST_WAIT,
             shares={"a": weight, "b": 1 / weight},
         )
         expected = {one: places[one.priority] for one in self.waiting}
