@@ -56,7 +56,7 @@ async def test_every_example_of_the_page_shows_what_the_page_says(tmp_path: Path
             await worker.generate(prompt=list(range(number, number + 20)))
         fed.set()
         await following
-        index.check()
+        index.ingest.check()
 
 
 async def test_the_client_of_the_page_on_picks_does_what_the_page_says(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def payload(*events: dict[str, object]) -> bytes:
 
 def matched(index: Index, pod: str = "p") -> int:
     [score] = Scorer(index).score([*IDS, 1], pods=[pod])
-    index.check()
+    index.ingest.check()
     return score.matched_tokens
 
 
@@ -270,7 +270,7 @@ def test_any_number_of_threads_may_feed_and_score(index: Index) -> None:
         thread.join()
     assert not problems
     assert [one.matched_tokens for one in scorer.score([*IDS, 1])] == [32] * 4
-    index.check()
+    index.ingest.check()
 
 
 def test_texts_need_a_tokenizer(index: Index, model_folder: Path) -> None:

@@ -252,7 +252,7 @@ class Whatever(RuleBasedStateMachine):
     @invariant()
     def parts_agree(self) -> None:
         for index in (self.sides.raw, *self.sides.told):
-            index.check()
+            index.ingest.check()
 
 
 def test_whatever_engines_say_and_callers_ask_the_scores_are_the_same(

@@ -261,11 +261,6 @@ class Index:
         finally:
             self._writing.release()
 
-    def check(self) -> None:
-        """Raise BrokenInvariantError where the index contradicts itself."""
-        with self._writing:
-            self.ingest.check()
-
     def _found(self, pod: str) -> Pod:
         found = self._pods.get(pod)
         if found is None:

@@ -202,11 +202,6 @@ class Picker:
             self._pods, self._changes = pods, changes
         return now
 
-    def check(self) -> None:
-        """Raise BrokenInvariantError where bookings, beliefs and picks contradict each other."""
-        with self._lock:
-            self._picking.check()
-
 
 def _check_name(name: str) -> None:
     if problem := booking_ids.problem_of(name):
