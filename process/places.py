@@ -119,13 +119,6 @@ class Places:
         place.end()
         return True
 
-    def check(self) -> None:
-        """Raise AssertionError if the counts are not those of the places."""
-        assert self._all == sum(of.count for of in self._of.values()) <= self.most
-        assert self.opening == sum(len(of.of[State.OPENING]) for of in self._of.values())
-        for of in self._of.values():
-            assert of.count == sum(map(len, of.of.values())) > 0
-
 
 def _count(of: _Address) -> int:
     return of.count

@@ -272,20 +272,6 @@ class InFlight:
             raise NoPlaceError
         refused.wake(NoPlaceError())
 
-    def check(self) -> None:
-        """Raise AssertionError if the totals do not match the places."""
-        self._waiting.check()
-        assert self.waiting <= self._most_waiting
-        assert self.bytes == sum(self._taken.values())
-        strangers = (self._taken[one] for one in self._taken if one.startswith(STRANGER))
-        assert self._strangers == sum(strangers)
-        for client in self._waiting.clients:
-            assert all(client == self._client(one) for one in self._waiting.connections(client))
-        assert all(taken > 0 for taken in self._taken.values())
-        assert all(place.state is CallState.READING for place in self._reading)
-        assert len(self._known) <= MOST_KNOWN
-        assert self._next() is None, "a call waits though it has room"
-
 
 def _kind(client: str) -> int:
     # One rule says for all clients of a kind whether they may have a place.

@@ -167,26 +167,6 @@ class WaitingCalls:
         if not group:
             del self._lines[at]
 
-    def check(self) -> None:
-        """Raise AssertionError if the totals do not match the calls."""
-        assert self._clients.keys() == self._counts.keys()
-        for name, client in self._clients.items():
-            calls = {one for own in client.calls.values() for one in own}
-            assert len(calls) == self._counts[name] > 0
-            assert all(client.calls.values())
-            assert all(one.client == name for one in calls)
-            assert sum(len(line.calls) for line in client.lines.values()) == len(calls)
-            assert len(client.longest) == len(client.calls)
-            kind, rank = self._kind_of(name), self._rank_of(name)
-            for size, line in client.lines.items():
-                assert line.calls
-                assert self._lines[kind, size].rank_of(line) == (*rank, line.turn)
-        lines = sum(len(client.lines) for client in self._clients.values())
-        assert lines == sum(map(len, self._lines.values()))
-        assert all(self._lines.values())
-        assert len(self._most) == len(self._counts)
-        assert self.number == sum(self._counts.values())
-
 
 def _ranked(first: tuple[Rank, Line]) -> Rank:
     return first[0]

@@ -45,6 +45,7 @@ from warmpath.router.queue.request import ANYBODY, Asker, QueuePlace
 from warmpath.router.queue.standing import engine_priority, standing_message, waits, with_waiting
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.router.tracing.tracer import Attributes
+from warmpath.router.transport.call import Call
 from warmpath.scorer.policy import UnknownPolicyError
 
 log = logging.getLogger(__name__)
@@ -145,10 +146,10 @@ class PickAnswerer:
         return made
 
     @contextmanager
-    def telling(self, made: Made, context: object = None) -> Iterator[None]:
+    def telling(self, made: Made, call: Call | None = None) -> Iterator[None]:
         """Within the context the caller is told of a pick; if that fails, the pick is withdrawn.
 
-        It ends, too, where the transport finds later that the caller of `context` has not read the
+        It ends, too, where the transport finds later that the caller of `call` has not read the
         answer (`Call.if_gone`; gRPC's own server cannot find that).
         """
         placed = made.placed
@@ -158,8 +159,8 @@ class PickAnswerer:
             self._picker.withdraw(placed, self._clock())
             raise
         self._picker.settle(placed, self._clock())
-        if if_gone := getattr(context, "if_gone", None):
-            if_gone(partial(self._gone, placed.booking_id, placed.number))
+        if call is not None:
+            call.if_gone(partial(self._gone, placed.booking_id, placed.number))
 
     def _gone(self, booking_id: str, number: int) -> None:
         self._picker.cancel(booking_id, number, self._clock())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.examples import examples
+from tests.router.calls.checked_places import check
 from warmpath.router.admission.in_flight import (
     MOST_KNOWN,
     STRANGER_SECONDS,
@@ -99,7 +100,7 @@ class Machine(RuleBasedStateMachine):
             self.places.leave(place)
         self.calls = [place for place in self.calls if place not in self.ended]
         self.ended = []
-        self.places.check()
+        check(self.places)
         inside = [
             place for place in self.calls if place.state in {CallState.READING, CallState.READ}
         ]
@@ -351,7 +352,7 @@ def test_a_connection_that_waits_until_it_is_forgotten_is_a_stranger(places: InF
     waiting = places.enter("a", _ignored)
     for number in range(MOST_KNOWN):
         places.has_come(f"later:{number}")
-    places.check()
+    check(places)
     assert places.enter("a", _ignored).client == waiting.client
 
 

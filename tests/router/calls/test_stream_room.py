@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.router.calls.checked_places import check
 from warmpath.h2grpc.method import RefusedError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
@@ -108,7 +109,7 @@ class Router:
         yield tasks
         assert all(task.done() for task in tasks)
         assert not self.in_flight.bytes
-        self.in_flight.check()
+        check(self.in_flight)
 
 
 def messages(first: int, count: int, **fields: Any) -> list[bytes]:
