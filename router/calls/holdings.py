@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from warmpath.process.turns import turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.match.match import Matches, Scorer
-from warmpath.router.pods.namespaces import set_apart
+from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.limits import TimeLeft
 from warmpath.router.prompt.reader import PromptReader
@@ -39,7 +39,8 @@ class Holdings:
         left = TimeLeft(patience)
         read = await self._reader.read(message, timeout)
         pods = self._pods.of_model(read.prompt.model)
-        prompt = replace(set_apart(read, pods), is_whole=True)
+        prompt = replace(read.apart(pod.engine for pod in pods), is_whole=True)
+        asked(prompt, pods)
         ranks = [rank for pod in pods for rank in pod.ranks]
         await self._scorer.refresh(prompt, ranks, left.seconds())
         matches = self._scorer.matches(prompt, ranks, longest_prefix)

@@ -33,7 +33,7 @@ from warmpath.router.pick.options import MOST_CANDIDATES, Options
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.sessions import Underway
 from warmpath.router.pick.weigh import Ask, Choice, Traits
-from warmpath.router.pods.namespaces import set_apart
+from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import TimeLeft, check_name
@@ -305,7 +305,8 @@ class PickAnswerer:
         serving = self._pods.of_model(read.prompt.model)
         wanted = set(request.pods)
         named = [pod for pod in serving if pod.id in wanted] if wanted else serving
-        prompt = set_apart(read, named)
+        prompt = read.apart(pod.engine for pod in named)
+        asked(prompt, named)
         ask = Ask(
             prompt,
             eligible(

@@ -1,10 +1,10 @@
 """Answers Score and ListPods with messages. No sockets."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Trust
@@ -14,12 +14,13 @@ from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.calls.score_reply import entry_of, match_part, score_rest
 from warmpath.router.match.match import Matches, Scorer
 from warmpath.router.pick.messages import trust_message
-from warmpath.router.pods.namespaces import set_apart
+from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import TimeLeft, check_name
 from warmpath.router.prompt.parse import LONG, gives_ids
 from warmpath.router.prompt.plain import PlainPrompt
+from warmpath.router.prompt.read_prompt import ReadPrompt
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.router.prompt.trace import Trace
@@ -55,6 +56,19 @@ class Scored(NamedTuple):
     prompt_tokens: int
     most: int
     """The most leading tokens of the prompt that any rank holds."""
+
+
+class Wanted(NamedTuple):
+    """A prompt and the pods that a Score asks about."""
+
+    prompt: TokenPrompt
+    covered_chars: int
+    """As in `ReadPrompt`."""
+    pods: list[Pod]
+    ranks: list[Rank]
+    """Those of `pods`."""
+    unknown: list[str]
+    """The names without a pod."""
 
 
 class Beginnings(dict[int, bytes]):
@@ -143,36 +157,21 @@ class Answerer:
         A `plain` prompt stands in for the request's.
         """
         left = TimeLeft(patience) if self._scorer.remote else None
-        strategy = STRATEGIES.get(request.strategy or DEFAULT) or _unknown(request.strategy)
+        strategy = _strategy(request)
         trace = Trace(self._clock) if request.explain else None
         read = await self._reader.read(plain or request.prompt, timeout, trace)
-        pods, unknown = self._named(read.prompt.model, request.pods)
-        prompt = set_apart(read, pods)
-        ranks = [*chain.from_iterable(map(RANKS, pods))]
+        wanted = self._wanted(request, read)
         if left:
-            await self._scorer.refresh(prompt, ranks, left.seconds())
+            await self._scorer.refresh(wanted.prompt, wanted.ranks, left.seconds())
             if trace:
                 trace.step("ask the shared index")
-        matches, trusts = self._looked_up(prompt, ranks, strategy)
-        await turn_after(len(ranks))
-        begun = self._steps.begin()
-        parts, most = self._parts(pods, ranks, trusts, matches, strategy)
-        if unknown:
-            async for pod_id in in_turns(unknown, NAMES_AT_ONCE):
-                check_name("pods", pod_id)
-                named = pb.PodScore(pod=pod_id).SerializeToString()
-                parts += entry_of(named, len(UNKNOWN_POD)), UNKNOWN_POD
-        parts.append(score_rest(prompt.tokens, read.covered_chars, request.request_id))
-        if trace:
-            trace.step("score")
-            # Concatenated messages are one message to protobuf, with the fields of both.
-            explained = pb.ScoreResponse(explanation=trace.explanation(prompt.ids))
-            parts.append(explained.SerializeToString())
-        response = b"".join(parts)
-        self._steps.took(Step.REPLY, begun)
-        if self._is_traced:
-            self._note(prompt, most)
-        return Scored(response, prompt.tokens, most)
+        found = self._looked_up(wanted, strategy)
+        await turn_after(len(wanted.ranks))
+        unknown: list[bytes] = []
+        async for pod_id in in_turns(wanted.unknown, NAMES_AT_ONCE):
+            named = pb.PodScore(pod=pod_id).SerializeToString()
+            unknown += entry_of(named, len(UNKNOWN_POD)), UNKNOWN_POD
+        return self._scored(request, wanted, found, strategy, unknown=unknown, trace=trace)
 
     def score_at_once(self, request: wire.ScoreRequest, plain: PlainPrompt) -> Scored | None:
         """Answer Score as `score` does, if that waits for nothing and takes less than a millisecond.
@@ -183,50 +182,64 @@ class Answerer:
             return None
         if len(plain.ids) > LONG:
             return None
-        strategy = STRATEGIES.get(request.strategy or DEFAULT) or _unknown(request.strategy)
-        read = self._reader.read_plain(plain)
-        pods, unknown = self._named(read.prompt.model, request.pods)
-        ranks = [*chain.from_iterable(map(RANKS, pods))]
-        if unknown or len(ranks) > MANY_RANKS:
+        strategy = _strategy(request)
+        wanted = self._wanted(request, self._reader.read_plain(plain))
+        if wanted.unknown or len(wanted.ranks) > MANY_RANKS:
             return None
-        prompt = set_apart(read, pods)
-        matches, trusts = self._looked_up(prompt, ranks, strategy)
+        return self._scored(request, wanted, self._looked_up(wanted, strategy), strategy)
+
+    def _wanted(self, request: wire.ScoreRequest, read: ReadPrompt) -> Wanted:
+        """Return what a Score asks about."""
+        pods, unknown = self._named(read.prompt.model, request.pods)
+        prompt = read.apart(pod.engine for pod in pods)
+        asked(prompt, pods)
+        ranks = [*chain.from_iterable(map(RANKS, pods))]
+        return Wanted(prompt, read.covered_chars, pods, ranks, unknown)
+
+    def _scored(
+        self,
+        request: wire.ScoreRequest,
+        wanted: Wanted,
+        found: tuple[Matches, list[Trust]],
+        strategy: Strategy,
+        *,
+        unknown: Sequence[bytes] = (),
+        trace: Trace | None = None,
+    ) -> Scored:
+        """Return the answer for what was looked up; `unknown` are the entries of unknown pods."""
         begun = self._steps.begin()
-        parts, most = self._parts(pods, ranks, trusts, matches, strategy)
-        parts.append(score_rest(prompt.tokens, 0, request.request_id))
+        prompt = wanted.prompt
+        parts, most = self._parts(wanted, *found, strategy)
+        parts += unknown
+        parts.append(score_rest(prompt.tokens, wanted.covered_chars, request.request_id))
+        if trace:
+            trace.step("score")
+            # Concatenated messages are one message to protobuf, with the fields of both.
+            explained = pb.ScoreResponse(explanation=trace.explanation(prompt.ids))
+            parts.append(explained.SerializeToString())
         response = b"".join(parts)
         self._steps.took(Step.REPLY, begun)
         if self._is_traced:
-            self._note(prompt, most)
+            self._steps.tracer.note(
+                {
+                    "warmpath.model": prompt.model,
+                    "warmpath.prompt_tokens": prompt.tokens,
+                    "warmpath.matched_tokens": most,
+                }
+            )
         return Scored(response, prompt.tokens, most)
 
-    def _note(self, prompt: TokenPrompt, most: int) -> None:
-        self._steps.tracer.note(
-            {
-                "warmpath.model": prompt.model,
-                "warmpath.prompt_tokens": prompt.tokens,
-                "warmpath.matched_tokens": most,
-            }
-        )
-
-    def _looked_up(
-        self, prompt: TokenPrompt, ranks: Sequence[Rank], strategy: Strategy
-    ) -> tuple[Matches, list[Trust]]:
+    def _looked_up(self, wanted: Wanted, strategy: Strategy) -> tuple[Matches, list[Trust]]:
         """Return the matches of ranks, and the trust in each: both of one moment, as the answer is."""
         begun = self._steps.begin()
-        matches = self._scorer.matches(prompt, ranks, strategy)
+        matches = self._scorer.matches(wanted.prompt, wanted.ranks, strategy)
         self._steps.took(Step.MATCH, begun)
         # Not `Matches.trust`: a call for every rank of every Score takes longer.
         known = matches.trusts.get
-        return matches, [known(rank) or rank.trust for rank in ranks]
+        return matches, [known(rank) or rank.trust for rank in wanted.ranks]
 
     def _parts(
-        self,
-        pods: Sequence[Pod],
-        ranks: list[Rank],
-        trusts: list[Trust],
-        matches: Matches,
-        strategy: Strategy,
+        self, wanted: Wanted, matches: Matches, trusts: list[Trust], strategy: Strategy
     ) -> tuple[list[bytes], int]:
         """Return the parts of a ScoreResponse with its ranks' scores, and the most matched tokens."""
         most = 0
@@ -235,8 +248,8 @@ class Answerer:
             part_of[match] = match_part(strategy(match), match)
             most = max(most, match.matched_tokens)
         parts: list[bytes] = []
-        beginnings = self._beginnings(pods, ranks, trusts)
-        for beginning, matched in zip(beginnings, map(matches.get, ranks), strict=True):
+        beginnings = self._beginnings(wanted.pods, wanted.ranks, trusts)
+        for beginning, matched in zip(beginnings, map(matches.get, wanted.ranks), strict=True):
             part = part_of[matched]
             parts += beginning[len(part)], part
         return parts, most
@@ -344,6 +357,9 @@ class Answerer:
         return message
 
 
-def _unknown(strategy: str) -> NoReturn:
-    known: Iterable[str] = STRATEGIES
-    raise BadRequestError("strategy", f"is {strategy!r}; known: {', '.join(known)}")
+def _strategy(request: wire.ScoreRequest) -> Strategy:
+    strategy = STRATEGIES.get(request.strategy or DEFAULT)
+    if strategy is None:
+        reason = f"is {request.strategy!r}; known: {', '.join(STRATEGIES)}"
+        raise BadRequestError("strategy", reason)
+    return strategy

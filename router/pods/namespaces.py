@@ -10,13 +10,10 @@ a reason.
 import re
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from warmpath.indexer.engines.kind import NEVER
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.stream_source import NAMESPACES
 from warmpath.router.pods.table import Pod
-from warmpath.router.prompt.read_prompt import ReadPrompt
 from warmpath.router.prompt.token_prompt import TokenPrompt
 
 ENGINE = "engine"
@@ -35,25 +32,15 @@ EAGLE = (
 WORDS = {"extra_key": "extra keys", "lora": "adapters", "cache_salt": "salts"}
 
 
-def set_apart(read: ReadPrompt, pods: Sequence[Pod]) -> TokenPrompt:
-    """Return a prompt with the namespace that these pods use; limit trust where events omit it.
-
-    Engines other than SGLang ignore SGLang's own fields.
-    """
-    prompt = read.prompt
-    if not (read.lora_path or prompt.lora or prompt.cache_salt or prompt.extra_key):
-        return prompt
-    if not any(pod.engine == "sglang" for pod in pods):
-        if prompt.extra_key:
-            prompt = replace(prompt, extra_key="")
-    elif read.lora_path and not prompt.lora:
-        prompt = replace(prompt, lora=read.lora_path)
-    asked = [name for name in WORDS if getattr(prompt, name)]
+def asked(prompt: TokenPrompt, pods: Sequence[Pod]) -> None:
+    """Limit the trust in pods whose events omit the namespace of this prompt, which they may get."""
+    if not (prompt.lora or prompt.cache_salt or prompt.extra_key):
+        return
+    fields = [name for name in WORDS if getattr(prompt, name)]
     for pod in pods:
-        if not pod.asked.issuperset(asked):
-            pod.asked = pod.asked.union(asked)
+        if not pod.asked.issuperset(fields):
+            pod.asked = pod.asked.union(fields)
             limit_asked(pod)
-    return prompt
 
 
 def limit_asked(pod: Pod) -> None:

@@ -1,8 +1,10 @@
 """A prompt that was read, with its tokens."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from warmpath.router.prompt.token_prompt import TokenPrompt
 
@@ -24,3 +26,16 @@ class ReadPrompt(msgspec.Struct, frozen=True):
     unread_because: str = ""
     form: Form = "ids"
     """The prompt's form in the request."""
+
+    def apart(self, engines: Iterable[str]) -> TokenPrompt:
+        """Return the prompt with the namespace that pods of these engines use.
+
+        Engines other than SGLang ignore SGLang's own fields.
+        """
+        prompt = self.prompt
+        if not (self.lora_path or prompt.extra_key):
+            return prompt
+        if "sglang" not in engines:
+            return replace(prompt, extra_key="") if prompt.extra_key else prompt
+        adapter = prompt.lora or self.lora_path
+        return prompt if adapter == prompt.lora else replace(prompt, lora=adapter)

@@ -23,7 +23,7 @@ from warmpath.router.pick.eligible import eligible
 from warmpath.router.pick.picking import Picking, believed_bytes
 from warmpath.router.pick.report import Report, carry_out, check_report
 from warmpath.router.pick.weigh import Ask, Traits
-from warmpath.router.pods.namespaces import set_apart
+from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.bad_request import BadRequestError
 
@@ -120,7 +120,8 @@ class Picker:
             self._observe(loads, now)
             wanted = set(pods)
             named = [pod for pod in table.of_model(model) if not wanted or pod.id in wanted]
-            placed = set_apart(read, named)
+            placed = read.apart(pod.engine for pod in named)
+            asked(placed, named)
             ask = Ask(
                 placed,
                 eligible(table, model, pods, placed.lora, disaggregated=disaggregated),

@@ -13,7 +13,7 @@ from warmpath.library.index import Index
 from warmpath.library.reader import PromptReader, Tokenizer
 from warmpath.router.match.match import NOTHING, Matches
 from warmpath.router.match.match import Scorer as Matcher
-from warmpath.router.pods.namespaces import set_apart
+from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.match import TIERS
 from warmpath.scorer.strategies import DEFAULT, STRATEGIES
@@ -98,7 +98,9 @@ class Scorer:
                 self._believed.expire(self.index.clock())
             named, unknown = self._named(pods)
             ranks = [rank for pod in named for rank in pod.ranks]
-            matches = self.matcher.matches(set_apart(read, named), ranks, self._strategy)
+            placed = read.apart(pod.engine for pod in named)
+            asked(placed, named)
+            matches = self.matcher.matches(placed, ranks, self._strategy)
         found = [self._score(pod, rank, matches) for pod in named for rank in pod.ranks]
         return found + [_unknown(name) for name in unknown]
 

@@ -20,7 +20,7 @@ from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Trust
 from warmpath.router.match.match import Scorer
-from warmpath.router.pods.namespaces import limit_known, set_apart
+from warmpath.router.pods.namespaces import asked, limit_known
 from warmpath.router.pods.table import Pod, Status
 from warmpath.router.prompt.read_prompt import ReadPrompt
 from warmpath.router.prompt.token_prompt import TokenPrompt
@@ -79,7 +79,8 @@ def answers(path: Path, *, pure: bool, version: str = "") -> Iterator[Answer]:
             continue
         apart = {name: row[name] for name in ("lora", "cache_salt", "extra_key")}
         prompt = TokenPrompt("m", pack_tokens(row["tokens"]), **apart)
-        prompt = set_apart(ReadPrompt(prompt, 0), [pod])
+        prompt = ReadPrompt(prompt, 0).apart([pod.engine])
+        asked(prompt, [pod])
         [score] = scorer.score(prompt, [rank], longest_prefix)
         blocks = sum(s.stop - s.start for s in score.match.leading if s.tier == Tier.GPU)
         device = min(blocks * score.match.block_size, score.matched_tokens)

@@ -11,7 +11,7 @@ from tests.router.service_stand import IDS, packed, standing
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.trust import Level, Trust, TrustLimits
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.pods.namespaces import limit_known, set_apart
+from warmpath.router.pods.namespaces import asked, limit_known
 from warmpath.router.pods.table import Pod, Status
 from warmpath.router.prompt.read_prompt import ReadPrompt
 from warmpath.router.prompt.token_prompt import TokenPrompt
@@ -51,7 +51,9 @@ def reason(of: Pod) -> str:
 
 def ask(*pods: Pod, lora_path: str = "", **apart: str) -> TokenPrompt:
     prompt = TokenPrompt("m", pack_tokens(IDS), **apart)
-    return set_apart(ReadPrompt(prompt, 0, lora_path), pods)
+    prompt = ReadPrompt(prompt, 0, lora_path).apart(pod.engine for pod in pods)
+    asked(prompt, pods)
+    return prompt
 
 
 @pytest.mark.parametrize(
