@@ -20,7 +20,7 @@ COMPILE = echo "loading the index; it is compiled first if its sources are new (
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-engines test-sglang record-lmcache test-tensors check bench soak fuzz proto client docs site lock
+.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-engines test-sglang record-lmcache test-tensors check bench soak fuzz proto client docs results site lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,6 +134,7 @@ check: setup ## format, lint, types, import contracts, stubs current
 	$(MAKE) --no-print-directory proto PROTO_OUT=$(VENV)/proto-check
 	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check proto/pb
 	$(SYNC_CLIENT) | diff - warmpath/client/sync_client.py
+	$(BIN)/python -m warmpath.lab.pages.results | diff - lab/bench/RESULTS.md
 
 PROTO_OUT ?= proto/pb
 PROTOC = $(BIN)/python -m grpc_tools.protoc --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy -I proto
@@ -159,6 +160,9 @@ client: setup ## make the blocking client of the asynchronous one
 docs: setup ## write docs/config.md and docs/metrics.md from the code
 	@$(BIN)/python -m warmpath.lab.pages.config > $(VENV)/page.md && mv $(VENV)/page.md docs/config.md
 	@$(BIN)/python -m warmpath.lab.pages.metrics > $(VENV)/page.md && mv $(VENV)/page.md docs/metrics.md
+
+results: setup ## write lab/bench/RESULTS.md; with RUN=FILE a benchmark's --json comes into it first
+	@$(BIN)/python -m warmpath.lab.pages.results $(RUN) > $(VENV)/page.md && mv $(VENV)/page.md lab/bench/RESULTS.md
 
 site: setup $(SITE) ## the pages as a site in out/site, for a browser or any web server; a broken link fails
 	@PYTHONPATH=$(VENV)/site $(BIN)/python -m sphinx -q -W --keep-going -d $(VENV)/site/doctrees -c docs/site . out/site
