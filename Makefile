@@ -157,9 +157,9 @@ SYNC_CLIENT = $(BIN)/python -m warmpath.lab.pages.sync_client | $(BIN)/ruff form
 client: setup ## make the blocking client of the asynchronous one
 	@$(SYNC_CLIENT) > $(VENV)/client.py && mv $(VENV)/client.py warmpath/client/sync_client.py
 
-docs: setup ## write docs/config.md and docs/metrics.md from the code
-	@$(BIN)/python -m warmpath.lab.pages.config > $(VENV)/page.md && mv $(VENV)/page.md docs/config.md
-	@$(BIN)/python -m warmpath.lab.pages.metrics > $(VENV)/page.md && mv $(VENV)/page.md docs/metrics.md
+docs: setup ## write docs/reference/config.md and docs/reference/metrics.md from the code
+	@$(BIN)/python -m warmpath.lab.pages.config > $(VENV)/page.md && mv $(VENV)/page.md docs/reference/config.md
+	@$(BIN)/python -m warmpath.lab.pages.metrics > $(VENV)/page.md && mv $(VENV)/page.md docs/reference/metrics.md
 
 results: setup ## write lab/bench/RESULTS.md; with RUN=FILE a benchmark's --json comes into it first
 	@$(BIN)/python -m warmpath.lab.pages.results $(RUN) > $(VENV)/page.md && mv $(VENV)/page.md lab/bench/RESULTS.md

@@ -1,6 +1,6 @@
 """How a command shows its help and its errors.
 
-docs/commands.md explains the exit statuses.
+docs/reference/commands.md explains the exit statuses.
 """
 
 import argparse

@@ -20,7 +20,7 @@ class Refusals(NamedTuple):
     refused: Callable[[], int]
     """Returns how many were refused since the start."""
     runbook: str
-    """The section of docs/operations.md that says what to do, as in its address."""
+    """The section of docs/guides/operate.md that says what to do, as in its address."""
     what: str = "calls"
     """What is refused."""
     last: Callable[[], str] = str
@@ -42,7 +42,7 @@ class RefusalLog:
             if refused:
                 last = one.last()
                 log.warning(
-                    "%d %s were refused by %s%s: docs/operations.md#%s",
+                    "%d %s were refused by %s%s: docs/guides/operate.md#%s",
                     refused,
                     one.what,
                     limits,

@@ -6,7 +6,7 @@
     Client   asks a router that runs elsewhere; AsyncClient does so for asyncio
 
 It is a façade: the code behind it is the router's own, in `indexer/`, `scorer/` and `router/`. What is
-not named here may change. `docs/library.md` has examples and says what threads may do.
+not named here may change. `docs/start/library.md` has examples and says what threads may do.
 
 A name is imported when it is used first. gRPC is imported for the clients only.
 """

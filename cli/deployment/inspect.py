@@ -32,7 +32,7 @@ from warmpath.router.config.schema import Config, ModelSpec
 from warmpath.router.pods.look import look, sources
 
 POLICY = "noeviction"
-RULE = "docs/shared-index.md#the-acl-rule"
+RULE = "docs/guides/shared-index.md#the-acl-rule"
 REDIS = "Redis"
 NO_INFO = "the user may not call INFO, which the ACL rule does not give"
 CHANGES = {

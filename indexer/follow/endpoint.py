@@ -51,7 +51,8 @@ def ports_meet(events: str, replay: str, ranks: int) -> str:
 
 EXPOSED = (
     "pod %s: its events come from %s in plain text, and nothing proves who sends them: whoever is on "
-    "that network can read prompts' token ids or publish blocks of its own (docs/events.md, Plain text)"
+    "that network can read prompts' token ids or publish blocks of its own "
+    "(docs/start/your-engines.md, Plain text)"
 )
 """The log message about a pod whose events are not encrypted, with the pod and the endpoint."""
 

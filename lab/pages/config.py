@@ -1,4 +1,4 @@
-"""Writes docs/config.md: every key, from the classes and docstrings of `router.config.schema`.
+"""Writes docs/reference/config.md: every key, from the classes and docstrings of `router.config.schema`.
 
 `make docs` runs this module; `tests/docs/test_configuration_page.py` compares the committed page.
 """
@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from functools import cache
+from os.path import relpath
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -21,7 +22,7 @@ from warmpath.router.config.schema import MIB, Config, Table
 HEAD = """\
 # Every key of the router's file
 
-`make docs` writes this page from [`router/config/schema.py`](../router/config/schema.py).
+`make docs` writes this page from [`router/config/schema.py`](../../router/config/schema.py).
 [Configuration](configuration.md) says how the file is read, checked and reloaded.
 
 - **unit**: s means seconds. A number in the file has no suffix: 8 MiB is `8388608`.
@@ -239,7 +240,7 @@ def _linked(text: str, section: Section) -> str:
     def link(found: re.Match[str]) -> str:
         if page := found["page"]:
             name = PurePath(page).stem.replace("-", " ")
-            return f"[{name}]({page.removeprefix('docs/')}{found['at'] or ''})"
+            return f"[{name}]({relpath(page, 'docs/reference')}{found['at'] or ''})"
         if (table := found["table"]) and table in own:
             return f"[{own[table]}](#{table.replace('.', '')})"
         return f"`{found[0]}`" if found["key"] or found["table"] else found[0]

@@ -1,4 +1,4 @@
-"""Prints docs/metrics.md, made of the declared metrics (`make docs`)."""
+"""Prints docs/reference/metrics.md, made of the declared metrics (`make docs`)."""
 
 import sys
 
@@ -7,9 +7,9 @@ from warmpath.router.metrics.declared import ROOMS, Declared
 BEGINNING = """# Metrics
 
 The router's `/metrics` on `server.metrics-listen` has these, in Prometheus' text format or, for scrapers
-that ask for it, in OpenMetrics with [exemplars](tracing.md#exemplars). `make docs` writes
-this page from [`router/metrics/declared.py`](../router/metrics/declared.py).
-[Operations](operations.md) has the alerts and the dashboard that use them.
+that ask for it, in OpenMetrics with [exemplars](tracing-and-live-page.md#exemplars). `make docs` writes
+this page from [`router/metrics/declared.py`](../../router/metrics/declared.py).
+[Operations](../guides/operate.md) has the alerts and the dashboard that use them.
 
 A metric of a part that the configuration does not ask for (the queue, the shared index) is missing.
 Counters grow from the router's start. Labels have few values: pods, ranks, models and classes that are

@@ -35,7 +35,8 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
         "simulate",
         description,
         "warmpath simulate --traffic docs --load 0.4 --requests 1000 --policy round-robin,warmpath",
-        more=f"Policies: {', '.join(policy_names())}. docs/simulate.md describes all options.",
+        more=f"Policies: {', '.join(policy_names())}. "
+        "docs/guides/simulate-and-verify.md describes all options.",
     )
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)

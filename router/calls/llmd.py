@@ -63,7 +63,7 @@ FIELDS = {"prompt.text": "prompt", "prompt.model": "model_name"}
 
 
 class PodScores:
-    """Answers GetPodScores: as llm-d's own server, except for what docs/coming-from.md lists.
+    """Answers GetPodScores: as llm-d's own server, except for what docs/guides/coming-from.md lists.
 
     Source: llm-d-kv-cache 7be76e1, `examples/kv_cache_index_service/server/server.go` and
     `pkg/kvcache/indexer.go`.

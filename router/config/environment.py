@@ -86,7 +86,7 @@ def _is_foreign(name: str) -> bool:
 def _override(name: str, text: str, known: Mapping[str, tuple[Path, Any]]) -> Override:
     if name not in known:
         near = difflib.get_close_matches(name, known, 1, 0.8)
-        hint = f"did you mean {near[0]}?" if near else "docs/config.md has every key"
+        hint = f"did you mean {near[0]}?" if near else "docs/reference/config.md has every key"
         return Override(name, (), None, f"names no key; {hint}")
     at, hint = known[name]
     if _is_text(hint):

@@ -1,7 +1,7 @@
 """The router's configuration: one frozen tree, read from TOML once.
 
 Every default stands beside its unit and its reason. `router.config.read` reads and checks it;
-`lab.pages.config` makes docs/config.md of it, where docs/PAGE.md#HEADING becomes a link.
+`lab.pages.config` makes docs/reference/config.md of it, where docs/PAGE.md#HEADING becomes a link.
 This one module has every key, however many there are, since it describes one file.
 """
 
@@ -66,7 +66,7 @@ class Table(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=T
 class Http2Table(Table, frozen=True):
     """[server.http2]: bounds of each client's connection.
 
-    docs/transport.md says which attack each of them bounds.
+    docs/reference/transport.md says which attack each of them bounds.
     """
 
     max_connections: Annotated[int, Meta(gt=0, le=1 << 20)] = 2048
@@ -109,17 +109,17 @@ class ServerTable(Table, frozen=True):
     """nghttp2: calls are read by the thread that answers them, through the system's libnghttp2. grpcio:
     gRPC's own library, about three times slower. auto: nghttp2 where the system has a libnghttp2 that
     limits resets and CONTINUATION frames, otherwise grpcio; the log says which and why
-    (docs/transport.md)."""
+    (docs/reference/transport.md)."""
     http2: Http2Table = Http2Table()
     metrics_listen: str = "127.0.0.1:7401"
-    """host:port of the live page (docs/live-page.md), /metrics, /healthz, /readyz and Dynamo's pages
-    (docs/coming-from.md), with the rules of `listen`; empty: none."""
+    """host:port of the live page (docs/reference/live-page.md), /metrics, /healthz, /readyz and Dynamo's
+    pages (docs/guides/coming-from.md), with the rules of `listen`; empty: none."""
     processes: Annotated[int, Meta(gt=0, le=64)] = 1
     """Processes that share `listen`, each with an index of its own and the next port for metrics: one
     answers about 1,500 to 3,000 scores a second, on one core."""
     ready: Annotated[tuple[ReadyCondition, ...], RELOADABLE] = ("pods", "index")
-    """The conditions under which the router is ready (docs/failures.md#readiness), beside that it
-    listens and was not asked to end. pods: a pod is well. index: the shared index is copied (mode =
+    """The conditions under which the router is ready (docs/reference/failures.md#readiness), beside that
+    it listens and was not asked to end. pods: a pod is well. index: the shared index is copied (mode =
     "replica"), or the first attempt has failed. coverage: see ready-coverage. tokenizers: the tokenizers
     of all models were loaded."""
     ready_coverage: Annotated[float, Meta(gt=0, le=1), RELOADABLE] = 0.5
@@ -128,8 +128,8 @@ class ServerTable(Table, frozen=True):
     where engines restart."""
     drain_delay_seconds: Annotated[float, Meta(ge=0, le=3600)] = 2.0
     """How long after SIGTERM a router that was ready still answers new calls, while its health checks
-    fail. Load balancers must notice within this time (docs/failures.md#the-end-of-a-router). 0: new
-    calls are refused at once."""
+    fail. Load balancers must notice within this time (docs/reference/failures.md#the-end-of-a-router).
+    0: new calls are refused at once."""
     drain_seconds: Seconds = 3.0
     """Longest time that calls in progress may take after that. It ends sooner once all have ended and
     none has come for a tenth of it."""
@@ -140,7 +140,7 @@ class ServerTable(Table, frozen=True):
 
 
 class ClientSpec(Table, frozen=True):
-    """[[clients]]: a caller and its roles (docs/security.md#roles).
+    """[[clients]]: a caller and its roles (docs/guides/security.md#roles).
 
     With any client, calls of everybody else are refused. Give one of `token-file` and `certificate`.
     """
@@ -178,7 +178,7 @@ class LimitsTable(Table, frozen=True):
     read it counts as the largest one, 17 MiB by default. Memory may grow by twice this."""
     wait_seconds: Annotated[float, Meta(gt=0, le=60)] = 2.0
     """Longest wait of a call of a burst for the thread that answers; calls that would wait longer are
-    refused at once with RESOURCE_EXHAUSTED (docs/transport.md#overload)."""
+    refused at once with RESOURCE_EXHAUSTED (docs/reference/transport.md#overload)."""
     overload_wait_seconds: Annotated[float, Meta(gt=0, le=60), RELOADABLE] = 60.0
     """That wait once calls have waited for 0.1 s without a pause, if it is shorter than
     `wait-seconds`; 0.01 refuses early."""
@@ -199,11 +199,11 @@ class IndexTable(Table, frozen=True):
     hash_seed: str = ""
     """A seed of all keys; it must be equal in all processes that compare keys."""
     max_bytes: Annotated[int, Meta(ge=16 * MIB, le=MOST_BYTES)] = 1024 * MIB
-    """Most memory of the index; at the bound (docs/events-reference.md#when-the-index-is-full) it evicts
+    """Most memory of the index; at the bound (docs/reference/events.md#when-the-index-is-full) it evicts
     the least recently matched prefixes."""
     state_file: str = ""
     """File in which the router saves index and stream positions at its end and loads them at its start,
-    relative to this file (docs/events-reference.md#after-a-restart-of-the-router); empty: none."""
+    relative to this file (docs/reference/events.md#after-a-restart-of-the-router); empty: none."""
 
 
 class PrefixStoreTable(Table, frozen=True):
@@ -259,17 +259,17 @@ class BookingTable(Table, frozen=True):
 
 
 class PickTable(Table, frozen=True):
-    """[pick]: choosing a pod (docs/pick.md).
+    """[pick]: choosing a pod (docs/explain/picking.md).
 
     Other keys that picks depend on: [booking], probe.interval-seconds, a pod's `role`, `blocks` and
     `events`, a model's `shared-tiers`.
     """
 
     policy: Annotated[str, RELOADABLE] = "warmpath"
-    """The policy's name (docs/pick-reference.md#other-policies); `warmpath simulate` compares policies
+    """The policy's name (docs/reference/picks.md#other-policies); `warmpath simulate` compares policies
     on your own traffic."""
     options: Annotated[dict[str, float], RELOADABLE] = {}
-    """The policy's options (docs/pick-reference.md#other-policies):
+    """The policy's options (docs/reference/picks.md#other-policies):
     `options = { session-margin = 0.2 }`."""
     prefill_base_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.020
     """Seconds per prefill, of any length; prompts that the engine computes in one step share them. The
@@ -281,7 +281,7 @@ class PickTable(Table, frozen=True):
     """Seconds per pair of an uncached token and a token before it."""
     pull_token_seconds: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Seconds per token of KV that engines pull from a pick's `source`
-    (docs/pick-reference.md#kv-from-a-peer-and-disaggregated-serving); 0: they cannot."""
+    (docs/reference/picks.md#kv-from-a-peer-and-disaggregated-serving); 0: they cannot."""
     load_stale_seconds: Seconds = 5.0
     """How long an observed load, from an engine or a gateway, counts."""
     confirm_seconds: Seconds = 5.0
@@ -299,14 +299,14 @@ class PickTable(Table, frozen=True):
     """Most sessions; beyond it the least recently used is dropped."""
     group_seconds: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """How long a pick waits for others with the same prompt, to be placed with them
-    (docs/pick-reference.md#bursts); 0: not at all."""
+    (docs/reference/picks.md#bursts); 0: not at all."""
     group_size: Positive = 16
     """Number of picks of one prompt that go to one rank before another gets any."""
     kept_decisions: Annotated[int, Meta(ge=0, le=100_000)] = 256
     """Picks that `warmpath decisions` shows."""
     decision_log: str = ""
     """File that gets a line of JSON for each logged pick when its request ends
-    (docs/operations.md#logs); `-`: standard output; empty: none."""
+    (docs/guides/operate.md#logs); `-`: standard output; empty: none."""
     decision_log_share: Annotated[float, Meta(ge=0, le=1)] = 1.0
     """Share of the picks that are logged, drawn at random."""
     queue: Literal["off", "on"] = "off"
@@ -320,7 +320,7 @@ ClassName = Annotated[
 
 
 class QueueTable(Table, frozen=True):
-    """[queue]: picks that wait until a pod has room, with pick.queue = "on" (docs/queue.md)."""
+    """[queue]: picks that wait until a pod has room, with pick.queue = "on" (docs/guides/queue.md)."""
 
     hold_seconds: Annotated[float, Meta(gt=0, le=60), RELOADABLE] = 0.4
     """Most seconds of booked prefill on a rank with room for the next request. They fill the engine's
@@ -386,11 +386,11 @@ class PickerHeadersTable(Table, frozen=True):
     prefill: HeaderName = ""
     """In a request to a pod that decodes: the address of the pod that is to prefill it, for llm-d's
     sidecars (`x-prefiller-host-port`). Without a name roles of pods play no part
-    (docs/endpoint-picker.md#prefill-and-decoding-on-different-pods)."""
+    (docs/reference/http.md#prefill-and-decoding-on-different-pods)."""
 
 
 class EndpointPickerTable(Table, frozen=True):
-    """[endpoint-picker]: answering gateways by Envoy's external processing (docs/endpoint-picker.md)."""
+    """[endpoint-picker]: answering gateways by Envoy's external processing (docs/reference/http.md)."""
 
     failure_mode: Literal["fail-close", "fail-open"] = "fail-close"
     """fail-close: a request without a pick, because the router is too busy, too slow or at fault, is
@@ -448,7 +448,7 @@ class PlaceholdersTable(Table, frozen=True):
     """[models.placeholders]: the text that the engine writes for a medium if its template takes text.
 
     It is vLLM's `get_placeholder_str` of the model; `{i}` in it is the medium's number, from 1. Chats
-    with a medium that has no placeholder are refused (docs/chats.md).
+    with a medium that has no placeholder are refused (docs/reference/chats.md).
     """
 
     image: str | None = None
@@ -526,8 +526,8 @@ class PodSpec(Table, frozen=True):
     """Data-parallel ranks."""
     first_rank: FirstRank = 0
     """The engine's own number of the first rank, if this server has only some ranks of a deployment:
-    ports and metrics follow it (docs/events.md#some-of-a-deployments-ranks). Answers number a pod's
-    ranks from 0."""
+    ports and metrics follow it (docs/start/your-engines.md#some-of-a-deployments-ranks). Answers number
+    a pod's ranks from 0."""
     role: Role = "both"
     """Its task if prefill and decoding run on different pods."""
     blocks: Blocks = 0
@@ -538,14 +538,14 @@ class PodSpec(Table, frozen=True):
     eagle: bool = True
     """Whether a vLLM that drafts tokens may do so in the way of EAGLE or MTP. Of a prompt it then finds
     one block less than its events show, unless they tell
-    (docs/events-reference.md#what-engines-do-not-announce). false: it has another drafter, such as
+    (docs/reference/events.md#what-engines-do-not-announce). false: it has another drafter, such as
     n-grams."""
 
 
 class PodSetSpec(Table, frozen=True):
     """[[pod-sets]]: pods that come and go, found by name or through the Kubernetes API.
 
-    docs/events.md#finding-pods shows both.
+    docs/start/your-engines.md#finding-pods shows both.
     """
 
     name: str
@@ -664,11 +664,11 @@ class SharedIndexTable(Table, frozen=True):
     url: str = ""
     """`redis://host:port`, `redis-cluster://host:port,host:port` or
     `redis-sentinel://host:port,host:port/NAME`; `rediss...` with TLS
-    (docs/shared-index.md#connecting). Empty: there is none."""
+    (docs/guides/shared-index.md#connecting). Empty: there is none."""
     mode: Literal["replica", "shared"] = "replica"
     """replica: the router copies what its pods hold and keeps that current; no answer waits for Redis.
     shared: it asks Redis for each prompt and keeps only recent answers, which suits pods that hold far
-    more than fits into this process (docs/shared-index.md#which-mode)."""
+    more than fits into this process (docs/guides/shared-index.md#which-mode)."""
     prefix: str = "warmpath"
     """Prefix of all keys, which separates deployments on one Redis; equal for the publishers and routers
     of one deployment. A router with another one finds nothing, and says that no publisher holds its
@@ -696,11 +696,11 @@ class SharedIndexTable(Table, frozen=True):
     write: bool = False
     """Whether this router also writes the pods that it follows by `events`, for engines without
     publishers. Of several routers one writes, the others stand by
-    (docs/shared-index-reference.md#a-routers-settings)."""
+    (docs/reference/shared-index.md#a-routers-settings)."""
     share_bookings: bool = False
     """Whether routers share their bookings, and know the prompts that others have on their way, so that
     they do not all choose the same pod, nor compute a prompt on several
-    (docs/pick-reference.md#several-routers)."""
+    (docs/reference/picks.md#several-routers)."""
 
 
 class TierWeightsTable(Table, frozen=True):
@@ -721,7 +721,7 @@ class TierWeightsTable(Table, frozen=True):
 
 
 class LlmdTable(Table, frozen=True):
-    """[llmd]: scores for llm-d's callers, `indexer.v1.IndexerService` (docs/coming-from.md)."""
+    """[llmd]: scores for llm-d's callers, `indexer.v1.IndexerService` (docs/guides/coming-from.md)."""
 
     block_size: BlockSize = 16
     """Tokens of a block in scores: llm-d's `blockSizeTokens`."""

@@ -7,8 +7,9 @@ prefill is over.
 
 The order that lets short prompts go before longer ones.
 
-The queue releases requests in this order (docs/queue.md#who-goes-when), and engines may begin prompts
-in it (`PickResponse.engine_priority`). By it a passed request is told from one whose report is lost.
+The queue releases requests in this order (docs/guides/queue.md#who-goes-when), and engines may begin
+prompts in it (`PickResponse.engine_priority`). By it a passed request is told from one
+whose report is lost.
 """
 
 import math

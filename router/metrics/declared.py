@@ -1,4 +1,4 @@
-"""Every metric of the router, by room: kind, sentence, labels. docs/metrics.md is made of it.
+"""Every metric of the router, by room: kind, sentence, labels. docs/reference/metrics.md is made of it.
 
 Labels are bounded: by the configuration (pods, models, classes), by the engines (ranks, tiers), or by
 lists in the code (methods, statuses, reasons, kinds).

@@ -89,7 +89,7 @@ class FirstTokenLag:
 
 
 class StepBack(StrEnum):
-    """A reason; its value is the label of a metric, and docs/queue.md explains it."""
+    """A reason; its value is the label of a metric, and docs/guides/queue.md explains it."""
 
     ENDING = "ending"
     OTHER_ROUTERS = "other-routers"

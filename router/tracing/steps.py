@@ -12,7 +12,7 @@ from warmpath.router.tracing.tracer import NO_TRACER, Carrier, Tracer
 
 
 class Step:
-    """The steps, by the names that metrics and spans give them (docs/tracing.md).
+    """The steps, as metrics and spans name them (docs/reference/tracing-and-live-page.md).
 
     Not an enum, whose members take longer to look up than a step takes to count.
     """

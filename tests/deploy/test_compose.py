@@ -137,7 +137,7 @@ def test_envoy_s_file_is_what_the_command_prints() -> None:
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     file = DEPLOY / "compose" / "envoy.json"
     assert json.loads(file.read_text()) == json.loads(printed.stdout), (
-        "docs/deploy/compose.md prints it"
+        "docs/guides/compose-and-images.md prints it"
     )
     for name in ("router", "router-1", "router-2"):
         of = {**services("single"), **found}[name]["networks"]["default"]
@@ -198,7 +198,7 @@ def test_a_service_starts_after_those_on_which_it_depends() -> None:
 
 def curl_of_the_page() -> tuple[str, bytes]:
     """Return path and body of the curl that the page tells to paste."""
-    page = (ROOT / "docs" / "deploy" / "compose.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "compose-and-images.md").read_text(encoding="utf-8")
     [line] = re.findall(r"^curl .*$", page, re.MULTILINE)
     [path] = re.findall(r"127\.0\.0\.1:8000(/\S+)", line)
     [body] = re.findall(r"-d '(.*)'", line)

@@ -256,7 +256,7 @@ def test_a_router_gets_variables_of_its_environment() -> None:
 
 
 def test_a_router_reads_a_tokenizer_of_a_mounted_folder(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "deploy" / "kubernetes.md").read_text()
+    page = (ROOT / "docs" / "guides" / "kubernetes.md").read_text()
     [shown] = re.findall(r"^```yaml\n(volumes:\n.*?)^```", page, re.DOTALL | re.MULTILINE)
     values = tmp_path / "values.yaml"
     values.write_text(shown)

@@ -150,14 +150,14 @@ async def test_every_expression_names_series_labels_and_values_that_there_are(
 
 
 def test_every_alert_has_a_section_of_the_runbook_and_every_section_is_found() -> None:
-    page = ROOT / "docs" / "operations.md"
+    page = ROOT / "docs" / "guides" / "operate.md"
     alerts = [rule for rule in rules() if "alert" in rule]
     linked = set()
     for rule in alerts:
         assert rule["labels"]["severity"] in {"critical", "warning"}
         assert rule["annotations"]["summary"].endswith(".")
         path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
-        assert path == "docs/operations.md"
+        assert path == "docs/guides/operate.md"
         linked.add(anchor)
         [section] = [one for one in sections(page) if one.anchor == anchor]
         assert rule["alert"] in section.text, f"{section.title} does not name {rule['alert']}"

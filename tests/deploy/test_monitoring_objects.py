@@ -109,7 +109,7 @@ def test_autoscalers_ask_for_work_in_hand_that_the_rules_record() -> None:
     record = "warmpath:work_in_hand:mean2m"
     groups = yaml.safe_load((DEPLOY / "monitoring" / "alerts.yaml").read_text())["groups"]
     assert record in {rule.get("record") for group in groups for rule in group["rules"]}
-    page = (ROOT / "docs" / "deploy" / "kubernetes.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "kubernetes.md").read_text(encoding="utf-8")
     [block] = re.findall(r"^```yaml\n(rules:\n.*?)^```", page, re.MULTILINE | re.DOTALL)
     [rule] = yaml.safe_load(block)["rules"]["external"]
     assert rule["seriesQuery"] == record

@@ -1,4 +1,4 @@
-"""The commands of docs/coming-from.md work as they are written there."""
+"""The commands of docs/guides/coming-from.md work as they are written there."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.docs.own_ports import with_own_ports
 from tests.docs.test_pages import ROOT
 from warmpath.lab.local.ports import HeldPorts
 
-PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "coming-from.md").read_text(encoding="utf-8")
 PORTS = ("7400", "7401", "5557", "5558", "8101")
 BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 SERVER = """

@@ -1,4 +1,4 @@
-"""docs/config.md has every key of the schema with its type, unit, default, range and reason."""
+"""docs/reference/config.md has every key of the schema with its type, unit, default, range and reason."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ def server(key: str) -> list[str]:
 
 
 def test_the_committed_page_is_current() -> None:
-    committed = (DOCS / "config.md").read_text(encoding="utf-8")
+    committed = (DOCS / "reference" / "config.md").read_text(encoding="utf-8")
     assert committed == PAGE, "`make docs` writes it anew"
 
 
@@ -82,7 +82,7 @@ def test_the_page_marks_every_key_that_a_running_router_takes_over() -> None:
     assert told == (set(reloadable_keys()) - {"pods"}) | pods
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda path: path.name)
 def test_every_key_that_a_page_names_with_its_table_exists(page: Path) -> None:
     keys = {
         (".".join(one.path), key)

@@ -1,4 +1,4 @@
-"""The commands of docs/endpoint-picker.md work as they are written there, with its own configuration."""
+"""The commands of docs/reference/http.md work as they are written there, with its own configuration."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from tests.docs.own_ports import with_own_ports
 from tests.docs.test_pages import ROOT
 from warmpath.lab.local.ports import HeldPorts
 
-PAGE = (ROOT / "docs" / "endpoint-picker.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
 PORTS = ("7400", "7401", "5557", "5558", "5567", "5568", "8080", "8101", "8102")
 
 
@@ -26,7 +26,7 @@ class Folder:
         self._path = path
         self._ports = ports
         (path / ".venv").symlink_to(ROOT / ".venv")
-        for name in ("docs/endpoint-picker.md", "deploy/warmpath.toml"):
+        for name in ("docs/reference/http.md", "deploy/warmpath.toml"):
             file = path / name
             file.parent.mkdir()
             file.write_text(self.text((ROOT / name).read_text(encoding="utf-8")))

@@ -96,7 +96,7 @@ def test_commands_have_the_options_that_they_are_given(text: str) -> None:
 
 
 def test_the_calls_of_the_configuration_page_find_no_mistake() -> None:
-    page = text_of(Path(ROOT / "docs" / "configuration.md"))
+    page = text_of(Path(ROOT / "docs" / "reference" / "configuration.md"))
     scripts = [text for language, text in FENCED.findall(page) if language == "sh"]
     assert len(scripts) == 2
     for script in scripts:

@@ -1,4 +1,4 @@
-"""The examples of docs/extending are run as they are printed, and the suites of the seams are run on them."""
+"""The examples of the pages on extending are run as they are printed, and the suites of the seams are run on them."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from tests.docs.page_code import blocks, module
 from tests.docs.test_pages import ROOT
 from warmpath.scorer.policy import make_policy
 
-PAGES = ROOT / "docs" / "extending"
+PAGES = ROOT / "docs" / "reference"
 FEW = settings(max_examples=20, deadline=None)
 
 
@@ -55,7 +55,7 @@ def shown(code: str, names: dict[str, Any]) -> None:
 
 
 def test_the_codec_passes_the_tests_of_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    codec, test = blocks(PAGES / "engine.md")
+    codec, test = blocks(PAGES / "extending.md")
     module("warmpath.indexer.engines.acme", codec, monkeypatch)
     suite = module("test_acme", test, monkeypatch)
     for check in checks_of(suite):
@@ -63,7 +63,7 @@ def test_the_codec_passes_the_tests_of_its_page(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_page_names_each_file_that_has_a_list_of_engines() -> None:
-    page = (PAGES / "engine.md").read_text(encoding="utf-8")
+    page = (PAGES / "extending.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `(\S+\.py)` \|", page, re.MULTILINE))
     folders = (
         "cli",
@@ -87,7 +87,7 @@ def test_the_page_names_each_file_that_has_a_list_of_engines() -> None:
 
 
 def test_the_index_passes_the_suite_of_every_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, line, fed = blocks(PAGES / "index.md")
+    code, line, fed = blocks(PAGES / "extending-index.md")
     made = module("by_slot", code, monkeypatch)
     suite = importlib.import_module("tests.conformance.test_index")
     monkeypatch.setattr(suite, "BACKENDS", {"reference": suite.BACKENDS["reference"]})
@@ -100,8 +100,8 @@ def test_the_index_passes_the_suite_of_every_index(monkeypatch: pytest.MonkeyPat
 
 def declare(monkeypatch: pytest.MonkeyPatch) -> str:
     """Declare the policy of the page in this process; return its name."""
-    [code, _] = blocks(PAGES / "policy.md")
-    line = blocks(PAGES / "policy.md", "toml")[0].splitlines()[1]
+    [code, _] = blocks(PAGES / "extending-policy.md")
+    line = blocks(PAGES / "extending-policy.md", "toml")[0].splitlines()[1]
     name, value = line.replace('"', "").split(" = ")
     declared = EntryPoint(name, value, "warmpath.policies")
     # A process looks once for its policies: those that it has found stay as they are.
@@ -115,7 +115,7 @@ def test_the_policy_passes_its_test_and_the_suite_of_every_policy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     policy = make_policy(declare(monkeypatch))
-    suite = module("test_spare_cache", blocks(PAGES / "policy.md")[1], monkeypatch)
+    suite = module("test_spare_cache", blocks(PAGES / "extending-policy.md")[1], monkeypatch)
     for check in checks_of(suite):
         run(check)
     for check in checks_of(importlib.import_module("tests.conformance.test_policies"), "policy"):
@@ -134,7 +134,7 @@ def test_the_policy_passes_the_random_tests_of_every_policy(
 
 
 def test_the_tokenizer_passes_its_test_and_scores_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, test, used = blocks(PAGES / "tokenizer.md")
+    code, test, used = blocks(PAGES / "extending-tokenizer.md")
     made = module("characters", code, monkeypatch)
     for check in checks_of(module("test_characters", code + test, monkeypatch)):
         run(check)

@@ -1,4 +1,4 @@
-"""The gateway of docs/failures.md does what the page says, run from its text, whatever befalls the router."""
+"""The gateway of docs/reference/failures.md does what the page says, run from its text, whatever befalls the router."""
 
 import importlib.util
 import os
@@ -23,7 +23,7 @@ from warmpath.proto.errors import Reason, details
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
-PAGE = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "failures.md").read_text(encoding="utf-8")
 PORTS = ("7400", "7401", "8101", "8102", "5557", "5558")
 ROWS = re.findall(r"^\| `([A-Z_]+)` \| `([A-Z_]+)`[^|]* \|", PAGE, re.MULTILINE)
 REASONS = {name: grpc.StatusCode[status] for name, status in ROWS}

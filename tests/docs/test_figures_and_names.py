@@ -12,13 +12,13 @@ from warmpath.lab.bench.__main__ import BENCHMARKS, POLICY
 from warmpath.router.config.form import usable
 
 DOCS = ROOT / "docs"
-NAMED = ("troubleshooting.md", "tuning.md", "operations.md")
+NAMED = ("guides/troubleshooting.md", "guides/tuning.md", "guides/operate.md")
 
 
 def keys() -> set[str]:
     """Return all tables and keys of the page of keys, as table.key."""
     found, table = set(), ""
-    for line in (DOCS / "config.md").read_text(encoding="utf-8").splitlines():
+    for line in (DOCS / "reference" / "config.md").read_text(encoding="utf-8").splitlines():
         if heading := re.match(r"## `\[+(.*?)\]+`", line):
             table = heading[1]
             found.add(table)
@@ -31,7 +31,7 @@ def keys() -> set[str]:
 @pytest.mark.parametrize("name", NAMED)
 def test_every_metric_and_every_key_exists(name: str) -> None:
     page = (DOCS / name).read_text(encoding="utf-8")
-    metrics = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    metrics = (DOCS / "reference" / "metrics.md").read_text(encoding="utf-8")
     known = keys()
     tables = {one.partition(".")[0] for one in known} | {"server"}
     for metric in re.findall(r"`(warmpath_\w+)`", page):
@@ -53,10 +53,10 @@ def test_values_of_keys_are_ones_that_the_router_takes(name: str) -> None:
 def cited() -> Iterator[tuple[str, str, Path]]:
     """Yield the rows of the page on tuning that have a figure: row, figures and the page that has them."""
     source = None
-    for line in (DOCS / "tuning.md").read_text(encoding="utf-8").splitlines():
+    for line in (DOCS / "guides" / "tuning.md").read_text(encoding="utf-8").splitlines():
         cells = [one.strip() for one in line.strip("|").split("|")]
         if match := re.search(r"\]\(([^)#]+\.md)[^)]*\)", cells[-1]):
-            source = (DOCS / match[1]).resolve()
+            source = (DOCS / "guides" / match[1]).resolve()
         elif cells[-1] != "the same":
             continue
         if line.startswith("|") and source is not None:
@@ -77,7 +77,7 @@ def test_each_figure_of_a_setting_stands_on_the_page_that_it_cites() -> None:
 
 
 def test_the_page_on_benchmarks_has_each_of_them() -> None:
-    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference" / "benchmarks.md").read_text(encoding="utf-8")
     named = {
         one
         for words in re.findall(r"python -m warmpath.lab.bench ([a-z ]+)`", page)

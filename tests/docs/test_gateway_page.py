@@ -1,4 +1,4 @@
-"""docs/gateway.md describes what `make gateway` does, and its commands work as they are written there."""
+"""docs/start/gateway.md describes what `make gateway` does, and its commands work as they are written there."""
 
 import os
 import re
@@ -13,7 +13,7 @@ import pytest
 from tests.docs.test_pages import ROOT
 from warmpath.cli.gateway.command import main
 
-PAGE = (ROOT / "docs" / "gateway.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "start" / "gateway.md").read_text(encoding="utf-8")
 NEEDS_CURL = pytest.mark.skipif(shutil.which("curl") is None, reason="the page needs curl")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 
@@ -72,7 +72,7 @@ def test_make_gateway_says_what_the_page_shows(curl: str) -> None:
 
 @NEEDS_CURL
 def test_every_api_is_served_as_the_page_of_apis_says(curl: str) -> None:
-    page = (ROOT / "docs" / "inference-apis.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "inference-apis.md").read_text(encoding="utf-8")
     [commands] = re.findall(r"```sh\n(GATEWAY=.*?)```", page, re.DOTALL)
     [address] = re.findall(r"http://[\d.:]+", curl)
     answers = run(re.sub(r"http://[\d.:]+", address, commands)).split("HTTP/1.1 ")[1:]

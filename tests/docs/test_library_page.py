@@ -1,4 +1,4 @@
-"""The examples of docs/library.md, and the client of docs/pick.md, work as they are written there."""
+"""The examples of docs/start/library.md, and the client of docs/explain/picking.md, work as they are written there."""
 
 import asyncio
 import doctest
@@ -11,8 +11,8 @@ from tests.lab.simworker.local_worker import LocalWorker
 from tests.router.running_router import running_router
 from warmpath import Index
 
-LIBRARY = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
-PICK = (ROOT / "docs" / "pick.md").read_text(encoding="utf-8")
+LIBRARY = (ROOT / "docs" / "start" / "library.md").read_text(encoding="utf-8")
+PICK = (ROOT / "docs" / "explain" / "picking.md").read_text(encoding="utf-8")
 ROUTER = "127.0.0.1:7400"
 
 

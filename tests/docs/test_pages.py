@@ -42,13 +42,13 @@ NAMES = Counter(path.name for path in SOURCES)
 FOREIGN = {
     "__init__.py", "chat_template_utils.py", "chat_utils.py", "gateway.py", "hf.py", "sim.py",
 }  # fmt: skip
-"""Every folder has the first, and the reader of docs/failures.md writes `gateway.py`; the others are files
+"""Every folder has the first, and the reader of docs/reference/failures.md writes `gateway.py`; the others are files
 of vLLM, transformers and the policy study."""
 EXAMPLES = {
     "scorer/policies/least_requests.py", "tests/scorer/test_least_requests.py",
     "indexer/engines/acme.py", "tests/indexer/engines/test_acme.py",
 }  # fmt: skip
-"""Files that the readers of CONTRIBUTING.md and of docs/extending write."""
+"""Files that the readers of CONTRIBUTING.md and of docs/reference/extending.md write."""
 
 page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 
@@ -120,6 +120,6 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 
 def test_the_glossary_is_in_alphabetical_order() -> None:
-    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
     names = [name.lower() for name in re.findall(r"^\*\*([^*]+)\.\*\*", page, re.MULTILINE)]
     assert names == sorted(names)

@@ -1,4 +1,4 @@
-"""`docs/pick-reference.md` names every policy, with the defaults of its options."""
+"""`docs/reference/picks.md` names every policy, with the defaults of its options."""
 
 import re
 from dataclasses import fields
@@ -10,12 +10,12 @@ from tests.scorer.ranked import rank
 from warmpath.scorer.candidate import Candidate, Load, Request
 from warmpath.scorer.policy import make_policy, policy_names
 
-PAGE = (Path(__file__).parents[2] / "docs" / "pick-reference.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "picks.md").read_text(encoding="utf-8")
 
 
 def row(key: str, table: str) -> str:
     rows = [line for line in table.splitlines() if line.startswith("|") and f"`{key}`" in line]
-    assert rows, f"docs/pick-reference.md has no row for `{key}`"
+    assert rows, f"docs/reference/picks.md has no row for `{key}`"
     return rows[0]
 
 

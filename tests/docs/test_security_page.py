@@ -1,4 +1,4 @@
-"""The commands of docs/security.md work as they are written there, from the authority to new tokens."""
+"""The commands of docs/guides/security.md work as they are written there, from the authority to new tokens."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ from tests.docs.own_ports import with_own_ports
 from tests.docs.test_pages import ROOT
 from warmpath.lab.local.ports import HeldPorts
 
-PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "security.md").read_text(encoding="utf-8")
 PORTS = ("7400", "7401", "7500", "5557", "5558", "8101")
 SERVING = ("warmpath serve", "warmpath publish", "warmpath simworker")
 

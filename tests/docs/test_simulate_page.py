@@ -1,4 +1,4 @@
-"""The access logs of docs/simulate.md are read as they are printed."""
+"""The access logs of docs/guides/simulate-and-verify.md are read as they are printed."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import yaml
 from tests.docs.test_pages import ROOT
 from warmpath.lab.simulate.traffic.access_log import read_traffic
 
-PAGE = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "simulate-and-verify.md").read_text(encoding="utf-8")
 LOGS = re.findall(r"^```json\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 BODY = (
     '{"model": "m", "stream": true, "messages": [{"role": "user", "content": "one\\n\\"two\\""}]}'

@@ -11,7 +11,7 @@ from tests.proto.breaking import breaks
 
 PROTO = Path(__file__).parents[2] / "proto"
 RELEASED = PROTO / "released.binpb"
-"""The contracts of the last release, as protoc's --descriptor_set_out writes them (docs/upgrade.md)."""
+"""The contracts of the last release, as protoc's --descriptor_set_out writes them (docs/guides/upgrade.md)."""
 
 
 def compiled(folder: Path, out: Path) -> FileDescriptorSet:

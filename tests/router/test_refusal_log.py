@@ -27,7 +27,9 @@ def test_calls_that_were_refused_since_the_last_look_are_told_by_limit(
     assert not caplog.messages, "those were refused before"
     refused["limits.one"] += 3
     log.look()
-    assert caplog.messages == ["3 calls were refused by limits.one: docs/operations.md#a-section"]
+    assert caplog.messages == [
+        "3 calls were refused by limits.one: docs/guides/operate.md#a-section"
+    ]
     log.look()
     assert len(caplog.messages) == 1
     refused["limits.two"] += 1
@@ -45,7 +47,7 @@ def test_what_is_refused_may_be_connections(caplog: pytest.LogCaptureFixture) ->
     [told] = caplog.messages
     assert told == (
         "2 connections were refused by a-limit, the last one from 10.0.0.7:51234: "
-        "docs/operations.md#a-section"
+        "docs/guides/operate.md#a-section"
     )
 
 

@@ -50,7 +50,7 @@ class GatewayTraffic:
     ) -> None:
         self.failed: list[str] = []
         self.overloaded = 0
-        """Calls that were refused for an overload, as docs/failures.md says; gateways then go on alone."""
+        """Calls that were refused for an overload, as docs/reference/failures.md says; gateways then go on alone."""
         self.figures: Counter[str] = Counter()
         self._stub = stub
         self._engines = {engine.pod: engine for engine in engines}

@@ -3,7 +3,7 @@
 A router and a publisher run as processes, follow honest engines, and answer innocent callers all the time.
 Hostile callers, engines, publishers and files send anything at the same time, and engines behind a
 gateway hang, sleep, are cut off, and answer late (`tests/soak/gateway_traffic.py`). No innocent call may
-fail but by a refusal that docs/failures.md promises, or get a wrong answer; memory and descriptors are the same in the last quarter as in the second one; nothing
+fail but by a refusal that docs/reference/failures.md promises, or get a wrong answer; memory and descriptors are the same in the last quarter as in the second one; nothing
 in the logs is long, frequent or a traceback; at the end every honest rank is exact, and SIGTERM ends both in
 time with the state saved. `tests/soak/watched_process.py` states the limits.
 """
@@ -50,9 +50,9 @@ DRAIN_SECONDS = 20.0
 SUBSCRIBE_SECONDS = 30.0
 """Most seconds until the router follows all engines."""
 MOST_OVERLOADED = 0.01
-"""Share of innocent calls that may be refused with OVERLOADED, as docs/failures.md promises."""
+"""Share of innocent calls that may be refused with OVERLOADED, as docs/reference/failures.md promises."""
 MOST_STILL = 0.001
-"""Share of innocent calls whose answer may say that the router stood still, as docs/failures.md promises:
+"""Share of innocent calls whose answer may say that the router stood still, as docs/reference/failures.md promises:
 other processes may have all of the machine for a second or two."""
 LAST_ACT_SECONDS = 120.0
 """Most seconds for acts that were begun before the time was up."""

@@ -49,7 +49,7 @@ class InnocentCallers:
         self.still = 0
         """Answers that were not exact since the router got no processor time for a second or two."""
         self.overloaded = 0
-        """Calls that were refused for an overload, as docs/failures.md says; callers then go on alone."""
+        """Calls that were refused for an overload, as docs/reference/failures.md says; callers then go on alone."""
         self.slowest = 0.0
         self._stub = stub
         self._still = engines[0]

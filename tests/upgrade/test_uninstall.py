@@ -1,4 +1,4 @@
-"""What stays behind when routers and publishers are removed, as docs/upgrade.md says it."""
+"""What stays behind when routers and publishers are removed, as docs/guides/upgrade.md says it."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from tests.servers.redis_server import RedisServer
 from warmpath.lab.local.redis_server import find_server
 from warmpath.publisher.assemble import publishing
 
-PAGE = (ROOT / "docs" / "upgrade.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "upgrade.md").read_text()
 STAY = {"CustomResourceDefinition", "Namespace", "PersistentVolumeClaim", "ClusterRole", "ClusterRoleBinding"}  # fmt: skip
 """Kinds that outlive a release, or lie outside its namespaces."""
 

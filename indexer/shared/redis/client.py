@@ -250,7 +250,7 @@ def _lacking_right(one: Command | Call, refusal: Exception) -> str:
     """Return where the ACL rule is documented, and which keys it must allow."""
     key = _key_of(one).decode(errors="replace")
     prefix = key.partition(":{")[0] if ":{" in key else key.rpartition(":")[0]
-    why = "docs/shared-index.md has the ACL rule"
+    why = "docs/guides/shared-index.md has the ACL rule"
     if prefix and "key" in str(refusal):
         why = f"the ACL user may not use keys under '{prefix}:'; {why}"
     return why

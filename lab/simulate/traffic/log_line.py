@@ -1,9 +1,9 @@
-"""A line of an access log (`docs/simulate.md` describes its fields).
+"""A line of an access log (`docs/guides/simulate-and-verify.md` describes its fields).
 
 A line of a gateway's own access log, made a line of ours.
 
 nginx and Envoy log neither prompts' blocks nor numbers of tokens. What they can log is a request's body
-and the bytes of the answer; docs/simulate.md has their settings.
+and the bytes of the answer; docs/guides/simulate-and-verify.md has their settings.
 """
 
 from datetime import UTC, datetime
@@ -52,7 +52,7 @@ def read_body(text: str) -> Body:
 
 WANTED = (
     "A line needs timestamp, output_tokens and a prompt, or timestamp, request_body and response_bytes "
-    "as nginx or Envoy can log them: docs/simulate.md#access-logs has their settings"
+    "as nginx or Envoy can log them: docs/guides/simulate-and-verify.md#access-logs has their settings"
 )
 
 PROMPT_FIELDS = ("prompt_hashes", "hash_ids", "token_ids", "text", "prompt", "messages")

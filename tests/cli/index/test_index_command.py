@@ -624,7 +624,7 @@ def test_a_user_limited_to_the_prefix_suffices(
         assert main(["dump", *where, *user]) == 0
         assert '"kind":"segment"' not in capsys.readouterr().out
         assert main(["stats", "--url", server.url, "--prefix", "other", *user]) == 3
-        assert "docs/shared-index.md has the ACL" in capsys.readouterr().err
+        assert "docs/guides/shared-index.md has the ACL" in capsys.readouterr().err
 
 
 def test_what_is_wrong_counts_where_it_is_wrong_each_time() -> None:

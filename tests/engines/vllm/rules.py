@@ -41,7 +41,7 @@ class Rule:
     holds: Callable[[Difference], bool]
 
 
-UNANNOUNCED = "docs/events-reference.md#what-engines-do-not-announce"
+UNANNOUNCED = "docs/reference/events.md#what-engines-do-not-announce"
 RULES = (
     Rule(
         "reset",
@@ -51,7 +51,7 @@ RULES = (
     Rule(
         "own step",
         "blocks were evicted by the very step that scheduled the request "
-        "(docs/events-reference.md#what-was-tried-and-with-what)",
+        "(docs/reference/events.md#what-was-tried-and-with-what)",
         lambda one: (
             not one.has_clear
             and one.cached < one.predicted
@@ -65,7 +65,7 @@ RULES = (
     ),
     Rule(
         "not exact",
-        "the router said that its view was not exact (docs/events.md#trust)",
+        "the router said that its view was not exact (docs/start/your-engines.md#trust)",
         lambda one: one.trust.level != pb.Trust.EXACT,
     ),
 )

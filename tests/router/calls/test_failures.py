@@ -65,7 +65,7 @@ def test_every_reason_is_given_somewhere_and_no_call_fails_without_one() -> None
 
 
 def test_the_page_on_failures_has_each_reason_with_the_statuses_that_come_with_it() -> None:
-    page = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "failures.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([A-Z_]+)` \| ([A-Z_`, ]+?) \|", page, re.MULTILINE)
     told = {name: set(re.findall(r"[A-Z_]+", statuses)) for name, statuses in rows}
     assert set(told) == set(Reason.keys()) - {"REASON_UNSPECIFIED"}

@@ -63,7 +63,7 @@ def test_a_name_of_no_key_fails_with_the_name_that_may_be_meant(file: Path) -> N
         "WARMPATH_SERVER_LISTEN: names no key; did you mean WARMPATH_SERVER__LISTEN?",
     ]
     assert problems(file, WARMPATH_UNHEARD__OF="1") == [
-        "WARMPATH_UNHEARD__OF: names no key; docs/config.md has every key"
+        "WARMPATH_UNHEARD__OF: names no key; docs/reference/config.md has every key"
     ]
 
 

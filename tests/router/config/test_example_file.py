@@ -14,7 +14,7 @@ from warmpath.router.config.schema import Config
 
 FILE = Path(__file__).parents[3] / "deploy" / "warmpath.toml"
 TEXT = FILE.read_text(encoding="utf-8")
-LEFT_OUT = "# Left out; docs/config.md has them:\n"
+LEFT_OUT = "# Left out; docs/reference/config.md has them:\n"
 
 
 def uncommented() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The Envoy of docs/endpoint-picker.md in front of a router and of engines, all on loopback."""
+"""The Envoy of docs/reference/http.md in front of a router and of engines, all on loopback."""
 
 import asyncio
 import io
@@ -14,7 +14,7 @@ from aiohttp import web
 
 from tests.servers.envoy import Envoy
 
-PAGE = Path(__file__).parents[3] / "docs" / "endpoint-picker.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "http.md"
 REQUEST_MODE = "request_body_mode: BUFFERED"
 RESPONSE_MODE = "response_body_mode: STREAMED"
 SKIPPED = "trailer_mode: SKIP"

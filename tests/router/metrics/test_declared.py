@@ -53,7 +53,7 @@ async def test_a_router_shows_exactly_the_declared_metrics(
 
 
 def test_the_page_has_what_is_declared() -> None:
-    written = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    written = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     assert written == page(), "make docs"
 
 

@@ -26,7 +26,9 @@ from warmpath.router.pages.json_calls import (
     JsonThread,
 )
 
-PAGE = (Path(__file__).parents[3] / "docs" / "live-page.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "live-page.md").read_text(
+    encoding="utf-8"
+)
 
 
 async def post(session: aiohttp.ClientSession, method: str, body: Any) -> tuple[int, Any]:

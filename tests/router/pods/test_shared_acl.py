@@ -1,4 +1,4 @@
-"""The ACL rule of docs/shared-index.md: all that the shared index does, and nothing else."""
+"""The ACL rule of docs/guides/shared-index.md: all that the shared index does, and nothing else."""
 
 import asyncio
 import re
@@ -19,7 +19,7 @@ from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.publisher.assemble import publishing
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "shared-index.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "shared-index.md").read_text(encoding="utf-8")
 SECRET = "opensesame"
 ROUTERS = 'mode = "{mode}"\nuser = "warmpath"\npassword-file = "password"\nshare-bookings = true'
 OPTIONAL = {"INFO", "MEMORY"}
@@ -134,9 +134,11 @@ async def test_other_keys_and_other_commands_are_refused(
     assert all(re.search(r"NOPERM|ermission|can't access", str(reply)) for reply in refused), (
         refused
     )
-    assert "the ACL user may not use keys under 'other:'; docs/shared-index.md" in str(refused[0])
+    assert "the ACL user may not use keys under 'other:'; docs/guides/shared-index.md" in str(
+        refused[0]
+    )
     assert "may not use keys under 'warmpath-2:'" in str(refused[2])
-    assert "docs/shared-index.md has the ACL rule" in str(refused[7])
+    assert "docs/guides/shared-index.md has the ACL rule" in str(refused[7])
     assert allowed == [None]
 
 

@@ -1,4 +1,4 @@
-"""What docs/shared-index.md says of Redis at its memory limit, beside a worker, a publisher, a router."""
+"""What docs/guides/shared-index.md says of Redis at its memory limit, beside a worker, a publisher, a router."""
 
 import asyncio
 import contextlib

@@ -6,7 +6,7 @@ SPDX-License-Identifier: Apache-2.0
 
 The interface of llm-d's indexer service, as `api/indexerpb/indexer.proto` of llm-d/llm-d-kv-cache
 defines it, so that llm-d's callers can ask a router. Names and numbers are llm-d's and stay as they
-are; the comments say what a router answers (docs/coming-from.md).
+are; the comments say what a router answers (docs/guides/coming-from.md).
 """
 
 from collections import abc as _abc

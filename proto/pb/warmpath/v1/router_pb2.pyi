@@ -414,7 +414,7 @@ class RequestError(_message.Message):
     class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
         """The reason why a call, or a request of a stream, fails, for programs, which should not parse messages. A
         failed call has the reason's name in the google.rpc.ErrorInfo (domain `warmpath`) of its status details,
-        in the trailing metadata `grpc-status-details-bin`. docs/failures.md says how to handle each reason. A
+        in the trailing metadata `grpc-status-details-bin`. docs/reference/failures.md says how to handle each reason. A
         caller that does not know a reason (of a later version) goes by the status.
         """
 
