@@ -28,7 +28,7 @@ class Folder:
         (path / ".venv").symlink_to(ROOT / ".venv")
         for name in ("docs/reference/http.md", "deploy/warmpath.toml"):
             file = path / name
-            file.parent.mkdir()
+            file.parent.mkdir(parents=True)
             file.write_text(self.text((ROOT / name).read_text(encoding="utf-8")))
         (path / "out").mkdir()
 

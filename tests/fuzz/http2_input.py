@@ -157,7 +157,7 @@ class Attack:
 def attack(data: bytes) -> None:
     """Attack a connection as arbitrary bytes say. Raises AssertionError for anything but its end."""
     fault = Fault()
-    logger = logging.getLogger("warmpath.router.transport")
+    logger = logging.getLogger("warmpath.h2grpc")
     logger.addHandler(fault)
     before = len(sessions.OPEN)
     try:
