@@ -14,9 +14,9 @@ KEPT = Path(__file__).parents[1] / "bench" / "results.jsonl"
 
 BEGINNING = """# Results
 
-The last figure of each benchmark; [Benchmarks](../../docs/reference/benchmarks.md) says how each is
-made. The machine is virtual, with 2 noisy cores: times move by a third from hour to hour, so compare ratios.
-`make results RUN=FILE` puts the figures of a run with `--json` in the place of those with the same names.
+The last figure of each benchmark, and [how each is made](../../docs/reference/benchmarks.md).
+Times move by a third from hour to hour on this virtual machine with 2 noisy cores: compare ratios.
+`make results RUN=FILE` puts a run's `--json` figures in the place of those with the same names.
 The last column has the commit that was measured, or the day if nobody noted the commit.
 """
 
