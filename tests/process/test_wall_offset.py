@@ -34,7 +34,7 @@ async def test_all_times_that_a_router_tells_follow_its_machines_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = Clock(1000.0)
-    monkeypatch.setattr("warmpath.router.assemble.running.WallOffset", partial(WallOffset, begun))
+    monkeypatch.setattr("warmpath.router.assemble.picks.WallOffset", partial(WallOffset, begun))
     async with standing(tmp_path, QUIET + pod("a") + '[pick]\nqueue = "on"\n') as stand:
 
         async def times() -> list[float]:

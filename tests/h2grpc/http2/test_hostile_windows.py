@@ -55,7 +55,7 @@ async def test_an_answer_whose_end_is_not_let_through_is_reset(
         client.send(raw.call(1, "Many", b"1 100"))
         await client.frame(raw.DATA, 1)
         attacker = await server.attacker()
-        await until(lambda: all(one.done() for one in attacker.calls._of.values()))
+        await until(lambda: all(one.is_ended for one in attacker.calls._of.values()))
         await server.pass_time(29)
         await server.answers()
         await server.pass_time(31)
