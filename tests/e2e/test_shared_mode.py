@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from tests.indexer.shared.inside import check_remote
 from tests.publisher.published_pod import FULL, IDS, Pod
 from tests.router.tracing.recorded_spans import Recorded, parent
 from tests.servers.redis_server import RedisServer
@@ -89,7 +90,7 @@ async def asking(
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(router.address))
         yield Asker(channel)
         assert router.ingest.remote is not None
-        router.ingest.remote.check()
+        check_remote(router.ingest.remote)
         router.ingest.check()
 
 
