@@ -11,7 +11,6 @@ from warmpath.lab.simworker.v0.requests.sampling_params import (
 from warmpath.lab.simworker.v0.requests.sequence import (
     Logprob,
     Sequence,
-    SequenceGroup,
     SequenceStatus,
 )
 from warmpath.lab.simworker.v0.requests.sequence_data import SequenceData, SequenceStage
@@ -63,40 +62,6 @@ def test_a_fork_goes_its_own_way() -> None:
     assert child.data.cumulative_logprob == 0
 
 
-def test_a_group_counts_its_sequences_by_status() -> None:
-    group = make_group("0", 4)
-    group.add(group.first_seq.fork(1))
-    group.add(group.first_seq.fork(2))
-    group.seqs[1].status = SequenceStatus.FINISHED_STOPPED
-    assert group.num_seqs() == 3
-    assert group.num_seqs(SequenceStatus.WAITING) == 2
-    assert group.get_finished_seqs() == [group.seqs[1]]
-    assert (group.num_finished_seqs(), group.get_max_num_running_seqs()) == (1, 2)
-    assert group.get_num_uncomputed_tokens() == 8
-    group.update_num_computed_tokens(4)
-    assert group.seqs[1].get_num_computed_tokens() == 0
-    assert not group.is_finished()
-    for seq in group.seqs:
-        seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED
-    assert group.is_finished()
-
-
-def test_a_group_is_in_the_stage_of_those_that_have_not_ended() -> None:
-    group = make_group("0", 4)
-    group.update_num_computed_tokens(4)
-    group.add(group.first_seq.fork(1))
-    group.first_seq.status = SequenceStatus.FINISHED_STOPPED
-    group.seqs[1].reset_state_for_recompute()
-    assert group.is_prefill()
-    assert group.first_unfinished_seq is group.seqs[1]
-
-
-def test_a_sequence_has_ended_in_every_status_behind_swapped() -> None:
-    ended = [status for status in SequenceStatus if SequenceStatus.is_finished(status)]
-    assert ended == list(SequenceStatus)[3:]
-    assert SequenceStatus.SWAPPED == 2
-
-
 def make_sequence(lora: int, salt: str) -> Sequence:
     adapter = LoRARequest("l", lora) if lora else None
     return Sequence(0, {"prompt_token_ids": [1]}, 4, lora_request=adapter, cache_salt=salt)
@@ -109,14 +74,6 @@ def test_hashes_tell_adapters_and_salts_apart() -> None:
     assert hashes[0] is None
     assert len(set(hashes)) == len(hashes)
     assert make_sequence(1, "x").extra_hash() == make_sequence(1, "x").extra_hash()
-
-
-def test_a_group_may_have_an_encoders_sequence() -> None:
-    seq, encoder = make_sequence(0, ""), make_sequence(0, "")
-    group = SequenceGroup("0", [seq], 0.0, encoder_seq=encoder)
-    assert group.is_encoder_decoder()
-    assert group.get_encoder_seq() is encoder
-    assert not make_group("1", 4).is_encoder_decoder()
 
 
 @pytest.mark.parametrize(

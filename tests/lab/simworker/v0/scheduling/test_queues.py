@@ -13,21 +13,6 @@ from warmpath.lab.simworker.v0.requests.sequence import SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.queues import SequenceGroupQueues, by_priority
 
 
-def test_first_come_is_first() -> None:
-    queues = SequenceGroupQueues()
-    for number in range(3):
-        queues.add_seq_group(make_group(str(number), 4, priority=-number))
-    assert ids(queues.waiting) == ["0", "1", "2"]
-
-
-def test_a_lower_number_comes_first_and_then_who_arrived_first() -> None:
-    groups = [
-        make_group(str(number), 4, priority=priority, arrival=arrival)
-        for number, (priority, arrival) in enumerate([(1, 0), (0, 5), (0, 3), (-1, 9), (0, 3)])
-    ]
-    assert ids(by_priority(groups)) == ["3", "2", "4", "1", "0"]
-
-
 def twice(queues: SequenceGroupQueues) -> None:
     queues.running.append(queues.waiting[0])
 

@@ -9,32 +9,6 @@ from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 
 
-def test_what_fits_is_what_is_left_of_both_limits() -> None:
-    budget = SchedulingBudget(token_budget=4, max_num_seqs=3)
-    assert budget.can_schedule(num_new_tokens=4, num_new_seqs=3)
-    assert budget.can_schedule(num_new_tokens=0, num_new_seqs=1)
-    assert not budget.can_schedule(num_new_tokens=5, num_new_seqs=1)
-    assert not budget.can_schedule(num_new_tokens=1, num_new_seqs=4)
-    budget.add_num_batched_tokens("a", 3)
-    budget.add_num_seqs("a", 2)
-    assert budget.remaining_token_budget() == 1
-    assert budget.can_schedule(num_new_tokens=1, num_new_seqs=1)
-    assert not budget.can_schedule(num_new_tokens=2, num_new_seqs=1)
-    assert not budget.can_schedule(num_new_tokens=1, num_new_seqs=2)
-
-
-def test_a_request_is_counted_and_uncounted_once() -> None:
-    budget = SchedulingBudget(token_budget=10, max_num_seqs=10)
-    for _ in range(2):
-        budget.add_num_batched_tokens("a", 2, 3)
-        budget.add_num_seqs("a", 2)
-    assert (budget.num_batched_tokens, budget.num_cached_tokens, budget.num_curr_seqs) == (2, 3, 2)
-    for _ in range(2):
-        budget.subtract_num_batched_tokens("a", 2)
-        budget.subtract_num_seqs("a", 2)
-    assert (budget.num_batched_tokens, budget.num_curr_seqs) == (0, 0)
-
-
 @pytest.mark.parametrize(
     ("field", "reason"), [("num_batched_tokens", "tokens"), ("num_curr_seqs", "sequences")]
 )

@@ -3,8 +3,6 @@
 import pytest
 
 from tests.lab.simworker.v0.groups import (
-    append,
-    chunks,
     fork,
     ids,
     make_group,
@@ -14,7 +12,6 @@ from tests.lab.simworker.v0.groups import (
     step,
 )
 from warmpath.lab.simworker.v0.device import AllocStatus
-from warmpath.lab.simworker.v0.requests.sequence import SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 
@@ -50,29 +47,6 @@ def test_a_group_without_room_takes_from_behind_and_at_last_goes_itself(
     assert scheduler.num_cumulative_preemption == 2
 
 
-def test_several_sequences_are_swapped_out_and_come_back_before_new_prompts() -> None:
-    scheduler = make_scheduler(gpu=8)
-    make_groups(scheduler, 12, 8)
-    step(scheduler)
-    child = fork(scheduler, scheduler.running[1], 50)
-    while not scheduler.swapped:
-        free = scheduler.block_manager.get_num_free_cpu_blocks()
-        outputs = step(scheduler)
-    assert ids(scheduler.swapped) == ["1"]
-    assert child.status is SequenceStatus.SWAPPED
-    assert outputs.preempted == 1
-    assert (
-        len(outputs.blocks_to_swap_out) == free - scheduler.block_manager.get_num_free_cpu_blocks()
-    )
-    scheduler.add_seq_group(make_group("2", 4))
-    scheduler.abort_seq_group("0")
-    outputs = step(scheduler)
-    assert ids(outputs.scheduled_seq_groups) == ["1"]
-    assert outputs.blocks_to_swap_in
-    assert child.status is SequenceStatus.RUNNING
-    assert chunks(step(scheduler)) == {"2": 4}
-
-
 def test_several_sequences_cannot_be_recomputed() -> None:
     scheduler = make_scheduler(gpu=3, preemption_mode="recompute")
     (group,) = make_groups(scheduler, 7)
@@ -80,24 +54,6 @@ def test_several_sequences_cannot_be_recomputed() -> None:
     fork(scheduler, group, 50)
     with pytest.raises(RuntimeError, match="has 2 sequences: the limit is 1"):
         step(scheduler)
-
-
-def test_what_is_left_of_several_sequences_is_recomputed() -> None:
-    scheduler = make_scheduler(gpu=4)
-    (group,) = make_groups(scheduler, 7)
-    step(scheduler)
-    fork(scheduler, group, 50)
-    group.first_seq.status = SequenceStatus.FINISHED_STOPPED
-    scheduler.free_finished_seq_groups()
-    step(scheduler)
-    scheduler.running.appendleft(ahead := make_group("9", 4))
-    start(scheduler, ahead)
-    while not scheduler.waiting:
-        step(scheduler)
-    scheduler.abort_seq_group("9")
-    length = group.seqs[1].get_len()
-    assert chunks(step(scheduler)) == {"0": length}
-    assert chunks(step(scheduler)) == {"0": 1}
 
 
 def swapped_out(scheduler: Scheduler, *lengths: int, loras: bool = False) -> None:
@@ -134,40 +90,6 @@ def test_swapped_groups_that_do_not_fit_wait_or_fail(
     assert not outputs.decode_seq_groups
 
 
-def test_a_group_that_outgrew_the_memory_while_swapped_is_ignored_and_leaks_nothing() -> None:
-    scheduler = make_scheduler(gpu=3, preemption_mode="swap")
-    (group,) = make_groups(scheduler, 10)
-    ignored = []
-    while scheduler.has_unfinished_seqs():
-        ignored += step(scheduler).ignored_seq_groups
-    assert ignored == [group]
-    manager = scheduler.block_manager
-    assert (manager.get_num_free_gpu_blocks(), manager.get_num_free_cpu_blocks()) == (3, 64)
-
-
-def test_a_waiting_group_of_higher_priority_displaces_running_ones() -> None:
-    scheduler = make_scheduler(gpu=4, policy="priority")
-    late, early, urgent = (
-        make_group("0", 4, priority=2),
-        make_group("1", 4, priority=1),
-        make_group("2", 8),
-    )
-    scheduler.add_seq_group(late)
-    scheduler.add_seq_group(early)
-    step(scheduler)
-    scheduler.add_seq_group(urgent)
-    budget = scheduler._new_budget()
-    for group in scheduler.running:
-        budget.add_num_seqs(group.request_id, 1)
-    for _ in range(3):
-        append(late)  # Nothing is left for the urgent group's two blocks and theirs.
-    scheduler.block_manager.append_slots(late.first_seq, 0)
-    assert scheduler._schedule_priority_preemption(budget) == 1
-    assert ids(scheduler.running) == ["1"]
-    assert ids(scheduler.waiting) == ["2", "0"]
-    assert budget.num_curr_seqs == 1
-
-
 def test_priority_leaves_groups_of_several_sequences_running() -> None:
     scheduler = make_scheduler(gpu=6, policy="priority")
     group = make_group("0", 9, priority=1)
@@ -177,12 +99,3 @@ def test_priority_leaves_groups_of_several_sequences_running() -> None:
     scheduler.add_seq_group(make_group("1", 16))
     assert ids(step(scheduler).scheduled_seq_groups) == ["0"]
     assert ids(scheduler.waiting) == ["1"]
-
-
-def test_of_equal_priorities_who_arrived_first_goes_first() -> None:
-    scheduler = make_scheduler(policy="priority", max_num_seqs=1)
-    for request_id, priority, arrival in (("0", 0, 0), ("1", 1, 3), ("2", 1, 2), ("3", 0, 4)):
-        scheduler.add_seq_group(make_group(request_id, 4, priority=priority, arrival=arrival))
-    step(scheduler)
-    step(scheduler)
-    assert ids(scheduler.waiting) == ["3", "2", "1"]
