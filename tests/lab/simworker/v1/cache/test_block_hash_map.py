@@ -6,40 +6,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.lab.simworker.state_machines import LONG
 from warmpath.lab.simworker.v1.cache.block_hash_map import BlockHashToBlockMap
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
-from warmpath.lab.simworker.v1.hashing.block_hash import make_block_hash_with_group_id
-
-
-def test_of_blocks_alike_the_one_cached_longest_is_found() -> None:
-    found = BlockHashToBlockMap()
-    first, second, third = (KVCacheBlock(block_id) for block_id in (7, 3, 5))
-    for block in (first, second, third):
-        found.insert(b"key", block)
-    assert found.get_one_block(b"key") is first
-    assert found.pop(b"key", 7) is first
-    assert found.get_one_block(b"key") is second
-    assert len(found) == 1
-
-
-def test_a_block_under_another_key_is_not_taken() -> None:
-    found = BlockHashToBlockMap()
-    block = KVCacheBlock(1)
-    found.insert(b"key", block)
-    assert found.pop(b"key", 2) is None
-    assert found.pop(b"other", 1) is None
-    assert found.get_one_block(b"key") is block
-    assert found.contain(b"key", 1)
-    assert not found.contain(b"key", 2)
-    assert not found.contain(b"other", 1)
-
-
-def test_leading_blocks_end_at_the_first_that_is_missing_in_the_group() -> None:
-    found = BlockHashToBlockMap()
-    held = [KVCacheBlock(block_id) for block_id in range(3)]
-    for digest, block in zip((b"a", b"b", b"d"), held, strict=True):
-        found.insert(make_block_hash_with_group_id(digest, 1), block)
-    found.insert(make_block_hash_with_group_id(b"b", 1), KVCacheBlock(9))
-    assert found.get_leading_blocks([b"a", b"b", b"c", b"d"], 1) == held[:2]
-    assert found.get_leading_blocks([b"a", b"b"], 0) == []
 
 
 class AnyInsertions(RuleBasedStateMachine):

@@ -12,7 +12,6 @@ from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
 from warmpath.lab.simworker.v1.cache.kv_cache_event import (
-    AllBlocksCleared,
     BlockRemoved,
     BlockStored,
 )
@@ -41,83 +40,10 @@ def cached(one_pool: BlockPool, one: Request, count: int, group: int = 0) -> lis
     return blocks
 
 
-def order(one_pool: BlockPool) -> list[int]:
-    return [block.block_id for block in one_pool.free_block_queue.get_all_free_blocks()]
-
-
-def test_block_0_is_never_handed_out() -> None:
-    one = pool(4)
-    assert one.null_block.block_id == 0
-    assert one.null_block.is_null
-    assert [block.block_id for block in one.get_new_blocks(3)] == [1, 2, 3]
-    assert one.get_usage() == 1.0
-    with pytest.raises(ValueError, match="Cannot get 1 free blocks"):
-        one.get_new_blocks(1)
-
-
-def test_a_pool_of_the_null_block_alone_is_not_in_use() -> None:
-    assert pool(1).get_usage() == 0.0
-
-
 @pytest.mark.parametrize(("blocks", "size", "name"), [(0, 4, "num_gpu_blocks"), (4, 0, "hash_block_size")])  # fmt: skip
 def test_sizes_below_one_are_refused(blocks: int, size: int, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}: 0, at least 1"):
         BlockPool(blocks, True, size)
-
-
-def test_freed_blocks_without_content_are_used_first_and_those_with_it_last() -> None:
-    one = pool(8)
-    blocks = cached(one, request("a", range(8)), 2)
-    more = one.get_new_blocks(2)
-    one.free_blocks(reversed(blocks + more))
-    assert order(one) == [4, 3, 5, 6, 7, 2, 1]
-
-
-def test_a_block_held_twice_is_freed_by_the_second() -> None:
-    one = pool(4)
-    blocks = one.get_new_blocks(1)
-    one.touch(blocks)
-    one.free_blocks(blocks)
-    assert one.get_num_free_blocks() == 2
-    one.free_blocks(blocks)
-    assert one.get_num_free_blocks() == 3
-
-
-def test_content_is_lost_and_announced_when_its_block_is_used_anew() -> None:
-    one = pool(4)
-    first = request("a", range(8))
-    one.free_blocks(reversed(cached(one, first, 2)))
-    one.take_events()
-    one.get_new_blocks(2)
-    assert one.take_events() == [
-        BlockRemoved([maybe_convert_block_hash(first.block_hashes[1])], "GPU", 0)
-    ]
-    assert one.get_cached_block(first.block_hashes[0], [0]) is not None
-    assert one.get_cached_block(first.block_hashes[1], [0]) is None
-
-
-def test_touching_a_free_block_keeps_its_content() -> None:
-    one = pool(4)
-    first = request("a", range(4))
-    blocks = cached(one, first, 1)
-    one.free_blocks(blocks)
-    one.touch(blocks)
-    assert order(one) == [2, 3]
-    one.get_new_blocks(2)
-    assert one.get_cached_block(first.block_hashes[0], [0]) == blocks
-
-
-def test_a_block_is_found_in_its_group_only_and_a_hit_needs_every_group() -> None:
-    one = pool()
-    first = request("a", range(8))
-    zero = cached(one, first, 2, group=0)
-    other = cached(one, first, 1, group=1)
-    digest = first.block_hashes[0]
-    assert one.get_cached_block(digest, [0, 1]) == [zero[0], other[0]]
-    assert one.get_cached_block(first.block_hashes[1], [0, 1]) is None
-    key = other[0].block_hash
-    assert key is not None
-    assert (get_block_hash(key), get_group_id(key)) == (digest, 1)
 
 
 def test_an_event_names_parent_tokens_adapter_and_bare_extra_keys() -> None:
@@ -145,70 +71,12 @@ def test_an_event_names_parent_tokens_adapter_and_bare_extra_keys() -> None:
     )  # fmt: skip
 
 
-def test_blocks_passed_over_are_not_cached_and_their_tokens_are_announced_all_the_same() -> None:
-    one = pool()
-    first = request("a", range(16))
-    blocks = [one.null_block, *one.get_new_blocks(3)]
-    one.cache_full_blocks(first, blocks, 0, 4, SIZE, 0, [True, False, True, True])
-    (event,) = one.take_events()
-    assert isinstance(event, BlockStored)
-    assert event.block_hashes == [maybe_convert_block_hash(d) for d in first.block_hashes[2:]]
-    assert event.token_ids == list(range(16))
-    assert event.extra_keys == [None, None]
-    assert [block.block_hash is None for block in blocks] == [True, True, False, False]
-    one.check()
-
-
-def test_where_every_block_is_passed_over_the_event_is_empty() -> None:
-    one = pool()
-    one.cache_full_blocks(request("a", range(4)), one.get_new_blocks(1), 0, 1, SIZE, 0, [False])
-    (event,) = one.take_events()
-    assert isinstance(event, BlockStored)
-    assert (event.block_hashes, event.extra_keys) == ([], None)
-
-
 def test_a_block_cannot_be_cached_twice() -> None:
     one = pool()
     first = request("a", range(4))
     blocks = cached(one, first, 1)
     with pytest.raises(ValueError, match="block 1 is cached already"):
         one.cache_full_blocks(first, blocks, 0, 1, SIZE, 0)
-
-
-def test_whole_digests_are_announced_where_asked_for() -> None:
-    one = pool(use_int_block_hashes=False)
-    first = request("a", range(4))
-    cached(one, first, 1)
-    (event,) = one.take_events()
-    assert isinstance(event, BlockStored)
-    assert event.block_hashes == first.block_hashes
-
-
-def test_a_larger_block_has_the_hash_of_its_last_part() -> None:
-    one = pool(hash_block_size=2)
-    first = request("a", range(8), 2)
-    one.cache_full_blocks(first, one.get_new_blocks(2), 0, 2, 4, 0)
-    assert [one.get_cached_block(digest, [0]) is not None for digest in first.block_hashes] == [
-        False, True, False, True,
-    ]  # fmt: skip
-
-
-def test_a_part_of_a_block_is_findable_until_the_block_is_full() -> None:
-    one = pool(hash_block_size=2)
-    first = request("a", range(3), 2)
-    blocks = one.get_new_blocks(1)
-    one.cache_partial_block(first, blocks[0], 2, 0, 4)
-    one.cache_partial_block(first, blocks[0], 2, 0, 4)
-    (event,) = one.take_events()
-    assert isinstance(event, BlockStored)
-    assert (event.token_ids, event.block_size, event.parent_block_hash) == ([0, 1], 2, None)
-    assert blocks[0].block_hash_num_tokens == 2
-    first.append_output_token_ids([3])
-    one.cache_full_blocks(first, blocks, 0, 1, 4, 0)
-    assert blocks[0].block_hash_num_tokens == 4
-    assert [type(event) for event in one.take_events()] == [BlockRemoved, BlockStored]
-    assert one.get_cached_block(first.block_hashes[0], [0]) is None
-    one.check()
 
 
 def test_caching_a_part_says_under_which_key_it_is_found() -> None:
@@ -230,34 +98,6 @@ def test_a_part_without_a_hash_is_refused(tokens: int, block_size: int) -> None:
     assert block.block_hash is None
 
 
-def test_a_full_block_can_be_found_by_a_part_and_loses_both_at_once() -> None:
-    one = pool(hash_block_size=2)
-    first = request("a", range(4), 2)
-    blocks = one.get_new_blocks(1)
-    one.cache_full_blocks(first, blocks, 0, 1, 4, 0)
-    one.cache_partial_block(first, blocks[0], 2, 0, 4)
-    one.check()
-    for digest in first.block_hashes:
-        assert one.get_cached_block(digest, [0]) == blocks
-    one.take_events()
-    one.evict_blocks([1])
-    assert [event.block_hashes for event in one.take_events() if isinstance(event, BlockRemoved)] == [
-        [maybe_convert_block_hash(digest)] for digest in first.block_hashes[::-1]
-    ]  # fmt: skip
-    one.check()
-
-
-def test_evicting_a_held_block_takes_its_content_and_leaves_it_held() -> None:
-    one = pool(4)
-    first = request("a", range(4))
-    blocks = cached(one, first, 1)
-    one.evict_blocks({1})
-    one.evict_blocks({1})
-    assert blocks[0].ref_cnt == 1
-    assert one.get_cached_block(first.block_hashes[0], [0]) is None
-    assert [type(event) for event in one.take_events()] == [BlockStored, BlockRemoved]
-
-
 def test_an_unknown_block_is_refused_before_any_is_evicted() -> None:
     one = pool(4)
     first = request("a", range(4))
@@ -265,21 +105,6 @@ def test_an_unknown_block_is_refused_before_any_is_evicted() -> None:
     with pytest.raises(ValueError, match="block_ids: 4, must be below 4"):
         one.evict_blocks([1, 4])
     assert one.get_cached_block(first.block_hashes[0], [0]) is not None
-
-
-def test_a_reset_forgets_all_content_and_does_nothing_while_blocks_are_held() -> None:
-    one = pool(4)
-    blocks = cached(one, request("a", range(8)), 2)
-    one.take_events()
-    assert not one.reset_prefix_cache()
-    assert one.take_events() == []
-    assert len(one.cached_block_hash_to_block) == 2
-    one.free_blocks(reversed(blocks))
-    assert one.reset_prefix_cache()
-    assert one.take_events() == [AllBlocksCleared()]
-    assert len(one.cached_block_hash_to_block) == 0
-    assert order(one) == [3, 2, 1]
-    one.check()
 
 
 def test_a_silent_pool_announces_nothing() -> None:

@@ -20,24 +20,6 @@ def ids(queue: FreeKVCacheBlockQueue) -> list[int]:
     return [block.block_id for block in queue.get_all_free_blocks()]
 
 
-def test_a_queue_begins_in_the_order_it_is_given() -> None:
-    first, second, third = blocks(3)
-    queue = FreeKVCacheBlockQueue([third, first, second])
-    assert ids(queue) == [2, 0, 1]
-    assert queue.fake_free_list_head.next_free_block is third
-    assert queue.fake_free_list_tail.prev_free_block is second
-
-
-def test_an_empty_queue_is_its_two_guards() -> None:
-    queue = FreeKVCacheBlockQueue([])
-    queue.append_n([])
-    queue.prepend_n([])
-    assert queue.num_free_blocks == 0
-    assert queue.fake_free_list_head.next_free_block is queue.fake_free_list_tail
-    assert queue.fake_free_list_tail.prev_free_block is queue.fake_free_list_head
-    assert queue.popleft_n(0) == []
-
-
 def test_more_than_there_is_cannot_be_taken() -> None:
     queue = FreeKVCacheBlockQueue(blocks(1))
     with pytest.raises(ValueError, match="2 blocks needed, 1 are free"):
@@ -54,15 +36,6 @@ def test_a_block_that_is_not_free_cannot_be_removed() -> None:
     taken = queue.popleft()
     with pytest.raises(RuntimeError, match="block_id=0"):
         queue.remove(taken)
-
-
-def test_a_block_that_is_taken_knows_no_neighbours() -> None:
-    all_blocks = blocks(4)
-    queue = FreeKVCacheBlockQueue(all_blocks)
-    taken = queue.popleft_n(2)
-    queue.remove(all_blocks[3])
-    for block in (*taken, all_blocks[3]):
-        assert (block.prev_free_block, block.next_free_block) == (None, None)
 
 
 def test_a_wrong_count_is_found() -> None:

@@ -22,7 +22,6 @@ from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.caching_metrics import PrefixCacheStats
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlocks
 from warmpath.lab.simworker.v1.cache.kv_cache_event import (
-    AllBlocksCleared,
     BlockRemoved,
     BlockStored,
 )
@@ -32,141 +31,7 @@ from warmpath.lab.simworker.v1.hashing.block_hash import (
     maybe_convert_block_hash,
 )
 from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
-from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import KVCacheConfig, KVCacheSpec
-
-
-def test_a_prefix_in_use_is_shared_and_stays_when_one_lets_go() -> None:
-    cache = manager(11)
-    first, second = request("a", [*range(12), 90]), request("b", [*range(12), 91])
-    assert admit(cache, first) == 0
-    found, cached, boundary = cache.get_computed_blocks(second)
-    assert (found.get_block_ids(), cached, boundary) == (([1, 2, 3],), 12, 0)
-    assert [block.ref_cnt for block in found.blocks[0]] == [1, 1, 1]
-    new = cache.allocate_slots(second, 1, cached, found)
-    assert new is not None
-    assert new.get_block_ids() == ([5],)
-    assert [block.ref_cnt for block in found.blocks[0]] == [2, 2, 2]
-    cache.free(first)
-    assert free_ids(cache) == [4, 6, 7, 8, 9, 10]
-    cache.free(second)
-    assert free_ids(cache) == [5, 4, 6, 7, 8, 9, 10, 3, 2, 1]
-    cache.check()
-
-
-def test_the_tail_of_a_prompt_is_lost_before_its_head() -> None:
-    cache = manager(7)
-    first = request("a", range(13))
-    admit(cache, first)
-    cache.free(first)
-    admit(cache, request("b", [90] * 13))
-    assert cache.get_computed_blocks(request("c", range(13)))[1] == 8
-
-
-def test_a_prompt_that_ends_with_a_block_has_its_last_block_computed_anew() -> None:
-    cache = manager(20)
-    first = request("a", range(8))
-    admit(cache, first)
-    assert admit(cache, request("b", range(8))) == 4
-    key = make_block_hash_with_group_id(first.block_hashes[1], 0)
-    assert cache.block_pool.cached_block_hash_to_block.contain(key, 2)
-    assert cache.block_pool.cached_block_hash_to_block.contain(key, 3)
-    cache.free(first)
-    assert cache.get_computed_blocks(request("c", range(9)))[0].get_block_ids() == ([1, 2],)
-
-
-def test_blocks_found_in_the_free_queue_count_as_needed() -> None:
-    cache = manager(4)
-    first = request("a", range(9))
-    admit(cache, first)
-    cache.free(first)
-    other = request("b", range(14))
-    found, cached, _ = cache.get_computed_blocks(other)
-    assert cached == 8
-    before = free_ids(cache)
-    assert cache.allocate_slots(other, 6, cached, found) is None
-    assert [block.ref_cnt for block in found.blocks[0]] == [0, 0]
-    assert free_ids(cache) == before
-    cache.check()
-
-
-def test_a_found_block_is_not_the_one_that_gives_way() -> None:
-    cache = manager(3)
-    for name, tokens in (("a", range(4)), ("b", range(50, 54))):
-        one = request(name, tokens)
-        admit(cache, one)
-        cache.free(one)
-    last = request("c", range(8))
-    assert admit(cache, last) == 4
-    assert table(cache, last) == ([1, 2],)
-
-
-def test_tokens_are_given_room_in_blocks_held_before_new_ones_are_taken() -> None:
-    cache = manager(10)
-    one = request("a", range(5))
-    admit(cache, one)
-    one.status = RequestStatus.RUNNING
-    taken = []
-    for token in range(8):
-        one.append_output_token_ids(token)
-        blocks = cache.allocate_slots(one, 1)
-        assert blocks is not None
-        taken.append(len(blocks.blocks[0]))
-        one.num_computed_tokens += 1
-        cached = cache.coordinator.single_type_managers[0].num_cached_block["a"]
-        assert cached == one.num_computed_tokens // 4
-    assert taken == [0, 0, 0, 1, 0, 0, 0, 1]
-
-
-def test_a_running_request_that_does_not_fit_keeps_what_it_has() -> None:
-    cache = manager(3)
-    one = request("a", range(8))
-    admit(cache, one)
-    one.status = RequestStatus.RUNNING
-    one.append_output_token_ids(1)
-    assert cache.allocate_slots(one, 1) is None
-    assert table(cache, one) == ([1, 2],)
-
-
-@pytest.mark.parametrize("status", [RequestStatus.WAITING, RequestStatus.RUNNING])
-def test_drafts_have_room_and_are_never_cached(status: RequestStatus) -> None:
-    cache = manager(10)
-    one = request("a", range(6))
-    admit(cache, one)
-    one.status = status
-    one.append_output_token_ids(6)
-    blocks = cache.allocate_slots(one, 4)
-    assert blocks is not None
-    assert len(blocks.blocks[0]) == 1
-    assert cache.block_pool.blocks[2].block_hash is None
-
-
-@pytest.mark.parametrize("status", [RequestStatus.WAITING, RequestStatus.RUNNING])
-def test_drafts_among_a_requests_tokens_are_not_cached_where_it_says_so(
-    status: RequestStatus,
-) -> None:
-    cache = manager(10)
-    one = request("a", range(5))
-    admit(cache, one)
-    one.status = status
-    one.append_output_token_ids([5, 6, 7])
-    cache.allocate_slots(one, 3, num_draft_tokens=2)
-    assert cache.block_pool.blocks[2].block_hash is None
-    cache.allocate_slots(one, 3)
-    assert cache.block_pool.blocks[2].block_hash is not None
-
-
-@pytest.mark.parametrize("status", [RequestStatus.WAITING, RequestStatus.RUNNING])
-def test_lookahead_takes_blocks_and_caches_nothing_more(status: RequestStatus) -> None:
-    cache = manager(10)
-    one = request("a", range(6))
-    admit(cache, one)
-    one.status = status
-    one.append_output_token_ids(6)
-    blocks = cache.allocate_slots(one, 1, num_lookahead_tokens=9)
-    assert blocks is not None
-    assert len(blocks.blocks[0]) == 2
-    assert one.num_tokens == 7
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import KVCacheSpec
 
 
 def test_no_request_gets_more_slots_than_the_longest_has() -> None:
@@ -184,22 +49,6 @@ def test_no_request_gets_more_slots_than_the_longest_has() -> None:
     assert table(cache, one) == ([1, 2],)
 
 
-def test_a_delayed_request_is_cached_when_its_load_has_ended() -> None:
-    cache = manager(10)
-    one = request("a", range(9))
-    found, cached, _ = cache.get_computed_blocks(one)
-    blocks = cache.allocate_slots(
-        one, 0, cached, found, num_external_computed_tokens=8, delay_cache_blocks=True
-    )
-    assert blocks is not None
-    assert blocks.get_block_ids() == ([],)
-    assert table(cache, one) == ([1, 2],)
-    one.num_computed_tokens = 8
-    assert cache.get_computed_blocks(request("b", range(9)))[1] == 0
-    cache.cache_blocks(one, 8)
-    assert cache.get_computed_blocks(request("b", range(9)))[1] == 8
-
-
 @pytest.mark.parametrize("status", [RequestStatus.WAITING, RequestStatus.RUNNING])
 def test_a_delayed_step_caches_nothing(status: RequestStatus) -> None:
     cache = manager(10)
@@ -209,44 +58,6 @@ def test_a_delayed_step_caches_nothing(status: RequestStatus) -> None:
     one.append_output_token_ids(7)
     cache.allocate_slots(one, 1, delay_cache_blocks=True)
     assert cache.block_pool.blocks[2].block_hash is None
-
-
-def test_external_tokens_within_blocks_held_take_none() -> None:
-    cache = manager(10)
-    group = cache.coordinator.single_type_managers[0]
-    group.allocate_new_blocks("a", 12)
-    free = cache.block_pool.get_num_free_blocks()
-    group.allocate_external_computed_blocks("a", 0, 4)
-    assert cache.block_pool.get_num_free_blocks() == free
-
-
-def test_the_watermark_counts_for_those_that_wait_beside_others() -> None:
-    cache = manager(10, watermark=0.3)
-    one = request("a", range(28))
-    assert cache.allocate_slots(one, 28) is None
-    assert cache.allocate_slots(one, 24) is not None
-    one.num_computed_tokens = 24
-    one.status = RequestStatus.RUNNING
-    assert cache.allocate_slots(one, 4) is not None
-    other = request("b", [90] * 8)
-    assert cache.allocate_slots(other, 8) is None
-    assert cache.allocate_slots(other, 8, has_scheduled_reqs=False) is not None
-
-
-def test_reserved_blocks_stay_free() -> None:
-    cache = manager(6)
-    one = request("a", range(16))
-    assert cache.allocate_slots(one, 16, reserved_blocks=2) is None
-    assert cache.allocate_slots(one, 16, reserved_blocks=1) is not None
-    one.status = RequestStatus.RUNNING
-    assert cache.allocate_slots(one, 16, reserved_blocks=2) is None
-
-
-def test_the_first_chunk_waits_where_the_whole_request_must_fit() -> None:
-    cache = manager(4)
-    one = request("a", range(16))
-    assert cache.allocate_slots(one, 4, full_sequence_must_fit=True) is None
-    assert cache.allocate_slots(one, 4) is not None
 
 
 def test_a_call_without_tokens_is_refused_and_changes_nothing() -> None:
@@ -270,16 +81,6 @@ def test_a_running_request_cannot_be_given_found_blocks() -> None:
         cache.allocate_slots(one, 4, 4, KVCacheBlocks((cache.block_pool.blocks[1:2],)))
 
 
-def test_who_skips_the_cache_finds_nothing_and_stores_all_the_same() -> None:
-    cache = manager(20)
-    admit(cache, request("a", range(9)))
-    skipping = request("b", range(9), sampling_params=SamplingParams(prompt_logprobs=1))
-    assert admit(cache, skipping) == 0
-    first = cache.block_pool.blocks[1].block_hash
-    assert first is not None
-    assert cache.block_pool.blocks[4].block_hash == first
-
-
 def test_nothing_is_cached_where_caching_is_off() -> None:
     cache = manager(20, enable_caching=False, enable_kv_cache_events=True)
     one = request("a", range(9), block_hasher=None)
@@ -293,28 +94,6 @@ def test_nothing_is_cached_where_caching_is_off() -> None:
     assert admit(cache, request("b", range(9))) == 0
     assert cache.take_events() == []
     cache.check()
-
-
-def test_hits_are_announced_again_only_to_those_who_ask_for_a_full_report() -> None:
-    cache = manager(20, enable_kv_cache_events=True)
-    admit(cache, request("a", range(9)))
-    (stored,) = cache.take_events()
-    cache.get_computed_blocks(request("b", range(9)))
-    assert cache.take_events() == []
-    params = SamplingParams(extra_args={"kv_cache_report_mode": "full"})
-    cache.get_computed_blocks(request("c", range(9), sampling_params=params))
-    assert cache.take_events() == [stored]
-
-
-def test_an_event_says_what_kind_of_group_it_is_about() -> None:
-    cache = manager(20, enable_kv_cache_events=True)
-    admit(cache, request("a", range(4)))
-    (event,) = cache.take_events()
-    assert isinstance(event, BlockStored)
-    assert (event.kv_cache_spec_kind, event.kv_cache_spec_sliding_window) == (
-        "full_attention",
-        None,
-    )
 
 
 def test_forgotten_hashes_are_computed_anew_by_a_look_up() -> None:
@@ -342,27 +121,6 @@ def test_popped_blocks_stay_held_until_they_are_freed() -> None:
     assert cache.pop_blocks_for_free(one) == []
 
 
-def test_a_request_that_was_never_admitted_can_be_freed() -> None:
-    cache = manager(4)
-    cache.free(request("a", range(9)))
-    assert free_ids(cache) == [1, 2, 3]
-
-
-def test_evicted_blocks_are_found_no_more() -> None:
-    cache = manager(10)
-    one = request("a", range(9))
-    admit(cache, one)
-    cache.evict_blocks({2})
-    assert cache.get_computed_blocks(request("b", range(9)))[1] == 4
-    assert table(cache, one) == ([1, 2, 3],)
-
-
-def test_no_prefix_is_computed_in_common() -> None:
-    cache = manager(10)
-    admit(cache, request("a", range(9)))
-    assert cache.get_num_common_prefix_blocks("a") == [0]
-
-
 def test_empty_results_are_one_object_and_an_empty_list_is_a_new_one() -> None:
     cache = manager(10)
     empty = cache.get_blocks("nobody")
@@ -371,22 +129,6 @@ def test_empty_results_are_one_object_and_an_empty_list_is_a_new_one() -> None:
     assert cache.create_empty_block_list() == empty
     cache.new_step_starts()
     assert cache.usage == 0.0
-
-
-def test_stats_tell_preempted_requests_apart_and_begin_anew() -> None:
-    cache = manager(20, log_stats=True)
-    one, other = request("a", range(9)), request("b", range(9))
-    cache.record_prefix_cache_stats(one, 0)
-    other.num_preemptions = 1
-    cache.record_prefix_cache_stats(other, 8)
-    skipping = request("c", range(9), sampling_params=SamplingParams(prompt_logprobs=1))
-    cache.record_prefix_cache_stats(skipping, 0)
-    assert cache.make_prefix_cache_stats() == PrefixCacheStats(
-        requests=1, queries=9, preempted_requests=1, preempted_queries=9, preempted_hits=8
-    )
-    assert cache.make_prefix_cache_stats() == PrefixCacheStats()
-    cache.reset_prefix_cache()
-    assert cache.make_prefix_cache_stats() == PrefixCacheStats(reset=True)
 
 
 def test_stats_add_hits_by_where_they_came_from() -> None:
@@ -402,24 +144,6 @@ def test_there_are_no_stats_where_they_are_not_kept() -> None:
     cache.record_prefix_cache_stats(request("a", range(9)), 0)
     cache.reset_prefix_cache()
     assert cache.make_prefix_cache_stats() is None
-
-
-def test_a_reset_while_blocks_are_held_does_nothing() -> None:
-    cache = manager(20, enable_kv_cache_events=True)
-    one = request("a", range(8))
-    admit(cache, one)
-    assert not cache.reset_prefix_cache()
-    cache.free(one)
-    assert cache.reset_prefix_cache()
-    assert cache.take_events()[-1] == AllBlocksCleared()
-    assert admit(cache, request("b", range(8))) == 0
-
-
-def test_a_drafter_has_the_last_block_of_a_hit_computed_again() -> None:
-    cache = manager(20, use_eagle=True)
-    admit(cache, request("a", range(13)))
-    assert cache.get_computed_blocks(request("b", range(13)))[1] == 8
-    assert cache.get_computed_blocks(request("c", range(4)))[1] == 0
 
 
 @pytest.mark.parametrize(
@@ -461,12 +185,6 @@ def test_other_kinds_of_layers_are_refused() -> None:
     )
     with manager_of:
         type(manager(10))(wrong, 100)
-
-
-def test_a_model_without_attention_needs_no_blocks() -> None:
-    cache = type(manager(10))(KVCacheConfig(1, [], []), 100, enable_caching=False)
-    assert cache.allocate_slots(request("a", range(9)), 9) is not None
-    assert cache.get_block_ids("a") == ()
 
 
 @pytest.mark.parametrize("what", ["table", "cached"])

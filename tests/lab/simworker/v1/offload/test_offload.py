@@ -9,16 +9,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.lab.simworker.state_machines import LONG
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
 from warmpath.lab.simworker.v1.hashing.block_hash import (
     get_request_block_hasher,
-    maybe_convert_block_hash,
 )
 from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest
 from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
-from warmpath.lab.simworker.v1.offload.job import BlockCopy, OffloadingMetadata, TransferJob
+from warmpath.lab.simworker.v1.offload.job import OffloadingMetadata, TransferJob
 from warmpath.lab.simworker.v1.offload.pool import CPUOffloadingManager
 from warmpath.lab.simworker.v1.requests.request import Request
 from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
@@ -101,99 +99,6 @@ def blocks_of(*groups: list[tuple[int, bytes | None]]) -> Any:
     )
 
 
-def test_full_blocks_of_a_prompt_are_stored() -> None:
-    desk = Desk()
-    jobs = desk.compute(request("a", [1, 2, 3, 4, 5]), [7, 8, 9])
-    assert jobs == {0: TransferJob("a", True, (BlockCopy(7, 0, 0), BlockCopy(8, 1, 0)))}
-    assert desk.connector.has_pending_push_work()
-    assert desk.connector.update_connector_output([0]) == []
-    assert not desk.connector.has_pending_push_work()
-
-
-def test_what_is_stored_can_be_loaded_into_the_blocks_that_are_not_cached() -> None:
-    desk = Desk()
-    desk.offload(request("a", [1, 2, 3, 4, 5, 6, 7]), [7, 8, 9, 10])
-    again = request("b", [1, 2, 3, 4, 5, 6, 9])
-    assert desk.found(again, 2) == (4, True)
-    digest = again.block_hashes[0]
-    desk.connector.update_state_after_alloc(
-        again, blocks_of([(7, digest), (11, None), (12, None), (13, None)]), 4
-    )
-    meta = desk.connector.build_connector_meta(num_scheduled_tokens={}, new_block_ids={})
-    assert meta.load_jobs == {
-        1: TransferJob("b", False, (BlockCopy(11, 1, 0), BlockCopy(12, 2, 0)))
-    }
-    assert desk.connector.update_connector_output([1]) == ["b"]
-
-
-def test_a_load_may_cover_every_token() -> None:
-    desk = Desk()
-    desk.offload(request("a", [1, 2, 3, 4]), [7, 8])
-    assert desk.found(request("b", [1, 2, 3, 4])) == (4, True)
-
-
-def test_a_request_asks_again_while_what_it_would_hit_is_being_copied() -> None:
-    desk = Desk()
-    jobs = desk.compute(request("a", [1, 2, 3, 4]), [7, 8])
-    other = request("b", [1, 2, 3, 4, 5])
-    assert desk.found(other) == (None, False)
-    desk.connector.update_connector_output(jobs)
-    assert desk.connector.get_num_new_matched_tokens(other, 0) == (4, True)
-    desk.connector.update_state_after_alloc(
-        other, blocks_of([(9, None), (10, None), (11, None)]), 4
-    )
-    third = request("c", [1, 2, 3, 4, 6])
-    assert desk.found(third) == (None, False)
-    assert desk.found(request("d", [1, 2, 3, 4, 6]), 4) == (0, False)
-    desk.connector.build_connector_meta(num_scheduled_tokens={}, new_block_ids={})
-    desk.connector.update_connector_output([1])
-    assert desk.connector.get_num_new_matched_tokens(third, 0) == (4, True)
-
-
-def test_a_request_that_reads_no_cache_loads_nothing() -> None:
-    desk = Desk()
-    desk.offload(request("a", [1, 2, 3, 4]), [7, 8])
-    other = request("b", [1, 2, 3, 4, 5])
-    other.skip_reading_prefix_cache = True
-    assert desk.found(other) == (0, False)
-
-
-def test_chunks_of_several_blocks_are_stored_when_all_are_full() -> None:
-    desk = Desk(blocks_per_chunk=2)
-    jobs = desk.compute(request("a", [1, 2, 3, 4, 5, 6]), [7, 8, 9])
-    assert jobs[0].copies == (BlockCopy(7, 0, 0), BlockCopy(8, 0, 1))
-    desk.connector.update_connector_output(jobs)
-    other = request("b", [1, 2, 3, 4, 5])
-    # Of the chunk only the second block is missing, and less than a chunk is not loaded.
-    assert desk.found(other, 2) == (0, False)
-    assert desk.found(request("c", [1, 2, 3, 4, 5])) == (4, True)
-
-
-@pytest.mark.parametrize(("prompt_only", "stored"), [(True, 0), (False, 1)])
-def test_answers_are_stored_where_that_is_asked_for(prompt_only: bool, stored: int) -> None:
-    desk = Desk(offload_prompt_only=prompt_only)
-    one = request("a", [1, 2, 3])
-    desk.compute(one, [7, 8])
-    one.append_output_token_ids([9])
-    meta = desk.connector.build_connector_meta(
-        num_scheduled_tokens={"a": 1}, new_block_ids={"a": [[]]}
-    )
-    assert len(meta.store_jobs) == stored
-
-
-def test_a_block_allocated_anew_is_waited_for() -> None:
-    desk = Desk()
-    one = request("a", [1, 2, 3, 4])
-    [job] = desk.compute(one, [7, 8])
-    assert desk.finish(one).jobs_to_flush == set()
-    desk.connector.on_new_request(other := request("b", [5, 6]))
-    meta = desk.connector.build_connector_meta(
-        num_scheduled_tokens={"b": 2}, new_block_ids={"b": [[8]]}
-    )
-    assert other.num_tokens == 2
-    assert meta.jobs_to_flush == {job}
-
-
 def test_a_preempted_requests_stores_are_waited_for() -> None:
     desk = Desk()
     [job] = desk.compute(request("a", [1, 2, 3, 4]), [7, 8])
@@ -201,68 +106,6 @@ def test_a_preempted_requests_stores_are_waited_for() -> None:
         num_scheduled_tokens={}, new_block_ids={}, preempted_req_ids=["a", "unknown"]
     )
     assert meta.jobs_to_flush == {job}
-
-
-def test_of_a_window_only_what_a_hit_needs_is_stored() -> None:
-    # Hits end at multiples of 8 tokens; the window of 3 needs the 2 tokens before.
-    groups = (full(8), window(3))
-    desk = Desk(*groups, retention_interval=None)
-    jobs = desk.compute(request("a", list(range(20))), [1, 2, 3], list(range(11, 21)))
-    copied = [copy.gpu_block_id for copy in jobs[0].copies]
-    # The prompt ends in front of block 20, and a hit of a request that goes on may end there.
-    assert copied == [1, 2, 14, 18, 20]
-    sparse = Desk(*groups, retention_interval=0)
-    jobs = sparse.compute(request("a", list(range(20))), [1, 2, 3], list(range(11, 21)))
-    assert [copy.gpu_block_id for copy in jobs[0].copies] == [1, 2, 18]
-
-
-def test_a_window_is_loaded_only() -> None:
-    desk = Desk(full(), window(3))
-    desk.offload(request("a", list(range(8))), [1, 2, 3, 4], [5, 6, 7, 8])
-    other = request("b", [*range(8), 9])
-    assert desk.found(other) == (8, True)
-    null = (0, None)
-    desk.connector.update_state_after_alloc(
-        other,
-        blocks_of(
-            [(11, None), (12, None), (13, None), (14, None), (15, None)],
-            [null, null, null, (18, None), (19, None)],
-        ),
-        8,
-    )
-    meta = desk.connector.build_connector_meta(num_scheduled_tokens={}, new_block_ids={})
-    [job] = meta.load_jobs.values()
-    assert [copy.gpu_block_id for copy in job.copies] == [11, 12, 13, 14, 18]
-
-
-def test_events_tell_the_hash_only() -> None:
-    desk = Desk(num_chunks=1)
-    one = request("a", [1, 2])
-    desk.offload(one, [7])
-    desk.offload(request("b", [3, 4]), [8])
-    digest = maybe_convert_block_hash(one.block_hashes[0])
-    stored, removed, _ = desk.connector.take_events()
-    assert stored == BlockStored(
-        block_hashes=[digest], parent_block_hash=None, token_ids=[], block_size=0, lora_id=None,
-        medium="CPU", lora_name=None, group_idx=0,
-    )  # fmt: skip
-    assert removed == BlockRemoved(block_hashes=[digest], medium="CPU", group_idx=0)
-
-
-def test_self_describing_events_tell_tokens_and_parent() -> None:
-    desk = Desk(blocks_per_chunk=2, num_chunks=2, self_describing_kv_events=True)
-    one = request("a", list(range(8)), lora=LoRARequest("tuned", 3, "path"))
-    desk.offload(one, [1, 2, 3, 4])
-    hashes = [maybe_convert_block_hash(digest) for digest in one.block_hashes]
-    assert desk.connector.take_events()[1] == BlockStored(
-        block_hashes=hashes[2:], parent_block_hash=hashes[1], token_ids=[4, 5, 6, 7],
-        block_size=2, lora_id=3, medium="CPU", lora_name="tuned", group_idx=0,
-        kv_cache_spec_kind="full_attention",
-    )  # fmt: skip
-    desk.offload(request("b", [9, 9, 9, 9]), [5, 6])
-    assert desk.connector.take_events()[0] == BlockRemoved(
-        block_hashes=hashes[2:], medium="CPU", group_idx=0
-    )
 
 
 def test_a_reset_forgets_chunks_and_lets_loads_end() -> None:

@@ -9,7 +9,6 @@ from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.offload.pool import (
     CPUOffloadingManager,
     LookupResult,
-    OffloadingEvent,
     OffloadKey,
     PrepareStoreOutput,
     ReqContext,
@@ -27,52 +26,6 @@ def stored(pool: CPUOffloadingManager, *names: int) -> ReqContext:
     pool.complete_store(keys(*names))
     pool.on_request_finished(context)
     return context
-
-
-def test_a_chunk_is_found_when_its_store_is_complete() -> None:
-    pool = CPUOffloadingManager(4)
-    [key] = keys(1)
-    context = ReqContext("r")
-    assert pool.lookup(key) is LookupResult.MISS
-    assert pool.prepare_store([key], context) == PrepareStoreOutput([key], [0], [])
-    assert pool.lookup(key) is LookupResult.HIT_PENDING
-    pool.complete_store([key])
-    assert pool.lookup(key) is LookupResult.HIT
-    assert pool.take_events() == [OffloadingEvent([key], removed=False)]
-    assert pool.take_events() == []
-
-
-def test_what_is_there_is_not_stored_again() -> None:
-    pool = CPUOffloadingManager(4)
-    stored(pool, 1, 2)
-    output = pool.prepare_store(keys(2, 3), ReqContext("r"))
-    assert output == PrepareStoreOutput(keys(3), [2], [])
-    output = pool.prepare_store(keys(2, 3), ReqContext("r"))
-    assert output == PrepareStoreOutput([], [], [])
-
-
-def test_the_tail_of_the_least_recently_used_request_goes_first() -> None:
-    pool = CPUOffloadingManager(5)
-    stored(pool, 1, 2, 3)
-    stored(pool, 11, 12)
-    output = pool.prepare_store(keys(21, 22), ReqContext("r"))
-    assert output is not None
-    assert output.evicted_keys == keys(3, 2)
-    assert output.chunk_ids == [1, 2]
-    assert pool.take_events()[-1] == OffloadingEvent(keys(3, 2), removed=True)
-
-
-def test_a_request_that_loads_chunks_has_used_them_when_it_finishes() -> None:
-    pool = CPUOffloadingManager(4)
-    stored(pool, 1, 2)
-    stored(pool, 11, 12)
-    context = ReqContext("r", dict(zip(keys(1, 2), (1, 2), strict=True)))
-    assert pool.prepare_load(keys(1, 2), context) == [0, 1]
-    pool.complete_load(keys(1, 2))
-    pool.on_request_finished(context)
-    output = pool.prepare_store(keys(21, 22), ReqContext("r"))
-    assert output is not None
-    assert output.evicted_keys == keys(12, 11)
 
 
 def test_chunks_that_are_copied_or_asked_for_are_not_evicted() -> None:
@@ -95,19 +48,6 @@ def test_a_failed_store_gives_its_chunks_back() -> None:
     assert pool.lookup(keys(1)[0]) is LookupResult.MISS
     assert pool.take_events() == []
     assert pool.prepare_store(keys(2), ReqContext("r")) == PrepareStoreOutput(keys(2), [0], [])
-
-
-def test_a_reset_forgets_everything_and_what_was_used_before() -> None:
-    pool = CPUOffloadingManager(2)
-    context = ReqContext("r", dict(zip(keys(1, 2), (1, 2), strict=True)))
-    pool.prepare_store(keys(1, 2), context)
-    pool.reset_cache()
-    assert pool.prepare_store(keys(2, 1), ReqContext("s")) is not None
-    pool.complete_store(keys(2, 1))
-    pool.on_request_finished(context)
-    output = pool.prepare_store(keys(3), ReqContext("s"))
-    assert output is not None
-    assert output.evicted_keys == keys(2)
 
 
 def test_what_is_not_there_is_not_loaded() -> None:

@@ -31,40 +31,6 @@ def worker() -> TransferWorker:
     return TransferWorker(bytes_per_block=10, bandwidth=10.0)
 
 
-def test_loads_begin_with_the_step_and_follow_each_other() -> None:
-    copies = worker()
-    assert copies.begin_step(step(loads={0: 2, 1: 1}), 5.0) == 0
-    assert copies.next_end() == 7.0
-    assert copies.get_finished(6.9) == []
-    assert copies.get_finished(8.0) == [0, 1]
-    assert copies.get_finished(9.0) == []
-    assert copies.next_end() is None
-
-
-def test_stores_begin_with_the_next_step_and_do_not_hold_up_loads() -> None:
-    copies = worker()
-    copies.begin_step(step(stores={0: 3}), 1.0)
-    assert copies.next_end() is None
-    copies.begin_step(step(loads={1: 1}), 2.0)
-    assert copies.get_finished(3.0) == [1]
-    assert copies.get_finished(5.0) == [0]
-
-
-def test_a_step_waits_for_what_it_flushes() -> None:
-    copies = worker()
-    copies.begin_step(step(stores={0: 2, 1: 1}), 1.0)
-    assert copies.begin_step(step(stores={2: 1, 3: 1}, flush={2, 99}), 10.0) == 4.0
-    assert copies.get_finished(14.0) == [0, 1, 2]
-    copies.begin_step(step(), 14.0)
-    assert copies.get_finished(15.0) == [3]
-
-
-def test_jobs_that_have_ended_are_not_waited_for() -> None:
-    copies = worker()
-    copies.begin_step(step(loads={0: 1}), 0.0)
-    assert copies.begin_step(step(flush={0}), 3.0) == 0
-
-
 def test_the_bus_must_carry_something() -> None:
     with pytest.raises(ValueError, match="bytes_per_block: 0, above 0"):
         TransferWorker(0)

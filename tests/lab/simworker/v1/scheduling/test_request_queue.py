@@ -21,37 +21,6 @@ def request(name: str, priority: int = 0, arrival: float = 0.0) -> Request:
     return Request(name, [1], SamplingParams(), None, priority=priority, arrival_time=arrival)
 
 
-def names(queue: RequestQueue) -> list[str]:
-    return [one.request_id for one in queue]
-
-
-def test_first_come_first_served_and_the_preempted_before_them() -> None:
-    queue = FCFSRequestQueue()
-    for name in "abc":
-        queue.add_request(request(name, priority=-ord(name)))
-    queue.prepend_request(request("p"))
-    assert queue.peek_request().request_id == "p"
-    assert names(queue) == ["p", "a", "b", "c"]
-    queue.prepend_requests([request("x"), request("y")])
-    assert [queue.pop_request().request_id for _ in range(len(queue))] == [
-        "y",
-        "x",
-        "p",
-        "a",
-        "b",
-        "c",
-    ]
-
-
-def test_priority_then_arrival_then_name_wherever_they_are_put() -> None:
-    queue = PriorityRequestQueue()
-    queue.add_request(request("late", 0, 2.0))
-    queue.prepend_request(request("minor", 1, 0.0))
-    queue.prepend_requests([request("early", 0, 1.0), request("also early", 0, 1.0)])
-    assert names(queue) == ["also early", "early", "late", "minor"]
-    assert len(queue) == 4
-
-
 @pytest.mark.parametrize("queue", [FCFSRequestQueue(), PriorityRequestQueue()])
 def test_an_empty_queue_has_no_first(queue: RequestQueue) -> None:
     assert not queue

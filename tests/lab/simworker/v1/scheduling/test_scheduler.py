@@ -60,15 +60,6 @@ def names(requests: Any) -> list[str]:
     return [one.request_id for one in requests]
 
 
-def test_running_requests_go_first_and_waiting_ones_get_what_is_left() -> None:
-    one = scheduler()
-    add(one, asked("a", 15, start=100), asked("b", 30, start=200))
-    assert step(one) == {"a": 15, "b": 5}
-    add(one, asked("c", 3, start=300))
-    assert step(one) == {"a": 1, "b": 19}
-    assert step(one) == {"a": 1, "b": 6, "c": 3}
-
-
 def ends_with(
     stop: list[int], *, ignore_eos: bool = False, config: dict[str, Any] | None = None
 ) -> Request:
@@ -130,94 +121,6 @@ def test_steps_are_not_taken_as_one_where_any_of_them_may_end_an_answer() -> Non
     assert alike == [1, 3]
 
 
-def test_no_more_requests_run_than_may() -> None:
-    one = scheduler(max_num_seqs=2)
-    add(one, *(asked(name, 3, 2, start=100 * at) for at, name in enumerate("abc")))
-    assert step(one) == {"a": 3, "b": 3}
-    assert one.get_request_counts() == (2, 1)
-    assert step(one) == {"a": 1, "b": 1}
-    assert step(one) == {"c": 3}
-
-
-def test_without_chunks_a_prompt_waits_for_room_and_those_behind_it_with_it() -> None:
-    one = scheduler(max_model_len=20, enable_chunked_prefill=False)
-    add(one, asked("a", 12, start=100), asked("b", 10, start=200), asked("c", 2, start=300))
-    assert step(one) == {"a": 12}
-    assert step(one) == {"a": 1, "b": 10, "c": 2}
-
-
-def test_a_request_that_does_not_fit_holds_up_those_behind_it() -> None:
-    one = scheduler(num_blocks=7)
-    add(one, asked("a", 10, 9, start=100), asked("b", 16, start=200), asked("c", 2, start=300))
-    assert step(one) == {"a": 10}
-    assert names(one.waiting) == ["b", "c"]
-    one.finish_requests("b")
-    assert step(one) == {"a": 1, "c": 2}
-
-
-def test_the_whole_prompt_must_fit_unless_only_the_first_chunk_need() -> None:
-    for must, scheduled in ((True, {"a": 10}), (False, {"a": 10, "b": 10})):
-        one = scheduler(num_blocks=8, scheduler_reserve_full_isl=must)
-        add(one, asked("a", 10, start=100), asked("b", 20, start=200))
-        assert step(one) == scheduled
-
-
-def test_long_prompts_leave_room_for_others_but_not_when_alone() -> None:
-    one = scheduler(long_prefill_token_threshold=4)
-    add(one, asked("a", 30, start=100))
-    assert step(one) == {"a": 20}
-    add(one, asked("b", 30, start=200), asked("c", 3, start=300))
-    assert step(one) == {"a": 4, "b": 4, "c": 3}
-
-
-def test_the_limit_adapts_to_an_even_share() -> None:
-    one = scheduler(long_prefill_token_threshold=4, long_prefill_token_threshold_adaptive=True)
-    add(one, asked("a", 30, start=100), asked("b", 30, start=200))
-    assert step(one) == {"a": 10, "b": 10}
-
-
-def test_the_last_admitted_gives_way_and_comes_back_first_with_its_answer() -> None:
-    one = scheduler(num_blocks=7)
-    first, second = asked("a", 12, 9, start=100), asked("b", 8, 9, start=200)
-    add(one, first, second)
-    assert step(one) == {"a": 12, "b": 8}
-    add(one, asked("c", 1, start=300))
-    output = one.schedule()
-    assert output.num_scheduled_tokens == {"a": 1}
-    assert output.preempted_req_ids == {"b"}
-    assert second.status is RequestStatus.PREEMPTED
-    assert names(one.waiting) == ["b", "c"]
-    assert second.num_output_tokens == 1
-    assert one.num_preemptions == second.num_preemptions == 1
-    update(one, output)
-    # It finds what it had computed and stored, and is told of as resumed.
-    one.finish_requests("a")
-    output = one.schedule()
-    assert output.num_scheduled_tokens == {"b": 1, "c": 1}
-    assert (names(output.scheduled_resumed_reqs), names(output.scheduled_new_reqs)) == (
-        ["b"],
-        ["c"],
-    )
-    assert second.num_cached_tokens == 0
-
-
-def test_by_priority_the_least_important_gives_way_wherever_it_stands() -> None:
-    one = scheduler(num_blocks=5, policy="priority", max_num_batched_tokens=6,
-                    scheduler_reserve_full_isl=False)  # fmt: skip
-    add(one, asked("a", 3, 9, start=100, priority=1))
-    assert step(one) == {"a": 3}
-    add(one, asked("b", 4, 9, start=200), asked("c", 12, 9, start=300, arrival_time=1.0))
-    assert step(one) == {"a": 1, "b": 4, "c": 1}
-    # The last free block goes to a, then b needs one: a loses both its blocks, and its place in the
-    # step, so that c has the budget of that step.
-    output = one.schedule()
-    assert output.num_scheduled_tokens == {"b": 1, "c": 5}
-    assert output.preempted_req_ids == {"a"}
-    assert names(output.scheduled_running_reqs) == ["b", "c"]
-    update(one, output)
-    one.check()
-
-
 def test_a_request_that_is_its_own_victim_ends_the_scan() -> None:
     one = scheduler(num_blocks=4, policy="priority", scheduler_reserve_full_isl=False)
     add(one, asked("a", 4, 9, start=100, priority=2), asked("b", 4, 9, start=200, priority=1))
@@ -230,38 +133,6 @@ def test_a_request_that_is_its_own_victim_ends_the_scan() -> None:
     update(one, output)
     one.finish_requests(["c", "b"])
     assert step(one) == {"a": 5}
-
-
-def test_a_batch_has_no_more_adapters_than_allowed_and_others_pass_by() -> None:
-    one = scheduler(max_loras=1)
-    loras = {name: LoRARequest(name, at + 1, name) for at, name in enumerate("xy")}
-    add(
-        one,
-        asked("a", 2, 2, start=100, lora_request=loras["x"]),
-        asked("b", 2, 2, start=200, lora_request=loras["y"]),
-        asked("c", 2, 2, start=300),
-    )
-    assert step(one) == {"a": 2, "c": 2}
-    assert names(one.deferred_waiting) == ["b"]
-    assert step(one) == {"a": 1, "c": 1}
-    assert step(one) == {"b": 2}
-    assert not one.deferred_waiting
-
-
-def test_pauses_stop_what_they_say() -> None:
-    one = scheduler()
-    add(one, asked("a", 2, 3, start=100))
-    step(one)
-    add(one, asked("b", 2, 3, start=200))
-    one.set_pause_state(PauseState.PAUSED_ALL)
-    assert step(one) == {}
-    assert one.get_num_unfinished_requests() == 0
-    one.set_pause_state(PauseState.PAUSED_NEW)
-    assert step(one) == {"a": 1}
-    assert one.get_num_unfinished_requests() == 1
-    one.set_pause_state(PauseState.UNPAUSED)
-    assert step(one) == {"a": 1, "b": 2}
-    assert one.get_num_unfinished_requests() == 1
 
 
 def test_finished_requests_are_told_of_once_and_their_ids_are_free() -> None:
@@ -295,26 +166,6 @@ def test_requests_are_ended_wherever_they_are(chosen: Any) -> None:
 def test_an_end_must_be_one() -> None:
     with pytest.raises(ValueError, match="finished_status is RUNNING, not a finished one"):
         scheduler().finish_requests(None, RequestStatus.RUNNING)
-
-
-def test_a_reset_takes_all_running_requests_with_it_only_if_asked() -> None:
-    one = scheduler()
-    add(one, asked("a", 5, start=100), asked("b", 5, start=200))
-    step(one)
-    assert not one.reset_prefix_cache()
-    assert one.reset_prefix_cache(reset_running_requests=True)
-    assert names(one.waiting) == ["a", "b"]
-    assert step(one) == {"a": 6, "b": 6}
-
-
-def test_statistics_count_what_was_admitted_not_what_was_looked_up() -> None:
-    one = scheduler(num_blocks=5)
-    add(one, asked("a", 12, 9, start=100), asked("b", 20, 9, start=100))
-    step(one)
-    step(one)
-    stats = one.kv_cache_manager.make_prefix_cache_stats()
-    assert stats is not None
-    assert (stats.requests, stats.queries, stats.hits) == (1, 12, 0)
 
 
 def test_no_tokens_are_taken_beyond_what_was_asked_for() -> None:
