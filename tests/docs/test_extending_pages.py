@@ -1,36 +1,45 @@
-"""The examples of the pages on extending are run as they are printed, and the suites of the seams are run on them."""
+"""The examples of the page on extending work as they are printed, and the suites of the seams pass on them."""
 
-import asyncio
-import contextlib
 import importlib
 import inspect
-import io
+import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import EntryPoint
+from random import Random
 from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import is_hypothesis_test, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis import given
+from hypothesis import strategies as st
 
+import warmpath
 from tests.docs.page_code import blocks, module
 from tests.docs.test_pages import ROOT
+from tests.scorer.ranked import rank
+from warmpath.indexer.engines.event import Batch, MalformedEventError
+from warmpath.prefixstore.pool import TokenizerPool
+from warmpath.prefixstore.store.lru import LruStore
+from warmpath.prefixstore.tokenizers.tokenizer import pack_ids
+from warmpath.prefixstore.workers import Workers
+from warmpath.scorer.candidate import Candidate, Load, Request
 from warmpath.scorer.policy import make_policy
 
-PAGES = ROOT / "docs" / "reference"
-FEW = settings(max_examples=20, deadline=None)
-
-
-def run(check: Callable[..., Any]) -> None:
-    """Run a test that a page has; with few examples if it is one of hypothesis, in a loop if it is async."""
-    if is_hypothesis_test(check):
-        inner = check.hypothesis.inner_test  # type: ignore[attr-defined]
-        if inspect.iscoroutinefunction(inner):
-            check.hypothesis.inner_test = lambda **given: asyncio.run(inner(**given))  # type: ignore[attr-defined]
-        check = FEW(check)
-    check()
+PAGE = ROOT / "docs" / "reference" / "extending.md"
+CODEC, POLICY, TOKENIZER = blocks(PAGE)
+JSON = st.recursive(
+    st.none()
+    | st.integers()
+    | st.text(max_size=3)
+    | st.sampled_from(["put", "drop", "flush", "gpu"]),
+    lambda inner: st.lists(inner, max_size=5),
+    max_leaves=20,
+)
+TEXTS = st.lists(
+    st.text(max_size=3).map(lambda end: "a known beginning, é " * 400 + end), max_size=6
+)
 
 
 def checks_of(suite: ModuleType, *parameters: str) -> list[Callable[..., Any]]:
@@ -44,27 +53,44 @@ def checks_of(suite: ModuleType, *parameters: str) -> list[Callable[..., Any]]:
     return found
 
 
-def shown(code: str, names: dict[str, Any]) -> None:
-    """Run an example; each line that prints says in a comment what it prints."""
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):
-        exec(code, names)
-    said = re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE)
-    assert said
-    assert told.getvalue().splitlines() == said
+@pytest.fixture(scope="module")
+def acme() -> Callable[[bytes], Batch]:
+    """Return the decoder of the page."""
+    with pytest.MonkeyPatch.context() as patch:
+        return module("acme", CODEC, patch).decode  # type: ignore[no-any-return]
 
 
-def test_the_codec_passes_the_tests_of_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    codec, test = blocks(PAGES / "extending.md")
-    module("warmpath.indexer.engines.acme", codec, monkeypatch)
-    suite = module("test_acme", test, monkeypatch)
-    for check in checks_of(suite):
-        run(check)
+def payload(*events: list[object]) -> bytes:
+    return json.dumps({"at": 1.5, "events": events}).encode()
+
+
+def test_a_prompt_is_found_where_it_was_stored(acme: Callable[[bytes], Batch]) -> None:
+    index = warmpath.Index("demo")
+    stored: list[object] = ["put", [11, 12], None, "gpu", list(range(32))]
+    index.feed("pod-1", acme(payload(stored)).events)
+    assert [one.matched_tokens for one in warmpath.Scorer(index).score(range(40))] == [32]
+    index.feed("pod-1", acme(payload(["drop", [12], "gpu"])).events)
+    assert [one.matched_tokens for one in warmpath.Scorer(index).score(range(40))] == [16]
+
+
+def test_an_event_that_cannot_be_read_leaves_the_others(acme: Callable[[bytes], Batch]) -> None:
+    batch = acme(payload(["put", [1], None, "gpu", [7]], ["flush"], ["dance"]))
+    assert len(batch.events) == 1
+    assert [one.kind for one in batch.unread] == ["BlockStored", ""]
+
+
+@given(
+    received=st.binary() | JSON.map(lambda events: json.dumps({"at": 0, "events": events}).encode())
+)
+def test_whatever_comes_is_a_batch_or_malformed(
+    acme: Callable[[bytes], Batch], received: bytes
+) -> None:
+    with suppress(MalformedEventError):
+        assert isinstance(acme(received), Batch)
 
 
 def test_the_page_names_each_file_that_has_a_list_of_engines() -> None:
-    page = (PAGES / "extending.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"^\| `(\S+\.py)` \|", page, re.MULTILINE))
+    named = set(re.findall(r"^\| `(\S+\.py)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     folders = (
         "cli",
         "indexer",
@@ -86,40 +112,31 @@ def test_the_page_names_each_file_that_has_a_list_of_engines() -> None:
     assert {one for one in having if not one.startswith(others)} == named
 
 
-def test_the_index_passes_the_suite_of_every_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, line, fed = blocks(PAGES / "extending-index.md")
-    made = module("by_slot", code, monkeypatch)
-    suite = importlib.import_module("tests.conformance.test_index")
-    monkeypatch.setattr(suite, "BACKENDS", {"reference": suite.BACKENDS["reference"]})
-    exec(line, {"BACKENDS": suite.BACKENDS, "BySlot": made.BySlot})
-    for check in checks_of(suite, "index"):
-        check(suite.BACKENDS["by-slot"]())
-    run_state_machine_as_test(suite.EveryBackendAgrees, settings=FEW)
-    shown(fed, vars(made))
-
-
 def declare(monkeypatch: pytest.MonkeyPatch) -> str:
     """Declare the policy of the page in this process; return its name."""
-    [code, _] = blocks(PAGES / "extending-policy.md")
-    line = blocks(PAGES / "extending-policy.md", "toml")[0].splitlines()[1]
+    line = blocks(PAGE, "toml")[0].splitlines()[1]
     name, value = line.replace('"', "").split(" = ")
     declared = EntryPoint(name, value, "warmpath.policies")
     # A process looks once for its policies: those that it has found stay as they are.
     monkeypatch.setattr("warmpath.scorer.policy._registered", lambda: {name: declared})
     module("my_package", "", monkeypatch)
-    module(value.partition(":")[0], code, monkeypatch)
+    module(value.partition(":")[0], POLICY, monkeypatch)
     return name
 
 
-def test_the_policy_passes_its_test_and_the_suite_of_every_policy(
+def test_the_policy_avoids_full_caches_and_passes_the_suite_of_every_policy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    policy = make_policy(declare(monkeypatch))
-    suite = module("test_spare_cache", blocks(PAGES / "extending-policy.md")[1], monkeypatch)
-    for check in checks_of(suite):
-        run(check)
+    name = declare(monkeypatch)
+    full = Candidate("full", rank=0, cached=900, prefill=0.1, load=Load(kv_usage=1.0))
+    cold = Candidate("cold", rank=0, cached=0, prefill=1.0, load=Load(kv_usage=0.2))
+    first, second = rank(make_policy(name), Request(1000), [full, cold], Random(0))
+    assert (first.candidate.pod, first.cost) == ("cold", 1.0)
+    assert dict(second.terms)["full_cache"] == 2.0
+    unpriced = make_policy(name, {"seconds": 0.0})
+    assert rank(unpriced, Request(1000), [full, cold], Random(0))[0].candidate.pod == "full"
     for check in checks_of(importlib.import_module("tests.conformance.test_policies"), "policy"):
-        check(policy)
+        check(make_policy(name))
 
 
 @pytest.mark.deep
@@ -133,9 +150,19 @@ def test_the_policy_passes_the_random_tests_of_every_policy(
         check()
 
 
-def test_the_tokenizer_passes_its_test_and_scores_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, test, used = blocks(PAGES / "extending-tokenizer.md")
-    made = module("characters", code, monkeypatch)
-    for check in checks_of(module("test_characters", code + test, monkeypatch)):
-        run(check)
-    shown(used, vars(made))
+@given(TEXTS)
+async def test_the_pool_gives_the_tokens_of_the_whole_text(texts: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        tokenizer = module("characters", TOKENIZER, patch).CharacterSource().load()
+    pool = TokenizerPool(
+        lambda: LruStore(1 << 20, b"secret"),
+        Workers(1, hang_seconds=60, most_lost=0),
+        max_prompts=9,
+        max_bytes=1 << 20,
+    )
+    for text in texts:
+        tokens = await pool.encode(
+            "characters", tokenizer, text, add_special_tokens=True, timeout=None
+        )
+        assert tokens.ids == pack_ids([0, *map(ord, text)])
+    await pool.close()
