@@ -51,7 +51,7 @@ RULES = (
     Rule(
         "own step",
         "blocks were evicted by the very step that scheduled the request "
-        "(docs/reference/events.md#what-was-tried-and-with-what)",
+        "(docs/reference/events.md#tested-versions)",
         lambda one: (
             not one.has_clear
             and one.cached < one.predicted
