@@ -36,7 +36,7 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
         description,
         "warmpath simulate --traffic docs --load 0.4 --requests 1000 --policy round-robin,warmpath",
         more=f"Policies: {', '.join(policy_names())}. "
-        "docs/guides/simulate-and-verify.md describes all options.",
+        "docs/guides/simulate-and-verify.md explains the options.",
     )
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)

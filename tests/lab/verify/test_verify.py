@@ -90,7 +90,7 @@ def test_the_readable_form_says_the_same(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(VLLM_TRACE)]) == 0
-    page = Path(__file__).resolve().parents[3] / "docs" / "guides" / "verify.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "guides" / "simulate-and-verify.md"
     assert capsys.readouterr().out in page.read_text(encoding="utf-8")
 
 
