@@ -6,14 +6,15 @@ from warmpath.router.metrics.declared import ROOMS, Declared
 
 BEGINNING = """# Metrics
 
-The router's `/metrics` on `server.metrics-listen` has these, in Prometheus' text format or, for scrapers
-that ask for it, in OpenMetrics with [exemplars](tracing-and-live-page.md#exemplars). `make docs` writes
-this page from [`router/metrics/declared.py`](../../router/metrics/declared.py).
-[Operations](../guides/operate.md) has the alerts and the dashboard that use them.
+This page lists every metric of the router's `/metrics` on `server.metrics-listen`, with its labels in
+parentheses. [Operations](../guides/operate.md) has the alerts and the dashboard.
 
-A metric of a part that the configuration does not ask for (the queue, the shared index) is missing.
-Counters grow from the router's start. Labels have few values: pods, ranks, models and classes that are
-known, and lists in the code.
+- The format is Prometheus' text format, or OpenMetrics with
+  [exemplars](tracing-and-live-page.md#exemplars) if the scraper asks for it.
+- A part that is not configured (the queue, the shared index) has no metrics.
+- Counters (`_total`) start at 0 with the router.
+
+`make docs` writes this page from [`router/metrics/declared.py`](../../router/metrics/declared.py).
 """
 
 
@@ -22,15 +23,15 @@ def page() -> str:
     parts = [BEGINNING]
     for room, metrics in ROOMS.items():
         rows = "".join(_row(name, one) for name, one in metrics.items())
-        parts.append(f"\n## {room}\n\n| metric | labels | |\n| --- | --- | --- |\n{rows}")
+        parts.append(f"\n## {room}\n\n| metric | meaning |\n| --- | --- |\n{rows}")
     return "".join(parts)
 
 
 def _row(name: str, one: Declared) -> str:
     suffix = "_total" if one.kind == "counter" else ""
-    labels = ", ".join(f"`{label}`" for label in one.labels)
-    kind = " (histogram)" if one.kind == "histogram" else ""
-    return f"| `warmpath_{name}{suffix}`{kind} | {labels} | {one.text} |\n"
+    labels = f" ({', '.join(one.labels)})" if one.labels else ""
+    kind = ", histogram" if one.kind == "histogram" else ""
+    return f"| `warmpath_{name}{suffix}`{labels}{kind} | {one.text} |\n"
 
 
 if __name__ == "__main__":

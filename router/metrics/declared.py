@@ -46,118 +46,106 @@ def _histogram(text: str, buckets: Sequence[float], *labels: str) -> Declared:
 
 ROOMS: Mapping[str, Mapping[str, Declared]] = {
     "The process": {
-        "build_info": _gauge("1; the label has the version.", "version"),
-        "ready": _gauge("1 if the router is ready, as /readyz says."),
+        "build_info": _gauge("1, with the version as label.", "version"),
+        "ready": _gauge("1 if the router is ready, as in /readyz."),
         "ready_condition": _gauge(
             "1 if the condition holds; server.ready says which are required.",
-            *("condition", "required"),
+            "condition",
+            "required",
         ),
         "certificate_expiry_timestamp_seconds": _gauge(
-            "Unix time at which a file of certificates in use is no good any more: `cert` (its chain's "
-            "first end) or `ca` (its authorities' last end) of the table server.tls, watch or probe.",
-            *("table", "file"),
+            "Unix time at which certificates in use expire: `cert` (the first of its chain) "
+            "or `ca` (the last authority) of the table server.tls, watch or probe.",
+            "table",
+            "file",
         ),
         "pod_source_up": _gauge(
-            "1 if the source of pods ([[pod-sets]], pods-file) answered when it was asked last, and has "
-            "not been silent for too long.",
+            "1 if the source of pods ([[pod-sets]], pods-file) answered last time and was "
+            "not silent for too long.",
             "source",
         ),
         "pod_source_silence_seconds": _gauge(
-            "Seconds since the source of pods said something. A watch of Kubernetes without changes is "
-            "silent until it ends, after two minutes.",
+            "Seconds since the source last answered. A Kubernetes watch without changes is "
+            "silent for up to two minutes.",
             "source",
         ),
-        "loop_lag_seconds": _histogram(
-            "By how much the event loop that answers calls woke up late.", LAGS
-        ),
+        "loop_lag_seconds": _histogram("How late the event loop that answers calls woke up.", LAGS),
     },
     "Calls": {
         "requests": _counter("Answered calls.", "method", "code"),
-        "refusals": _counter(
-            "Refused calls, by the reason that their callers got.", "method", "reason"
-        ),
+        "refusals": _counter("Refused calls, by reason.", "method", "reason"),
         "request_seconds": _histogram(
             "Time from a call's arrival to its answer.", SECONDS, "method"
         ),
         "step_seconds": _histogram(
-            "Time of the steps of calls: body, read, tokenise, look-up, match, group, queue, choose, "
-            "reply.",
+            "Time of a call's steps: body, read, tokenise, look-up, match, group, queue, "
+            "choose, reply.",
             STEPS,
             "step",
         ),
         "kept_out": _counter(
-            "Calls refused because the caller is not known, or lacks the role.", "asked", "why"
+            "Calls refused because the caller is unknown or lacks the role.", "asked", "why"
         ),
         "refused_connections": _counter(
-            "Connections closed at once: as many as server.http2.max-connections or half of the file "
-            "descriptors allow were open. Not with grpcio."
+            "Connections closed at once, at server.http2.max-connections or half of the file "
+            "descriptors. Not with grpcio."
         ),
         "prompt_tokens": _histogram("Tokens of a scored prompt.", TOKENS),
         "matched_ratio": _histogram("Share of a scored prompt that the warmest pod holds.", SHARES),
         "waiting_calls": _gauge("Calls that wait for the thread that answers."),
-        "waiting_max_calls": _gauge("Most calls that may wait now."),
+        "waiting_max_calls": _gauge("Limit of waiting calls now."),
         "busy_refused": _counter("Calls refused: too many waited."),
         "in_flight_bytes": _gauge("Bytes reserved for messages."),
-        "in_flight_max_bytes": _gauge("Most bytes that may be reserved."),
-        "in_flight_waiting_calls": _gauge("Calls that wait for room."),
+        "in_flight_max_bytes": _gauge("Limit of these bytes."),
+        "in_flight_waiting_calls": _gauge("Calls that wait for room for their message."),
         "in_flight_refused": _counter("Calls refused: too many waited for room."),
         "in_flight_late": _counter("Calls ended: their message was late."),
     },
     "Pods and ranks": {
-        "pod_ready": _gauge(
-            "1 if requests may be sent to the pod: it is well, and refuses none.", "pod", "model"
-        ),
+        "pod_ready": _gauge("1 if the pod is healthy and accepts requests.", "pod", "model"),
         "rank_running": _gauge(
-            "Requests on the rank that are not finished, waiting ones included.", "pod", "rank"
+            "Unfinished requests on the rank, waiting ones included.", "pod", "rank"
         ),
         "rank_waiting": _gauge("Requests on the rank without a first token.", "pod", "rank"),
         "rank_wait_seconds": _gauge(
-            "Booked prefill on the rank that is not computed yet.", "pod", "rank"
+            "Booked prefill that the rank has not computed yet.", "pod", "rank"
         ),
         "rank_stuck_seconds": _gauge(
-            "Seconds for which a stuck rank has answered nothing, so that picks avoid it; 0 if it is not"
-            " stuck.",
-            "pod",
-            "rank",
+            "Seconds without an answer of a stuck rank, which picks avoid; else 0.", "pod", "rank"
         ),
         "rank_trust": _gauge(
-            "1 for the level in force. Ranks of pods without events have none.",
-            "pod",
-            "rank",
-            "level",
+            "1 for the current level. Only for pods with events.", "pod", "rank", "level"
         ),
         "rank_blocks": _gauge("Distinct blocks held.", "pod", "rank", "tier"),
-        "rank_copies": _gauge("Blocks of the fastest tier that are taken.", "pod", "rank"),
+        "rank_copies": _gauge("Used blocks of the fastest tier.", "pod", "rank"),
         "rank_capacity": _gauge("All blocks of the fastest tier, if known.", "pod", "rank"),
         "rank_lag_seconds": _gauge(
             "Age of the last batch when it was applied, by the engine's clock.", "pod", "rank"
         ),
         "rank_lag_batches": _gauge("Batches received and not yet applied.", "pod", "rank"),
         "events": _counter(
-            "Events, and troubles of the event stream, by kind.", "pod", "rank", "kind"
+            "Events, and problems of the event stream, by kind.", "pod", "rank", "kind"
         ),
         "rank_orphan_bytes": _gauge(
-            "Bytes of stored blocks whose parent was never announced.", "pod", "rank"
+            "Bytes of stored blocks whose parent is unknown.", "pod", "rank"
         ),
-        "rank_orphans_dropped": _counter(
-            "Stored blocks without a parent that were dropped for lack of room.", "pod", "rank"
-        ),
+        "rank_orphans_dropped": _counter("Such blocks dropped for lack of room.", "pod", "rank"),
     },
     "The index": {
         "index_keys": _gauge("Distinct blocks in the index."),
         "index_entries": _gauge("Pairs of block and slot."),
-        "index_slots": _gauge("Slots that hold any block."),
-        "index_bytes": _gauge("Bytes that the index takes."),
-        "index_max_bytes": _gauge("Most bytes that the index may take."),
+        "index_slots": _gauge("Slots that hold a block."),
+        "index_bytes": _gauge("Bytes of the index."),
+        "index_max_bytes": _gauge("Limit of these bytes."),
         "index_evicted_keys": _counter("Blocks evicted for lack of room."),
     },
     "Texts and chats": {
-        "prefix_store_bytes": _gauge("Bytes held by the prefix stores."),
+        "prefix_store_bytes": _gauge("Bytes of the prefix stores."),
         "prefix_store_hit_bytes": _counter("Bytes of looked-up texts found."),
         "prefix_store_missed_bytes": _counter("Bytes of looked-up texts not found."),
         "prefix_store_evictions": _counter("Entries evicted for lack of room."),
         "tokenizer_waiting_prompts": _gauge("Prompts that wait for a tokenizer."),
-        "tokenizer_waiting_bytes": _gauge("Bytes of the waiting prompts."),
+        "tokenizer_waiting_bytes": _gauge("Bytes of these prompts."),
         "tokenizer_encoded_bytes": _counter("Bytes of tokenised texts."),
         "tokenizer_timeouts": _counter("Texts not tokenised in time."),
         "tokenizer_refused": _counter("Prompts refused: queue full."),
@@ -165,17 +153,15 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "tokenizer_lost_threads": _gauge("Tokenizer threads that hang."),
         "tokenizers_loaded": _gauge("Tokenizers in memory."),
         "tokenizer_loads": _counter("Attempts to load a tokenizer."),
-        "tokenizer_load_failures": _counter("Failed attempts to load a tokenizer."),
+        "tokenizer_load_failures": _counter("Failed attempts."),
         "tokenizer_evictions": _counter("Tokenizers unloaded to make room."),
-        "tokenizer_engine_requests": _counter("Requests for tokens sent to engines.", "model"),
-        "tokenizer_engine_failures": _counter(
-            "Requests for tokens that an engine did not answer.", "model"
-        ),
+        "tokenizer_engine_requests": _counter("Texts sent to engines to be tokenised.", "model"),
+        "tokenizer_engine_failures": _counter("Texts that an engine did not tokenise.", "model"),
         "tokenizer_fallbacks": _counter(
-            "Prompts tokenised locally because no engine answered.", "model"
+            "Texts tokenised locally because no engine answered.", "model"
         ),
         "renderer_waiting_chats": _gauge("Chats that wait to be rendered."),
-        "renderer_waiting_bytes": _gauge("Bytes of the waiting chats."),
+        "renderer_waiting_bytes": _gauge("Bytes of these chats."),
         "renderer_chats": _counter("Chats rendered."),
         "renderer_refused": _counter("Chats refused: queue full."),
         "renderer_replaced": _counter("Renderer processes replaced."),
@@ -186,112 +172,97 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "first_tokens_missing": _counter(
             "Requests that did not fail and whose first token was never reported."
         ),
-        "picks_cancelled": _counter("Picks whose caller was gone without reading the answer."),
+        "picks_cancelled": _counter("Picks whose caller left before it read the answer."),
         "decisions_lost": _counter(
-            "Lines of pick.decision-log that were not written: they were too many, or the file could "
-            "not be used."
+            "Lines of pick.decision-log not written: too many, or an unusable file."
         ),
         "believed_blocks": _gauge("Believed blocks."),
-        "believed_max_blocks": _gauge("Most believed blocks."),
-        "sessions": _gauge("Sessions remembered."),
+        "believed_max_blocks": _gauge("Limit of believed blocks."),
+        "sessions": _gauge("Remembered sessions."),
         "pick_requests": _counter("Picks of the pod.", "pod", "model"),
         "pick_prompt_tokens": _counter("Tokens of their prompts.", "pod", "model"),
         "pick_available_tokens": _counter(
-            "Prompt tokens held by the candidate that held most.", "pod", "model"
+            "Prompt tokens held by the warmest candidate.", "pod", "model"
         ),
-        "pick_captured_tokens": _counter("Prompt tokens held by the pod.", "pod", "model"),
+        "pick_captured_tokens": _counter("Prompt tokens held by the picked pod.", "pod", "model"),
         "pick_average_tokens": _counter(
-            "Prompt tokens held by the candidates on average.", "pod", "model"
+            "Prompt tokens held by candidates on average.", "pod", "model"
         ),
         "pick_reported_requests": _counter(
-            "Picks whose report has the engine's cached tokens.", "pod", "model"
+            "Picks with the engine's cached tokens reported.", "pod", "model"
         ),
-        "pick_predicted_tokens": _counter(
-            "Cached tokens predicted for the reported requests.", "pod", "model"
-        ),
-        "pick_delivered_tokens": _counter(
-            "Cached tokens that the engine found for the reported requests.", "pod", "model"
-        ),
+        "pick_predicted_tokens": _counter("Cached tokens predicted for these.", "pod", "model"),
+        "pick_delivered_tokens": _counter("Cached tokens reported for these.", "pod", "model"),
         "pick_output_tokens": _counter("Tokens of the answers, as reported.", "pod", "model"),
         "shadow_requests": _counter("Shadow picks whose pod the caller reported.", "model"),
         "shadow_prompt_tokens": _counter("Tokens of their prompts.", "model"),
-        "shadow_chosen_tokens": _counter(
-            "Prompt tokens held by the pods that callers chose.", "model"
-        ),
-        "shadow_warmpath_tokens": _counter(
-            "Prompt tokens held by the pods that warmpath would have chosen.", "model"
-        ),
+        "shadow_chosen_tokens": _counter("Prompt tokens held by the caller's pod.", "model"),
+        "shadow_warmpath_tokens": _counter("Prompt tokens held by warmpath's pod.", "model"),
     },
     "The queue": {
-        "queue_waiting": _gauge("Picks that wait in the queue.", "class"),
-        "queue_bytes": _gauge("Bytes of the picks that wait."),
+        "queue_waiting": _gauge("Picks in the queue.", "class"),
+        "queue_bytes": _gauge("Bytes of these picks."),
         "queue_hold_seconds": _gauge(
             "Booked prefill up to which a rank has room; infinite: no pick waits."
         ),
-        "queue_steps_back": _gauge("1 for the reason for which no pick waits, else 0.", "reason"),
-        "queue_lag_seconds": _gauge("How much later first tokens are reported than predicted."),
+        "queue_steps_back": _gauge("1 for the reason why no pick waits, else 0.", "reason"),
+        "queue_lag_seconds": _gauge("How much later first tokens come than predicted."),
         "queue_wait_seconds": _histogram(
-            "Time that picks waited in the queue, by class and by what became of them.",
-            WAITS,
-            *("class", "outcome"),
+            "Time that picks waited, by class and outcome.", WAITS, "class", "outcome"
         ),
     },
     "The endpoint picker": {
         "endpoint_picks": _counter("Gateways' requests for a pick, by outcome.", "outcome"),
-        "endpoint_picker_streams": _gauge("Gateways' exchanges in progress."),
+        "endpoint_picker_streams": _gauge("Open exchanges with gateways."),
         "endpoint_picker_held_bytes": _gauge(
-            "Bytes of requests' bodies that wait for their end or their pick."
+            "Bytes of request bodies that wait for their end or their pick."
         ),
-        "endpoint_picker_max_held_bytes": _gauge("Most bytes of bodies that may wait."),
+        "endpoint_picker_max_held_bytes": _gauge("Limit of these bytes."),
     },
     "Bookings of other routers": {
         "shared_bookings_connected": _gauge("1 if Redis answered the last round."),
-        "shared_bookings_routers": _gauge("Other routers that live."),
-        "shared_bookings_oldest_seconds": _gauge("Age of the oldest of these bookings."),
+        "shared_bookings_routers": _gauge("Other routers that are alive."),
+        "shared_bookings_oldest_seconds": _gauge("Age of the oldest of their bookings."),
         "shared_bookings_told": _counter("Times that this router wrote its bookings."),
-        "shared_bookings_failures": _counter("Rounds with an error of Redis."),
+        "shared_bookings_failures": _counter("Rounds in which Redis failed."),
         "shared_bookings_malformed": _counter("Invalid values of other routers."),
         "shared_bookings_reports_handed_on": _counter(
-            "Reports handed on to the router with the booking."
+            "Reports sent to the router with the booking."
         ),
-        "shared_bookings_reports_received": _counter(
-            "Reports of own bookings received from other routers."
-        ),
+        "shared_bookings_reports_received": _counter("Reports received from other routers."),
         "shared_bookings_reports_dropped": _counter(
-            "Reports that waited too long, or that their router did not read before it was given up."
+            "Reports that waited too long, or that their router did not read in time."
         ),
-        "shared_bookings_reports_waiting": _gauge("Reports that wait to be handed on."),
+        "shared_bookings_reports_waiting": _gauge("Reports that wait to be sent."),
     },
     "The shared index: both modes": {
         "shared_index_poll_age_seconds": _gauge(
-            "Time since Redis last answered for all pods; before it first did, since the start."
+            "Seconds since Redis last answered for all pods, or since the start."
         ),
     },
     "The shared index: replica mode, and pods that this router writes": {
         "shared_index_disruptions": _counter(
-            "Times that a Redis node was lost or reached anew, or in no state to be read."
+            "Times that a Redis node was lost, reconnected or unreadable."
         ),
         "shared_index_log_entries": _counter("Journal entries applied."),
-        "shared_index_resyncs": _counter("Times that a pod's blocks were read anew.", "reason"),
-        "shared_index_lag_deltas": _gauge("Deltas in a pod's record that its copy lacks.", "pod"),
+        "shared_index_resyncs": _counter("Times that a pod's blocks were read again.", "reason"),
+        "shared_index_lag_deltas": _gauge("Changes in a pod's record that its copy lacks.", "pod"),
     },
     "The shared index: pods that this router writes": {
         "shared_index_own_view": _gauge(
-            "1 while this router answers for the rank from the engine's own events, 0 while it answers "
-            "from the shared index, which knows better.",
+            "1 while this router answers for the rank from the engine's events, 0 while from "
+            "the shared index.",
             "pod",
             "rank",
         ),
-        "shared_index_writer_state": _gauge("1 for the state in force.", "pod", "state"),
+        "shared_index_writer_state": _gauge("1 for the current state.", "pod", "state"),
         "shared_index_writer_trouble": _gauge(
-            "1 while this router cannot write to Redis what the pod holds: Redis does not answer or "
-            "refuses the write. 0 while it can.",
-            "pod",
+            "1 while Redis does not answer or refuses this router's writes.", "pod"
         ),
         "shared_index_writer_rebuilds": _counter(
-            "Times that a pod's blocks were all written anew.", "pod", "cause"
+            "Times that all of a pod's blocks were written again.", "pod", "cause"
         ),
-        "shared_index_writer_batches": _counter("Batches of deltas written.", "pod"),
+        "shared_index_writer_batches": _counter("Batches of changes written.", "pod"),
         "shared_index_writer_changes": _counter("Keys added to Redis and removed from it.", "pod"),
         "shared_index_writer_audits": _counter("Audits that found every bucket unchanged.", "pod"),
         "shared_index_writer_retries": _counter("Commands sent again.", "pod"),
@@ -299,24 +270,24 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
     "The shared index: shared mode": {
         "shared_index_look_ups": _counter("Prompts for which Redis was asked."),
         "shared_index_reads": _counter("Reads from Redis."),
-        "shared_index_read_seconds": _counter("Total time of the reads."),
-        "shared_index_read_bytes": _counter("Bytes that the reads returned."),
-        "shared_index_timeouts": _counter("Reads that did not end in time."),
+        "shared_index_read_seconds": _counter("Total time of these reads."),
+        "shared_index_read_bytes": _counter("Bytes that they returned."),
+        "shared_index_timeouts": _counter("Reads that timed out."),
         "shared_index_errors": _counter("Reads that failed otherwise, in part or in full."),
-        "shared_index_late": _counter("Prompts answered before their reads had ended."),
-        "shared_index_old_answers": _counter("Answers made of an incomplete or outdated copy."),
+        "shared_index_late": _counter("Prompts answered before their reads ended."),
+        "shared_index_old_answers": _counter("Answers from an incomplete or outdated copy."),
         "shared_index_unknown_slots": _counter(
-            "Stretches of blocks whose slot belongs to no known rank."
+            "Runs of blocks whose slot belongs to no known rank."
         ),
         "shared_index_copy_hits": _counter("Segments found in the router's copy."),
-        "shared_index_copy_misses": _counter("Segments not found in the router's copy."),
+        "shared_index_copy_misses": _counter("Segments not found there."),
         "shared_index_copy_evictions": _counter("Segments evicted from the copy."),
-        "shared_index_openings": _counter("Times that a bucket was left alone after failures."),
-        "shared_index_losses": _counter("Times that buckets were found lost or made anew."),
+        "shared_index_openings": _counter("Times that a bucket was skipped after failures."),
+        "shared_index_losses": _counter("Times that buckets were found lost or replaced."),
         "shared_index_copy_segments": _gauge("Segments in the copy."),
         "shared_index_copy_bytes": _gauge("Bytes of the copy."),
-        "shared_index_copy_max_bytes": _gauge("Most bytes of the copy."),
-        "shared_index_open_buckets": _gauge("Buckets left alone now."),
+        "shared_index_copy_max_bytes": _gauge("Limit of these bytes."),
+        "shared_index_open_buckets": _gauge("Buckets skipped now."),
     },
 }
 """The metrics by room; names without `warmpath_`."""
