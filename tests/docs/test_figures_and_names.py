@@ -12,7 +12,7 @@ from warmpath.lab.bench.__main__ import BENCHMARKS, POLICY
 from warmpath.router.config.form import usable
 
 DOCS = ROOT / "docs"
-NAMED = ("guides/troubleshooting.md", "guides/size-and-tune.md", "guides/operate.md")
+NAMED = ("guides/size-and-tune.md", "guides/operate.md")
 
 
 def keys() -> set[str]:
