@@ -34,13 +34,13 @@ from warmpath.router.config import schema as config
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.match.match import Scorer
 from warmpath.router.peers.exchange import PeerBookings
-from warmpath.router.pick.eligible import NoPodError
-from warmpath.router.pick.pick import Placed
+from warmpath.router.pick import pick as made
+from warmpath.router.pick.eligible import NoPodError, Wanted
 from warmpath.router.pick.picking import Picking
-from warmpath.router.pick.weigh import Ask, Choice
+from warmpath.router.pick.weigh import Ask
 from warmpath.router.pods.table import Pod, Status, that_serve
 from warmpath.router.queue.queueing import new_queue
-from warmpath.router.queue.request import Entering, Waiting, Wanted
+from warmpath.router.queue.request import Waiting
 from warmpath.router.queue.standing import engine_priority
 from warmpath.scorer.prefill import PrefillModel
 
@@ -214,21 +214,22 @@ class SimulatedRouter:
         ask = Ask(
             LoggedPrompt(keys, one.prompt_tokens, self._block_size),
             self._eligible(WANTED),
+            WANTED,
             session=one.affinity if by_session else one.session,
         )
         if self._queue is not None:
-            waiting = self._queue.enter(Entering(ask, WANTED, now), now)
+            waiting = Waiting(ask, arrived=now)
+            self._queue.enter(waiting, now)
             self._waiting[waiting] = request_id, one
             return None
-        placed, choice = self._picker.reserve(ask, now)
-        self._picker.settle(placed, now)
-        return self._picked(one, placed, choice)
+        return self._picked(one, self._picker.reserve(ask, now), now)
 
-    def _picked(self, one: LoggedRequest, placed: Placed, choice: Choice) -> Pick:
-        number = self._numbers[choice.options[0].pod.id]
+    def _picked(self, one: LoggedRequest, placed: made.Pick, now: float) -> Pick:
+        priority = engine_priority(placed, self._picker.precedence, 0.0)
+        self._picker.settle(placed, now)
+        number = self._numbers[placed.picked.pod]
         if self._records:
             self._records[number].send(one.keys)
-        priority = engine_priority(placed, choice, self._picker.precedence, 0.0)
         return Pick(placed.booking_id, number, priority)
 
     def release(self, now: float) -> list[tuple[str, Pick]]:
@@ -238,13 +239,12 @@ class SimulatedRouter:
         self._pass_time(now)
         released = self._queue.release(now)
         self._next_at = released.next_at
-        for refused in released.refused:
-            raise refused.error
+        for error in released.refused.values():
+            raise error
         found = []
-        for waiting, placed, choice in released.sent:
-            self._picker.settle(placed, now)
+        for waiting, placed in released.sent.items():
             request_id, one = self._waiting.pop(waiting)
-            found.append((request_id, self._picked(one, placed, choice)))
+            found.append((request_id, self._picked(one, placed, now)))
         return found
 
     @property
@@ -325,6 +325,3 @@ class SimulatedRouter:
     def check(self) -> None:
         """Raise BrokenInvariantError if any part is inconsistent."""
         self._ingest.check()
-        self._picking.check()
-        if self._queue is not None:
-            self._queue.check()

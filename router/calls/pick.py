@@ -6,9 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
-
-from msgspec.structs import replace
+from typing import Any, NamedTuple
 
 from warmpath.indexer.ranks import Ingest
 from warmpath.process.turns import in_turns, turn_after
@@ -21,8 +19,8 @@ from warmpath.router.diagnosis.facts import RouterFacts
 from warmpath.router.load.table import LoadTable
 from warmpath.router.peers import booking_id
 from warmpath.router.peers.exchange import PeerBookings
-from warmpath.router.pick.eligible import eligible
-from warmpath.router.pick.group_window import Chosen, GroupWindow, Made
+from warmpath.router.pick.eligible import Wanted, eligible
+from warmpath.router.pick.group_window import GroupWindow
 from warmpath.router.pick.messages import (
     AT_ONCE,
     candidate_message,
@@ -30,6 +28,7 @@ from warmpath.router.pick.messages import (
     source_message,
 )
 from warmpath.router.pick.options import MOST_CANDIDATES, Options
+from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.sessions import Underway
 from warmpath.router.pick.weigh import Ask, Choice, Traits
@@ -41,7 +40,7 @@ from warmpath.router.prompt.read_prompt import Form
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.router.queue.held_picks import HeldPicks
-from warmpath.router.queue.request import ANYBODY, Asker, QueuePlace
+from warmpath.router.queue.request import ANYBODY, Asker
 from warmpath.router.queue.standing import engine_priority, standing_message, waits, with_waiting
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.router.tracing.tracer import Attributes
@@ -113,7 +112,7 @@ class PickAnswerer:
         reckoned: Reckoned | None = None,
         asker: Asker = ANYBODY,
         is_watched: bool = False,
-    ) -> Made:
+    ) -> Pick:
         """Make a pick and book the work. Raises NoPodError if no pod can be chosen.
 
         `is_watched` is as in `Ask`.
@@ -127,56 +126,58 @@ class PickAnswerer:
         check_booking_id(name)
         if booking_id.router_of(name):
             raise BadRequestError("booking_id", "has the form of the router's own booking ids")
-        place, left = self._place(request, asker), TimeLeft(patience)
+        priority, left = self._priority(request, asker), TimeLeft(patience)
         await check_loads(request.loads)
         with self._underway.pick(name):
             await self._gateways.observe(request.loads)
-            ask = await self._ask(request, timeout, patience)
-            if name or request.shadow or is_watched:
-                ask = replace(ask, shadow=request.shadow, booking_id=name, is_watched=is_watched)
-            trace_id = self._steps.tracer.trace_id()
-            if asker.request_id or trace_id:
-                ask = replace(ask, request_id=asker.request_id, trace_id=trace_id)
-            if reckoned is not None:
-                ask = replace(ask, unread=reckoned.tokens, unread_because=reckoned.because)
+            ask = await self._ask(
+                request,
+                timeout,
+                patience,
+                reckoned,
+                shadow=request.shadow,
+                booking_id=name,
+                is_watched=is_watched,
+                request_id=asker.request_id,
+                trace_id=self._steps.tracer.trace_id(),
+            )
             await turn_after(len(ask.pods))
-            made = Made(ask, *await self._choose(ask, place, left))
+            pick = await self._choose(ask, request, asker, priority, left)
         if self._steps.tracer.is_on:
-            self._steps.tracer.note(_told(made))
-        return made
+            self._steps.tracer.note(_told(pick))
+        return pick
 
     @contextmanager
-    def telling(self, made: Made, call: Call | None = None) -> Iterator[None]:
+    def telling(self, pick: Pick, call: Call | None = None) -> Iterator[None]:
         """Within the context the caller is told of a pick; if that fails, the pick is withdrawn.
 
         It ends, too, where the transport finds later that the caller of `call` has not read the
         answer (`Call.if_gone`; gRPC's own server cannot find that).
         """
-        placed = made.placed
         try:
             yield
         except BaseException:
-            self._picker.withdraw(placed, self._clock())
+            self._picker.withdraw(pick, self._clock())
             raise
-        self._picker.settle(placed, self._clock())
+        self._picker.settle(pick, self._clock())
         if call is not None:
-            call.if_gone(partial(self._gone, placed.booking_id, placed.number))
+            call.if_gone(partial(self._gone, pick.booking_id, pick.number))
 
     def _gone(self, booking_id: str, number: int) -> None:
         self._picker.cancel(booking_id, number, self._clock())
         if self.held is not None:
             self.held.news()
 
-    def _place(
-        self, request: pb.PickRequest | pb.ExplainRequest, asker: Asker
-    ) -> QueuePlace | None:
-        return None if self.held is None else self.held.place(request, asker)
+    def _priority(self, request: pb.PickRequest | pb.ExplainRequest, asker: Asker) -> int:
+        return 0 if self.held is None else self.held.priority(request.priority, asker)
 
-    async def _choose(self, ask: Ask, place: QueuePlace | None, left: TimeLeft) -> Chosen:
+    async def _choose(
+        self, ask: Ask, request: pb.PickRequest, asker: Asker, priority: int, left: TimeLeft
+    ) -> Pick:
         try:
-            if self.held is not None and place is not None and not ask.shadow:
-                enters = place.entering(ask, self._clock(), left.seconds())
-                return await self.held.choose(enters, place.client)
+            if self.held is not None and not ask.shadow:
+                waiting = self.held.enters(ask, request, asker, priority, left.seconds())
+                return await self.held.choose(waiting, asker.client)
             if not ask.is_whole:
                 # Without all its tokens the prompt cannot be grouped with equal ones.
                 return self._picker.reserve(ask, self._clock())
@@ -184,18 +185,19 @@ class PickAnswerer:
         except UnknownPolicyError as error:
             raise BadRequestError("policy", str(error)) from error
 
-    async def response(self, made: Made) -> pb.PickResponse:
+    async def response(self, pick: Pick) -> pb.PickResponse:
         """Return the message that tells of a pick."""
-        ask, placed, choice = made
+        choice = pick.choice
+        ask = choice.ask
         await turn_after(len(ask.pods))
         begun = self._steps.begin()
         offset = self._wall_offset()
         best, decode = choice.options[:MOST_CANDIDATES], choice.decode[:MOST_CANDIDATES]
         response = pb.PickResponse(
-            booking_id=placed.booking_id,
-            waited_seconds=placed.waited,
-            engine_priority=engine_priority(placed, choice, self._picker.precedence, offset),
-            prompt_tokens=choice.prompt_tokens,
+            booking_id=pick.booking_id,
+            waited_seconds=pick.waited,
+            engine_priority=engine_priority(pick, self._picker.precedence, offset),
+            prompt_tokens=pick.prompt_tokens,
             reckoned_tokens=ask.unread,
             reckoned_because=ask.unread_because,
             candidates=[candidate_message(one, offset) for one in best],
@@ -216,21 +218,22 @@ class PickAnswerer:
         asker: Asker = ANYBODY,
     ) -> pb.ExplainResponse:
         """Answer Explain; books nothing. Raises NoPodError. Times are as in `pick`."""
-        place = self._place(request, asker)
+        priority = self._priority(request, asker)
         await check_loads(request.loads)
         await self._gateways.observe(request.loads)
         ask = await self._ask(request, timeout, patience)
         now, standing = self._clock(), None
         try:
-            if self.held is None or place is None:
+            if self.held is None:
                 choice = self._picker.weigh(ask, now)
             else:
-                standing = self.held.queue.standing(place.entering(ask, now), now)
+                waiting = self.held.enters(ask, request, asker, priority)
+                standing = self.held.queue.standing(waiting, now)
                 choice = standing.choice
         except UnknownPolicyError as error:
             raise BadRequestError("policy", str(error)) from error
         response = pb.ExplainResponse(
-            prompt_tokens=choice.prompt_tokens,
+            prompt_tokens=ask.tokens,
             policy=choice.policy,
             utilisation=choice.utilisation,
             reason=choice.reason + waits(standing) + self._stuck(choice, now),
@@ -297,48 +300,46 @@ class PickAnswerer:
         request: pb.PickRequest | pb.ExplainRequest,
         timeout: float,
         patience: float,
+        reckoned: Reckoned | None = None,
+        **named: Any,
     ) -> Ask:
+        """Return the request to place; `named` are the fields of it that only Pick has."""
         left = TimeLeft(patience)
         for name in request.pods:
             check_name("pods", name)
         read = await self._reader.read(request.prompt, timeout, may_reckon=True)
         serving = self._pods.of_model(read.prompt.model)
-        wanted = set(request.pods)
-        named = [pod for pod in serving if pod.id in wanted] if wanted else serving
-        prompt = read.apart(pod.engine for pod in named)
-        asked(prompt, named)
+        ids = set(request.pods)
+        pods = [pod for pod in serving if pod.id in ids] if ids else serving
+        prompt = read.apart(pod.engine for pod in pods)
+        asked(prompt, pods)
+        wanted = Wanted(prompt.model, prompt.lora, tuple(sorted(ids)), request.disaggregated)
         ask = Ask(
             prompt,
-            eligible(
-                self._pods,
-                prompt.model,
-                request.pods,
-                prompt.lora,
-                disaggregated=request.disaggregated,
-            ),
+            eligible(self._pods, wanted),
+            wanted,
             policy=request.policy,
             session=request.session_id,
-            disaggregated=request.disaggregated,
             traits=_traits(read.form, prompt),
-            unread=read.unread,
-            unread_because=read.unread_because,
+            unread=reckoned.tokens if reckoned else read.unread,
+            unread_because=reckoned.because if reckoned else read.unread_because,
+            **named,
         )
         await self._picker.refresh(ask, left.seconds())
         return ask
 
 
-def _told(made: Made) -> Attributes:
+def _told(pick: Pick) -> Attributes:
     """Return what a span tells of a pick."""
-    placed, choice = made.placed, made.choice
     return {
-        "warmpath.model": placed.model,
-        "warmpath.policy": choice.policy,
-        "warmpath.booking_id": placed.booking_id,
-        "warmpath.pod": placed.picked[0],
-        "warmpath.rank": placed.picked[1],
-        "warmpath.prompt_tokens": placed.prompt_tokens,
-        "warmpath.held_tokens": placed.captured,
-        "warmpath.waited_seconds": placed.waited,
+        "warmpath.model": pick.model,
+        "warmpath.policy": pick.choice.policy,
+        "warmpath.booking_id": pick.booking_id,
+        "warmpath.pod": pick.picked.pod,
+        "warmpath.rank": pick.picked.number,
+        "warmpath.prompt_tokens": pick.prompt_tokens,
+        "warmpath.held_tokens": pick.captured,
+        "warmpath.waited_seconds": pick.waited,
     }
 
 

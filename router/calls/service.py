@@ -181,9 +181,9 @@ class RouterService:
             timeout = min(self.tokenize_seconds, left)
             asked = await parse(pb.PickRequest, request)
             asker = Asker(call.peer, call, request_id_of(call.metadata))
-            made = await self._picks.pick(asked, timeout, left, asker=asker)
-            with self._picks.telling(made, call):
-                response = await self._picks.response(made)
+            pick = await self._picks.pick(asked, timeout, left, asker=asker)
+            with self._picks.telling(pick, call):
+                response = await self._picks.response(pick)
                 await call.write(response.SerializeToString())
 
     async def _stream_reply(self, request: wire.ScoreRequest) -> bytes:

@@ -9,9 +9,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.diagnosis.evidence import Evidence
-from warmpath.router.pick.pick import End, Placed
+from warmpath.router.pick.pick import End, Pick, Witness
 from warmpath.router.pick.weigh import Choice
 
 
@@ -60,7 +59,7 @@ class ShadowRow:
     """Number of requests for which caller and warmpath chose the same pod."""
 
 
-class Attribution:
+class Attribution(Witness):
     """Counts picks and their reports, for the `most` last used pairs of pod and model."""
 
     def __init__(self, most: int = 4096) -> None:
@@ -89,7 +88,7 @@ class Attribution:
 
     # Called by the picker
 
-    def picked(self, placed: Placed, choice: Choice) -> None:
+    def picked(self, placed: Pick, choice: Choice) -> None:
         """Count a pick; a shadow pick is counted at its end, when the pod that served it is known."""
         evidence = self._seen(placed, placed.picked[0]).evidence
         best = choice.options[0]
@@ -100,19 +99,13 @@ class Attribution:
         if not placed.shadow:
             self._count(placed)
 
-    def withdrawn(self, placed: Placed, choice: Choice) -> None:
-        """Do nothing: the picker calls this in place of `picked`, so the pick was not counted."""
-
-    def started(self, placed: Placed, now: float) -> None:
+    def started(self, placed: Pick, now: float) -> None:
         """Add a row for the pod that serves the request, which may differ from the picked one."""
         del now
         if placed.went in placed.predicted:
             self._seen(placed, placed.went[0])
 
-    def first_token(self, placed: Placed, now: float) -> None:
-        """Do nothing: no counter depends on the first token."""
-
-    def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+    def found_cached(self, placed: Pick, cached: int, prompt_tokens: int | None) -> None:
         """Compare the prediction, if there is one, with the tokens that were found `cached`."""
         row = self._rows.get((placed.went[0], placed.model))
         if row is None or placed.went not in placed.predicted or not placed.is_placed:
@@ -138,7 +131,7 @@ class Attribution:
                 believed=placed.believed,
             )
 
-    def ended(self, placed: Placed, end: End, now: float) -> None:
+    def ended(self, placed: Pick, end: End, now: float) -> None:
         """Count a request's end; a shadow pick whose request was reported is counted now."""
         del now
         row = self._rows.get((placed.went[0], placed.model))
@@ -154,7 +147,7 @@ class Attribution:
             if end != "cancelled":
                 row.evidence.over(end)
 
-    def _seen(self, placed: Placed, pod: str) -> Row:
+    def _seen(self, placed: Pick, pod: str) -> Row:
         name = (pod, placed.model)
         row = self._rows.get(name)
         if row is None:
@@ -165,7 +158,7 @@ class Attribution:
             self._rows.move_to_end(name)
         return row
 
-    def _count(self, placed: Placed) -> None:
+    def _count(self, placed: Pick) -> None:
         for row in (self._rows[placed.went[0], placed.model], self.total):
             row.requests += 1
             row.prompt_tokens += placed.prompt_tokens
@@ -173,7 +166,7 @@ class Attribution:
             row.captured_tokens += placed.captured
             row.average_tokens += placed.average
 
-    def _shadowed(self, placed: Placed) -> None:
+    def _shadowed(self, placed: Pick) -> None:
         # Bounded by the number of configured models.
         row = self._shadows.setdefault(placed.model, ShadowRow(placed.model))
         chosen, ours = placed.predicted[placed.went], placed.predicted[placed.picked]
@@ -184,19 +177,3 @@ class Attribution:
         row.chosen_ttft += chosen.wait + chosen.prefill
         row.warmpath_ttft += ours.wait + ours.prefill
         row.agreed += placed.went[0] == placed.picked[0]
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if counters are inconsistent or there are too many rows."""
-        if len(self._rows) > self._most:
-            raise BrokenInvariantError(f"{len(self._rows)} rows; at most {self._most}")
-        for name, row in self._rows.items():
-            if name != (row.pod, row.model):
-                raise BrokenInvariantError(f"{name} has the row of {row.pod}, {row.model}")
-            if not row.captured_tokens <= row.available_tokens <= row.prompt_tokens:
-                raise BrokenInvariantError(f"{name}: not captured <= available <= prompt tokens")
-            if max(row.predicted_tokens, row.delivered_tokens) > row.reported_prompt_tokens:
-                raise BrokenInvariantError(f"{name}: more tokens cached than prompts have")
-            row.evidence.check()
-        for shadow in self._shadows.values():
-            if max(shadow.chosen_tokens, shadow.warmpath_tokens) > shadow.prompt_tokens:
-                raise BrokenInvariantError(f"{shadow.model}: more tokens held than prompts have")

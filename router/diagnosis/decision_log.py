@@ -15,7 +15,7 @@ import msgspec
 
 from warmpath.process.command_line import in_words
 from warmpath.router.diagnosis.decisions import Decisions, decision_view
-from warmpath.router.pick.pick import End, Placed
+from warmpath.router.pick.pick import End, Pick, Witness
 from warmpath.router.pick.weigh import Choice
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ MOST_LINES = 10_000
 """Most lines that wait until they are written."""
 
 
-class DecisionLog:
+class DecisionLog(Witness):
     """Makes lines of a `share` of all picks, drawn by `rng`; `take` returns those made since.
 
     A time of the picker + `wall_offset()` is seconds since the Unix epoch.
@@ -54,35 +54,35 @@ class DecisionLog:
 
     # Called by the picker
 
-    def picked(self, placed: Placed, choice: Choice) -> None:
+    def picked(self, placed: Pick, choice: Choice) -> None:
         """Wait for the end of a pick's request, if the pick is drawn."""
         if self._rng.random() < self._share:
             self._open.picked(placed, choice)
 
-    def withdrawn(self, placed: Placed, choice: Choice) -> None:
+    def withdrawn(self, placed: Pick, choice: Choice) -> None:
         """Make the line of a pick that reached nobody, if it is drawn."""
         if self._rng.random() < self._share:
             self._open.withdrawn(placed, choice)
             self._write(placed)
 
-    def started(self, placed: Placed, now: float) -> None:
+    def started(self, placed: Pick, now: float) -> None:
         """Note the pod that serves the request."""
         self._open.started(placed, now)
 
-    def first_token(self, placed: Placed, now: float) -> None:
+    def first_token(self, placed: Pick, now: float) -> None:
         """Note the time to the first token."""
         self._open.first_token(placed, now)
 
-    def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+    def found_cached(self, placed: Pick, cached: int, prompt_tokens: int | None) -> None:
         """Note the tokens that the engine found cached."""
         self._open.found_cached(placed, cached, prompt_tokens)
 
-    def ended(self, placed: Placed, end: End, now: float) -> None:
+    def ended(self, placed: Pick, end: End, now: float) -> None:
         """Make the line."""
         self._open.ended(placed, end, now)
         self._write(placed)
 
-    def _write(self, placed: Placed) -> None:
+    def _write(self, placed: Pick) -> None:
         decision = self._open.take(placed.number)
         if decision is None:
             return

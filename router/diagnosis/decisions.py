@@ -11,10 +11,9 @@ from itertools import islice
 import msgspec
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pick.messages import Weighed, candidate_message, weighed
-from warmpath.router.pick.pick import End, Placed
+from warmpath.router.pick.pick import End, Pick, Witness
 from warmpath.router.pick.weigh import Choice
 from warmpath.scorer.reason import seconds
 
@@ -56,7 +55,7 @@ class Kept:
     """Seconds from the pick to the first token; None before it is reported."""
 
 
-class Decisions:
+class Decisions(Witness):
     """A ring of the last `most` decisions, filled by the picker's calls.
 
     A time of the picker + `wall_offset()` is seconds since the Unix epoch.
@@ -70,15 +69,15 @@ class Decisions:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def picked(self, placed: Placed, choice: Choice) -> None:
+    def picked(self, placed: Pick, choice: Choice) -> None:
         """Keep a decision."""
         self._keep(placed, choice, pb.Decision.PICKED)
 
-    def withdrawn(self, placed: Placed, choice: Choice) -> None:
+    def withdrawn(self, placed: Pick, choice: Choice) -> None:
         """Keep a decision whose pick was withdrawn."""
         self._keep(placed, choice, pb.Decision.CANCELLED)
 
-    def _keep(self, placed: Placed, choice: Choice, state: "pb.Decision.State.ValueType") -> None:
+    def _keep(self, placed: Pick, choice: Choice, state: "pb.Decision.State.ValueType") -> None:
         if not self._most:
             return
         if len(self._kept) >= self._most:
@@ -87,7 +86,7 @@ class Decisions:
             placed.booking_id,
             placed.model,
             choice.policy,
-            choice.prompt_tokens,
+            choice.ask.tokens,
             placed.at,
             [weighed(one) for one in choice.options[:KEPT_CANDIDATES]],
             choice.because([weighed(one) for one in choice.options.for_reason()]),
@@ -99,7 +98,7 @@ class Decisions:
             waited=placed.waited,
         )
 
-    def started(self, placed: Placed, now: float) -> None:
+    def started(self, placed: Pick, now: float) -> None:
         """Record the pod and rank that serve the request."""
         del now
         kept = self._kept.get(placed.number)
@@ -108,21 +107,21 @@ class Decisions:
             if kept.state == pb.Decision.PICKED:
                 kept.state = pb.Decision.STARTED
 
-    def first_token(self, placed: Placed, now: float) -> None:
+    def first_token(self, placed: Pick, now: float) -> None:
         """Record the time from the pick to the first token."""
         kept = self._kept.get(placed.number)
         if kept is not None:
             kept.state = pb.Decision.FIRST_TOKEN
             kept.ttft = now - placed.at
 
-    def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+    def found_cached(self, placed: Pick, cached: int, prompt_tokens: int | None) -> None:
         """Record the tokens that the engine found cached."""
         del prompt_tokens
         kept = self._kept.get(placed.number)
         if kept is not None:
             kept.cached = cached
 
-    def ended(self, placed: Placed, end: End, now: float) -> None:
+    def ended(self, placed: Pick, end: End, now: float) -> None:
         """Record how the request ended."""
         del now
         kept = self._kept.get(placed.number)
@@ -166,17 +165,6 @@ class Decisions:
             cached_tokens=kept.cached,
             ttft=kept.ttft,
         )
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if there are too many decisions or one has no candidates."""
-        if len(self._kept) > self._most:
-            raise BrokenInvariantError(f"{len(self._kept)} decisions; at most {self._most}")
-        for number, kept in self._kept.items():
-            if not 0 < len(kept.candidates) <= KEPT_CANDIDATES:
-                raise BrokenInvariantError(
-                    f"decision {number} has {len(kept.candidates)} candidates, not 1 to "
-                    f"{KEPT_CANDIDATES}"
-                )
 
 
 def _waited(value: float) -> str:

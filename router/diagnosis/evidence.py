@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.pick.pick import End
 from warmpath.router.pick.weigh import Traits
 
@@ -179,24 +178,3 @@ class Evidence:
             if wanted(traits):
                 whole = whole.plus(tally)
         return whole
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if counts are impossible."""
-        for traits, tally in self.tallies.items():
-            parts = (
-                tally.weight <= min(tally.reports, FULL) + 1e-6,
-                tally.void <= tally.over + 1e-6,
-                tally.blind <= tally.under + 1e-6,
-                tally.miscounted <= tally.counted + 1e-6,
-                tally.counted <= tally.weight + 1e-6,
-                tally.believed <= tally.predicted + 1e-6,
-                tally.predicted <= tally.tokens + 1e-6,
-            )
-            if not all(parts):
-                raise BrokenInvariantError(f"the tally of {traits} is impossible: {tally}")
-        if self.expired > self.ended + 1e-6 or self.ended > min(self.ends, FULL) + 1e-6:
-            raise BrokenInvariantError(
-                f"not expired {self.expired} <= ended {self.ended} <= ends {self.ends}"
-            )
-        if not all(self.hits):
-            raise BrokenInvariantError("hits has a count of 0 tokens")

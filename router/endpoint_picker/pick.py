@@ -12,9 +12,8 @@ from warmpath.router.endpoint_picker.addresses import endpoint, only_model, pods
 from warmpath.router.inference_api.model_name import Renaming, with_model
 from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import InferenceRequest
-from warmpath.router.pick.group_window import Made
 from warmpath.router.pick.options import MOST_CANDIDATES, Option
-from warmpath.router.pick.pick import held
+from warmpath.router.pick.pick import Pick, held
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import MOST_SESSION_BYTES
@@ -109,7 +108,7 @@ class EndpointPicks:
 
     async def _made(
         self, request: pb.PickRequest, patience: float, reckoned: Reckoned | None, asker: Asker
-    ) -> Made:
+    ) -> Pick:
         """Make a pick; a prompt that the router refuses is picked for by load alone."""
         timeout = min(self.tokenize_seconds, patience)
         try:
@@ -161,15 +160,15 @@ class EndpointPicks:
                     setattr(prompt, form, await with_model(body, listing.model))
         return prompt, reckoned
 
-    def _picked(self, made: Made, body: bytes | None, renaming: Renaming | None) -> Picked:
-        choice, tokens = made.choice, made.choice.prompt_tokens
+    def _picked(self, made: Pick, body: bytes | None, renaming: Renaming | None) -> Picked:
+        choice, tokens = made.choice, made.prompt_tokens
         prefilling, options = choice.options[0], choice.decode or choice.options
         prefill = endpoint(prefilling.pod.address)
         if prefilling.pod is options[0].pod:
             prefill = ""
         endpoints: dict[str, Endpoint] = {}
         saved: dict[int, float] = {}
-        is_known = made.ask.prompt.tokens > 0
+        is_known = choice.ask.prompt.tokens > 0
         engine_rank = _number(options[0]) if len(options[0].pod.ranks) > 1 else None
         if engine_rank is not None and self._names_rank:
             # A gateway sends fall-backs the same headers, and a pod without this rank refuses them.
@@ -187,7 +186,7 @@ class EndpointPicks:
             )
             if len(endpoints) == self._most:
                 break
-        return Picked(made.placed.booking_id, endpoints, engine_rank, prefill, body, renaming)
+        return Picked(made.booking_id, endpoints, engine_rank, prefill, body, renaming)
 
     def _saved(self, tokens: int, cached: int) -> float:
         whole = self._prefill.seconds(tokens, 0)

@@ -14,7 +14,6 @@ from functools import partial
 from itertools import takewhile
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.overdue import FIRST_COME, Overdue, Precedence
 from warmpath.router.load.rank_bookings import Booking, RankBook, Work
 from warmpath.router.load.stuck import Failure, StuckRanks, no_batch
@@ -313,26 +312,6 @@ class Bookings:
                 break
             self._expire(booking, now)
         return now
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if ranks and bookings disagree."""
-        placed = 0
-        for name, book in self._ranks.items():
-            book.check()
-            placed += len(book.in_flight)
-            for booking in book.in_flight.values():
-                if (booking.work.pod, booking.work.rank) != name:
-                    raise BrokenInvariantError("a booking lies on another rank than it says")
-                if self._bookings.get(booking.id) is not booking:
-                    raise BrokenInvariantError("a rank has a booking that has ended")
-        if placed != len(self._bookings):
-            raise BrokenInvariantError(
-                f"{len(self._bookings)} bookings are kept, {placed} on ranks"
-            )
-        self._overdue.check()
-        self.stuck.check()
-        if len(self._bookings) > self._most or len(self._ranks) > self._most + 1:
-            raise BrokenInvariantError("too many bookings or ranks are kept")
 
     def _place(self, booking: Booking, now: float, *, is_owed: bool) -> None:
         """Add a booking to its rank; with `is_owed`, its first token or end will be reported."""

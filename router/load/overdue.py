@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.rank_bookings import Booking
 from warmpath.router.load.silence import Silence
 
@@ -168,9 +167,3 @@ class Overdue:
         """Rebuild the heap from the awaited bookings, without outdated entries."""
         self._due = [(one.late_at, one.number, one.id) for one in self._awaited()]
         heapify(self._due)
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if a booking without an entry would wait for ever."""
-        due = {(late_at, booking_id) for late_at, _, booking_id in self._due}
-        if any((one.late_at, one.id) not in due for one in self._awaited()):
-            raise BrokenInvariantError("a booking without an entry would wait for ever")

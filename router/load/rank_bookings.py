@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.silence import UNREPORTED_SHARE, Unreported
 from warmpath.scorer.candidate import IDLE, Load
 
@@ -338,40 +337,6 @@ class RankBook:
             context_tokens=self.context_tokens,
             last_pick=self.last_pick,
         )
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if the sums or the order are wrong."""
-        works = [booking.work for booking in self.waiting.values()]
-        sums = (
-            sum(work.own_nanoseconds for work in works),
-            sum(work.uncached for work in works),
-            sum(work.prompt_tokens for work in works),
-            sum(booking.work.prompt_tokens for booking in self.in_flight.values()),
-        )
-        kept = (
-            self._own_nanoseconds,
-            self.uncached_tokens,
-            self.prompt_tokens,
-            self.context_tokens,
-        )
-        if sums != kept:
-            raise BrokenInvariantError(f"the sums are {kept}; those of the bookings are {sums}")
-        for bookings in (self.in_flight, self.waiting, self.unanswered):
-            times = [booking.since for booking in bookings.values()]
-            if times != sorted(times):
-                raise BrokenInvariantError("bookings are not in the order in which they went out")
-        ended = sum(self.may_have_ended(booking) for booking in self.in_flight.values())
-        if self.certain + ended != len(self.in_flight):
-            raise BrokenInvariantError("the number of bookings that have not ended is wrong")
-        if any(self.in_flight.get(name) is not one for name, one in self.waiting.items()):
-            raise BrokenInvariantError("a waiting booking is not in flight")
-        if any(self.in_flight.get(name) is not one for name, one in self.unanswered.items()):
-            raise BrokenInvariantError("an unanswered booking is not in flight")
-        first = next(iter(self.waiting.values()), None)
-        if self._head is not None and (first is None or self._head.since != first.since):
-            raise BrokenInvariantError("the cached head is not the first waiting booking")
-        if any(booking.first_token_at is not None for booking in self.waiting.values()):
-            raise BrokenInvariantError("a waiting booking already has its first token")
 
     def _weigh(self, work: Work, sign: int) -> None:
         self._own_nanoseconds += sign * work.own_nanoseconds

@@ -20,7 +20,6 @@ from heapq import heapify, heappop, heappush
 from typing import Literal
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.rank_bookings import Booking, RankBook
 
 log = logging.getLogger(__name__)
@@ -221,18 +220,6 @@ class StuckRanks:
         self._look_at = {name: at + seconds for name, at in self._look_at.items()}
         self._due = [(at, name) for name, at in self._look_at.items()]
         heapify(self._due)
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if a rank that owes an answer would never be looked at."""
-        if not self._stuck.items() <= self._owing.items():
-            raise BrokenInvariantError("a stuck rank owes nothing")
-        looks = {(at, name) for at, name in self._due}
-        for name, owing in self._owing.items():
-            is_due = not owing.is_stuck and owing.waited is None
-            if is_due and (self._look_at.get(name), name) not in looks:
-                raise BrokenInvariantError("a rank that owes an answer is not looked at again")
-        if not self._owing.keys() <= self._books.keys():
-            raise BrokenInvariantError("a rank that is gone owes an answer")
 
     def _owe(self, name: RankName, booking: Booking, now: float) -> None:
         owing = self._owing[name] = Owing(now, booking.predicted, now, self._batch(*name))

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.correction import UNKNOWN, Correction, Seen, Source, correct, seen_beside
 from warmpath.router.load.engine_metrics import Observed
@@ -256,14 +255,6 @@ class LoadTable:
             ):
                 parts.append(Part(name, value, seen.source, age))
         return parts
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if a cached correction differs from a recomputed one."""
-        for name, kept in self._corrections.items():
-            book = self._book(name)
-            is_current = kept.is_of(book, kept.others, self._seen.get(name))
-            if is_current and kept != correct(book, kept.others, kept.seen, self._slack):
-                raise BrokenInvariantError(f"the correction of {name} is out of date")
 
     def _book(self, name: RankName) -> RankBook:
         return self._bookings.ranks().get(name, NOTHING)

@@ -1,15 +1,14 @@
 """Assigns a pick to its rank: books the work, and marks the prompt's blocks as arriving there."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.index.slot import RankName
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.bookings import MOST_PREFILL, Bookings, Work
 from warmpath.router.match.forms import BlockForm
 from warmpath.router.pick.options import Option
-from warmpath.router.pick.pick import End, Placed, Predicted
+from warmpath.router.pick.pick import End, Pick, Predicted
 from warmpath.scorer.prefill import PrefillModel
 
 LOOKS = 4
@@ -46,7 +45,7 @@ class Assigner:
         """Tickets, with their ranks, of requests that ended before events announced all their blocks;
         some tickets may have expired since."""
 
-    def assign(self, placed: Placed, now: float, decode: Option | None = None) -> None:
+    def assign(self, placed: Pick, now: float, decode: Option | None = None) -> None:
         """Book a pick on its rank and, if `decode` is another rank, its decoding there.
 
         Assumed blocks, which outlast the booking, are added by `settle`.
@@ -61,7 +60,7 @@ class Assigner:
             )
         self._arrive(placed, now)
 
-    def _arrive(self, placed: Placed, now: float) -> None:
+    def _arrive(self, placed: Pick, now: float) -> None:
         """Mark a pick's blocks as arriving on its rank."""
         expected = placed.predicted.get(placed.went)
         seconds = expected.wait + expected.prefill if expected else 0.0
@@ -69,7 +68,7 @@ class Assigner:
             *placed.went, self._keys(placed), expires=now + seconds + ARRIVING_SECONDS
         )
 
-    def settle(self, placed: Placed, now: float) -> bool:
+    def settle(self, placed: Pick, now: float) -> bool:
         """Assume a pick's blocks on its rank if its events are incomplete; False without a booking."""
         if placed.booking is None or self._bookings.get(placed.booking.id) is None:
             return False
@@ -79,14 +78,14 @@ class Assigner:
             self._believed.assume(*placed.went, keys, now=now, capacity=expected.room)
         return True
 
-    def _keys(self, placed: Placed) -> bytes:
+    def _keys(self, placed: Pick) -> bytes:
         """Return a prompt's keys in the form of the rank that it goes to.
 
         They are empty if that rank's form is not among the candidates' forms.
         """
         return placed.keys.get(self._form(placed.model, *placed.went), b"")
 
-    def _work(self, placed: Placed) -> Work:
+    def _work(self, placed: Pick) -> Work:
         """Return a pick's work on its rank; a whole prefill if the rank was not a kept candidate."""
         tokens = placed.prompt_tokens
         expected = placed.predicted.get(placed.went)
@@ -103,7 +102,7 @@ class Assigner:
             expected.shared,
         )
 
-    def started(self, placed: Placed, now: float, *, moved: bool) -> None:
+    def started(self, placed: Pick, now: float, *, moved: bool) -> None:
         """Record that a pick went out; if it `moved`, assign it to the rank where it went."""
         if placed.booking is None:
             self.assign(placed, now)
@@ -120,7 +119,7 @@ class Assigner:
                 self.assign(placed, now)
             self.settle(placed, now)
 
-    def first_token(self, placed: Placed, now: float) -> None:
+    def first_token(self, placed: Pick, now: float) -> None:
         """Record a pick's first token: its prefill is over, and events will announce its blocks.
 
         An engine keeps blocks while their request runs, so believing them a while longer does no harm.
@@ -133,7 +132,7 @@ class Assigner:
         if placed.ticket is not None:
             self._believed.confirm(placed.ticket, now + self._confirm_seconds)
 
-    def ended(self, placed: Placed, end: End, now: float) -> None:
+    def ended(self, placed: Pick, end: End, now: float) -> None:
         """Release a pick's bookings at its end.
 
         Its blocks are still believed for `confirm_seconds`, unless it failed before its first token or
@@ -184,10 +183,3 @@ class Assigner:
         """Drop the bookings and beliefs of a removed rank."""
         self._bookings.forget(pod, rank)
         self._believed.forget(pod, rank)
-
-    def check(self, kept: Iterable[Placed]) -> None:
-        """Raise BrokenInvariantError if a booking belongs to none of the picks `kept`."""
-        ours = {one.id for placed in kept for one in (placed.booking, placed.decoding) if one}
-        for rank, book in self._bookings.ranks().items():
-            if not ours.issuperset(book.in_flight):
-                raise BrokenInvariantError(f"a booking on {rank} outlives its pick")

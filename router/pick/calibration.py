@@ -33,7 +33,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.rank_bookings import Booking, Step
 
 FASTEST, SLOWEST = 0.1, 10.0
@@ -332,26 +331,6 @@ class Calibration:
             model = self._models[average.model]
             _take(model.known, average.log_factor)
             model.differences.clear()
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if a factor is out of bounds or the statistics do not add up."""
-        known: dict[str, list[float]] = {}
-        for name, average in self._averages.items():
-            if not math.log(FASTEST) <= average.log_factor <= math.log(SLOWEST):
-                raise BrokenInvariantError(f"the factor of {name} is out of bounds")
-            if bool(average.prefills) != (average.predicted > 0):
-                raise BrokenInvariantError(f"the prefills of {name} are not summed")
-            if average.is_known:
-                known.setdefault(average.model, []).append(average.log_factor)
-        for of, model in self._models.items():
-            if model.known != sorted(known.get(of, [])):
-                raise BrokenInvariantError(f"the known factors of {of} are not those of its ranks")
-            compared = [self._averages.get(rank) for rank in model.compared]
-            if any(average is None or average.model != of for average in compared):
-                raise BrokenInvariantError(f"a rank compared for {of} has no measurements there")
-            kept = model.differences.items()
-            if any(one != self._differing(model, rank) for rank, one in kept):
-                raise BrokenInvariantError(f"a difference of {of} is out of date")
 
 
 def _doubted(utilisation: float) -> float:

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable
 
-from warmpath.router.pick.pick import End, Placed
-from warmpath.router.pick.weigh import Choice
+from warmpath.router.pick.pick import End, Pick, Witness
 
 PAUSE_SECONDS = 0.1
 """Least time between two doubts of a model: a doubt takes a walk over all its pods."""
 
 
-class DoubtedModels:
+class DoubtedModels(Witness):
     """A witness of picks: calls `doubt` with the model whose pods' adapters may have changed.
 
     An engine answers 404 for an adapter that was unloaded, and a gateway reports that as any failure.
@@ -22,22 +21,7 @@ class DoubtedModels:
         self._doubted_at: dict[str, float] = {}
         """When each model was doubted last."""
 
-    def picked(self, placed: Placed, choice: Choice) -> None:
-        """Ignore a pick."""
-
-    def withdrawn(self, placed: Placed, choice: Choice) -> None:
-        """Ignore a pick whose answer reached nobody."""
-
-    def started(self, placed: Placed, now: float) -> None:
-        """Ignore where a request went."""
-
-    def first_token(self, placed: Placed, now: float) -> None:
-        """Ignore a first token."""
-
-    def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
-        """Ignore what an engine found cached."""
-
-    def ended(self, placed: Placed, end: End, now: float) -> None:
+    def ended(self, placed: Pick, end: End, now: float) -> None:
         """Doubt the models that pods list, if a request failed that named no base model."""
         if end != "failed" or (placed.model and not placed.traits.has_adapter):
             return

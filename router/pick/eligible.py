@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from warmpath.router.pods.table import Pod, PodTable, that_serve
 
@@ -12,26 +13,36 @@ class NoPodError(Exception):
     """No pod can be picked; the message has the reason."""
 
 
-def eligible(
-    pods: PodTable, model: str, named: Sequence[str], lora: str, *, disaggregated: bool = False
-) -> list[Pod]:
-    """Return the pods that may take a request, only those in `named` unless it is empty.
+class Wanted(NamedTuple):
+    """The pods that a request wants."""
+
+    model: str
+    lora: str = ""
+    named: Sequence[str] = ()
+    """Ids of pods, in a tuple; empty: all pods of the model."""
+    disaggregated: bool = False
+    """Whether one pod shall prefill and another one decode."""
+
+
+def eligible(pods: PodTable, wanted: Wanted) -> list[Pod]:
+    """Return the pods that may take a request, only those that it names unless it names none.
 
     They serve the model, unless its name is empty, and neither refuse requests (as a draining engine's
     /health does) nor are withheld by the source that has found them. Of these, the healthy ones take
     part if there are any, else all, as a pod's health may not be known yet; and of those, the ones that
-    list the adapter `lora` if there are any. Where the request is `disaggregated`, this holds for the
-    prefill's pods and for the decode's, each by itself.
+    list the adapter if there are any. Where the request is disaggregated, this holds for the prefill's
+    pods and for the decode's, each by itself.
     Raises NoPodError with the reason.
     """
+    model, lora, named, disaggregated = wanted
     found = pods.of_model(model)
     if not found:
         raise NoPodError(f"no pod {_serves(model)}")
     if named:
-        wanted = set(named)
-        found = [pod for pod in found if pod.id in wanted]
+        ids = set(named)
+        found = [pod for pod in found if pod.id in ids]
         if not found:
-            raise NoPodError(f"none of the {len(wanted)} named pods {_serves(model)}")
+            raise NoPodError(f"none of the {len(ids)} named pods {_serves(model)}")
     willing = [pod for pod in found if not (pod.status.refuses or pod.withheld)]
     if not willing:
         why = next((f": {pod.id}: {pod.withheld}" for pod in found if pod.withheld), "")

@@ -1,6 +1,6 @@
 """Places picks of one prompt that arrive within a short window on the same rank.
 
-Samples of one prompt (n-sampling, groups of reinforcement learning) arrive as separate requests. Placed
+Samples of one prompt (n-sampling, groups of reinforcement learning) arrive as separate requests. Pick
 one by one, each would go to the rank with the shortest wait and compute the prompt there again. With a
 window, a pick waits a moment for its siblings; `size` of them go to one rank and share one prefill
 before another rank gets any. The policy chooses for the first of each `size`; the others follow it, so
@@ -12,33 +12,20 @@ Each pick is weighed and booked on its own, with its own session and fall-backs.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.process.invariant import BrokenInvariantError
-from warmpath.router.pick.pick import Placed
+from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.picker import Picker
-from warmpath.router.pick.weigh import Ask, Choice
+from warmpath.router.pick.weigh import Ask
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
-
-Chosen = tuple[Placed, Choice]
-"""A pick and the choice that it was made from."""
-
-
-class Made(NamedTuple):
-    """A pick of which its caller is to be told."""
-
-    ask: Ask
-    placed: Placed
-    choice: Choice
 
 
 @dataclass(slots=True, eq=False)
 class _Member:
     ask: Ask
-    chosen: asyncio.Future[Chosen]
+    chosen: asyncio.Future[Pick]
 
 
 @dataclass(slots=True, eq=False)
@@ -70,9 +57,9 @@ class GroupWindow:
         """Return the number of waiting groups."""
         return len(self._groups)
 
-    async def choose(self, ask: Ask) -> Chosen:
+    async def choose(self, ask: Ask) -> Pick:
         """Reserve a pick for a request, like `Picker.reserve`, after waiting for its siblings."""
-        if not self._seconds or ask.shadow or ask.disaggregated:
+        if not self._seconds or ask.shadow or ask.wanted.disaggregated:
             return self._picker.reserve(ask, self._clock())
         name = (ask.prompt, ask.policy, frozenset(pod.id for pod in ask.pods))
         loop = asyncio.get_running_loop()
@@ -90,7 +77,7 @@ class GroupWindow:
                 self._leave(name, group, member)
             elif member.chosen.exception() is None:
                 # It was placed in the same turn of the loop in which its caller was cancelled.
-                self._picker.withdraw(member.chosen.result()[0], self._clock())
+                self._picker.withdraw(member.chosen.result(), self._clock())
             raise
 
     def _leave(self, name: object, group: _Group, member: _Member) -> None:
@@ -117,15 +104,7 @@ class GroupWindow:
                 member.chosen.set_exception(error)
             else:
                 member.chosen.set_result(chosen)
-                rank = rank or chosen[1].options[0].name
+                rank = rank or chosen.picked
         if len(wanted) > self._size:
             # Other calls get a turn, since a group may have hundreds of members.
             asyncio.get_running_loop().call_soon(self._place, wanted[self._size :])
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if a waiting group is empty or has a member that was answered."""
-        for group in self._groups.values():
-            if not group.members:
-                raise BrokenInvariantError("a group without members waits")
-            if any(one.chosen.done() and not one.chosen.cancelled() for one in group.members):
-                raise BrokenInvariantError("a member that was answered waits")

@@ -5,7 +5,7 @@ The predictions of a pick, which its engine's reports are compared with later.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
@@ -101,7 +101,7 @@ End = Literal["finished", "failed", "expired", "cancelled"]
 
 
 @dataclass(slots=True)
-class Placed:
+class Pick:
     """A pick whose request has not ended."""
 
     number: int
@@ -119,6 +119,8 @@ class Placed:
     """Tokens that the candidates held on average, rounded."""
     predicted: Mapping[RankName, Predicted]
     """The predictions, for the best candidates; in a shadow pick, for all of them."""
+    choice: Choice
+    """What it was made from; it is deleted when the pick is settled, since it holds all candidates."""
     shadow: bool
     went: RankName
     """The pod and rank that serve it: those picked, unless a report named others."""
@@ -152,8 +154,8 @@ class Placed:
     """Output tokens, as reported with its end."""
     waited: float = 0.0
     """Seconds that it waited in the queue."""
-    choice: Choice | None = None
-    """The choice, until it is known whether the caller received the answer."""
+    is_settled: bool = False
+    """Whether it is known that its caller received the answer."""
 
     @property
     def is_placed(self) -> bool:
@@ -182,23 +184,23 @@ class Placed:
         return expected.believed if expected else 0
 
 
-class Witness(Protocol):
-    """An observer of picks. Times are seconds of the picker's clock."""
+class Witness:
+    """An observer of picks, which ignores them. Times are seconds of the picker's clock."""
 
-    def picked(self, placed: Placed, choice: Choice) -> None:
+    def picked(self, placed: Pick, choice: Choice) -> None:
         """Handle a pick whose answer was sent."""
 
-    def withdrawn(self, placed: Placed, choice: Choice) -> None:
+    def withdrawn(self, placed: Pick, choice: Choice) -> None:
         """Handle a pick whose answer reached nobody; it is the last call for this pick."""
 
-    def started(self, placed: Placed, now: float) -> None:
+    def started(self, placed: Pick, now: float) -> None:
         """Handle the report that a request went out, to `placed.went`."""
 
-    def first_token(self, placed: Placed, now: float) -> None:
+    def first_token(self, placed: Pick, now: float) -> None:
         """Handle the report of the first token."""
 
-    def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+    def found_cached(self, placed: Pick, cached: int, prompt_tokens: int | None) -> None:
         """Handle the engine's cached tokens, and its count of prompt tokens; once per pick."""
 
-    def ended(self, placed: Placed, end: End, now: float) -> None:
+    def ended(self, placed: Pick, end: End, now: float) -> None:
         """Handle a request's end."""

@@ -16,7 +16,6 @@ from warmpath.indexer.embedded import stored_keys
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.config.schema import BookingTable, PickTable
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.overdue import Precedence
@@ -25,7 +24,7 @@ from warmpath.router.match.match import Scorer
 from warmpath.router.pick.assign import Assigner
 from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.options import MOST_CANDIDATES
-from warmpath.router.pick.pick import End, Placed, Predicted, Predictions, Witness, held, predicted
+from warmpath.router.pick.pick import End, Pick, Predicted, Predictions, Witness, held, predicted
 from warmpath.router.pick.sessions import Sessions
 from warmpath.router.pick.weigh import NOBODY, Ask, Choice, Weigher
 from warmpath.router.pods.table import Pod
@@ -82,7 +81,7 @@ class Picker:
             prefill=prefill,
             confirm_seconds=pick.confirm_seconds,
         )
-        self._placed: OrderedDict[str, Placed] = OrderedDict()
+        self._placed: OrderedDict[str, Pick] = OrderedDict()
         self._picks = 0
         self._expectations = 0
         """Number of predictions in all kept picks."""
@@ -106,7 +105,7 @@ class Picker:
         """Add a witness, which sees the picks from now on."""
         self._witnesses = (*self._witnesses, witness)
 
-    def get(self, booking_id: str) -> Placed | None:
+    def get(self, booking_id: str) -> Pick | None:
         """Return a pick whose request has not ended, None for an unknown id."""
         return self._placed.get(booking_id)
 
@@ -125,11 +124,12 @@ class Picker:
 
     def choose(self, ask: Ask, now: float) -> tuple[str, Choice]:
         """Make a pick at once; return its booking id and the choice. Raises as `weigh`."""
-        placed, choice = self.reserve(ask, now)
+        placed = self.reserve(ask, now)
+        choice = placed.choice
         self.settle(placed, now)
         return placed.booking_id, choice
 
-    def reserve(self, ask: Ask, now: float, choice: Choice | None = None) -> tuple[Placed, Choice]:
+    def reserve(self, ask: Ask, now: float, choice: Choice | None = None) -> Pick:
         """Make a pick whose answer is not written yet: by `choice`, made just now, or a new one.
 
         Unless in shadow, it is booked and its blocks count as arriving, so that the next pick sees it.
@@ -139,7 +139,7 @@ class Picker:
         self.expire(now)
         self._release(ask.booking_id, now)
         choice = choice or self.weigh(ask, now)
-        options, tokens = choice.options, choice.prompt_tokens
+        options, tokens = choice.options, ask.tokens
         kept = options[:MOST_CANDIDATES]
         self._weigher.see(ask.prompt.model, choice, now)
         where = kept[0].name
@@ -151,7 +151,7 @@ class Picker:
                 one.name: predicted(one, tokens, self._room(one.pod, one.rank)) for one in kept
             }
         self._picks += 1
-        placed = Placed(
+        placed = Pick(
             self._picks,
             ask.booking_id or self._new_id(),
             ask.prompt.model,
@@ -162,6 +162,7 @@ class Picker:
             available=held(options.warmest().match, tokens),
             average=options.average_cached(),
             predicted=predictions,
+            choice=choice,
             shadow=ask.shadow,
             went=where,
             session=ask.session,
@@ -170,29 +171,29 @@ class Picker:
             is_whole=ask.is_whole,
             is_watched=ask.is_watched,
             keys={form: stored_keys(chain) for form, chain in options.matches.chains.items()},
-            choice=choice,
         )
         self._keep(placed, now)
         if not ask.shadow:
             self._assigner.assign(placed, now, choice.decode[0] if choice.decode else None)
-        return placed, choice
+        return placed
 
-    def settle(self, placed: Placed, now: float) -> None:
+    def settle(self, placed: Pick, now: float) -> None:
         """Settle a pick whose answer was sent; do nothing if it is settled or has ended."""
-        if self._placed.get(placed.booking_id) is not placed or placed.choice is None:
+        if self._placed.get(placed.booking_id) is not placed or placed.is_settled:
             return
-        choice, placed.choice = placed.choice, None
+        choice, placed.is_settled = placed.choice, True
+        del placed.choice
         if self._assigner.settle(placed, now):
             self._sessions.put(placed.session, *placed.went, now)
         for witness in self._witnesses:
             witness.picked(placed, choice)
 
-    def withdraw(self, placed: Placed, now: float) -> None:
+    def withdraw(self, placed: Pick, now: float) -> None:
         """Take back a pick whose answer reached nobody; do nothing if it is settled or has ended.
 
         Its bookings and beliefs are removed.
         """
-        if self._placed.get(placed.booking_id) is not placed or placed.choice is None:
+        if self._placed.get(placed.booking_id) is not placed or placed.is_settled:
             return
         self._let_go(placed)
         self._assigner.ended(placed, "cancelled", now)
@@ -218,7 +219,7 @@ class Picker:
         if booking_id in self._placed:
             self._end(self._placed[booking_id], "failed", now)
 
-    def _keep(self, placed: Placed, now: float) -> None:
+    def _keep(self, placed: Pick, now: float) -> None:
         """Keep a pick; if there are too many, the oldest expire."""
         most = self._booking.max_bookings
         # A shadow pick keeps a prediction for each rank of the fleet.
@@ -295,11 +296,11 @@ class Picker:
         self._end(placed, end, now)
         return True
 
-    def _let_go(self, placed: Placed) -> None:
+    def _let_go(self, placed: Pick) -> None:
         del self._placed[placed.booking_id]
         self._expectations -= len(placed.predicted)
 
-    def _end(self, placed: Placed, end: End, now: float) -> None:
+    def _end(self, placed: Pick, end: End, now: float) -> None:
         self.settle(placed, now)
         self._let_go(placed)
         # Calibration waits for the end, since the report of cached tokens may come with it.
@@ -337,12 +338,3 @@ class Picker:
             if placed.went[0] == pod.id:
                 placed.is_untimed = True
         self._sessions.forget(pod.id)
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if a booking belongs to no pick or there are too many picks."""
-        kept = self._placed.values()
-        self._assigner.check(kept)
-        if self._expectations != sum(len(placed.predicted) for placed in kept):
-            raise BrokenInvariantError("the predictions that are kept do not add up")
-        if len(kept) > self._booking.max_bookings:
-            raise BrokenInvariantError(f"{len(kept)} picks; at most {self._booking.max_bookings}")

@@ -147,13 +147,3 @@ class Picking:
         if self._picker is not None:
             self._picker.forget(pod)
         self.on_room()
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if any part is inconsistent."""
-        if self._picker is not None:
-            self._picker.check()
-        self.believed.check()
-        self.bookings.check()
-        self.loads.check()
-        self.sessions.check()
-        self.calibration.check()

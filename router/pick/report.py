@@ -26,7 +26,7 @@ class Report(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
     output_tokens: int = 0
     is_refusal: bool = False
-    """With `failed`: `Placed.is_refused`."""
+    """With `failed`: `Pick.is_refused`."""
 
 
 def report_of(request: pb.ReportRequest, *, is_refusal: bool = False) -> Report:

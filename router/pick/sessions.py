@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.process.invariant import BrokenInvariantError
 
 
 class Sessions:
@@ -61,16 +60,6 @@ class Sessions:
         """Forget the sessions on a removed pod."""
         for session in self._of_pod.pop(pod, ()):
             del self._picks[session]
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if the two dicts differ or too many sessions are kept."""
-        of_pod: dict[str, set[str]] = {}
-        for session, (pod, _, _) in self._picks.items():
-            of_pod.setdefault(pod, set()).add(session)
-        if of_pod != self._of_pod:
-            raise BrokenInvariantError("the sessions of the pods are not those that are kept")
-        if len(self._picks) > self._most:
-            raise BrokenInvariantError(f"{len(self._picks)} sessions; at most {self._most}")
 
     def _drop(self, session: str) -> None:
         pod = self._picks.pop(session)[0]
@@ -135,9 +124,3 @@ class Underway:
         turn.ended_by = reason
         turn.task.cancel()
         return True
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if a pick that has ended is kept."""
-        for name, turn in self._turns.items():
-            if turn.task.done() or turn.ended_by:
-                raise BrokenInvariantError(f"pick {name} has ended and is kept")

@@ -25,7 +25,7 @@ from warmpath.indexer.trust import Level
 from warmpath.router.load.table import LoadTable
 from warmpath.router.match.match import NOTHING, KeyedPrompt, Matches, Scorer
 from warmpath.router.pick.calibration import Calibration
-from warmpath.router.pick.eligible import NoPodError, model_phrase
+from warmpath.router.pick.eligible import NoPodError, Wanted, model_phrase
 from warmpath.router.pick.options import Field, Option, Options, field_of
 from warmpath.router.pick.sessions import Sessions
 from warmpath.router.pick.traffic import Shares, Traffic, shares_of
@@ -58,11 +58,12 @@ class Ask(msgspec.Struct, frozen=True):
     prompt: KeyedPrompt
     pods: Sequence[Pod]
     """The pods that may take it, in any order."""
+    wanted: Wanted
+    """The pods that it wants."""
     policy: str = ""
     """The policy's name; empty: the configured one."""
     session: str = ""
     shadow: bool = False
-    disaggregated: bool = False
     booking_id: str = ""
     """The booking id that the caller chose; empty: none."""
     traits: Traits = Traits()
@@ -93,18 +94,16 @@ class Ask(msgspec.Struct, frozen=True):
 class Choice(msgspec.Struct, frozen=True):
     """The result of weighing: all options, best first."""
 
+    ask: Ask
     policy: str
     costs_seconds: bool
     """Whether the policy's costs are seconds."""
-    prompt_tokens: int
     utilisation: float
     shares: Shares
     """Shares of the ranks for prefill at this moment."""
     options: Options
     decode: Sequence[Option] = ()
     """The options for decoding a disaggregated request; `options` are then for its prefill."""
-    unread: int = 0
-    """How many of the prompt's tokens are reckoned, not known."""
     is_beside: bool = False
     """Whether the first option is the rank of the request's group in place of the best one."""
 
@@ -117,11 +116,11 @@ class Choice(msgspec.Struct, frozen=True):
         """Return a function that writes that sentence of `contenders`, which are all that it keeps."""
         return partial(
             reason,
-            self.prompt_tokens,
+            self.ask.tokens,
             contenders,
             self.policy,
             costs_seconds=self.costs_seconds,
-            unread=self.unread,
+            unread=self.ask.unread,
             names_ranks=self.options.has_ranks,
             is_beside=self.is_beside,
             is_well=self.options[0].pod.serves,
@@ -187,8 +186,9 @@ class Weigher:
         policy = self._policy(ask.policy)
         avoided = self._loads.avoided(now)
         everybody = self._field(ask, "both", avoided)
-        prefilling = self._field(ask, "prefill", avoided) if ask.disaggregated else everybody
-        decoding = self._field(ask, "decode", avoided) if ask.disaggregated else None
+        is_split = ask.wanted.disaggregated
+        prefilling = self._field(ask, "prefill", avoided) if is_split else everybody
+        decoding = self._field(ask, "decode", avoided) if is_split else None
         loads = self._loads.columns(prefilling.names, now)
         shares = shares_of(loads)
         if ahead:
@@ -210,10 +210,9 @@ class Weigher:
         if decoding is not None:
             decode = self._options(weighing, decoding, self._loads.columns(decoding.names, now))
         return Choice(
+            ask=ask,
             policy=ask.policy or self._usual,
             costs_seconds=costs_seconds(policy),
-            prompt_tokens=ask.tokens,
-            unread=ask.unread,
             utilisation=utilisation,
             shares=shares,
             options=options,

@@ -14,7 +14,6 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.config.schema import QueueTable
 from warmpath.router.queue.request import Waiting
 
@@ -150,16 +149,3 @@ class Crowd:
         is_own = is_own and name == newcomer.caller
         tenant = caller.sums.largest(newcomer.tenant if is_own else None)
         return next(reversed(caller.tenants[tenant].values()))
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if a count is wrong, or something empty is kept."""
-        for of in self._classes.values():
-            groups = [requests for one in of.callers.values() for requests in one.tenants.values()]
-            if not groups or not all(groups) or not all(one.tenants for one in of.callers.values()):
-                raise BrokenInvariantError("a class, caller or tenant without requests is kept")
-            if of.count != sum(map(len, groups)):
-                raise BrokenInvariantError("the count of a class is wrong")
-            if any([*group] != sorted(group) for group in groups):
-                raise BrokenInvariantError("a tenant's requests are not in the order of arrival")
-        if self.bytes != sum(one.size for one in self):
-            raise BrokenInvariantError("the bytes are not those of the waiting requests")

@@ -10,17 +10,17 @@ which make room for the waiting picks, could not arrive.
 """
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextvars import Context
 from typing import Any, Protocol
 
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.config.schema import QueueTable
-from warmpath.router.pick.pick import Placed
+from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.picker import Picker
-from warmpath.router.pick.weigh import Choice
+from warmpath.router.pick.weigh import Ask
 from warmpath.router.prompt.limits import MOST_TENANT_BYTES
 from warmpath.router.queue.give_room import GIVE_ROOM
 from warmpath.router.queue.queue import Queue
@@ -28,17 +28,16 @@ from warmpath.router.queue.request import (
     ANYBODY,
     Asker,
     Classes,
-    Entering,
     QueueFullError,
-    QueuePlace,
     Release,
     Waiting,
-    place_of,
 )
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 
-Chosen = tuple[Placed, Choice]
-"""A pick and the choice that it was made from."""
+ANSWER_SHARE = 0.1
+"""Share of the time until the caller's deadline that is kept for the answer; the wait ends before it."""
+MOST_ANSWER_SECONDS = 0.5
+"""Most seconds that are kept for the answer."""
 
 
 class QueueMeter(Protocol):
@@ -79,20 +78,39 @@ class HeldPicks:
         self._clock = clock
         self._meter = meter
         self._most_of_client = most_of_client
-        self._futures: dict[Waiting, asyncio.Future[Chosen]] = {}
+        self._futures: dict[Waiting, asyncio.Future[Pick]] = {}
         self._of_client: Counter[str] = Counter()
         self._nobodys = Context()
         """That of scheduled releases: work for all picks that wait belongs to no single call's trace."""
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
 
-    def place(
-        self, request: pb.PickRequest | pb.ExplainRequest, asker: Asker = ANYBODY
-    ) -> QueuePlace:
-        """Return a request's place. Raises BadRequestError for its priority."""
-        may = self._may(asker.context) if request.priority and asker.context else None
-        caller = self._who(asker.context) if asker.context else ""
-        return place_of(request, asker.client, self.classes, may, caller)
+    def priority(self, name: str, asker: Asker = ANYBODY) -> int:
+        """Return the class that a request names. Raises BadRequestError."""
+        may = self._may(asker.context) if name and asker.context else None
+        return self.classes.place(name, may)
+
+    def enters(
+        self,
+        ask: Ask,
+        request: pb.PickRequest | pb.ExplainRequest,
+        asker: Asker,
+        priority: int,
+        left: float = math.inf,
+    ) -> Waiting:
+        """Return a request that comes to wait now; its caller waits for `left` seconds more."""
+        now = self._clock()
+        return Waiting(
+            ask,
+            arrived=now,
+            until=now + left - min(ANSWER_SHARE * left, MOST_ANSWER_SECONDS),
+            # There may be fewer classes than when the request was read.
+            priority=min(priority, len(self.classes.names) - 1),
+            tenant=request.tenant,
+            # About a byte for each token: the keys of its blocks.
+            size=request.ByteSize() + ask.tokens,
+            caller=self._who(asker.context) if asker.context else "",
+        )
 
     def named(self, priority: str, tenant: str, asker: Asker) -> tuple[str, str]:
         """Return the class and the tenant that a header names; empty in place of one that may not be."""
@@ -114,17 +132,21 @@ class HeldPicks:
         self.queue.use(settings, lambda at: classes.find(before[at]))
         self.news()
 
-    async def choose(self, entering: Entering, client: str) -> Chosen:
+    async def choose(self, waiting: Waiting, client: str) -> Pick:
         """Reserve a pick, like `Picker.reserve`, once a pod has room or the request may not wait longer.
 
         Raises QueueFullError, and as `Picker.weigh`.
         """
         if self._of_client[client] >= self._most_of_client:
-            return self._picker.reserve(entering.ask, self._clock())
-        waiting = self._enter(entering)
-        future: asyncio.Future[Chosen] = asyncio.get_running_loop().create_future()
+            return self._picker.reserve(waiting.ask, self._clock())
+        try:
+            self.queue.enter(waiting, waiting.arrived)
+        except QueueFullError:
+            self._count(waiting, "refused")
+            raise
+        future: asyncio.Future[Pick] = asyncio.get_running_loop().create_future()
         self._futures[waiting] = future
-        self._release(entering.arrived)
+        self._release(waiting.arrived)
         if future.done():
             return future.result()
         if give_room := GIVE_ROOM.get(None):
@@ -140,22 +162,12 @@ class HeldPicks:
                 self._count(waiting, "left")
             elif future.exception() is None:
                 # It was sent in the same turn of the loop in which its caller was cancelled.
-                self._picker.withdraw(future.result()[0], self._clock())
+                self._picker.withdraw(future.result(), self._clock())
             raise
         finally:
             self._of_client[client] -= 1
             if not self._of_client[client]:
                 del self._of_client[client]
-
-    def _enter(self, entering: Entering) -> Waiting:
-        # There may be fewer classes than when the request was read.
-        highest = len(self.classes.names) - 1
-        entering = entering._replace(priority=min(entering.priority, highest))
-        try:
-            return self.queue.enter(entering, entering.arrived)
-        except QueueFullError:
-            self._meter.waited(self.classes.names[entering.priority], "refused", 0.0)
-            raise
 
     def news(self) -> None:
         """Release requests in the loop's next turn, after an event that may give a pod room."""
@@ -187,29 +199,20 @@ class HeldPicks:
             self._later = loop.call_later(delay, self._release, context=self._nobodys)
 
     def _resolve(self, release: Release, now: float) -> None:
-        for sent in release.sent:
-            future = self._futures.pop(sent.waiting, None)
+        for waiting, placed in release.sent.items():
+            future = self._futures.pop(waiting, None)
             if future is None or future.done():
                 # Its caller was cancelled in this turn of the loop.
-                self._picker.withdraw(sent.placed, now)
+                self._picker.withdraw(placed, now)
                 continue
-            future.set_result((sent.placed, sent.choice))
-            self._count(sent.waiting, "sent")
-        for refused in release.refused:
-            future = self._futures.pop(refused.waiting, None)
+            future.set_result(placed)
+            self._count(waiting, "sent")
+        for waiting, error in release.refused.items():
+            future = self._futures.pop(waiting, None)
             if future is not None and not future.done():
-                future.set_exception(refused.error)
-                self._count(refused.waiting, "refused")
+                future.set_exception(error)
+                self._count(waiting, "refused")
 
     def _count(self, waiting: Waiting, outcome: str) -> None:
         seconds = max(0.0, self._clock() - waiting.arrived)
         self._meter.waited(self.classes.names[waiting.priority], outcome, seconds)
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if a call waits outside the queue, or no release is scheduled."""
-        self.queue.check()
-        awaited = sum(not future.done() for future in self._futures.values())
-        if awaited > len(self.queue):
-            raise BrokenInvariantError("a call waits that is not in the queue")
-        if len(self.queue) and self._soon is None and self._later is None:
-            raise BrokenInvariantError("requests wait, and no release is scheduled")

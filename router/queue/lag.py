@@ -16,7 +16,7 @@ from collections import deque
 from enum import StrEnum
 from statistics import median
 
-from warmpath.router.pick.pick import End, Placed
+from warmpath.router.pick.pick import End, Pick, Witness
 from warmpath.router.pick.weigh import Choice
 
 WINDOW = 64
@@ -30,8 +30,8 @@ BUSY_SECONDS = 1e-6
 """Booked seconds above which a rank had another request waiting; a sum of floats may not be 0."""
 
 
-class FirstTokenLag:
-    """The median of the latest samples. It sees picks as a witness (`router.pick.pick.Witness`)."""
+class FirstTokenLag(Witness):
+    """The median of the latest samples."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=WINDOW)
@@ -50,22 +50,19 @@ class FirstTokenLag:
         """Whether there are enough samples."""
         return len(self._samples) >= LEAST
 
-    def picked(self, placed: Placed, choice: Choice) -> None:
+    def picked(self, placed: Pick, choice: Choice) -> None:
         """Remember a pick that went to a rank with no other request waiting."""
         load = choice.options[0].candidate.load
         if not placed.shadow and load.wait - load.foreign_wait < BUSY_SECONDS:
             self._alone.add(placed.number)
 
-    def withdrawn(self, placed: Placed, choice: Choice) -> None:
-        """Do nothing: `picked` is not called for a pick that is withdrawn."""
-
-    def started(self, placed: Placed, now: float) -> None:
+    def started(self, placed: Pick, now: float) -> None:
         """Forget a pick whose request went out to another rank than the picked one."""
         del now
         if placed.went != placed.picked:
             self._alone.discard(placed.number)
 
-    def first_token(self, placed: Placed, now: float) -> None:
+    def first_token(self, placed: Pick, now: float) -> None:
         """Take a sample."""
         if placed.number not in self._alone:
             return
@@ -79,10 +76,7 @@ class FirstTokenLag:
             shortest = sorted(self._samples)[:count]
             self._median = max(0.0, median(beyond for _, beyond in shortest))
 
-    def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
-        """Do nothing: cached tokens do not matter here."""
-
-    def ended(self, placed: Placed, end: End, now: float) -> None:
+    def ended(self, placed: Pick, end: End, now: float) -> None:
         """Forget a pick."""
         del end, now
         self._alone.discard(placed.number)

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from warmpath.process.invariant import BrokenInvariantError
-from warmpath.router.queue.request import Waiting, Wanted
+from warmpath.router.pick.eligible import Wanted
+from warmpath.router.queue.request import Waiting
 
 MOST_IDLE = 4096
 """Most tenants of a kind that have no waiting requests and are kept, since they are ahead of others."""
@@ -257,48 +257,6 @@ class Order:
             insort(places, share.place, key=_plain)
         elif not places:
             del self._places[priority]
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if the parts disagree."""
-        numbers_found: set[int] = set()
-        for share in self._shares.values():
-            if not share.lines:
-                raise BrokenInvariantError("a share without waiting requests is kept")
-            for wanted, line in share.lines.items():
-                numbers = [(key, number) for key, number, _ in line.requests]
-                if not numbers or numbers != sorted(numbers):
-                    raise BrokenInvariantError("a line is empty or not in order")
-                if line.head is None or line.head[1:] != (*numbers[0], line):
-                    raise BrokenInvariantError("a line's head is not its first request")
-                if line.head[0] > share.virtual:
-                    raise BrokenInvariantError("a line's head is ahead of its share")
-                heads = self._lanes[wanted][share.kind[0]]
-                if sum(head[3] is line for head in heads) != 1:
-                    raise BrokenInvariantError("a line is not once in its lane")
-                numbers_found |= {number for _, number in numbers}
-            if [*map(_keyed, share.heads)] != sorted(
-                line.head[1:3] for line in share.lines.values() if line.head
-            ):
-                raise BrokenInvariantError("the heads of a share are not those of its lines")
-            if share.place != (share.virtual, *share.heads[0][1:3], share):
-                raise BrokenInvariantError("a share's place is not that of its first request")
-        for classes in self._lanes.values():
-            for heads in classes.values():
-                if not heads or [*map(_plain, heads)] != sorted(map(_plain, heads)):
-                    raise BrokenInvariantError("the heads of a lane are not in order")
-        if self._count != len(numbers_found):
-            raise BrokenInvariantError("the count is not that of the requests of the lines")
-        placed = [place for places in self._places.values() for place in places]
-        if len(placed) != len(self._shares) or not all(self._places.values()):
-            raise BrokenInvariantError("the places are not those of the shares")
-        for places in self._places.values():
-            if [*map(_plain, places)] != sorted(map(_plain, places)):
-                raise BrokenInvariantError("the shares of a class are not in order")
-        for kind, contest in self._contests.items():
-            if contest.number != sum(share.kind == kind for share in self._shares.values()):
-                raise BrokenInvariantError("a contest's number of tenants is wrong")
-            if not contest.number or len(contest.idle) > MOST_IDLE:
-                raise BrokenInvariantError("a contest without tenants, or too many idle ones")
 
 
 _Next = tuple[int, float, float, int, _Line, int]

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 
-from warmpath.router.pick.eligible import NoPodError
+from warmpath.router.pick.eligible import NoPodError, Wanted
 from warmpath.router.pick.picker import Picker
 from warmpath.router.queue.order import Order
-from warmpath.router.queue.request import Standing, Waiting, Wanted
+from warmpath.router.queue.request import Standing, Waiting
 from warmpath.router.queue.rooms import Rooms
 
 MOST_COUNTED = 1000

@@ -17,11 +17,11 @@ from heapq import heapify, heappop, heappush
 from msgspec.structs import replace
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.config.schema import QueueTable
 from warmpath.router.load.overdue import Precedence
 from warmpath.router.load.table import LoadTable
-from warmpath.router.pick.eligible import NoPodError
+from warmpath.router.pick.eligible import NoPodError, Wanted
+from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.weigh import Ask, Choice
 from warmpath.router.pods.table import Pod
@@ -30,16 +30,7 @@ from warmpath.router.queue.lag import FirstTokenLag, StepBack
 from warmpath.router.queue.looks import Looks
 from warmpath.router.queue.order import Order
 from warmpath.router.queue.preview import Preview
-from warmpath.router.queue.request import (
-    Entering,
-    QueueFullError,
-    Refused,
-    Release,
-    Sent,
-    Standing,
-    Waiting,
-    Wanted,
-)
+from warmpath.router.queue.request import QueueFullError, Release, Standing, Waiting
 from warmpath.router.queue.rooms import ForeignShare, Rooms
 
 MOST_LANES = 64
@@ -69,6 +60,10 @@ SPARE = 64
 """Outdated entries that the heap of times may have beyond the number of waiting requests."""
 
 
+Refusals = dict[Waiting, NoPodError | QueueFullError]
+"""The requests that get no pick, with the reasons."""
+
+
 class Queue:
     """The waiting requests of one router. `now` is the ingest's clock, in seconds, in every call.
 
@@ -96,7 +91,7 @@ class Queue:
         self._looks = Looks()
         self._times: list[tuple[float, int, Waiting]] = []
         """A heap of the times at which requests go to the best pod; some entries may be outdated."""
-        self._refused: list[Refused] = []
+        self._refused: Refusals = {}
         """Requests that lost their place to others; the next release returns them."""
         self._fresh: tuple[Waiting, Choice, float] | None = None
         """The request that has just entered, with its choice and the time of it."""
@@ -142,30 +137,29 @@ class Queue:
             return StepBack.OTHER_TRAFFIC
         return None
 
-    def enter(self, entering: Entering, now: float) -> Waiting:
+    def enter(self, waiting: Waiting, now: float) -> None:
         """Let a request wait. A `release` must follow at once; it may send the request.
 
         Raises QueueFullError, and as `Picker.weigh`. Others may lose their place.
         """
-        choice = self._picker.weigh(entering.ask, now)
+        choice = self._picker.weigh(waiting.ask, now)
         self._number += 1
-        waiting = self._waiting(entering, choice)
+        self._prepare(waiting, choice)
         self._make_room(waiting)
         self._order.add(waiting)
         heappush(self._times, (waiting.until, waiting.number, waiting))
         self._fresh = waiting, choice, now
-        return waiting
 
-    def _waiting(self, entering: Entering, choice: Choice) -> Waiting:
-        seconds, cached = choice.options.cheapest()
-        latest = entering.arrived + self._settings.wait_seconds
-        return Waiting(
-            self._number,
-            *entering._replace(until=min(entering.until, latest)),
-            seconds=seconds,
-            uncached=entering.ask.tokens - cached,
-            key=self._precedence.place(entering.arrived, seconds),
-        )
+    def _prepare(self, waiting: Waiting, choice: Choice) -> None:
+        waiting.number = self._number
+        waiting.until = min(waiting.until, waiting.arrived + self._settings.wait_seconds)
+        waiting.key = self._weighed(waiting, choice)
+
+    def _weighed(self, waiting: Waiting, choice: Choice) -> float:
+        """Note a request's cheapest prefill; return its key by it."""
+        waiting.seconds, cached = choice.options.cheapest()
+        waiting.uncached = waiting.ask.tokens - cached
+        return self._precedence.place(waiting.arrived, waiting.seconds)
 
     def use(self, settings: QueueTable, place: Callable[[int], int]) -> None:
         """Take other settings; `place` returns the class that requests of a class are of from now on.
@@ -194,8 +188,8 @@ class Queue:
     def release(self, now: float) -> Release:
         """Send the requests whose turn it is and whose rank has room."""
         fresh, self._fresh = self._fresh, None
-        refused, self._refused = self._refused, []
-        sent: list[Sent] = []
+        refused, self._refused = self._refused, {}
+        sent: dict[Waiting, Pick] = {}
         are_more = self._send_due(now, sent, refused)
         if sent or (fresh is not None and fresh[2] != now):
             fresh = None
@@ -218,12 +212,12 @@ class Queue:
                 try:
                     choice = self._choice(waiting, pods[waiting.wanted], rooms, fresh, now)
                 except NoPodError as error:
-                    refused.append(Refused(waiting, error))
+                    refused[waiting] = error
                     continue
                 best = choice.options[0].candidate
                 name = choice.options[0].name
                 if rooms.has(name):
-                    sent.append(self._sent(waiting, now, choice))
+                    sent[waiting] = self._sent(waiting, now, choice)
                     waiting.uncached = waiting.ask.tokens - best.cached
                     filled, fresh = rooms.booked(name, pods), None
                 else:
@@ -235,32 +229,29 @@ class Queue:
             if not pods:
                 break
         self._looks.end(rooms)
-        for one in sent:
-            self._remove(one.waiting, is_served=True)
-        for other in refused:
-            self._remove(other.waiting, is_served=False)
+        for waiting in sent:
+            self._remove(waiting, is_served=True)
+        for waiting in refused:
+            self._remove(waiting, is_served=False)
         for waiting, choice in moved:
-            waiting.seconds, cached = choice.options.cheapest()
-            waiting.uncached = waiting.ask.tokens - cached
-            key = self._precedence.place(waiting.arrived, waiting.seconds)
-            self._order.move(waiting, key)
+            self._order.move(waiting, self._weighed(waiting, choice))
         return Release(sent, refused, self._next_at(now, rooms, sends=bool(sent), more=are_more))
 
-    def standing(self, entering: Entering, now: float) -> Standing:
+    def standing(self, new: Waiting, now: float) -> Standing:
         """Return the place that a request would have; nothing changes. Raises as `Picker.weigh`."""
         self._fresh = None
-        new = self._waiting(entering, self._picker.weigh(entering.ask, now))
+        self._prepare(new, self._picker.weigh(new.ask, now))
         new.number += 1
         self._order.add(new)
         try:
-            rooms, _ = self._lanes(now, [])
+            rooms, _ = self._lanes(now, {})
             return self._preview.of(new, rooms, now)
         finally:
             self._order.remove(new, is_served=False)
 
     def standings(self, now: float) -> Sequence[tuple[Waiting, Standing]]:
         """Return the requests that go first, at most as many as a release looks at; nothing changes."""
-        rooms, _ = self._lanes(now, [])
+        rooms, _ = self._lanes(now, {})
         return self._preview.first(rooms, now)
 
     def _choice(
@@ -284,7 +275,7 @@ class Queue:
         if newcomer in gone:
             raise self._full()
         for one in gone:
-            self._refused.append(Refused(one, self._full()))
+            self._refused[one] = self._full()
             self._forget(one, is_served=False)
 
     def _full(self) -> QueueFullError:
@@ -306,7 +297,7 @@ class Queue:
             self._times = [entry for entry in self._times if entry[2].is_waiting]
             heapify(self._times)
 
-    def _send_due(self, now: float, sent: list[Sent], refused: list[Refused]) -> bool:
+    def _send_due(self, now: float, sent: dict[Waiting, Pick], refused: Refusals) -> bool:
         """Send requests that may wait no longer; return whether others of them are left."""
         while (due := self._first_due()) is not None and due.until <= now:
             if len(sent) >= MOST_AT_ONCE:
@@ -314,16 +305,16 @@ class Queue:
             heappop(self._times)
             try:
                 due.ask = _among(due.ask, self._eligible(due.wanted))
-                sent.append(self._sent(due, now))
+                sent[due] = self._sent(due, now)
             except NoPodError as error:
-                refused.append(Refused(due, error))
+                refused[due] = error
             self._remove(due, is_served=True)
         return False
 
-    def _sent(self, waiting: Waiting, now: float, choice: Choice | None = None) -> Sent:
-        placed, choice = self._picker.reserve(waiting.ask, now, choice)
+    def _sent(self, waiting: Waiting, now: float, choice: Choice | None = None) -> Pick:
+        placed = self._picker.reserve(waiting.ask, now, choice)
         placed.waited = max(0.0, now - waiting.arrived)
-        return Sent(waiting, placed, choice)
+        return placed
 
     def _first_due(self) -> Waiting | None:
         """Return the request whose wait must end first; None if no request waits."""
@@ -331,9 +322,7 @@ class Queue:
             heappop(self._times)
         return self._times[0][2] if self._times else None
 
-    def _lanes(
-        self, now: float, refused: list[Refused]
-    ) -> tuple[Rooms, dict[Wanted, Sequence[Pod]]]:
+    def _lanes(self, now: float, refused: Refusals) -> tuple[Rooms, dict[Wanted, Sequence[Pod]]]:
         """Return the ranks' rooms, and the lanes that have a rank with room, with their pods.
 
         A lane without a pod has its requests added to `refused`.
@@ -344,7 +333,7 @@ class Queue:
             try:
                 pods = self._eligible(wanted)
             except NoPodError as error:
-                refused += [Refused(waiting, error) for waiting in self._order.of_lane(wanted)]
+                refused |= dict.fromkeys(self._order.of_lane(wanted), error)
                 continue
             if rooms.add(wanted, _ranks(pods, wanted)):
                 found[wanted] = pods
@@ -370,18 +359,6 @@ class Queue:
             return min(due.until, now if sends else now + IDLE_PAUSE)
         pause = min(max(SHORTEST_PAUSE, rooms.soonest()), LONGEST_PAUSE)
         return min(due.until, now + pause)
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if the parts disagree, or a limit is exceeded."""
-        self._order.check()
-        waiting = [entry[2] for entry in self._times if entry[2].is_waiting]
-        if len(waiting) != len(self) or len(self._times) > 2 * len(self) + SPARE + 1:
-            raise BrokenInvariantError("the times are not those of the waiting requests")
-        self.crowd.check()
-        if {*self.crowd} != {*waiting} or len(self._order) != len(self):
-            raise BrokenInvariantError("the crowd, the order and the times differ")
-        if len(self) > self._settings.max_requests:
-            raise BrokenInvariantError("too many requests wait")
 
 
 def _among(ask: Ask, pods: Sequence[Pod]) -> Ask:

@@ -2,17 +2,18 @@
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from warmpath.router.config.schema import Config, QueueTable
-from warmpath.router.pick.eligible import eligible
+from warmpath.router.pick.eligible import Wanted, eligible
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.queue.held_picks import HeldPicks, QueueMeter
 from warmpath.router.queue.lag import FirstTokenLag
 from warmpath.router.queue.queue import Queue
-from warmpath.router.queue.request import Classes, Wanted
+from warmpath.router.queue.request import Classes
 from warmpath.router.tracing.steps import NO_STEPS, Steps
 
 
@@ -40,13 +41,7 @@ def held_picks(
         table,
         picking,
         picker,
-        lambda wanted: eligible(
-            pods,
-            wanted.model,
-            wanted.named,
-            wanted.lora,
-            disaggregated=wanted.disaggregated,
-        ),
+        partial(eligible, pods),
     )
     held = HeldPicks(
         queue,

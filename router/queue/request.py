@@ -3,50 +3,17 @@
 The results of a release of the queue, and the error of a request that finds no place.
 
 The queue's classes of requests, by name; each caller may name some of them.
-
-The place of a Pick's request in the queue: its class, its tenant, and how long it may wait.
 """
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.pick.eligible import NoPodError
-from warmpath.router.pick.pick import Placed
+from warmpath.router.pick.eligible import NoPodError, Wanted
+from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.weigh import Ask, Choice
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.token_prompt import TokenPrompt
-
-
-class Wanted(NamedTuple):
-    """The pods that a request wants; requests that want the same ones share a lane."""
-
-    model: str
-    lora: str = ""
-    named: Sequence[str] = ()
-    """Ids of pods, in a tuple; empty: all pods of the model."""
-    disaggregated: bool = False
-
-
-class Entering(NamedTuple):
-    """A request that enters the queue. Times are seconds of the queue's clock."""
-
-    ask: Ask
-    wanted: Wanted
-    arrived: float
-    until: float = float("inf")
-    """Latest time of its wait; then it goes to the pod that is best, for its caller waits no longer."""
-    priority: int = 0
-    """Its class: a higher one goes first."""
-    tenant: str = ""
-    """The tenant whose share it uses."""
-    size: int = 0
-    """Its bytes in memory."""
-    caller: str = ""
-    """Who sent it, as far as the router knows: a client of the configuration, or an address."""
 
 
 class Look(NamedTuple):
@@ -65,26 +32,35 @@ class Look(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request that waits. Times are seconds of the queue's clock."""
+    """A request that waits, or comes to. Times are seconds of the queue's clock."""
 
-    number: int
-    """Unique in a queue, and higher than those of requests that entered before."""
     ask: Ask
-    wanted: Wanted
     arrived: float
-    until: float
-    priority: int
-    tenant: str
-    size: int
-    caller: str
-    seconds: float
+    until: float = float("inf")
+    """Latest time of its wait; then it goes to the pod that is best, for its caller waits no longer."""
+    priority: int = 0
+    """Its class: a higher one goes first."""
+    tenant: str = ""
+    """The tenant whose share it uses."""
+    size: int = 0
+    """Its bytes in memory."""
+    caller: str = ""
+    """Who sent it, as far as the router knows: a client of the configuration, or an address."""
+    number: int = 0
+    """Unique in a queue, and higher than those of requests that entered before."""
+    seconds: float = 0.0
     """Its cheapest prefill, when it was last weighed."""
-    uncached: int
+    uncached: int = 0
     """The tokens of that prefill."""
-    key: float
+    key: float = 0.0
     """Its place within its class and its tenant's share: the least goes first."""
     is_waiting: bool = True
     look: Look | None = None
+
+    @property
+    def wanted(self) -> Wanted:
+        """The pods that it wants; requests that want the same ones share a lane."""
+        return self.ask.wanted
 
 
 class QueueFullError(Exception):
@@ -98,26 +74,13 @@ class QueueFullError(Exception):
         """Seconds after which there may be room."""
 
 
-class Sent(NamedTuple):
-    """A request that goes to its pod now: its pick is reserved, to be settled or withdrawn."""
-
-    waiting: Waiting
-    placed: Placed
-    choice: Choice
-
-
-class Refused(NamedTuple):
-    """A request that waits no longer and gets no pick."""
-
-    waiting: Waiting
-    error: NoPodError | QueueFullError
-
-
 class Release(NamedTuple):
     """The result of a release."""
 
-    sent: Sequence[Sent]
-    refused: Sequence[Refused]
+    sent: Mapping[Waiting, Pick]
+    """The requests that go to their pods now: their picks are reserved, to be settled or withdrawn."""
+    refused: Mapping[Waiting, NoPodError | QueueFullError]
+    """Those that wait no longer and get no pick."""
     next_at: float
     """Time of the next release if there is no news until then; infinity if nothing waits."""
 
@@ -170,12 +133,6 @@ class Classes:
         return may is None or place == self._usual or name in may
 
 
-ANSWER_SHARE = 0.1
-"""Share of the time until the caller's deadline that is kept for the answer; the wait ends before it."""
-MOST_ANSWER_SECONDS = 0.5
-"""Most seconds that are kept for the answer."""
-
-
 class Asker(NamedTuple):
     """The caller of Pick."""
 
@@ -188,56 +145,3 @@ class Asker(NamedTuple):
 
 
 ANYBODY = Asker()
-
-
-class QueuePlace(NamedTuple):
-    """The properties of a request that matter in the queue only."""
-
-    client: str
-    """Its connection."""
-    priority: int
-    """Its class."""
-    tenant: str
-    named: tuple[str, ...]
-    """The pods that it names."""
-    size: int
-    """Bytes of its message."""
-    caller: str = ""
-    """Who sent it, as far as the router knows."""
-
-    def entering(self, ask: Ask, now: float, left: float = math.inf) -> Entering:
-        """Return the entry of a request that arrives `now`; its caller waits for `left` seconds more."""
-        prompt = cast("TokenPrompt", ask.prompt)
-        answering = min(ANSWER_SHARE * left, MOST_ANSWER_SECONDS)
-        return Entering(
-            ask,
-            Wanted(prompt.model, prompt.lora, self.named, ask.disaggregated),
-            now,
-            now + left - answering,
-            self.priority,
-            self.tenant,
-            # About a byte for each token: the keys of its blocks.
-            self.size + ask.tokens,
-            self.caller,
-        )
-
-
-def place_of(
-    request: pb.PickRequest | pb.ExplainRequest,
-    client: str,
-    classes: Classes,
-    may: Collection[str] | None,
-    caller: str = "",
-) -> QueuePlace:
-    """Return a request's place in the queue. Raises BadRequestError.
-
-    `may` names the classes that its caller may use, None for all of them.
-    """
-    return QueuePlace(
-        client,
-        classes.place(request.priority, may),
-        request.tenant,
-        tuple(sorted({*request.pods})),
-        request.ByteSize(),
-        caller,
-    )

@@ -12,7 +12,7 @@ from math import exp
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.table import LoadTable
-from warmpath.router.queue.request import Wanted
+from warmpath.router.pick.eligible import Wanted
 
 
 class Rooms:

@@ -6,8 +6,7 @@ from itertools import chain, islice
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.load.overdue import Precedence
 from warmpath.router.pick.messages import candidate_message
-from warmpath.router.pick.pick import Placed
-from warmpath.router.pick.weigh import Choice
+from warmpath.router.pick.pick import Pick
 from warmpath.router.queue.queue import Queue
 from warmpath.router.queue.request import Standing
 from warmpath.scorer.reason import seconds
@@ -34,15 +33,13 @@ def _message(standing: Standing) -> pb.Standing:
     )
 
 
-def engine_priority(
-    placed: Placed, choice: Choice, precedence: Precedence, wall_offset: float
-) -> int:
+def engine_priority(placed: Pick, precedence: Precedence, wall_offset: float) -> int:
     """Return a pick's place as a number, for engines that order by it: the least goes first.
 
     It is the place of its cheapest prefill, in milliseconds since the Unix epoch.
     """
     arrived = placed.at - placed.waited + wall_offset
-    return round(1000 * precedence.place(arrived, choice.options.cheapest()[0]))
+    return round(1000 * precedence.place(arrived, placed.choice.options.cheapest()[0]))
 
 
 def with_waiting(
@@ -69,9 +66,9 @@ def _waiting(queue: Queue, now: float, wall_offset: float) -> Iterator[pb.Decisi
         yield pb.Decision(
             booking_id=waiting.ask.booking_id,
             at=waiting.arrived + wall_offset,
-            model=waiting.wanted.model,
+            model=waiting.ask.wanted.model,
             policy=choice.policy,
-            prompt_tokens=choice.prompt_tokens,
+            prompt_tokens=choice.ask.tokens,
             candidates=[candidate_message(best, wall_offset, ())],
             reason=f"It waits {_place(standing)}.",
             state=pb.Decision.WAITING,

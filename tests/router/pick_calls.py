@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tests.router.consistent import check
 from tests.router.pick.picker_parts import Parts
 from warmpath.h2grpc.method import RefusedError
 from warmpath.indexer.index.slot import RankName
@@ -295,11 +296,13 @@ class Calls:
         raise AssertionError("nothing was told")
 
     def check(self) -> None:
-        self.parts.picking.check()
-        self.window.check()
-        self.picks._underway.check()
-        self.decisions.check()
-        self.attribution.check()
+        check(self.parts.picking)
+        check(self.window)
+        check(self.picks._underway)
+        check(self.decisions)
+        check(self.attribution)
+        if self.picks.held is not None:
+            check(self.picks.held)
 
     def check_over(self) -> None:
         """Check that no call waits for anything."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.router.consistent import check
 from warmpath import BookingTable, Index, NoPodError, Picker, PickTable, PodLoad, Prompt, Stored
 
 IDS = list(range(64))
@@ -55,7 +56,7 @@ def test_the_warm_pod_wins_and_the_pick_says_why(picker: Picker) -> None:
     assert picked.prompt_tokens == 65
     assert picked.reason.startswith("a has 64 of 65 tokens cached and nothing waiting")
     assert (picked.decode, picked.source) == ([], None)
-    picker._picking.check()
+    check(picker._picking)
 
 
 def test_work_that_is_booked_drives_the_next_picks_away_until_its_end(index: Index) -> None:
@@ -70,7 +71,7 @@ def test_work_that_is_booked_drives_the_next_picks_away_until_its_end(index: Ind
     # What is booked nowhere is known nowhere.
     assert not picker.report(picks[0].booking_id, "finished")
     assert not picker.report("never", "failed")
-    picker._picking.check()
+    check(picker._picking)
 
 
 def test_the_blocks_of_a_pick_count_at_once_and_are_gone_where_it_fails(picker: Picker) -> None:
@@ -80,7 +81,7 @@ def test_the_blocks_of_a_pick_count_at_once_and_are_gone_where_it_fails(picker: 
     assert found[picked.pod].believed_tokens == 32
     assert picker.report(picked.booking_id, "failed")
     assert [one.matched_tokens for one in picker.scorer.score(prompt)] == [0, 0, 0]
-    picker._picking.check()
+    check(picker._picking)
 
 
 def test_beliefs_end_though_no_further_pick_is_made(picker: Picker, clock: Clock) -> None:
@@ -112,7 +113,7 @@ def test_a_shadow_pick_is_booked_where_the_report_says(picker: Picker) -> None:
     assert picker.report(picked.booking_id, "started", pod="b")
     found = {one.pod: one for one in picker.scorer.score([*IDS, 1])}
     assert found["b"].believed_tokens == 64
-    picker._picking.check()
+    check(picker._picking)
 
 
 def test_sessions_roles_and_names_are_those_of_the_router(index: Index) -> None:
@@ -138,7 +139,7 @@ def test_a_removed_pod_is_not_picked_and_nothing_of_it_is_kept(
     index.remove("a")
     assert picker.pick(prompt).pod in ("b", "c")
     assert picker.report(picked.booking_id, "finished")
-    picker._picking.check()
+    check(picker._picking)
     for pod in ("b", "c"):
         index.remove(pod)
     with pytest.raises(NoPodError, match="no pod serves 'm'"):
@@ -194,7 +195,7 @@ def test_what_cannot_be_is_refused_by_name(
 ) -> None:
     with pytest.raises(ValueError, match=problem):
         call(picker)
-    picker._picking.check()
+    check(picker._picking)
 
 
 @pytest.mark.parametrize(
@@ -241,5 +242,5 @@ def test_any_number_of_threads_may_pick_report_and_feed(picker: Picker, index: I
         thread.join()
     assert not problems
     assert went.total() == 160
-    picker._picking.check()
+    check(picker._picking)
     index.ingest.check()

@@ -78,7 +78,7 @@ def picked_of(booking_id: str, choice: Choice) -> Picked:
         booking_id,
         [_candidate(option) for option in choice.options[:MOST_CANDIDATES]],
         [_candidate(option) for option in choice.decode[:MOST_CANDIDATES]],
-        choice.prompt_tokens,
+        choice.ask.tokens,
         None
         if source is None
         else Source(

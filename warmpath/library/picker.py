@@ -19,7 +19,7 @@ from warmpath.proto.report_event import ReportEvent
 from warmpath.router.config import schema as config
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.peers import booking_id as booking_ids
-from warmpath.router.pick.eligible import eligible
+from warmpath.router.pick.eligible import Wanted, eligible
 from warmpath.router.pick.picking import Picking, believed_bytes
 from warmpath.router.pick.report import Report, carry_out, check_report
 from warmpath.router.pick.weigh import Ask, Traits
@@ -118,17 +118,18 @@ class Picker:
         with self._lock:
             now = self._forget_removed()
             self._observe(loads, now)
-            wanted = set(pods)
-            named = [pod for pod in table.of_model(model) if not wanted or pod.id in wanted]
+            ids = set(pods)
+            named = [pod for pod in table.of_model(model) if not ids or pod.id in ids]
             placed = read.apart(pod.engine for pod in named)
             asked(placed, named)
+            wanted = Wanted(model, placed.lora, tuple(ids), disaggregated)
             ask = Ask(
                 placed,
-                eligible(table, model, pods, placed.lora, disaggregated=disaggregated),
+                eligible(table, wanted),
+                wanted,
                 policy=policy,
                 session=session,
                 shadow=shadow,
-                disaggregated=disaggregated,
                 booking_id=booking_id,
                 traits=Traits(
                     read.form, bool(placed.lora), bool(placed.cache_salt), bool(placed.items)

@@ -17,7 +17,14 @@ from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.stand.asked import Asked
 from warmpath.lab.bench.stand.look_up import no_collector
-from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, batches_of, feed, prompt_of
+from warmpath.lab.bench.stand.made_up_fleet import (
+    BLOCK_SIZE,
+    MODEL,
+    WANTED,
+    batches_of,
+    feed,
+    prompt_of,
+)
 from warmpath.router.load.rank_bookings import Work
 from warmpath.router.pick.eligible import eligible
 from warmpath.router.pick.weigh import Ask
@@ -116,7 +123,7 @@ class _Fleet:
         seed = next(self._new) if is_new else self._rng.randrange(KNOWN)
         prompt = TokenPrompt(MODEL, pack_tokens(prompt_of(seed, BLOCKS)))
         begun = time.process_time()
-        ask = Ask(prompt, eligible(self._parts.table, MODEL, (), ""))
+        ask = Ask(prompt, eligible(self._parts.table, WANTED), WANTED)
         booking, choice = self._parts.picker.choose(ask, now)
         self._spent["pick"] += time.process_time() - begun
         one = choice.options[0].candidate

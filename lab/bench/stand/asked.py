@@ -12,6 +12,7 @@ from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS
 from warmpath.lab.bench.stand.made_up_fleet import (
     BLOCK_SIZE,
     MODEL,
+    WANTED,
     batches_of,
     feed,
     new_ingest,
@@ -105,7 +106,7 @@ class Asked:
         """Pick a pod, and make the answer's messages."""
         self._now += 0.001
         prompt = self.prompts[call % len(self.prompts)]
-        ask = Ask(prompt, eligible(self.table, MODEL, (), ""))
+        ask = Ask(prompt, eligible(self.table, WANTED), WANTED)
         _, choice = self.picker.choose(ask, self._now)
         candidates = [candidate_message(one, 0.0) for one in choice.options[:MOST_CANDIDATES]]
         assert pb.PickResponse(candidates=candidates).SerializeToString()
@@ -121,7 +122,7 @@ class Asked:
     def pick(self, call: int) -> None:
         """Pick a pod for a prompt."""
         self._now += 0.01
-        ask = Ask(self.prompts[call % len(self.prompts)], self._pods)
+        ask = Ask(self.prompts[call % len(self.prompts)], self._pods, WANTED)
         self._flying.append(self.picker.choose(ask, self._now)[0])
 
     def report(self) -> None:

@@ -11,8 +11,10 @@ from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.ranks import Ingest
+from warmpath.router.pick.eligible import Wanted
 
 MODEL = "bench"
+WANTED = Wanted(MODEL)
 BLOCK_SIZE = 16
 VOCAB_SIZE = 100_000
 

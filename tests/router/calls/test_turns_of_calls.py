@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.router.consistent import check
 from tests.router.pick.picker_parts import Parts
 from warmpath.indexer.trust import Level
 from warmpath.process import turns
@@ -148,7 +149,7 @@ def test_who_tells_the_loads_of_all_ranks_gives_turns() -> None:
     }
     assert turns - without >= PODS // 128
     assert fleet.parts.loads._corrections.keys() == {(one.pod, 0) for one in loads}
-    fleet.parts.loads.check()
+    check(fleet.parts.loads)
 
 
 class Work:

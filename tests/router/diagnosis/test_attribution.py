@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.examples import examples
+from tests.router.consistent import check
 from tests.router.pick.weighed import BLOCK, TOKENS, choice, follow, option, placed
 from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.router.diagnosis.attribution import Attribution, Row, ShadowRow
-from warmpath.router.pick.pick import Placed
+from warmpath.router.pick.pick import Pick
 
 
-def pick(attribution: Attribution, *, shadow: bool = False, model: str = "m") -> Placed:
+def pick(attribution: Attribution, *, shadow: bool = False, model: str = "m") -> Pick:
     """Return a pick of `a`, which holds less than `b`."""
     made = choice(option("a", 800), option("b", 960, wait=5.0))
     one = placed(made, shadow=shadow, model=model)
@@ -66,7 +67,7 @@ def test_no_more_is_predicted_or_delivered_than_prompts_have_though_they_were_re
     attribution.found_cached(pick(attribution), cached, counted)
     found = row(attribution)
     assert (found.delivered_tokens, found.reported_prompt_tokens) == (cached, tokens)
-    attribution.check()
+    check(attribution)
 
 
 def test_what_was_only_believed_of_a_prediction_is_kept_with_it() -> None:
@@ -150,7 +151,7 @@ def test_the_last_used_pods_are_kept_where_there_are_too_many() -> None:
         made = choice(option(name))
         attribution.picked(placed(made), made)
     assert [found.pod for found in attribution.rows()] == ["a", "c"]
-    attribution.check()
+    check(attribution)
 
 
 class AnyReports(RuleBasedStateMachine):
@@ -159,7 +160,7 @@ class AnyReports(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.attribution = Attribution(most=3)
-        self.picks: list[Placed] = []
+        self.picks: list[Pick] = []
 
     @rule(
         pods=st.permutations("abcde"),
@@ -194,7 +195,7 @@ class AnyReports(RuleBasedStateMachine):
 
     @invariant()
     def nothing_contradicts_itself(self) -> None:
-        self.attribution.check()
+        check(self.attribution)
 
 
 TestAnyReports = AnyReports.TestCase

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.router.pick.weighed import choice, option, placed
 from warmpath.router.diagnosis import decision_log
 from warmpath.router.diagnosis.decision_log import DecisionLog
-from warmpath.router.pick.pick import Placed
+from warmpath.router.pick.pick import Pick
 
 
-def pick(log: DecisionLog) -> Placed:
+def pick(log: DecisionLog) -> Pick:
     made = choice(option("a", 800), option("b", 960, wait=5.0))
     one = placed(made)
     log.picked(one, made)

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.examples import examples
+from tests.router.consistent import check
 from tests.router.pick.weighed import choice, follow, option, placed
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.diagnosis.decisions import ENDS, KEPT_CANDIDATES, Decisions
 from warmpath.router.load.table import Part
 from warmpath.router.pick.messages import candidate_message, source_message
-from warmpath.router.pick.pick import Placed
+from warmpath.router.pick.pick import Pick
 
 
 def test_a_candidate_as_pick_gives_it_has_no_details() -> None:
@@ -52,7 +53,7 @@ def test_the_source_is_told_with_what_it_is_known_to_hold() -> None:
     assert told == pb.Source(pod="busy", address="busy:8000", matched_tokens=800)
 
 
-def pick(decisions: Decisions, pods: Sequence[str] = "ab", model: str = "m") -> Placed:
+def pick(decisions: Decisions, pods: Sequence[str] = "ab", model: str = "m") -> Pick:
     made = choice(*(option(pod, 800 - 16 * at) for at, pod in enumerate(pods)))
     one = placed(made, model=model)
     decisions.picked(one, made)
@@ -112,7 +113,7 @@ def test_only_the_last_ones_are_kept(most: int) -> None:
         decisions.ended(one, "expired", 700.0)
     last = [one.booking_id for one in picks[::-1]][:most]
     assert [one.booking_id for one in decisions.listed()] == last
-    decisions.check()
+    check(decisions)
 
 
 class AnyReports(RuleBasedStateMachine):
@@ -121,7 +122,7 @@ class AnyReports(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.decisions = Decisions(4)
-        self.picks: list[Placed] = []
+        self.picks: list[Pick] = []
         self.states: dict[str, int] = {}
 
     @rule(pods=st.permutations("abcdef"), count=st.integers(1, 6))
@@ -150,7 +151,7 @@ class AnyReports(RuleBasedStateMachine):
 
     @invariant()
     def the_last_ones_are_listed_as_they_are(self) -> None:
-        self.decisions.check()
+        check(self.decisions)
         last = list(self.states.items())[::-1][:4]
         listed = self.decisions.listed()
         assert [(one.booking_id, one.state) for one in listed] == last

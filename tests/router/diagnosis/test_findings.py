@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.router.consistent import check
 from warmpath.indexer.shared.records.registry import NOBODY
 from warmpath.indexer.trust import BEHIND, DRIFTED, Level, Trust
 from warmpath.router.diagnosis.attribution import Row
@@ -79,7 +80,7 @@ class Stream:
                 traits, tokens, predicted, found, tokens + extra, believed=only
             )
             self.evidence.over("finished")
-        self.evidence.check()
+        check(self.evidence)
         return self
 
     def kinds(self, *ranks: RankFacts, has_events: bool = True) -> list[str]:

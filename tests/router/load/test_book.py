@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
+from tests.router.consistent import check
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.scorer.candidate import IDLE, Load
 
@@ -111,7 +112,7 @@ def test_what_went_elsewhere_than_picked_weighs_there() -> None:
     assert bookings.load("q", 1, 2.0) is IDLE
     assert bookings.load("r", 0, 2.0).wait == pytest.approx(3.0)
     assert booking.dispatched
-    bookings.check()
+    check(bookings)
 
 
 def test_what_starts_later_queues_behind_what_started_before() -> None:
@@ -122,7 +123,7 @@ def test_what_starts_later_queues_behind_what_started_before() -> None:
     assert bookings.load("p", 0, 1.0).wait == pytest.approx(1.0 + 8.0)
     assert bookings.started(held.id, 2.0), "said again, it is no second start"
     assert held.since == 1.0
-    bookings.check()
+    check(bookings)
 
 
 def test_a_start_that_is_reported_after_its_first_token_moves_what_is_left() -> None:
@@ -131,7 +132,7 @@ def test_a_start_that_is_reported_after_its_first_token_moves_what_is_left() -> 
     bookings.first_token(booking.id, 1.0)
     bookings.started(booking.id, 2.0, pod="q")
     assert bookings.load("q", 0, 2.0) == Load(in_flight=1, context_tokens=100)
-    bookings.check()
+    check(bookings)
 
 
 def test_a_first_token_that_is_long_overdue_waits_no_longer() -> None:
@@ -212,7 +213,7 @@ def test_what_is_never_reported_expires() -> None:
     bookings.expire(10.0)
     assert len(bookings) == 0
     assert bookings.expired == 1
-    bookings.check()
+    check(bookings)
 
 
 def test_the_oldest_ends_where_there_are_too_many() -> None:
@@ -229,7 +230,7 @@ def test_ranks_that_nobody_says_are_gone_are_not_kept_for_ever() -> None:
     for number in range(20):
         booking = bookings.book(work(pod=f"p{number}"), float(number))
         bookings.finish(booking.id, float(number))
-        bookings.check()
+        check(bookings)
 
 
 def test_a_rank_that_is_gone_leaves_nothing() -> None:
@@ -241,7 +242,7 @@ def test_a_rank_that_is_gone_leaves_nothing() -> None:
     assert bookings.load("p", 0, 0.0) is IDLE
     assert not bookings.finish(booking.id, 1.0)
     assert bookings.finish(kept.id, 1.0)
-    bookings.check()
+    check(bookings)
 
 
 def test_a_clock_that_is_set_back_makes_nothing_last_longer() -> None:
@@ -404,12 +405,12 @@ class AnyReports(RuleBasedStateMachine):
 
     @invariant()
     def sums_agree(self) -> None:
-        self.bookings.check()
+        check(self.bookings)
 
     def teardown(self) -> None:
         for name in self.names:
             self.bookings.finish(name, self.now)
-        self.bookings.check()
+        check(self.bookings)
         assert len(self.bookings) == 0
         for pod in "abc":
             for rank in range(2):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
+from tests.router.consistent import check
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.correction import UNKNOWN_TOKENS
 from warmpath.router.load.engine_metrics import Observed
@@ -301,8 +302,8 @@ class AnyObservation(RuleBasedStateMachine):
             assert 0 <= load.waiting_uncached_tokens <= load.waiting_prompt_tokens
             assert load.waiting_prompt_tokens <= load.context_tokens
             assert all(part.value >= 0 for part in self.table.explain(pod, 0, self.now))
-        self.table.check()
-        self.bookings.check()
+        check(self.table)
+        check(self.bookings)
 
 
 AnyObservation.TestCase.settings = settings(max_examples=examples(150), deadline=None)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
+from tests.router.consistent import check
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.engine_metrics import Observed
@@ -314,8 +315,8 @@ class AnyNews(RuleBasedStateMachine):
     @invariant()
     def parts_agree(self) -> None:
         for world in self.worlds:
-            world.bookings.check()
-            world.table.check()
+            check(world.bookings)
+            check(world.table)
 
     def teardown(self) -> None:
         self.columns_are_the_loads(NAMES)

@@ -34,11 +34,11 @@ def test_an_engines_priority_is_the_place_in_milliseconds(
     bound: float, milliseconds: int | None
 ) -> None:
     parts = Parts(pods=1)
-    placed, choice = parts.picker.reserve(parts.ask(prompt=SizedPrompt(20_000)), parts.now)
-    prefill, _ = choice.options.cheapest()
+    placed = parts.picker.reserve(parts.ask(prompt=SizedPrompt(20_000)), parts.now)
+    prefill, _ = placed.choice.options.cheapest()
     after = milliseconds or round(1000 * 10.0 * prefill)
     assert after == milliseconds or after > 2_000
-    assert engine_priority(placed, choice, Precedence(10.0, bound), 5.0) == 1_005_000 + after
+    assert engine_priority(placed, Precedence(10.0, bound), 5.0) == 1_005_000 + after
 
 
 def test_a_router_orders_by_its_configured_keys() -> None:

@@ -4,6 +4,7 @@ from itertools import count
 
 import pytest
 
+from tests.router.consistent import check
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.overdue import Precedence
 from warmpath.router.load.silence import Silence
@@ -37,7 +38,7 @@ def test_requests_that_nothing_is_reported_of_count_long_before_they_expire() ->
         if second % 10:
             bookings.first_token(one.id, second + 0.5)
             bookings.finish(one.id, second + 0.6)
-        bookings.check()
+        check(bookings)
         hears.append(bookings.hears_first_tokens)
     assert True in hears[:40]
     assert set(hears[60:]) == {False}, "though nothing has expired"
@@ -70,7 +71,7 @@ def test_an_overdue_first_token_that_two_later_requests_have_is_lost() -> None:
     bookings.first_token(third, 3.0)
     assert bookings.load("p", 0, 3.0).waiting == 0, "its prefill must be over"
     assert not bookings.hears_first_tokens, "one of three is lost"
-    bookings.check()
+    check(bookings)
 
 
 @pytest.mark.parametrize(

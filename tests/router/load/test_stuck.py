@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
+from tests.router.consistent import check
 from warmpath.router.load.bookings import Booking, Bookings, Work
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.stuck import (
@@ -59,7 +60,7 @@ class Fleet:
         self.bookings.finish(booking.id, now)
 
     def avoided(self, now: float) -> set[str]:
-        self.bookings.check()
+        check(self.bookings)
         return {pod for pod, _ in self.table.avoided(now)}
 
 
@@ -266,7 +267,7 @@ def test_a_rank_that_no_request_tries_again_is_not_named_for_ever() -> None:
     fleet.bookings.fail(one.id, 500.0)
     assert fleet.table.stuck_seconds("hung", 0, 499.0 + UNTRIED_SECONDS) > 0
     assert fleet.table.stuck_seconds("hung", 0, 500.0 + UNTRIED_SECONDS) == 0
-    fleet.bookings.check()
+    check(fleet.bookings)
 
 
 def test_a_rank_whose_requests_stay_open_is_tried_now_and_then() -> None:
@@ -428,7 +429,7 @@ class AnyReports(RuleBasedStateMachine):
             assert seconds >= 0
             if seconds:
                 assert book.answered_at <= bookings.expire(self.now) - seconds + 1e-6
-        bookings.check()
+        check(bookings)
 
 
 AnyReports.TestCase.settings = settings(max_examples=examples(100), deadline=None)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.examples import examples
+from tests.router.consistent import check
 from tests.router.peers.fake_store import FakeStore
 from tests.router.peers.inside import check_peers
 from tests.router.pick.picker_parts import KeyedPrompt, Parts, first
@@ -83,9 +84,9 @@ class Router:
         return self.loads.load(pod, 0, self.now)
 
     def check(self) -> None:
-        self.bookings.check()
+        check(self.bookings)
         check_peers(self.peers)
-        self.loads.check()
+        check(self.loads)
 
 
 def rounds(routers: Iterable[Router], times: int = 3) -> None:

@@ -15,7 +15,8 @@ from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.router.config import schema as config
 from warmpath.router.match.match import Scorer
 from warmpath.router.peers.exchange import PeerBookings
-from warmpath.router.pick.pick import Placed, Witness
+from warmpath.router.pick.eligible import Wanted
+from warmpath.router.pick.pick import Pick, Witness
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.weigh import Ask, Choice
 from warmpath.router.pods.table import Pod, Role
@@ -88,7 +89,7 @@ class Parts:
             ReferenceIndex(), hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: self.now
         )
         self.seen: list[str] = []
-        self.placed: list[Placed] = []
+        self.placed: list[Pick] = []
         names = map("p{}".format, count())
         self.picking = Picking(
             config.PickTable(
@@ -146,7 +147,8 @@ class Parts:
         self.tell(rank, trust, pb.Change(added=pb.Keys(tier=tier, keys=keys)))
 
     def ask(self, prompt: KeyedPrompt = PROMPT, **fields: object) -> Ask:
-        return Ask(prompt, fields.pop("pods", self.pods), **fields)  # type: ignore[arg-type]
+        wanted = Wanted("m", disaggregated=bool(fields.pop("disaggregated", False)))
+        return Ask(prompt, fields.pop("pods", self.pods), **{"wanted": wanted, **fields})  # type: ignore[arg-type]
 
     def weigh(self, **fields: object) -> Choice:
         return self.picker.weigh(self.ask(**fields), self.now)  # type: ignore[arg-type]
@@ -159,27 +161,27 @@ class Parts:
 
     # Methods of a witness of picks, which keep the calls
 
-    def picked(self, placed: Placed, choice: Choice) -> None:
+    def picked(self, placed: Pick, choice: Choice) -> None:
         del choice
         self.seen.append("picked")
         self.placed.append(placed)
 
-    def withdrawn(self, placed: Placed, choice: Choice) -> None:
+    def withdrawn(self, placed: Pick, choice: Choice) -> None:
         del placed, choice
         self.seen.append("withdrawn")
 
-    def started(self, placed: Placed, now: float) -> None:
+    def started(self, placed: Pick, now: float) -> None:
         del now
         self.seen.append(f"started {placed.went[0]}")
 
-    def first_token(self, placed: Placed, now: float) -> None:
+    def first_token(self, placed: Pick, now: float) -> None:
         del placed, now
         self.seen.append("first token")
 
-    def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+    def found_cached(self, placed: Pick, cached: int, prompt_tokens: int | None) -> None:
         del placed, prompt_tokens
         self.seen.append(f"told {cached}")
 
-    def ended(self, placed: Placed, end: str, now: float) -> None:
+    def ended(self, placed: Pick, end: str, now: float) -> None:
         del placed, now
         self.seen.append(end)

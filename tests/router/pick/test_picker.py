@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.examples import examples
+from tests.router.consistent import check
 from tests.router.pick.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.pick.eligible import NoPodError
@@ -113,7 +114,7 @@ def test_what_of_a_text_was_not_tokenised_in_time_is_booked_as_estimated() -> No
     parts = Parts(pods=1)
     parts.warm(0, 100)
     booking_id, choice = parts.choose(unread=5000)
-    assert choice.prompt_tokens == PROMPT.tokens + 5000
+    assert choice.ask.tokens == PROMPT.tokens + 5000
     assert parts.wait(0) == pytest.approx(PrefillModel().seconds(5001, 1600))
     parts.now += 9.0
     for _ in range(20):
@@ -231,7 +232,7 @@ class AnyReports(RuleBasedStateMachine):
     @invariant()
     def nothing_contradicts_itself(self) -> None:
         parts = self.parts
-        parts.picking.check()
+        check(parts.picking)
         parts.ingest.check()
         assert len(parts.picker) <= 20
         assert len(parts.believed) <= 6 * 2 * len(self.names)

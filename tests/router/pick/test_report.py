@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.router.consistent import check
 from tests.router.pick.picker_parts import Parts
 from warmpath.router.pick.report import Report, carry_out, check_report
 from warmpath.router.prompt.bad_request import BadRequestError
@@ -9,7 +10,7 @@ from warmpath.router.prompt.bad_request import BadRequestError
 
 def test_reports_follow_a_pick_from_its_start_to_its_end() -> None:
     parts = Parts()
-    placed, _ = parts.picker.reserve(parts.ask(), parts.now)
+    placed = parts.picker.reserve(parts.ask(), parts.now)
     name = placed.booking_id
     told = [
         Report(name, "started", pod="pod-2"),
@@ -20,7 +21,7 @@ def test_reports_follow_a_pick_from_its_start_to_its_end() -> None:
     assert parts.seen == ["picked", "started pod-2", "told 32", "first token", "finished"]
     assert placed.output_tokens == 5
     assert not any(carry_out(report, parts.picker, parts.now) for report in told)
-    parts.picking.check()
+    check(parts.picking)
 
 
 def test_a_failure_ends_a_pick_and_releases_its_booking() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
+from tests.router.consistent import check
 from warmpath.router.pick.sessions import Sessions
 
 
@@ -16,7 +17,7 @@ def test_a_session_is_found_where_its_last_request_went() -> None:
     sessions.put("s", "p", 0, 0.0)
     sessions.put("s", "q", 1, 1.0)
     assert sessions.get("s", 2.0) == ("q", 1)
-    sessions.check()
+    check(sessions)
 
 
 def test_a_session_that_pauses_too_long_is_forgotten() -> None:
@@ -103,7 +104,7 @@ class AnyPicks(RuleBasedStateMachine):
 
     @invariant()
     def views_agree(self) -> None:
-        self.sessions.check()
+        check(self.sessions)
 
 
 AnyPicks.TestCase.settings = settings(max_examples=examples(100), deadline=None)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.router.consistent import check
 from tests.router.pick.picker_parts import KeyedPrompt, Parts, first
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.stuck import ENOUGH
@@ -51,7 +52,7 @@ def test_a_hung_engine_loses_its_hot_prefix_and_comes_back_when_it_answers(
             parts.picker.ended(one, "finished", parts.now)
         # Its metrics stand still, and say that it is idle.
         parts.loads.observe("pod-0", 0, Observed(1, 0, 0.1, parts.now))
-        parts.picking.check()
+        check(parts.picking)
     assert len(sent["pod-0"]) < 20
     for one in sent["pod-0"]:
         parts.picker.first_token(one, parts.now)

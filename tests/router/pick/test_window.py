@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.router.consistent import check
 from tests.router.pick.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.pick.eligible import NoPodError
-from warmpath.router.pick.group_window import Chosen, GroupWindow
-from warmpath.router.pick.weigh import Ask
+from warmpath.router.pick.group_window import GroupWindow
+from warmpath.router.pick.pick import Pick
+from warmpath.router.pick.weigh import Ask, Choice
 from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.policy import UnknownPolicyError
@@ -37,6 +39,9 @@ class Timer:
 
     def cancel(self) -> None:
         self.is_cancelled = True
+
+
+Chosen = tuple[Pick, Choice]
 
 
 class Stand:
@@ -82,12 +87,13 @@ class Stand:
 
     async def _answered(self, ask: Ask) -> Chosen:
         chosen = await self.window.choose(ask)
-        self.parts.picker.settle(chosen[0], self.parts.now)
-        return chosen
+        choice = chosen.choice
+        self.parts.picker.settle(chosen, self.parts.now)
+        return chosen, choice
 
     def check(self) -> None:
-        self.window.check()
-        self.parts.bookings.check()
+        check(self.window)
+        check(self.parts.bookings)
 
 
 async def turns() -> None:
@@ -257,11 +263,11 @@ async def test_a_caller_that_goes_away_as_it_is_placed_leaves_no_booking(
     assert stand.parts.seen == ["withdrawn", "picked"]
 
 
-def _reserve_and(stand: Stand, then: Callable[[], object]) -> Callable[..., Chosen]:
+def _reserve_and(stand: Stand, then: Callable[[], object]) -> Callable[..., Pick]:
     """Let something happen as soon as the first choice is made and delivered."""
     reserve = stand.parts.picker.reserve
 
-    def reserved(ask: Ask, now: float) -> Chosen:
+    def reserved(ask: Ask, now: float) -> Pick:
         if len(stand.parts.bookings) == 1:
             then()
         return reserve(ask, now)

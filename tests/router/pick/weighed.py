@@ -5,16 +5,18 @@ from itertools import count
 
 import numpy as np
 
+from tests.router.pick.picker_parts import SizedPrompt
 from tests.scorer.ranked import figures
 from warmpath.indexer.engines.cache_groups import Group, Layout
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.trust import Level, Trust
 from warmpath.router.load.rank_bookings import Booking, Work
 from warmpath.router.match.match import Matches
+from warmpath.router.pick.eligible import Wanted
 from warmpath.router.pick.options import Option, Options, field_of
-from warmpath.router.pick.pick import Placed, Predicted
+from warmpath.router.pick.pick import Pick, Predicted
 from warmpath.router.pick.traffic import Shares
-from warmpath.router.pick.weigh import Choice, Traits
+from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.candidate import Candidate, Load
 from warmpath.scorer.columns import Costs
@@ -94,7 +96,8 @@ def choice(*options: Option, tokens: int = TOKENS) -> Choice:
         matches=matches,
         factors=[one.calibration for one in options],
     )
-    return Choice("warmpath", True, tokens, 0.5, Shares(0.5, 0.0), ordered)
+    ask = Ask(SizedPrompt(tokens), (), Wanted("m"))
+    return Choice(ask, "warmpath", True, 0.5, Shares(0.5, 0.0), ordered)
 
 
 def placed(
@@ -104,33 +107,34 @@ def placed(
     shadow: bool = False,
     model: str = "m",
     traits: Traits = Traits(),  # noqa: B008  frozen
-) -> Placed:
+) -> Pick:
     """Return the pick of a choice's first option."""
     where = _where(made.options[0])
     booking = None
     if not shadow:
-        work = Work(model, *where, made.prompt_tokens, 0, 1.0)
+        work = Work(model, *where, made.ask.tokens, 0, 1.0)
         booking = Booking("b", 1, work, at, at + 600, since=at, late_at=at)
     held = [one.match.matched_tokens for one in made.options]
     number = next(NUMBERS)
-    return Placed(
+    return Pick(
         number,
         f"pick-{number}",
         model,
         traits,
-        made.prompt_tokens,
+        made.ask.tokens,
         at,
         picked=where,
         available=max(held),
         average=round(sum(held) / len(held)),
         predicted=_predicted(made.options),
+        choice=made,
         shadow=shadow,
         went=where,
         booking=booking,
     )
 
 
-def follow(one: Placed, pod: str, number: int = 0) -> None:
+def follow(one: Pick, pod: str, number: int = 0) -> None:
     """Let a pick go to another rank, as a report said."""
     one.went = pod, number
     if one.booking is None:

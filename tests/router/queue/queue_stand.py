@@ -2,21 +2,33 @@
 
 from collections.abc import Sequence
 from itertools import count
+from typing import NamedTuple
 
+from tests.router.consistent import check
 from tests.router.pick.picker_parts import KeyedPrompt, Parts
 from warmpath.router.config.schema import QueueTable
 from warmpath.router.pick.calibration import USUAL_SHARING
-from warmpath.router.pick.eligible import NoPodError
+from warmpath.router.pick.eligible import NoPodError, Wanted
+from warmpath.router.pick.pick import Pick
+from warmpath.router.pick.weigh import Choice
 from warmpath.router.pods.table import Pod
 from warmpath.router.queue.lag import LEAST, FirstTokenLag
 from warmpath.router.queue.queue import Queue
-from warmpath.router.queue.request import Entering, Release, Sent, Waiting, Wanted
+from warmpath.router.queue.request import Release, Waiting
 
 BASE = 0.02
 TOKEN = 70e-6
 OWN_BASE = (1 - USUAL_SHARING) * BASE
 """The part of BASE that those behind a request wait for."""
 HOLD = QueueTable().hold_seconds
+
+
+class Sent(NamedTuple):
+    """What a release has sent."""
+
+    waiting: Waiting
+    placed: Pick
+    choice: Choice
 
 
 class QueueStand:
@@ -38,11 +50,13 @@ class QueueStand:
             settings=QueueTable(**settings),  # type: ignore[arg-type]
         )
         self._keys = count(1_000_000, 10_000)
-        self.release = Release((), (), float("inf"))
+        self.release = Release({}, {}, float("inf"))
         """The result of the last release."""
+        self.sent: list[Sent] = []
+        """What it has sent."""
         for _ in range(LEAST if knows_lag else 0):
             self.enter(1)
-            [sent] = self.release.sent
+            [sent] = self.sent
             self.first_token(sent, after=BASE)
             self.parts.picker.ended(sent.placed.booking_id, "finished", self.parts.now)
 
@@ -60,17 +74,18 @@ class QueueStand:
         lora: str = "",
         prompt: KeyedPrompt | None = None,
         **fields: object,
-    ) -> Entering:
+    ) -> Waiting:
         """Return a request with a prompt of its own of `tokens`, none of them cached."""
         wanted = Wanted("m", lora, named=tuple(named))
         first = next(self._keys)
         prompt = prompt or KeyedPrompt(range(first, first + tokens // 16), tokens)
-        ask = self.parts.ask(prompt, pods=self.eligible(wanted))
-        return Entering(ask, wanted, self.parts.now, **fields)  # type: ignore[arg-type]
+        ask = self.parts.ask(prompt, pods=self.eligible(wanted), wanted=wanted)
+        return Waiting(ask, self.parts.now, **fields)  # type: ignore[arg-type]
 
     def enter(self, tokens: int = 10_000, **fields: object) -> Waiting:
         """Let a request enter, and release."""
-        waiting = self.queue.enter(self.entering(tokens, **fields), self.parts.now)  # type: ignore[arg-type]
+        waiting = self.entering(tokens, **fields)  # type: ignore[arg-type]
+        self.queue.enter(waiting, self.parts.now)
         self.look()
         return waiting
 
@@ -78,11 +93,12 @@ class QueueStand:
         """Release after some seconds, settle what goes, and return it."""
         self.parts.now += after
         self.release = self.queue.release(self.parts.now)
-        for sent in self.release.sent:
+        self.sent = [Sent(*one, one[1].choice) for one in self.release.sent.items()]
+        for sent in self.sent:
             self.parts.picker.settle(sent.placed, self.parts.now)
-        self.queue.check()
-        self.parts.picking.check()
-        return self.release.sent
+        check(self.queue)
+        check(self.parts.picking)
+        return self.sent
 
     def first_token(self, sent: Sent, after: float = 0.0) -> Sequence[Sent]:
         """Report a first token after some seconds, and release."""
@@ -95,6 +111,6 @@ class QueueStand:
         sent = []
         for _ in self.pods:
             self.enter(tokens)
-            sent += self.release.sent
+            sent += self.sent
         assert len({one.placed.went for one in sent}) == len(self.pods)
         return sent

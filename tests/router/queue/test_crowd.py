@@ -8,21 +8,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.examples import examples
+from tests.router.consistent import check
 from tests.router.pick.picker_parts import PROMPT
 from warmpath.router.config.schema import QueueTable
+from warmpath.router.pick.eligible import Wanted
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.queue.crowd import Crowd
-from warmpath.router.queue.request import Waiting, Wanted
+from warmpath.router.queue.request import Waiting
 
 NUMBERS = count()
 LIMITS = QueueTable(max_requests=6, max_bytes=60, shares={"a": 2.0})
 
 
 def waiting(tenant: str = "", *, caller: str = "", priority: int = 0, size: int = 1) -> Waiting:
-    ask, wanted = Ask(PROMPT, ()), Wanted("m")
-    return Waiting(
-        next(NUMBERS), ask, wanted, 0.0, 1.0, priority, tenant, size, caller, 0.1, 1, 0.0
-    )
+    ask = Ask(PROMPT, (), Wanted("m"))
+    return Waiting(ask, 0.0, 1.0, priority, tenant, size, caller, number=next(NUMBERS))
 
 
 def crowd_of(*requests: Waiting) -> Crowd:
@@ -39,7 +39,7 @@ def test_the_tenant_with_most_waiting_loses_its_latest() -> None:
     assert crowd.squeeze_in(waiting("good")) == [many[-2]]
     newest = waiting("evil")
     assert crowd.squeeze_in(newest) == [newest]
-    crowd.check()
+    check(crowd)
 
 
 def test_made_up_tenants_are_one_callers() -> None:
@@ -140,7 +140,7 @@ class AnyCrowd(RuleBasedStateMachine):
         newcomer = waiting("c", caller="z", size=0)
         gone = crowd.squeeze_in(newcomer)
         assert len(gone) <= 1 or len(self.all) <= limit
-        crowd.check()
+        check(crowd)
 
     @precondition(lambda self: self.all)
     @rule(data=st.data())
@@ -151,7 +151,7 @@ class AnyCrowd(RuleBasedStateMachine):
 
     @invariant()
     def it_has_the_requests_of_the_list(self) -> None:
-        self.crowd.check()
+        check(self.crowd)
         assert sorted(one.number for one in self.crowd) == [one.number for one in self.all]
         assert len(self.crowd) == len(self.all)
         assert self.crowd.counts() == Counter(one.priority for one in self.all)

@@ -5,10 +5,12 @@ from itertools import count, islice
 
 import pytest
 
+from tests.router.consistent import check
 from tests.router.pick.picker_parts import PROMPT
+from warmpath.router.pick.eligible import Wanted
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.queue.order import Order
-from warmpath.router.queue.request import Waiting, Wanted
+from warmpath.router.queue.request import Waiting
 
 NUMBERS = count()
 LANE = Wanted("m")
@@ -23,15 +25,15 @@ def waiting(
     lane: Wanted = LANE,
 ) -> Waiting:
     number = next(NUMBERS)
-    ask = Ask(PROMPT, ())
-    return Waiting(number, ask, lane, 0.0, 1.0, priority, tenant, 1, "", 0.1, uncached, key)
+    ask = Ask(PROMPT, (), lane)
+    return Waiting(ask, 0.0, 1.0, priority, tenant, number=number, uncached=uncached, key=key)
 
 
 def order_of(*requests: Waiting, **shares: float) -> Order:
     order = Order(shares)
     for one in requests:
         order.add(one)
-        order.check()
+        check(order)
     return order
 
 
@@ -41,7 +43,7 @@ def served(order: Order, number: int) -> list[Waiting]:
     for _ in range(number):
         one = next(order.passing({*order.lanes}))
         order.remove(one, is_served=True)
-        order.check()
+        check(order)
         gone.append(one)
     return gone
 
@@ -55,7 +57,7 @@ def test_a_key_may_change() -> None:
     one, other = waiting(key=1.0), waiting(key=2.0)
     order = order_of(one, other)
     order.move(one, 3.0)
-    order.check()
+    check(order)
     assert served(order, 2) == [other, one]
 
 
@@ -101,7 +103,7 @@ def test_tenants_of_one_pass_take_turns_as_if_each_were_served() -> None:
     order = order_of(*requests)
     tenants = [one.tenant for one in order.passing({LANE})]
     assert tenants == ["a", "b"] * 5
-    order.check()
+    check(order)
 
 
 def test_a_lane_that_is_full_is_skipped_from_then_on() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.router.consistent import check
 from tests.router.pick.picker_parts import KeyedPrompt
 from tests.router.queue.queue_stand import BASE, HOLD, OWN_BASE, TOKEN, QueueStand
 from warmpath.router.load.engine_metrics import Observed
@@ -20,7 +21,7 @@ from warmpath.router.queue.request import QueueFullError
 def test_a_request_goes_at_once_where_a_pod_has_room() -> None:
     stand = QueueStand()
     waiting = stand.enter()
-    [sent] = stand.release.sent
+    [sent] = stand.sent
     assert sent.waiting is waiting
     assert not waiting.is_waiting
     assert sent.placed.booking is not None
@@ -32,7 +33,7 @@ def test_a_request_waits_while_every_pod_is_booked_and_goes_with_the_first_token
     stand = QueueStand()
     before = stand.fill()
     waiting = stand.enter()
-    assert stand.release.sent == []
+    assert stand.sent == []
     assert waiting.is_waiting
     [sent] = stand.first_token(before[1], after=0.1)
     assert sent.waiting is waiting
@@ -196,12 +197,12 @@ def test_a_full_queue_refuses_the_latest_of_the_tenant_with_most_waiting() -> No
     stand.fill()
     first, second, last = (stand.enter(tenant="evil", caller="a") for _ in range(3))
     good = stand.enter(tenant="good", caller="a")
-    [refused] = stand.release.refused
-    assert refused.waiting is last
-    assert isinstance(refused.error, QueueFullError)
+    [(refused, error)] = stand.release.refused.items()
+    assert refused is last
+    assert isinstance(error, QueueFullError)
     other = stand.enter(tenant="made up", caller="b")
-    [refused] = stand.release.refused
-    assert refused.waiting is second
+    [(refused, error)] = stand.release.refused.items()
+    assert refused is second
     assert first.is_waiting
     assert good.is_waiting
     assert other.is_waiting
@@ -227,9 +228,9 @@ def test_a_full_queue_refuses_the_latest_of_a_lower_class_for_a_higher_one() -> 
     kept = stand.enter(size=50)
     lost = stand.enter(size=50)
     urgent = stand.enter(size=40, priority=1)
-    [refused] = stand.release.refused
-    assert refused.waiting is lost
-    assert isinstance(refused.error, QueueFullError)
+    [(refused, error)] = stand.release.refused.items()
+    assert refused is lost
+    assert isinstance(error, QueueFullError)
     assert stand.queue.refused == 1
     assert kept.is_waiting
     assert urgent.is_waiting
@@ -259,9 +260,9 @@ def test_waiting_requests_are_refused_when_their_last_pod_goes() -> None:
     waiting = stand.enter()
     stand.pods = []
     stand.look()
-    [refused] = stand.release.refused
-    assert refused.waiting is waiting
-    assert isinstance(refused.error, NoPodError)
+    [(refused, error)] = stand.release.refused.items()
+    assert refused is waiting
+    assert isinstance(error, NoPodError)
     assert len(stand.queue) == 0
 
 
@@ -298,7 +299,7 @@ def late(stand: QueueStand, seconds: float) -> None:
     others = QueueStand(pods=1)
     for _ in range(WINDOW):
         others.enter(500)
-        [sent] = others.release.sent
+        [sent] = others.sent
         others.first_token(sent, after=BASE + 500 * TOKEN + seconds)
         stand.lag.picked(sent.placed, sent.choice)
         stand.lag.first_token(sent.placed, others.parts.now)
@@ -335,13 +336,13 @@ def test_a_standing_names_the_pod_and_the_time_and_changes_nothing() -> None:
     assert standing.behind == 3
     assert standing.seconds == pytest.approx(wait + 3 * (OWN_BASE + 2_000 * TOKEN) - HOLD, rel=0.01)
     assert len(stand.queue) == 3
-    stand.queue.check()
+    check(stand.queue)
 
 
 def test_a_weighing_holds_while_only_time_passes() -> None:
     stand = QueueStand()
     stand.enter(8_000, named=["pod-0"])
-    [before] = stand.release.sent
+    [before] = stand.sent
     stand.parts.warm(0, 800)
     waiting = stand.enter(prompt=KeyedPrompt(range(1, 1_001)))
     weighed = []

@@ -9,7 +9,7 @@ from warmpath.router.queue.lag import LEAST
 def run(stand: QueueStand, tokens: int, lag: float, times: int = LEAST) -> None:
     for _ in range(times):
         stand.enter(tokens)
-        [sent] = stand.release.sent
+        [sent] = stand.sent
         stand.first_token(sent, after=BASE + tokens * TOKEN + lag)
 
 
@@ -50,9 +50,9 @@ def test_who_waited_behind_another_request_is_no_sample() -> None:
     stand = QueueStand(pods=1, hears=False, knows_lag=False)
     for _ in range(LEAST):
         stand.enter(500)
-        first = stand.release.sent[0]
+        first = stand.sent[0]
         stand.enter(500)
-        second = stand.release.sent[0]
+        second = stand.sent[0]
         stand.first_token(first, after=BASE + 500 * TOKEN)
         stand.first_token(second, after=7.0)
     assert stand.lag.seconds < 0.001
@@ -62,7 +62,7 @@ def test_who_went_elsewhere_or_ended_before_its_first_token_is_no_sample() -> No
     stand = QueueStand(knows_lag=False)
     for number in range(2 * LEAST):
         stand.enter(500)
-        [sent] = stand.release.sent
+        [sent] = stand.sent
         name = sent.placed.booking_id
         if number % 2:
             elsewhere = "pod-1" if sent.placed.went[0] == "pod-0" else "pod-0"

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.examples import examples
-from tests.router.queue.queue_stand import QueueStand
+from tests.router.consistent import check
+from tests.router.queue.queue_stand import QueueStand, Sent
 from warmpath.router.config.schema import QueueTable
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.pick.eligible import NoPodError
-from warmpath.router.queue.request import QueueFullError, Sent, Waiting
+from warmpath.router.queue.request import QueueFullError, Waiting
 
 MOST = 8
 MOST_WAIT = 5.0
@@ -59,7 +60,7 @@ class AnyEvents(RuleBasedStateMachine):
     ) -> None:
         stand = self.stand
         try:
-            entering = stand.entering(
+            waiting = stand.entering(
                 tokens,
                 named=named,
                 until=stand.parts.now + patience,
@@ -69,7 +70,7 @@ class AnyEvents(RuleBasedStateMachine):
                 lora=lora,
                 size=size,
             )
-            waiting = stand.queue.enter(entering, stand.parts.now)
+            stand.queue.enter(waiting, stand.parts.now)
         except NoPodError:
             return
         except QueueFullError:
@@ -172,12 +173,12 @@ class AnyEvents(RuleBasedStateMachine):
         for _ in range(2 * MOST):
             self.stand.look()
             result = self.stand.release
-            for one in result.sent:
+            for one in self.stand.sent:
                 assert one.placed.went[0] in {pod.id for pod in self.stand.pods}
                 self.flying.append(one)
                 self.sent += 1
             self.refused += len(result.refused)
-            gone = [one.waiting for one in (*result.sent, *result.refused)]
+            gone = [*result.sent, *result.refused]
             assert len({*gone}) == len(gone)
             assert all(not one.is_waiting for one in gone)
             self.waiting = [one for one in self.waiting if one not in gone]
@@ -190,8 +191,8 @@ class AnyEvents(RuleBasedStateMachine):
         assert self.entered == self.sent + self.refused + self.left + len(self.waiting)
         assert len(self.stand.queue) == len(self.waiting)
         assert all(one.is_waiting for one in self.waiting)
-        self.stand.queue.check()
-        self.stand.parts.picking.check()
+        check(self.stand.queue)
+        check(self.stand.parts.picking)
 
     @invariant()
     def nobody_waits_beyond_its_bound(self) -> None:

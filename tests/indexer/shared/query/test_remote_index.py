@@ -31,6 +31,7 @@ from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.trust import Level, Trust
 from warmpath.router.config import schema as config
 from warmpath.router.match.match import Scorer
+from warmpath.router.pick.eligible import Wanted
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.weigh import Ask, Choice
 from warmpath.router.pods.table import Pod
@@ -443,7 +444,7 @@ async def test_prompts_that_are_asked_for_at_once_are_each_judged_by_their_own_l
         pods = [Pod(part.pod, "here:80", "m", (rank,))]
 
         async def weighed(key: int) -> Choice:
-            ask = Ask(KeyedPrompt([key]), pods)
+            ask = Ask(KeyedPrompt([key]), pods, Wanted("m"))
             await picker.refresh(ask, ROOMY)
             return picker.weigh(ask, clock())
 

@@ -1,0 +1,314 @@
+"""Looks inside the stateful parts of a router: `check` raises AssertionError where one contradicts itself."""
+
+import math
+from functools import singledispatch
+
+from warmpath.router.diagnosis.attribution import Attribution
+from warmpath.router.diagnosis.decisions import KEPT_CANDIDATES, Decisions
+from warmpath.router.diagnosis.evidence import FULL, Evidence
+from warmpath.router.load.bookings import Bookings
+from warmpath.router.load.correction import correct
+from warmpath.router.load.overdue import Overdue
+from warmpath.router.load.rank_bookings import RankBook
+from warmpath.router.load.stuck import StuckRanks
+from warmpath.router.load.table import LoadTable
+from warmpath.router.pick.calibration import FASTEST, SLOWEST, Calibration
+from warmpath.router.pick.group_window import GroupWindow
+from warmpath.router.pick.picker import Picker
+from warmpath.router.pick.picking import Picking
+from warmpath.router.pick.sessions import Sessions, Underway
+from warmpath.router.queue.crowd import Crowd
+from warmpath.router.queue.held_picks import HeldPicks
+from warmpath.router.queue.order import MOST_IDLE, Order, _keyed, _plain
+from warmpath.router.queue.queue import SPARE, Queue
+
+
+@singledispatch
+def check(part: object) -> None:
+    raise TypeError(f"no check of {type(part).__name__}")
+
+
+@check.register
+def _(attribution: Attribution) -> None:
+    if len(attribution._rows) > attribution._most:
+        raise AssertionError(f"{len(attribution._rows)} rows; at most {attribution._most}")
+    for name, row in attribution._rows.items():
+        if name != (row.pod, row.model):
+            raise AssertionError(f"{name} has the row of {row.pod}, {row.model}")
+        if not row.captured_tokens <= row.available_tokens <= row.prompt_tokens:
+            raise AssertionError(f"{name}: not captured <= available <= prompt tokens")
+        if max(row.predicted_tokens, row.delivered_tokens) > row.reported_prompt_tokens:
+            raise AssertionError(f"{name}: more tokens cached than prompts have")
+        check(row.evidence)
+    for shadow in attribution._shadows.values():
+        if max(shadow.chosen_tokens, shadow.warmpath_tokens) > shadow.prompt_tokens:
+            raise AssertionError(f"{shadow.model}: more tokens held than prompts have")
+
+
+@check.register
+def _(decisions: Decisions) -> None:
+    if len(decisions._kept) > decisions._most:
+        raise AssertionError(f"{len(decisions._kept)} decisions; at most {decisions._most}")
+    for number, kept in decisions._kept.items():
+        if not 0 < len(kept.candidates) <= KEPT_CANDIDATES:
+            raise AssertionError(
+                f"decision {number} has {len(kept.candidates)} candidates, not 1 to "
+                f"{KEPT_CANDIDATES}"
+            )
+
+
+@check.register
+def _(evidence: Evidence) -> None:
+    for traits, tally in evidence.tallies.items():
+        parts = (
+            tally.weight <= min(tally.reports, FULL) + 1e-6,
+            tally.void <= tally.over + 1e-6,
+            tally.blind <= tally.under + 1e-6,
+            tally.miscounted <= tally.counted + 1e-6,
+            tally.counted <= tally.weight + 1e-6,
+            tally.believed <= tally.predicted + 1e-6,
+            tally.predicted <= tally.tokens + 1e-6,
+        )
+        if not all(parts):
+            raise AssertionError(f"the tally of {traits} is impossible: {tally}")
+    if evidence.expired > evidence.ended + 1e-6 or evidence.ended > min(evidence.ends, FULL) + 1e-6:
+        raise AssertionError(
+            f"not expired {evidence.expired} <= ended {evidence.ended} <= ends {evidence.ends}"
+        )
+    if not all(evidence.hits):
+        raise AssertionError("hits has a count of 0 tokens")
+
+
+@check.register
+def _(bookings: Bookings) -> None:
+    placed = 0
+    for name, book in bookings._ranks.items():
+        check(book)
+        placed += len(book.in_flight)
+        for booking in book.in_flight.values():
+            if (booking.work.pod, booking.work.rank) != name:
+                raise AssertionError("a booking lies on another rank than it says")
+            if bookings._bookings.get(booking.id) is not booking:
+                raise AssertionError("a rank has a booking that has ended")
+    if placed != len(bookings._bookings):
+        raise AssertionError(f"{len(bookings._bookings)} bookings are kept, {placed} on ranks")
+    check(bookings._overdue)
+    check(bookings.stuck)
+    if len(bookings._bookings) > bookings._most or len(bookings._ranks) > bookings._most + 1:
+        raise AssertionError("too many bookings or ranks are kept")
+
+
+@check.register
+def _(overdue: Overdue) -> None:
+    due = {(late_at, booking_id) for late_at, _, booking_id in overdue._due}
+    if any((one.late_at, one.id) not in due for one in overdue._awaited()):
+        raise AssertionError("a booking without an entry would wait for ever")
+
+
+@check.register
+def _(book: RankBook) -> None:
+    works = [booking.work for booking in book.waiting.values()]
+    sums = (
+        sum(work.own_nanoseconds for work in works),
+        sum(work.uncached for work in works),
+        sum(work.prompt_tokens for work in works),
+        sum(booking.work.prompt_tokens for booking in book.in_flight.values()),
+    )
+    kept = (
+        book._own_nanoseconds,
+        book.uncached_tokens,
+        book.prompt_tokens,
+        book.context_tokens,
+    )
+    if sums != kept:
+        raise AssertionError(f"the sums are {kept}; those of the bookings are {sums}")
+    for bookings in (book.in_flight, book.waiting, book.unanswered):
+        times = [booking.since for booking in bookings.values()]
+        if times != sorted(times):
+            raise AssertionError("bookings are not in the order in which they went out")
+    ended = sum(book.may_have_ended(booking) for booking in book.in_flight.values())
+    if book.certain + ended != len(book.in_flight):
+        raise AssertionError("the number of bookings that have not ended is wrong")
+    if any(book.in_flight.get(name) is not one for name, one in book.waiting.items()):
+        raise AssertionError("a waiting booking is not in flight")
+    if any(book.in_flight.get(name) is not one for name, one in book.unanswered.items()):
+        raise AssertionError("an unanswered booking is not in flight")
+    first = next(iter(book.waiting.values()), None)
+    if book._head is not None and (first is None or book._head.since != first.since):
+        raise AssertionError("the cached head is not the first waiting booking")
+    if any(booking.first_token_at is not None for booking in book.waiting.values()):
+        raise AssertionError("a waiting booking already has its first token")
+
+
+@check.register
+def _(stuck: StuckRanks) -> None:
+    if not stuck._stuck.items() <= stuck._owing.items():
+        raise AssertionError("a stuck rank owes nothing")
+    looks = {(at, name) for at, name in stuck._due}
+    for name, owing in stuck._owing.items():
+        is_due = not owing.is_stuck and owing.waited is None
+        if is_due and (stuck._look_at.get(name), name) not in looks:
+            raise AssertionError("a rank that owes an answer is not looked at again")
+    if not stuck._owing.keys() <= stuck._books.keys():
+        raise AssertionError("a rank that is gone owes an answer")
+
+
+@check.register
+def _(table: LoadTable) -> None:
+    for name, kept in table._corrections.items():
+        book = table._book(name)
+        is_current = kept.is_of(book, kept.others, table._seen.get(name))
+        if is_current and kept != correct(book, kept.others, kept.seen, table._slack):
+            raise AssertionError(f"the correction of {name} is out of date")
+
+
+@check.register
+def _(calibration: Calibration) -> None:
+    known: dict[str, list[float]] = {}
+    for name, average in calibration._averages.items():
+        if not math.log(FASTEST) <= average.log_factor <= math.log(SLOWEST):
+            raise AssertionError(f"the factor of {name} is out of bounds")
+        if bool(average.prefills) != (average.predicted > 0):
+            raise AssertionError(f"the prefills of {name} are not summed")
+        if average.is_known:
+            known.setdefault(average.model, []).append(average.log_factor)
+    for of, model in calibration._models.items():
+        if model.known != sorted(known.get(of, [])):
+            raise AssertionError(f"the known factors of {of} are not those of its ranks")
+        compared = [calibration._averages.get(rank) for rank in model.compared]
+        if any(average is None or average.model != of for average in compared):
+            raise AssertionError(f"a rank compared for {of} has no measurements there")
+        kept = model.differences.items()
+        if any(one != calibration._differing(model, rank) for rank, one in kept):
+            raise AssertionError(f"a difference of {of} is out of date")
+
+
+@check.register
+def _(window: GroupWindow) -> None:
+    for group in window._groups.values():
+        if not group.members:
+            raise AssertionError("a group without members waits")
+        if any(one.chosen.done() and not one.chosen.cancelled() for one in group.members):
+            raise AssertionError("a member that was answered waits")
+
+
+@check.register
+def _(picker: Picker) -> None:
+    kept = picker._placed.values()
+    ours = {one.id for placed in kept for one in (placed.booking, placed.decoding) if one}
+    for rank, book in picker._bookings.ranks().items():
+        if not ours.issuperset(book.in_flight):
+            raise AssertionError(f"a booking on {rank} outlives its pick")
+    if picker._expectations != sum(len(placed.predicted) for placed in kept):
+        raise AssertionError("the predictions that are kept do not add up")
+    if len(kept) > picker._booking.max_bookings:
+        raise AssertionError(f"{len(kept)} picks; at most {picker._booking.max_bookings}")
+
+
+@check.register
+def _(picking: Picking) -> None:
+    if picking._picker is not None:
+        check(picking._picker)
+    picking.believed.check()
+    check(picking.bookings)
+    check(picking.loads)
+    check(picking.sessions)
+    check(picking.calibration)
+
+
+@check.register
+def _(sessions: Sessions) -> None:
+    of_pod: dict[str, set[str]] = {}
+    for session, (pod, _, _) in sessions._picks.items():
+        of_pod.setdefault(pod, set()).add(session)
+    if of_pod != sessions._of_pod:
+        raise AssertionError("the sessions of the pods are not those that are kept")
+    if len(sessions._picks) > sessions._most:
+        raise AssertionError(f"{len(sessions._picks)} sessions; at most {sessions._most}")
+
+
+@check.register
+def _(underway: Underway) -> None:
+    for name, turn in underway._turns.items():
+        if turn.task.done() or turn.ended_by:
+            raise AssertionError(f"pick {name} has ended and is kept")
+
+
+@check.register
+def _(crowd: Crowd) -> None:
+    for of in crowd._classes.values():
+        groups = [requests for one in of.callers.values() for requests in one.tenants.values()]
+        if not groups or not all(groups) or not all(one.tenants for one in of.callers.values()):
+            raise AssertionError("a class, caller or tenant without requests is kept")
+        if of.count != sum(map(len, groups)):
+            raise AssertionError("the count of a class is wrong")
+        if any([*group] != sorted(group) for group in groups):
+            raise AssertionError("a tenant's requests are not in the order of arrival")
+    if crowd.bytes != sum(one.size for one in crowd):
+        raise AssertionError("the bytes are not those of the waiting requests")
+
+
+@check.register
+def _(held: HeldPicks) -> None:
+    check(held.queue)
+    awaited = sum(not future.done() for future in held._futures.values())
+    if awaited > len(held.queue):
+        raise AssertionError("a call waits that is not in the queue")
+    if len(held.queue) and held._soon is None and held._later is None:
+        raise AssertionError("requests wait, and no release is scheduled")
+
+
+@check.register
+def _(order: Order) -> None:
+    numbers_found: set[int] = set()
+    for share in order._shares.values():
+        if not share.lines:
+            raise AssertionError("a share without waiting requests is kept")
+        for wanted, line in share.lines.items():
+            numbers = [(key, number) for key, number, _ in line.requests]
+            if not numbers or numbers != sorted(numbers):
+                raise AssertionError("a line is empty or not in order")
+            if line.head is None or line.head[1:] != (*numbers[0], line):
+                raise AssertionError("a line's head is not its first request")
+            if line.head[0] > share.virtual:
+                raise AssertionError("a line's head is ahead of its share")
+            heads = order._lanes[wanted][share.kind[0]]
+            if sum(head[3] is line for head in heads) != 1:
+                raise AssertionError("a line is not once in its lane")
+            numbers_found |= {number for _, number in numbers}
+        if [*map(_keyed, share.heads)] != sorted(
+            line.head[1:3] for line in share.lines.values() if line.head
+        ):
+            raise AssertionError("the heads of a share are not those of its lines")
+        if share.place != (share.virtual, *share.heads[0][1:3], share):
+            raise AssertionError("a share's place is not that of its first request")
+    for classes in order._lanes.values():
+        for heads in classes.values():
+            if not heads or [*map(_plain, heads)] != sorted(map(_plain, heads)):
+                raise AssertionError("the heads of a lane are not in order")
+    if order._count != len(numbers_found):
+        raise AssertionError("the count is not that of the requests of the lines")
+    placed = [place for places in order._places.values() for place in places]
+    if len(placed) != len(order._shares) or not all(order._places.values()):
+        raise AssertionError("the places are not those of the shares")
+    for places in order._places.values():
+        if [*map(_plain, places)] != sorted(map(_plain, places)):
+            raise AssertionError("the shares of a class are not in order")
+    for kind, contest in order._contests.items():
+        if contest.number != sum(share.kind == kind for share in order._shares.values()):
+            raise AssertionError("a contest's number of tenants is wrong")
+        if not contest.number or len(contest.idle) > MOST_IDLE:
+            raise AssertionError("a contest without tenants, or too many idle ones")
+
+
+@check.register
+def _(queue: Queue) -> None:
+    check(queue._order)
+    waiting = [entry[2] for entry in queue._times if entry[2].is_waiting]
+    if len(waiting) != len(queue) or len(queue._times) > 2 * len(queue) + SPARE + 1:
+        raise AssertionError("the times are not those of the waiting requests")
+    check(queue.crowd)
+    if {*queue.crowd} != {*waiting} or len(queue._order) != len(queue):
+        raise AssertionError("the crowd, the order and the times differ")
+    if len(queue) > queue._settings.max_requests:
+        raise AssertionError("too many requests wait")
