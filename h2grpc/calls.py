@@ -107,16 +107,20 @@ class Calls:
                 continue
             call.came()
             at_once = call.runs.at_once
-            answer = at_once(message, call) if at_once is not None else None
-            if answer is None:
-                self._run(call)
-            else:
+            try:
+                answer = at_once(message, call) if at_once is not None else None
+                if answer is None:
+                    self._run(call)
+                    continue
                 # Its client may have to send the end of its request, for which it needs a window.
                 call.take()
                 call.put(answer)
                 call.end()
-                if not self.tasks:
-                    self._link.works(is_busy=False)
+            except Exception as error:  # noqa: BLE001  the call's, not the connection's
+                call.take()
+                _fail(call, error)
+            if not self.tasks:
+                self._link.works(is_busy=False)
 
     def _run(self, call: Call) -> None:
         call.came()
@@ -242,12 +246,18 @@ async def _run(call: Call) -> None:
     try:
         await call.runs.run(call)
         call.end()
-    except RefusedError as error:
-        call.refuse(error.refusal)
     except asyncio.CancelledError:
         call.end(grpc.StatusCode.CANCELLED, "the call was cancelled")
-    except Exception as error:
-        if not call.was_cancelled:
-            log.exception("%s: unexpected", call.method)
-        # The same text as that of gRPC's own server.
-        call.end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+    except Exception as error:  # noqa: BLE001  the call's
+        _fail(call, error)
+
+
+def _fail(call: Call, error: Exception) -> None:
+    """End a call with an error."""
+    if isinstance(error, RefusedError):
+        call.refuse(error.refusal)
+        return
+    if not call.was_cancelled:
+        log.error("%s: unexpected", call.method, exc_info=error)
+    # The same text as that of gRPC's own server.
+    call.end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")

@@ -79,6 +79,9 @@ def _leading(spans: tuple[Span, ...]) -> tuple[Span, ...]:
     return spans
 
 
+NOTHING = Match((), 0)
+
+
 def spans_of(
     stretches: Sequence[tuple[int, int, str]], tiers: Sequence[str] = TIERS
 ) -> tuple[Span, ...]:

@@ -18,7 +18,7 @@ random draw. The order in which candidates were given never matters.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat, starmap
 from random import Random
 from types import MappingProxyType
@@ -27,8 +27,9 @@ from typing import NamedTuple
 import numpy as np
 
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import Column, Columns, Costs
-from warmpath.scorer.match import Match
+from warmpath.scorer.columns import Column, Columns, Costs, LoadColumns
+from warmpath.scorer.match import NOTHING, Match
+from warmpath.scorer.policy import Policy
 from warmpath.scorer.prefill import PrefillModel
 from warmpath.scorer.strategies import WEIGHTS
 
@@ -115,6 +116,47 @@ def decode_costs(request: Request, columns: Columns) -> Costs:
 
 DIGITS = 30
 """Number of binary digits of costs that are compared: nine decimal digits."""
+
+
+def weigh(
+    request: Request,
+    names: Sequence[tuple[str, int]],
+    load: LoadColumns,
+    holding: Mapping[tuple[Match, str], Sequence[int]],
+    policy: Policy | None,
+    *,
+    model: PrefillModel,
+    factors: Sequence[float],
+    slownesses: Sequence[float],
+    known_tokens: Callable[[], Column],
+    session: int | None,
+    rng: Random,
+) -> tuple[Columns, Costs, Sequence[int]]:
+    """Return the figures of all candidates, their costs, and their indices, best first.
+
+    `names`, `load`, `slownesses`, `known_tokens` and `session` are those of `Columns`. `holding` are the
+    indices of the candidates with each match and trust, and `factors` multiply a candidate's prefills.
+    Without a `policy` the costs are those of decoding.
+    """
+    tokens = request.prompt_tokens
+    figures = np.empty((3, len(names)))
+    # A rank without a match has nothing cached, whatever its trust is.
+    figures.T[:] = warmth(NOTHING, "exact", tokens, model)
+    for (match, trust), places in holding.items():
+        figures.T[places] = warmth(match, trust, tokens, model)
+    cached, prefill, arriving = figures
+    if policy is not None and model.per_pulled_token < math.inf:
+        known = (match.known_tokens for match, trust in holding if trust == "exact")
+        held = min(max(known, default=0), max(0, tokens - 1))
+        prefill = with_pull(prefill, cached, held, tokens, model)
+    factor, slowness = np.array(factors), np.array(slownesses)
+    columns = Columns(
+        names, load, cached, prefill * factor, slowness, arriving * factor, known_tokens, session
+    )
+    costs = (
+        decode_costs(request, columns) if policy is None else policy.costs(request, columns, rng)
+    )
+    return columns, costs, order_of(costs, columns, rng)
 
 
 def order_of(costs: Costs, columns: Columns, rng: Random) -> Sequence[int]:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from typing import Protocol
+from typing import Protocol, Self
 
 import grpc
 
@@ -29,27 +29,31 @@ class AnswerCounts(Protocol):
 class Answering:
     """Counts a call while it is answered, and then its answer.
 
-    Raises RefusedError, with its status and reason, in place of any error.
+    Raises RefusedError, with its status and reason, in place of any error. A call that is `put_off` is
+    answered another way, and counted there.
     """
 
-    __slots__ = ("_begun", "_drain", "_meter", "_method")
+    __slots__ = ("_begun", "_drain", "_meter", "_method", "put_off")
 
     def __init__(self, method: str, drain: Drain, meter: AnswerCounts) -> None:
         self._method = method
         self._drain = drain
         self._meter = meter
+        self.put_off = False
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self._begun = time.perf_counter()
         try:
             self._drain.begin()
         except EndingError as error:
             raise self._refused(error) from error
+        return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._drain.end()
         if error is None:
-            self._meter.answered(self._method, "OK", time.perf_counter() - self._begun)
+            if not self.put_off:
+                self._meter.answered(self._method, "OK", time.perf_counter() - self._begun)
         elif isinstance(error, Exception):
             raise self._refused(error) from error
         else:

@@ -96,7 +96,7 @@ class Intake:
         """Return the method of a call with one message; `answer` takes that, and puts the answer.
 
         Urgent calls are cheap, and begin before all others. `at_once` returns the answer to a message,
-        or None if it would have to wait or fails, and then has changed nothing.
+        or None if it would have to wait, and then has changed nothing.
         """
 
         async def run(call: Call) -> None:
@@ -114,11 +114,15 @@ class Intake:
         if self._calls.waiting or (admission is not None and not admission.is_free):
             return None
         begun = time.perf_counter()
-        answered = answer(message)
-        if answered is not None:
-            self._calls.has_come(call.peer)
-            if admission is not None:
-                admission.answered_at_once(time.perf_counter() - begun)
+        # An error is an answer, too.
+        answered: bytes | None = b""
+        try:
+            answered = answer(message)
+        finally:
+            if answered is not None:
+                self._calls.has_come(call.peer)
+                if admission is not None:
+                    admission.answered_at_once(time.perf_counter() - begun)
         return answered
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Parses requests from bytes; an error names the field that is not valid.
+"""Parses and checks requests; an error names the field that is not valid.
 
 Counts the entries of a request's lists before the message is parsed.
 
@@ -7,7 +7,7 @@ many as a few megabytes can hold. Counting makes no objects, and ends at the fir
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -16,7 +16,10 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from warmpath.router.peers.booking_id import MOST_BYTES as MOST_BOOKING_BYTES
+from warmpath.process.turns import in_turns
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.load.engine_metrics import problem_of
+from warmpath.router.peers import booking_id as booking_ids
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import (
     MOST_ENTRIES,
@@ -26,6 +29,7 @@ from warmpath.router.prompt.limits import (
     check_count,
     check_name,
 )
+from warmpath.scorer.policy import policy_names
 
 TEXT_OR_MESSAGE = 2
 """The wire type of texts and messages."""
@@ -128,13 +132,15 @@ def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
 Parsed = TypeVar("Parsed", bound=Message)
 
 LIMITS = {
-    "booking_id": MOST_BOOKING_BYTES,
+    "booking_id": booking_ids.MOST_BYTES,
     "session_id": MOST_SESSION_BYTES,
     "tenant": MOST_TENANT_BYTES,
 }
 """The most bytes of names that may not have MOST_NAME_BYTES."""
 BYTES = 2
 """The wire type of strings and messages."""
+CHECKED_AT_ONCE = 1024
+"""Loads checked before other tasks get a turn: about a millisecond's work."""
 LARGE_BYTES = 256 << 10
 """Beyond this length other tasks get a turn between parsing a request and answering it."""
 
@@ -146,21 +152,23 @@ async def parse(kind: type[Parsed], raw: bytes) -> Parsed:
     """
     for _ in check_entries(raw, kind.DESCRIPTOR):
         await asyncio.sleep(0)
-    parsed = _parsed(kind, raw)
-    for name, most in _names(kind.DESCRIPTOR):
-        check_name(name, getattr(parsed, name), most)
+    request = parsed(kind, raw)
     if len(raw) > LARGE_BYTES:
         await asyncio.sleep(0)
-    return parsed
+    return request
 
 
-def _parsed(kind: type[Parsed], raw: bytes) -> Parsed:
+def parsed(kind: type[Parsed], raw: bytes) -> Parsed:
+    """Return a small request. Raises as `parse`."""
     try:
-        return kind.FromString(raw)
+        request = kind.FromString(raw)
     except DecodeError as error:
         field = _bad_text(raw, kind.DESCRIPTOR)
         problem = "is not UTF-8" if field else f"is not a {kind.DESCRIPTOR.name}"
         raise BadRequestError(field or "request", problem) from error
+    for name, most in _names(kind.DESCRIPTOR):
+        check_name(name, getattr(request, name), most)
+    return request
 
 
 @cache
@@ -202,3 +210,50 @@ def _is_text(raw: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+async def check_pick(request: pb.PickRequest | pb.ExplainRequest) -> None:
+    """Raise BadRequestError for a request that no pick could be made for, whatever its prompt is.
+
+    Yields to other tasks if it has many loads.
+    """
+    if isinstance(request, pb.PickRequest):
+        _check_booking_id(request.booking_id)
+        if booking_ids.router_of(request.booking_id):
+            raise BadRequestError("booking_id", "has the form of the router's own booking ids")
+    for name in request.pods:
+        check_name("pods", name)
+    if request.policy and request.policy not in (known := policy_names()):
+        problem = f"no policy {request.policy!r}; known: {', '.join(known)}"
+        raise BadRequestError("policy", problem)
+    await _check_loads(request.loads)
+
+
+async def check_report(request: pb.ReportRequest) -> None:
+    """Raise BadRequestError for a report of nothing, or with an impossible load."""
+    if not request.booking_id:
+        raise BadRequestError("booking_id", "is missing")
+    _check_booking_id(request.booking_id)
+    await _check_loads(request.loads)
+
+
+async def _check_loads(loads: Sequence[pb.PodLoad]) -> None:
+    """Raise BadRequestError for an impossible load; yield to other tasks if there are many loads."""
+    if not loads:
+        return
+    position = -1
+    async for one in in_turns(loads, CHECKED_AT_ONCE):
+        position += 1
+        check_name(f"loads[{position}].pod", one.pod)
+        found = problem_of(
+            running=one.running, waiting=one.waiting, kv_usage=one.kv_usage, age=one.age
+        )
+        if found is not None:
+            field, problem = found
+            raise BadRequestError(f"loads[{position}].{field}".rstrip("."), problem)
+
+
+def _check_booking_id(name: str) -> None:
+    """Raise BadRequestError if a caller cannot give this booking id."""
+    if problem := booking_ids.problem_of(name):
+        raise BadRequestError("booking_id", problem)

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from warmpath.indexer.ranks import Ingest
 from warmpath.process.turns import in_turns, turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.calls.report import GatewayLoads, ReportAnswerer, check_booking_id, check_loads
+from warmpath.router.calls.parse import check_pick
+from warmpath.router.calls.report import GatewayLoads, ReportAnswerer
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.diagnosis.diagnose import diagnose
 from warmpath.router.diagnosis.facts import RouterFacts
 from warmpath.router.load.table import LoadTable
-from warmpath.router.peers import booking_id
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pick.eligible import Wanted, eligible
 from warmpath.router.pick.group_window import GroupWindow
@@ -34,8 +34,7 @@ from warmpath.router.pick.sessions import Underway
 from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import PodTable
-from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.limits import TimeLeft, check_name
+from warmpath.router.prompt.limits import TimeLeft
 from warmpath.router.prompt.read_prompt import Form
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.token_prompt import TokenPrompt
@@ -45,7 +44,6 @@ from warmpath.router.queue.standing import engine_priority, standing_message, wa
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.router.tracing.tracer import Attributes
 from warmpath.router.transport.call import Call
-from warmpath.scorer.policy import UnknownPolicyError
 
 log = logging.getLogger(__name__)
 
@@ -122,13 +120,9 @@ class PickAnswerer:
         could not be tokenised counts by its length, a prompt without content by `reckoned`. Raises
         PickEndedError if, before the pick is made, its end is reported or its booking id is reused.
         """
-        name = request.booking_id
-        check_booking_id(name)
-        if booking_id.router_of(name):
-            raise BadRequestError("booking_id", "has the form of the router's own booking ids")
         priority, left = self._priority(request, asker), TimeLeft(patience)
-        await check_loads(request.loads)
-        with self._underway.pick(name):
+        await check_pick(request)
+        with self._underway.pick(request.booking_id):
             await self._gateways.observe(request.loads)
             ask = await self._ask(
                 request,
@@ -136,7 +130,7 @@ class PickAnswerer:
                 patience,
                 reckoned,
                 shadow=request.shadow,
-                booking_id=name,
+                booking_id=request.booking_id,
                 is_watched=is_watched,
                 request_id=asker.request_id,
                 trace_id=self._steps.tracer.trace_id(),
@@ -174,16 +168,13 @@ class PickAnswerer:
     async def _choose(
         self, ask: Ask, request: pb.PickRequest, asker: Asker, priority: int, left: TimeLeft
     ) -> Pick:
-        try:
-            if self.held is not None and not ask.shadow:
-                waiting = self.held.enters(ask, request, asker, priority, left.seconds())
-                return await self.held.choose(waiting, asker.client)
-            if not ask.is_whole:
-                # Without all its tokens the prompt cannot be grouped with equal ones.
-                return self._picker.reserve(ask, self._clock())
-            return await self._window.choose(ask)
-        except UnknownPolicyError as error:
-            raise BadRequestError("policy", str(error)) from error
+        if self.held is not None and not ask.shadow:
+            waiting = self.held.enters(ask, request, asker, priority, left.seconds())
+            return await self.held.choose(waiting, asker.client)
+        if not ask.is_whole:
+            # Without all its tokens the prompt cannot be grouped with equal ones.
+            return self._picker.reserve(ask, self._clock())
+        return await self._window.choose(ask)
 
     async def response(self, pick: Pick) -> pb.PickResponse:
         """Return the message that tells of a pick."""
@@ -219,19 +210,16 @@ class PickAnswerer:
     ) -> pb.ExplainResponse:
         """Answer Explain; books nothing. Raises NoPodError. Times are as in `pick`."""
         priority = self._priority(request, asker)
-        await check_loads(request.loads)
+        await check_pick(request)
         await self._gateways.observe(request.loads)
         ask = await self._ask(request, timeout, patience)
         now, standing = self._clock(), None
-        try:
-            if self.held is None:
-                choice = self._picker.weigh(ask, now)
-            else:
-                waiting = self.held.enters(ask, request, asker, priority)
-                standing = self.held.queue.standing(waiting, now)
-                choice = standing.choice
-        except UnknownPolicyError as error:
-            raise BadRequestError("policy", str(error)) from error
+        if self.held is None:
+            choice = self._picker.weigh(ask, now)
+        else:
+            waiting = self.held.enters(ask, request, asker, priority)
+            standing = self.held.queue.standing(waiting, now)
+            choice = standing.choice
         response = pb.ExplainResponse(
             prompt_tokens=ask.tokens,
             policy=choice.policy,
@@ -305,8 +293,6 @@ class PickAnswerer:
     ) -> Ask:
         """Return the request to place; `named` are the fields of it that only Pick has."""
         left = TimeLeft(patience)
-        for name in request.pods:
-            check_name("pods", name)
         read = await self._reader.read(request.prompt, timeout, may_reckon=True)
         serving = self._pods.of_model(read.prompt.model)
         ids = set(request.pods)

@@ -1,6 +1,6 @@
 """Answers Report, for our own bookings and, through other routers, for theirs. No sockets.
 
-Checks and records the loads of ranks that gateways report in their requests.
+Records the loads of ranks that gateways report in their requests.
 """
 
 import asyncio
@@ -13,40 +13,22 @@ from warmpath.indexer.ranks import Ingest
 from warmpath.process.turns import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import EVENTS
-from warmpath.router.load.engine_metrics import Observed, problem_of
+from warmpath.router.calls.parse import check_report
+from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.table import LoadTable
 from warmpath.router.peers import booking_id
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pick.picker import Picker
-from warmpath.router.pick.report import EVENT_NAMES, Report, carry_out, check_report, report_of
+from warmpath.router.pick.report import EVENT_NAMES, Report, carry_out, check_event, report_of
 from warmpath.router.pick.sessions import Underway
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.limits import check_name
 from warmpath.router.queue.held_picks import HeldPicks
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 64
 """Loads recorded before other tasks get a turn: about two milliseconds' work."""
-CHECKED_AT_ONCE = 1024
-"""Loads checked before other tasks get a turn: about a millisecond's work."""
-
-
-async def check_loads(loads: Sequence[pb.PodLoad]) -> None:
-    """Raise BadRequestError for an impossible load; yield to other tasks if there are many loads."""
-    if not loads:
-        return
-    position = -1
-    async for one in in_turns(loads, CHECKED_AT_ONCE):
-        position += 1
-        check_name(f"loads[{position}].pod", one.pod)
-        found = problem_of(
-            running=one.running, waiting=one.waiting, kv_usage=one.kv_usage, age=one.age
-        )
-        if found is not None:
-            field, problem = found
-            raise BadRequestError(f"loads[{position}].{field}".rstrip("."), problem)
 
 
 class GatewayLoads:
@@ -107,10 +89,7 @@ class ReportAnswerer:
         self, request: pb.ReportRequest, *, is_refusal: bool = False
     ) -> pb.ReportResponse:
         """Answer Report; the contract does not say `is_refusal` (`Report.is_refusal`)."""
-        if not request.booking_id:
-            raise BadRequestError("booking_id", "is missing")
-        check_booking_id(request.booking_id)
-        await check_loads(request.loads)
+        await check_report(request)
         await self._gateways.observe(request.loads)
         report = self._checked(request, is_refusal=is_refusal)
         now = self._clock()
@@ -166,11 +145,5 @@ class ReportAnswerer:
             problem = f"is {request.event}, not an event" if request.event else "is missing"
             names = (pb.ReportRequest.Event.Name(event) for event in EVENTS.values())
             raise BadRequestError("event", f"{problem}; give {', '.join(names)}")
-        check_report(report := report_of(request, is_refusal=is_refusal), self._pods)
+        check_event(report := report_of(request, is_refusal=is_refusal), self._pods)
         return report
-
-
-def check_booking_id(name: str) -> None:
-    """Raise BadRequestError if a caller cannot give this booking id."""
-    if problem := booking_id.problem_of(name):
-        raise BadRequestError("booking_id", problem)

@@ -141,9 +141,9 @@ class Answerer:
         for rank in pod.ranks:
             self._entries.pop(rank, None)
 
-    def waits(self, request: wire.ScoreRequest) -> bool:
+    def waits(self, request: wire.ScoreRequest, plain: PlainPrompt | None) -> bool:
         """Return whether the answer to a Score may wait for a tokenizer or for Redis."""
-        return self._scorer.remote is not None or not gives_ids(request.prompt)
+        return self._scorer.remote is not None or not (plain or gives_ids(request.prompt))
 
     async def score(
         self,
@@ -173,14 +173,12 @@ class Answerer:
             unknown += entry_of(named, len(UNKNOWN_POD)), UNKNOWN_POD
         return self._scored(request, wanted, found, strategy, unknown=unknown, trace=trace)
 
-    def score_at_once(self, request: wire.ScoreRequest, plain: PlainPrompt) -> Scored | None:
+    def score_at_once(self, request: wire.ScoreRequest, plain: PlainPrompt | None) -> Scored | None:
         """Answer Score as `score` does, if that waits for nothing and takes less than a millisecond.
 
         The result is None otherwise.
         """
-        if request.HasField("prompt") or request.explain or self._scorer.remote:
-            return None
-        if len(plain.ids) > LONG:
+        if plain is None or len(plain.ids) > LONG or request.explain or self._scorer.remote:
             return None
         strategy = _strategy(request)
         wanted = self._wanted(request, self._reader.read_plain(plain))

@@ -19,14 +19,14 @@ from warmpath.router.admission.gate import AdmissionGate
 from warmpath.router.calls.answering import AnswerCounts, Answering, log_fault
 from warmpath.router.calls.failures import failure_of, reason_of, refusal_of, text_of
 from warmpath.router.calls.intake import Intake, too_busy
-from warmpath.router.calls.parse import parse
+from warmpath.router.calls.parse import parse, parsed
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.score import Answerer
 from warmpath.router.calls.score_reply import stream_reply
 from warmpath.router.calls.traced import traced_messages
 from warmpath.router.ending import Drain, EndingError
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.plain import cut_prompt
+from warmpath.router.prompt.plain import PlainPrompt, cut_prompt
 from warmpath.router.queue.request import Asker
 from warmpath.router.tracing.steps import request_id_of
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
@@ -79,43 +79,22 @@ class RouterService:
         """Answer Score; both messages are bytes (`proto/warmpath/wire`, `router.calls.score_reply`)."""
         with Answering("Score", self._drain, self._meter):
             left = _left(seconds_left)
-            plain, rest = cut_prompt(request) or (None, request)
-            asked = await parse(wire.ScoreRequest, rest) if rest else NOTHING_MORE
-            if plain and asked.HasField("prompt"):
-                # Protobuf merges the two.
-                plain, asked = None, await parse(wire.ScoreRequest, request)
+            asked, plain = _cut(request) or (await parse(wire.ScoreRequest, request), None)
             timeout = min(self.tokenize_seconds, left)
             scored = await self._answerer.score(asked, timeout, left, plain)
             self._meter.scored(scored.prompt_tokens, scored.most)
             return scored.response
 
     def score_at_once(self, request: bytes) -> bytes | None:
-        """Answer Score if nothing has to be awaited and it succeeds; the result is None otherwise."""
-        found = self._scored_at_once("Score", request)
-        return None if found is None else found[0]
-
-    def _scored_at_once(self, method: str, request: bytes) -> tuple[bytes, int] | None:
-        """Return a ScoreResponse and the id of its request, as `score_at_once` does."""
-        begun = time.perf_counter()
-        try:
-            self._drain.begin()
-        except EndingError:
-            return None
-        try:
-            plain, rest = cut_prompt(request) or (None, b"")
-            if plain is None:
+        """Answer Score as `score` does; the result is None if anything has to be awaited."""
+        with Answering("Score", self._drain, self._meter) as answering:
+            cut = _cut(request)
+            scored = None if cut is None else self._answerer.score_at_once(*cut)
+            if scored is None:
+                answering.put_off = True
                 return None
-            asked = wire.ScoreRequest.FromString(rest) if rest else NOTHING_MORE
-            scored = self._answerer.score_at_once(asked, plain)
-        except Exception:  # noqa: BLE001  the slower way fails, too, and answers with the error
-            return None
-        finally:
-            self._drain.end()
-        if scored is None:
-            return None
-        self._meter.scored(scored.prompt_tokens, scored.most)
-        self._meter.answered(method, "OK", time.perf_counter() - begun)
-        return scored.response, asked.request_id
+            self._meter.scored(scored.prompt_tokens, scored.most)
+            return scored.response
 
     async def score_stream(self, call: Call) -> None:
         """Answer each Score of a stream as soon as it is ready; all messages are bytes."""
@@ -126,26 +105,21 @@ class RouterService:
             async with writing:
                 await call.write(message)
 
-        async def reply(request: wire.ScoreRequest) -> None:
-            await write(await self._stream_reply(request))
+        async def reply(asked: wire.ScoreRequest, plain: PlainPrompt | None) -> None:
+            await write(await self._stream_reply(asked, plain))
 
         async def task_of(raw: bytes) -> asyncio.Task[None] | None:
             """Answer a message, or return the task that does."""
-            found = self._scored_at_once("ScoreStream", raw)
-            if found is not None:
-                response, request_id = found
-                await write(stream_reply(request_id, response))
-                return None
             try:
-                request = await parse(wire.ScoreRequest, raw)
+                asked, plain = _cut(raw) or (await parse(wire.ScoreRequest, raw), None)
             except BadRequestError as error:
                 await write(self._refusal(0, error, 0.0))
                 return None
-            if not self._answerer.waits(request):
-                await reply(request)
+            if not self._answerer.waits(asked, plain):
+                await reply(asked, plain)
                 return None
             await width.acquire()
-            task = tasks.create_task(reply(request))
+            task = tasks.create_task(reply(asked, plain))
             # The task cannot do this: if it is cancelled before it begins, none of its code runs.
             task.add_done_callback(lambda _: width.release())
             return task
@@ -186,10 +160,12 @@ class RouterService:
                 response = await self._picks.response(pick)
                 await call.write(response.SerializeToString())
 
-    async def _stream_reply(self, request: wire.ScoreRequest) -> bytes:
+    async def _stream_reply(self, request: wire.ScoreRequest, plain: PlainPrompt | None) -> bytes:
         begun = time.perf_counter()
         try:
-            scored = await self._answerer.score(request, self.tokenize_seconds)
+            scored = self._answerer.score_at_once(request, plain)
+            if scored is None:
+                scored = await self._answerer.score(request, self.tokenize_seconds, plain=plain)
         except Exception as error:  # noqa: BLE001  the request's error, not the stream's
             log_fault("ScoreStream", error)
             return self._refusal(request.request_id, error, time.perf_counter() - begun)
@@ -284,6 +260,20 @@ class RouterService:
             "Pick": self.intake.method("Pick", self.pick),
         }
         return named(SERVICE, methods)
+
+
+def _cut(request: bytes) -> tuple[wire.ScoreRequest, PlainPrompt] | None:
+    """Return a Score's plain prompt and the rest of it; None if it has no such prompt.
+
+    Raises BadRequestError.
+    """
+    cut = cut_prompt(request)
+    if cut is None:
+        return None
+    plain, rest = cut
+    asked = parsed(wire.ScoreRequest, rest) if rest else NOTHING_MORE
+    # Protobuf would merge a second prompt with the first one.
+    return None if asked.HasField("prompt") else (asked, plain)
 
 
 def named(service: ServiceDescriptor, methods: dict[str, Method]) -> dict[str, Method]:

@@ -25,7 +25,7 @@ from warmpath.indexer.shared.records.record_source import RemoteRank
 from warmpath.indexer.trust import Level, Trust
 from warmpath.router.match.forms import UNKNOWN, BlockForm, KeptForms, Layouts, OldLives
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
-from warmpath.scorer.match import Match, Span, match_of, spans_of
+from warmpath.scorer.match import NOTHING, Match, Span, match_of, spans_of
 from warmpath.scorer.reuse import Window, reusable
 from warmpath.scorer.strategies import LEADING, Strategy
 
@@ -112,8 +112,6 @@ class Matches(dict[Rank, Match]):
         """Return the trust in a rank's match, or in the answer that it has none."""
         return self.trusts.get(rank) or rank.trust
 
-
-NOTHING = Match((), 0)
 
 UNMATCHED = "its blocks cannot be matched with prompts: a bug of ours"
 
@@ -404,7 +402,7 @@ class Scorer:
                         assumed = stop
                     found[name] = arriving, assumed
         if self._elsewhere:
-            for name, blocks in self._elsewhere.match(packed_keys(sought)).items():
+            for name, blocks in self._elsewhere.match(sought.made).items():
                 arriving, assumed = found.get(name, (0, 0))
                 found[name] = max(arriving, blocks), assumed
         return found

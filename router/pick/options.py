@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Trust
-from warmpath.router.match.match import NOTHING, Matches
+from warmpath.router.match.match import Matches
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.candidate import Candidate
 from warmpath.scorer.columns import Columns, Costs
-from warmpath.scorer.match import Match
+from warmpath.scorer.match import NOTHING, Match
 from warmpath.scorer.reason import GUARD, SESSION
 
 

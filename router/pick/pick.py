@@ -11,11 +11,10 @@ from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
 from warmpath.router.load.bookings import Booking
 from warmpath.router.match.forms import BlockForm
-from warmpath.router.match.match import NOTHING
 from warmpath.router.pick.options import Option, Options
 from warmpath.router.pick.weigh import Choice, Traits
 from warmpath.router.pods.table import Pod
-from warmpath.scorer.match import Match
+from warmpath.scorer.match import NOTHING, Match
 
 
 class Predicted(NamedTuple):

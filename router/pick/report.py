@@ -43,7 +43,7 @@ def report_of(request: pb.ReportRequest, *, is_refusal: bool = False) -> Report:
     )
 
 
-def check_report(report: Report, pods: Iterable[Pod]) -> None:
+def check_event(report: Report, pods: Iterable[Pod]) -> None:
     """Raise BadRequestError for a report that contradicts itself, or names an unknown rank."""
     # `cached_tokens` may exceed the router's own count of the prompt's tokens: the engine's template
     # may make more tokens, and only the beginning of a long text may have been tokenised in time.

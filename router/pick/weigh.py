@@ -9,7 +9,6 @@ As a fleet may have thousands of ranks, all figures are columns, in the order of
 Nothing is booked here; `router.pick.picker` does that with the choice.
 """
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +20,8 @@ import msgspec
 import numpy as np
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.indexer.trust import Level
 from warmpath.router.load.table import LoadTable
-from warmpath.router.match.match import NOTHING, KeyedPrompt, Matches, Scorer
+from warmpath.router.match.match import KeyedPrompt, Matches, Scorer
 from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.eligible import NoPodError, Wanted, model_phrase
 from warmpath.router.pick.options import Field, Option, Options, field_of
@@ -31,13 +29,13 @@ from warmpath.router.pick.sessions import Sessions
 from warmpath.router.pick.traffic import Shares, Traffic, shares_of
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import Column, Columns, LoadColumns
+from warmpath.scorer.columns import Column, LoadColumns
 from warmpath.scorer.match import Match
 from warmpath.scorer.policy import Policy, costs_seconds, make_policy
 from warmpath.scorer.prefill import PrefillModel
 from warmpath.scorer.reason import Contender, reason
 from warmpath.scorer.strategies import longest_prefix
-from warmpath.scorer.weigh import decode_costs, order_of, warmth, with_pull
+from warmpath.scorer.weigh import weigh
 
 NOBODY: Mapping[RankName, float] = MappingProxyType({})
 
@@ -265,27 +263,20 @@ class Weigher:
     ) -> Options:
         """Return a field's options, best first: by a policy, or without one by the costs of decoding."""
         model, request, session, matches = weighing
-        cached, prefill, arriving = self._warmths(field, matches, request.prompt_tokens)
-        if policy is not None and self._prefill.per_pulled_token < math.inf:
-            held = _held(field, matches, request.prompt_tokens)
-            prefill = with_pull(prefill, cached, held, request.prompt_tokens, self._prefill)
         factors, slownesses = self._calibration.all_of(model, field.names, request.utilisation)
-        factor = np.array(factors)
-        columns = Columns(
+        columns, costs, order = weigh(
+            request,
             field.names,
             loads,
-            cached,
-            prefill * factor,
-            np.array(slownesses),
-            arriving * factor,
-            lambda: self._known_tokens(model, field),
-            None if session is None else field.places.get(session),
+            _holding(field, matches),
+            policy,
+            model=self._prefill,
+            factors=factors,
+            slownesses=slownesses,
+            known_tokens=lambda: self._known_tokens(model, field),
+            session=None if session is None else field.places.get(session),
+            rng=self._rng,
         )
-        if policy is None:
-            costs = decode_costs(request, columns)
-        else:
-            costs = policy.costs(request, columns, self._rng)
-        order = order_of(costs, columns, self._rng)
         shared = self._calibration.shared(model)
         return Options(
             field, columns, costs, order, matches=matches, factors=factors, shared=shared
@@ -295,30 +286,20 @@ class Weigher:
         held = self._scorer.held_tokens
         return np.array([held(model, rank) for rank in field.ranks], dtype=np.float64)
 
-    def _warmths(
-        self, field: Field, matches: Matches, tokens: int
-    ) -> tuple[Column, Column, Column]:
-        """Return the figures of `Warmth`, in its order, of each rank."""
-        # A rank without a match has nothing cached, whatever its trust is.
-        cold = warmth(NOTHING, Level.EXACT, tokens, self._prefill)
-        figures = np.empty((3, len(field.ranks)))
-        figures.T[:] = cold
-        # Many ranks hold the same blocks of a prompt and share one match.
-        places_of: dict[tuple[Match, Level], list[int]] = {}
-        place_of, trusts = field.place_of.get, matches.trusts
-        for rank, match in matches.items():
-            place = place_of(rank)
-            if place is not None:
-                trust = trusts.get(rank) or rank.trust
-                kind = match, trust.level
-                if kind in places_of:
-                    places_of[kind].append(place)
-                else:
-                    places_of[kind] = [place]
-        for (match, level), places in places_of.items():
-            figures.T[places] = warmth(match, level, tokens, self._prefill)
-        cached, prefill, arriving = figures
-        return cached, prefill, arriving
+
+def _holding(field: Field, matches: Matches) -> Mapping[tuple[Match, str], list[int]]:
+    """Return the places in a field of the ranks with each match and trust: many hold the same blocks."""
+    holding: dict[tuple[Match, str], list[int]] = {}
+    place_of, trusts = field.place_of.get, matches.trusts
+    for rank, match in matches.items():
+        place = place_of(rank)
+        if place is not None:
+            kind = match, (trusts.get(rank) or rank.trust).level
+            if kind in holding:
+                holding[kind].append(place)
+            else:
+                holding[kind] = [place]
+    return holding
 
 
 def _behind(loads: LoadColumns, field: Field, ahead: Mapping[RankName, float]) -> LoadColumns:
@@ -329,16 +310,6 @@ def _behind(loads: LoadColumns, field: Field, ahead: Mapping[RankName, float]) -
         if place is not None:
             wait[place] += seconds
     return loads._replace(wait=wait)
-
-
-def _held(field: Field, matches: Matches, tokens: int) -> int:
-    """Return the tokens of a prompt that the rank with most of them holds for others to pull."""
-    known = (
-        match.known_tokens
-        for rank, match in matches.items()
-        if rank in field.place_of and matches.trust(rank).level is Level.EXACT
-    )
-    return min(max(known, default=0), max(0, tokens - 1))
 
 
 class _Weighing(NamedTuple):

@@ -27,8 +27,9 @@ from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.trust import PROMISED_SECONDS, Level, Trust
 from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.process.tasks import cancel, watched
-from warmpath.router.match.match import NOTHING, Scorer
+from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.scorer.match import NOTHING
 from warmpath.scorer.strategies import longest_prefix
 
 DEADLINE = 0.25

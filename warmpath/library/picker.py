@@ -21,7 +21,7 @@ from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.peers import booking_id as booking_ids
 from warmpath.router.pick.eligible import Wanted, eligible
 from warmpath.router.pick.picking import Picking, believed_bytes
-from warmpath.router.pick.report import Report, carry_out, check_report
+from warmpath.router.pick.report import Report, carry_out, check_event
 from warmpath.router.pick.weigh import Ask, Traits
 from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import Pod
@@ -174,7 +174,7 @@ class Picker:
         with self._lock:
             now = self._forget_removed()
             try:
-                check_report(report, self._index.table)
+                check_event(report, self._index.table)
             except BadRequestError as error:
                 raise ValueError(str(error)) from None
             self._observe(loads, now)

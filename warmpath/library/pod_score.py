@@ -11,11 +11,11 @@ from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level, Trust
 from warmpath.library.index import Index
 from warmpath.library.reader import PromptReader, Tokenizer
-from warmpath.router.match.match import NOTHING, Matches
+from warmpath.router.match.match import Matches
 from warmpath.router.match.match import Scorer as Matcher
 from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import Pod
-from warmpath.scorer.match import TIERS
+from warmpath.scorer.match import NOTHING, TIERS
 from warmpath.scorer.strategies import DEFAULT, STRATEGIES
 
 UNKNOWN_POD = "no such pod serves the model"

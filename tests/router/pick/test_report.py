@@ -4,7 +4,7 @@ import pytest
 
 from tests.router.consistent import check
 from tests.router.pick.picker_parts import Parts
-from warmpath.router.pick.report import Report, carry_out, check_report
+from warmpath.router.pick.report import Report, carry_out, check_event
 from warmpath.router.prompt.bad_request import BadRequestError
 
 
@@ -50,12 +50,12 @@ def test_a_failure_ends_a_pick_and_releases_its_booking() -> None:
 )
 def test_a_report_that_cannot_be_true_is_refused(report: Report, problem: str) -> None:
     with pytest.raises(BadRequestError, match=problem):
-        check_report(report, Parts().pods)
+        check_event(report, Parts().pods)
 
 
 def test_a_report_that_can_be_true_is_not_refused() -> None:
     pods = Parts().pods
-    check_report(Report("a", "finished", cached_tokens=7), pods)
-    check_report(Report("a", "started", pod="pod-2"), pods)
+    check_event(Report("a", "finished", cached_tokens=7), pods)
+    check_event(Report("a", "started", pod="pod-2"), pods)
     # Only the start says where a request went.
-    check_report(Report("a", "failed", pod="other"), pods)
+    check_event(Report("a", "failed", pod="other"), pods)
