@@ -1,7 +1,4 @@
-"""Envoy as a child process.
-
-Finds Envoy's program.
-"""
+"""Envoy as a child process, and where its program is found."""
 
 import asyncio
 import json
@@ -17,10 +14,10 @@ from typing import Any, Self
 
 import aiohttp
 
+from warmpath.cli.child import START_SECONDS, Child, ChildError
 from warmpath.cli.gateway.bootstrap import bootstrap
 from warmpath.cli.gateway.description import Fields, GatewayDescription, HostPort
 from warmpath.cli.gateway.reread import write_all, write_pods
-from warmpath.lab.local.cluster import START_SECONDS, Child, ClusterError
 from warmpath.process.command_line import in_words
 
 PAUSE = 0.05
@@ -73,7 +70,7 @@ class EnvoyProcess(Child):
             async with asyncio.timeout(START_SECONDS):
                 self.address = await self._listening(str(self.admin))
         except TimeoutError:
-            raise ClusterError(f"Envoy does not listen after {START_SECONDS:g} s") from None
+            raise ChildError(f"Envoy does not listen after {START_SECONDS:g} s") from None
 
     async def _listening(self, admin: str) -> str:
         timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
@@ -101,10 +98,10 @@ class EnvoyProcess(Child):
         write_pods(pods, Path(self._folder.name))
 
     def check(self) -> None:
-        """Raise ClusterError if the process has ended."""
+        """Raise ChildError if the process has ended."""
         if self._process is not None and self._process.returncode is not None:
             why = "" if self.address else self._unbound()
-            raise ClusterError(f"Envoy ended with {self._process.returncode}{why}")
+            raise ChildError(f"Envoy ended with {self._process.returncode}{why}")
 
     def _unbound(self) -> str:
         host, port = self._gateway.listen
@@ -116,7 +113,7 @@ class EnvoyProcess(Child):
         return ""
 
     async def ended(self) -> None:
-        """Wait until the process has ended. Raises ClusterError."""
+        """Wait until the process has ended. Raises ChildError."""
         assert self._process is not None
         await self._process.wait()
         self.check()

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from warmpath.cli.child import ChildError
 from warmpath.cli.console import new_console
 from warmpath.client.async_client import AsyncClient
 from warmpath.lab.demo.setting import PAGE, RESULTS, DemoSetting, demo_setting, new_parser
 from warmpath.lab.demo.verdict import SPEEDS, TRIAL_REQUESTS, conclusions, in_time, slower, warnings
-from warmpath.lab.local.cluster import MODEL, Cluster, ClusterError
+from warmpath.lab.local.cluster import MODEL, Cluster
 from warmpath.lab.local.measure import RunFigures, figures, percentile
 from warmpath.lab.local.report import Story, provenance, write_report
 from warmpath.lab.local.rules import (
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     try:
         setting, results = run_demo(setting, args.policies.split(","), console)
-    except (ClusterError, OSError) as error:
+    except (ChildError, OSError) as error:
         print(f"warmpath demo: {in_words(error)}", file=sys.stderr)
         return FOUND
     except asyncio.CancelledError:

@@ -17,12 +17,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from warmpath.cli.child import ChildError
 from warmpath.cli.console import new_console
 from warmpath.cli.out_folder import OutFolderError, claim
 from warmpath.client.async_client import AsyncClient
 from warmpath.lab.demo.setting import TRACE
 from warmpath.lab.fleet.processes import SPEED, FleetProcesses, ProcessSettings, file_names
-from warmpath.lab.local.cluster import MODEL, ClusterError
+from warmpath.lab.local.cluster import MODEL
 from warmpath.lab.local.redis_server import NoServerError
 from warmpath.lab.local.rules import PodChoice, Policy, Warmpath
 from warmpath.lab.local.traffic_run import Prepared, TrafficRun, prepare, run_traffic
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     try:
         asyncio.run(_run(settings, new_console(stderr=as_json), once=once, as_json=as_json))
-    except (ClusterError, NoServerError, OSError, TimeoutError) as error:
+    except (ChildError, NoServerError, OSError, TimeoutError) as error:
         print(f"warmpath fleet: {in_words(error)}", file=sys.stderr)
         return FOUND
     except (asyncio.CancelledError, KeyboardInterrupt):

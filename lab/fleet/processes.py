@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Self
 
-from warmpath.lab.local.cluster import MODEL, Child, ClusterError, Process, Worker, WorkerSettings
+from warmpath.cli.child import Child, ChildError
+from warmpath.lab.local.cluster import MODEL, Process, Worker, WorkerSettings
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.lab.local.redis_cluster import RedisCluster
 from warmpath.lab.local.workload import VOCAB_SIZE
@@ -157,7 +158,7 @@ class FleetProcesses:
         return [*self.redis.nodes, *self._processes]
 
     def check(self) -> None:
-        """Raise ClusterError if a process has ended unexpectedly."""
+        """Raise ChildError if a process has ended unexpectedly."""
         for process in self._watched:
             process.check()
 
@@ -168,7 +169,7 @@ class FleetProcesses:
             for process in self._watched:
                 try:
                     process.check()
-                except ClusterError as error:
+                except ChildError as error:
                     if process.name not in reported:
                         reported.add(process.name)
                         report(f"{error}; to start it again: {process.command}")

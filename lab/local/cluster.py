@@ -2,33 +2,22 @@
 
 import asyncio
 import json
-import shlex
-import signal
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
-from warmpath.cli.child import bound
+from warmpath.cli.child import START_SECONDS, Child, ChildError
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.router.config.schema import PickTable, ProbeTable, QueueTable
 from warmpath.scorer.policies.warmpath import Warmpath
 
 MODEL = "demo"
-START_SECONDS = 300.0
-"""Longest wait for a process to start: the first router on a machine compiles its index, which takes a
-minute or two, and three on a busy machine."""
-STOP_SECONDS = 5.0
-"""Longest wait for a process to end before it is killed."""
 LEAST_INTERVAL = 0.2
 """Shortest interval of the router's probes, in seconds."""
-
-
-class ClusterError(Exception):
-    """A process did not start, or ended unexpectedly; the message names its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,56 +37,6 @@ class WorkerSettings:
     """Tokens of a chunk of a streamed answer."""
 
 
-class Child:
-    """One child process with its own log. It ends when this process does, even by SIGKILL."""
-
-    def __init__(self, name: str, log: Path) -> None:
-        self.name = name
-        self.command = ""
-        """The command line of its last start, for a shell."""
-        self._log = log
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def launch(
-        self, *words: str, stdout: int = subprocess.DEVNULL, stderr: IO[bytes] | None = None
-    ) -> asyncio.subprocess.Process:
-        """Start a program, given by its path, with its arguments."""
-        self.command = shlex.join(words)
-        self._process = await asyncio.create_subprocess_exec(
-            *bound(words),
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            # Ctrl-C reaches only the parent, which ends its children in order.
-            start_new_session=True,
-        )
-        return self._process
-
-    def check(self) -> None:
-        """Raise ClusterError if the process has ended."""
-        if self._process is not None and self._process.returncode is not None:
-            code = self._process.returncode
-            raise ClusterError(f"{self.name} ended with {code}; its log: {self._log}")
-
-    async def stop(self, within: float = STOP_SECONDS) -> int | None:
-        """Ask the process to end, and kill it after `within` seconds.
-
-        Returns its exit status, None if it was not started or was stopped before.
-        """
-        process, self._process = self._process, None
-        if process is None:
-            return None
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(within):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-        return process.returncode
-
-
 class Process(Child):
     """A Python module as a child process; its standard error goes to its log."""
 
@@ -111,9 +50,9 @@ class Process(Child):
             async with asyncio.timeout(START_SECONDS):
                 line = await process.stdout.readline()
         except TimeoutError as error:
-            raise ClusterError(f"{self.name} did not get ready; its log: {self._log}") from error
+            raise ChildError(f"{self.name} did not get ready; its log: {self._log}") from error
         if not line:
-            raise ClusterError(f"{self.name} ended while starting; its log: {self._log}")
+            raise ChildError(f"{self.name} ended while starting; its log: {self._log}")
         return line.decode()
 
     def kill(self) -> None:
@@ -234,7 +173,7 @@ class Cluster:
         return workers if self._router is None else [*workers, self._router]
 
     def check(self) -> None:
-        """Raise ClusterError if a process has ended unexpectedly."""
+        """Raise ChildError if a process has ended unexpectedly."""
         for process in self.processes:
             process.check()
 

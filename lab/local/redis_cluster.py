@@ -10,7 +10,7 @@ from typing import Any
 import redis.asyncio
 from redis.exceptions import ConnectionError as NotThereError
 
-from warmpath.lab.local.cluster import Child
+from warmpath.cli.child import Child
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.lab.local.redis_server import find_server
 

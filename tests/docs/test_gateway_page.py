@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.test_pages import ROOT
-from warmpath.cli.gateway.command import main
+from warmpath.lab.local.gateway import main
 
 PAGE = (ROOT / "docs" / "start" / "gateway.md").read_text(encoding="utf-8")
 NEEDS_CURL = pytest.mark.skipif(shutil.which("curl") is None, reason="the page needs curl")

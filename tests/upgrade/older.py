@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.lab.local.cluster import START_SECONDS, ClusterError, Process
+from warmpath.cli.child import START_SECONDS, ChildError
+from warmpath.lab.local.cluster import Process
 
 ROOT = Path(__file__).parents[2]
 OLDER = "WARMPATH_OLDER"
@@ -87,5 +88,5 @@ class Older(Process):
         async with asyncio.timeout(START_SECONDS):
             line = await self._process.stdout.readline()
         if not line:
-            raise ClusterError(f"{self.name} ended while starting: {self._log.read_text()[-2000:]}")
+            raise ChildError(f"{self.name} ended while starting: {self._log.read_text()[-2000:]}")
         return line.decode()

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from warmpath.cli.gateway.bootstrap import bootstrap
-from warmpath.cli.gateway.command import main
 from warmpath.cli.gateway.description import GatewayDescription, HostPort, RouterTls
+from warmpath.lab.local.gateway import main
 
 POD = "--pod=10.0.0.1:8000"
 

@@ -1,0 +1,65 @@
+"""`warmpath gateway`, whose option --simulate starts pods and a router."""
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from warmpath.cli.child import ChildError
+from warmpath.cli.gateway.command import run, say, serve
+from warmpath.cli.gateway.description import GatewayDescription, address_of
+from warmpath.cli.out_folder import claim
+from warmpath.lab.local.cluster import MODEL, Cluster, WorkerSettings
+from warmpath.lab.local.tokenizer import write_tokenizer
+from warmpath.lab.local.workload import VOCAB_SIZE
+
+LOOK_SECONDS = 0.2
+"""Seconds between two looks at whether a simulated process has ended."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run Envoy in front of a router and its pods until Ctrl-C."""
+    return run(argv, main.__doc__, _serve_simulated)
+
+
+async def _serve_simulated(
+    args: argparse.Namespace, program: Path, gateway: GatewayDescription
+) -> None:
+    logs = ["router.log", *(f"pod-{number + 1}.log" for number in range(args.simulate))]
+    claim(args.out, logs)
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="warmpath-")))
+        write_tokenizer(folder)
+        settings = WorkerSettings(
+            blocks=24_000, block_size=16, speed=1.0, vocab_size=VOCAB_SIZE, tokenizer=folder,
+            stream_interval=1,
+        )  # fmt: skip
+        print(f"starting {args.simulate} simulated pods and a router", flush=True)
+        cluster = Cluster(settings, args.simulate, args.out, router=True)
+        await stack.enter_async_context(cluster)
+        gateway = replace(
+            gateway,
+            router=address_of(cluster.router_address),
+            pods=[address_of(one.address) for one in cluster.workers],
+        )
+        say(f"the router's page: http://{cluster.page_address}/")
+        watching = asyncio.create_task(_report_ends(cluster))
+        stack.callback(watching.cancel)
+        await serve(program, gateway, MODEL, follows=False)
+
+
+async def _report_ends(cluster: Cluster) -> None:
+    """Report each simulated process that has ended, once: a killed pod is what users try."""
+    reported: set[str] = set()
+    while True:
+        for process in cluster.processes:
+            try:
+                process.check()
+            except ChildError as error:
+                if process.name not in reported:
+                    reported.add(process.name)
+                    say(str(error))
+        await asyncio.sleep(LOOK_SECONDS)
