@@ -20,17 +20,65 @@ from warmpath.router.config.reloadable import is_reloadable
 from warmpath.router.config.schema import MIB, Config, Table
 
 HEAD = """\
-# Every key of the router's file
+# Configuration
+
+This page has every key of the router's TOML file, and how the file is checked and reloaded.
+[`deploy/warmpath.toml`](../../deploy/warmpath.toml) is an example.
+
+```sh
+.venv/bin/warmpath check-config deploy/warmpath.toml
+WARMPATH_SERVER__LISTEN=127.0.0.1:7500 .venv/bin/warmpath check-config deploy/warmpath.toml
+```
+
+- Sizes are written in bytes, without a suffix: 8 MiB is `8388608`.
+- Keys without a default are *required* in their table. Paths are relative to the file.
+
+## Checking a file
+
+`check-config` prints each mistake as `FILE:LINE: KEY: problem`. Exit status: 0, 1 with a mistake, 2
+for wrong usage or a file that cannot be read.
+
+- It reads certificates, keys, tokens, passwords and local tokenizers, and asks each source of pods
+  once (`--seconds`, 5 in all). A source that does not answer is no mistake.
+- Warnings leave the status 0: a certificate that ends within 14 days, a key without effect, a limit
+  that cannot work, pods that share an address or an id.
+- It asks no engine and no Redis: use [`doctor`](../guides/operate.md#checking-a-deployment) with
+  `--config`.
+- `--json` prints `ok`, `mistakes`, `warnings`, `replaced` (keys and their variables), `sources` and
+  `certificates`.
+
+## Reloading
+
+A changed file, or SIGHUP, makes a running router take over the keys and tables marked *reloads*.
+The log names other changed keys: they need a restart. A file with a mistake, or with new values
+that contradict keys that need a restart, changes nothing; the log says why.
+
+- `pods-file`, certificates, keys and tokens are read again when they change.
+- Files must be regular files of at most 16 MiB (certificates, keys and tokens: 1 MiB). ConfigMaps
+  work.
+- `[[pods]]`: removed pods are forgotten; changed ones are followed from the start.
+- `[queue]`: waiting requests keep their places; those of a removed class get `usual-class`.
+
+## Environment variables
+
+A variable replaces a key for `serve`, `check-config` and `index`: `WARMPATH_`, then table and key
+in capitals, with `__` between names and `_` for each dash.
+
+- Text is taken as it is. Other types are written as in TOML: `1000`, `true`, `["pods"]`.
+- Arrays of tables (`WARMPATH_PODS`) are replaced whole.
+- A variable that names no key stops the start. Variables that Kubernetes, our images and vLLM's
+  plug-in set are ignored.
+- Tokens, passwords and private keys stay in files.
 
 `make docs` writes this page from [`router/config/schema.py`](../../router/config/schema.py).
-[Configuration](configuration.md) says how the file is read, checked and reloaded.
-
-- **unit**: s means seconds. A number in the file has no suffix: 8 MiB is `8388608`.
-- **reload**: *yes* where a running router [takes over](configuration.md#reloading) another value. Every
-  other key needs a restart.
-- A key without a default is *required* in its table. Paths are relative to the file.
 """
-UNITS = {"seconds": "s", "bytes": "bytes", "tokens": "tokens", "blocks": "blocks", "second": "1/s"}
+UNITS = {
+    "seconds": "seconds",
+    "bytes": "bytes",
+    "tokens": "tokens",
+    "blocks": "blocks",
+    "second": "per second",
+}
 """The unit of a number by the last word of its key."""
 NAMES = {str: "text", int: "integer", float: "number", bool: "true or false"}
 SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (MIB, "MiB"), (1 << 10, "KiB"))
@@ -71,7 +119,7 @@ def page() -> str:
     """Return the page."""
     parts = [
         HEAD,
-        "\n## Top level\n\nBefore the first table.\n",
+        "\n## Top level\n\nKeys before the first table.\n",
         *_rows(Section((), Config, False)),
     ]
     for section in sections():
@@ -82,16 +130,22 @@ def page() -> str:
 def _introduction(section: Section) -> str:
     told = inspect.getdoc(section.table) or ""
     told = re.sub(r"^\[+[a-z.0-9-]+\]+: ", "", told)
-    return "\n\n".join(
-        _linked(" ".join(one.split()), section)
-        for one in (*(told[:1].upper() + told[1:]).split("\n\n"), section.told)
-        if one
-    )
+    if _reloads(section):
+        told += " *Reloads.*"
+    parts = (*(told[:1].upper() + told[1:]).split("\n\n"), section.told)
+    return " ".join(_linked(" ".join(one.split()), section) for one in parts if one)
+
+
+def _reloads(section: Section) -> bool:
+    """Whether a running router takes over every key of a table."""
+    table = section.table
+    names = table.__struct_fields__
+    return _is_in_reloadable(section) or all(is_reloadable(table, name) for name in names)
 
 
 def _rows(section: Section) -> Iterator[str]:
-    yield "| key | type | unit | default | range | reload | meaning |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    yield "| key | value | default | meaning |"
+    yield "| --- | --- | --- | --- |"
     told = docstrings(section.table)
     tables = {one.path for one in sections()}
     for field in msgspec.structs.fields(section.table):
@@ -101,15 +155,13 @@ def _rows(section: Section) -> Iterator[str]:
 
 def _row(section: Section, field: FieldInfo, told: str) -> str:
     hint = get_type_hints(section.table, include_extras=True)[field.name]
-    # A table that is reloaded as a whole is reloaded with all of its keys.
-    reloads = is_reloadable(section.table, field.name) or _is_in_reloadable(section)
+    # A table that is reloaded as a whole says so above its rows.
+    if is_reloadable(section.table, field.name) and not _reloads(section):
+        told += " *Reloads.*"
     cells = (
         f"`{field.encode_name}`",
-        _type(hint),
-        _unit(field, hint),
+        _value(field, hint),
         _default(field, hint),
-        _range(field, hint),
-        "yes" if reloads else "no",
         _linked(told, section),
     )
     return f"| {' | '.join(one.replace('|', chr(92) + '|') for one in cells)} |"
@@ -143,18 +195,21 @@ def _metas(hint: Any) -> list[Meta]:
     return [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Meta)]
 
 
-def _type(hint: Any) -> str:
-    hint = _plain(hint)
-    match get_origin(hint):
+def _value(field: FieldInfo, hint: Any) -> str:
+    """Return what a key takes: its type or unit, and its range."""
+    plain = _plain(hint)
+    range_ = _range(field, hint)
+    match get_origin(plain):
         case origin if origin is Literal:
-            return "text"
+            return range_
         case origin if origin in (list, tuple):
-            return f"list of {_type(get_args(hint)[0])}s"
+            return f"list: {range_}" if range_ else "list"
         case origin if origin is dict:
-            return f"table of {_type(get_args(hint)[1])}s"
-    if hint == str | None:
-        return "text"
-    return NAMES[hint]
+            inner = NAMES[_plain(get_args(plain)[1])]
+            return ", ".join(one for one in (f"table of {inner}s", range_) if one)
+    if plain in (str, str | None):
+        return range_ or "text"
+    return ", ".join(one for one in (_unit(field, hint) or NAMES[plain], range_) if one)
 
 
 def _is_number(hint: Any) -> bool:
@@ -182,7 +237,7 @@ def _default(field: FieldInfo, hint: Any) -> str:
         case bool():
             return f"`{str(default).lower()}`"
         case int() | float() if _unit(field, hint) == "bytes":
-            return f"`{default}`, {_size(default)}"
+            return _size(default)
         case int() | float():
             return f"`{default:.10g}`"
         case str():
