@@ -140,7 +140,7 @@ function showPods(state) {
   });
   const focused = body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   fill(body, ...pods.map((pod) => make("tr", {}, ...COLUMNS.map((one) => make("td", { class: one.kind }, one.cell ? one.cell(pod) : String(one.value(pod)))))));
-  if (!pods.length) fill(body, make("tr", {}, make("td", { colspan: COLUMNS.length, class: "note" }, state.snapshot.pods.length ? "No pod matches." : "This router knows no pod yet. Its log says why, and docs/reference/configuration.md has [[pods]] and the sources that find them.")));
+  if (!pods.length) fill(body, make("tr", {}, make("td", { colspan: COLUMNS.length, class: "note" }, state.snapshot.pods.length ? "No pod matches." : "This router knows no pod yet. Its log says why, and docs/reference/config.md has [[pods]] and the sources that find them.")));
   if (focused) body.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
 }
 
