@@ -219,7 +219,7 @@ def _read(  # noqa: PLR0917  as libnghttp2 calls it
     """Write the next data of a body into a buffer; return how many bytes, or DEFERRED."""
     numbers = carray(user, of.WORDS, np.int64)
     words = carray(_at(carray(source, 1, np.int64)[0]), body.WORDS, np.int64)
-    filled = min(words[body.LEFT], size)
+    filled: int = min(words[body.LEFT], size)
     if filled:
         _copy(buffer, words[body.DATA], filled)
         words[body.DATA] += filled
@@ -247,7 +247,7 @@ def _read(  # noqa: PLR0917  as libnghttp2 calls it
 def _put(_: int, data: int, size: int, ___: int, user: Any) -> int:
     """Take bytes to send."""
     numbers = carray(user, of.WORDS, np.int64)
-    taken = min(size, of.SEND_BYTES - numbers[of.SENT])
+    taken: int = min(size, of.SEND_BYTES - numbers[of.SENT])
     if not taken:
         numbers[of.IS_FULL] = 1
         return lib.WOULD_BLOCK
@@ -273,7 +273,7 @@ def _receive(session: int, data: int, size: int, user: Any) -> int:
     if not numbers[of.IN_BLOCK]:
         numbers[of.HEADERS_AT] = of.HEADERS_BOTTOM
     numbers[of.INPUT] = data
-    result = _recv(session, data, size)
+    result: int = _recv(session, data, size)
     if numbers[of.PAYLOAD]:
         _consume(session, numbers[of.PAYLOAD])
     numbers[of.WANTS] = _wants_read(session) | _wants_write(session) << 1
@@ -284,7 +284,7 @@ def _receive(session: int, data: int, size: int, user: Any) -> int:
 def _give(session: int, user: Any) -> int:
     numbers = carray(user, of.WORDS, np.int64)
     _begin(numbers)
-    result = _send(session)
+    result: int = _send(session)
     numbers[of.WANTS] = _wants_read(session) | _wants_write(session) << 1
     return result
 

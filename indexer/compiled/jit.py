@@ -15,8 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 
 Function = TypeVar("Function", bound=Callable[..., object])
+
+int64 = cast("Callable[[Any], int]", np.int64)
+"""Makes a signed word of a number in compiled functions; NumPy's stubs say that it is no `int`."""
 
 _settings: Any = numba.config
 HERE = Path(__file__).parent

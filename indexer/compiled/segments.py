@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import allocating, inlined
+from warmpath.indexer.compiled.jit import allocating, inlined, int64
 from warmpath.indexer.keys.key import WORD_BYTES as WORD
 from warmpath.indexer.keys.segment_value import HEAD, MOST_RECORDS
 
@@ -30,7 +30,7 @@ def _columns(values: NDArray[np.uint8], start: int, end: int) -> int:
     """Return a packed value's number of columns; 0 where it is not packed, or too long."""
     if end - start < HEAD or values[start] != 1 or values[start + 1] != 0:
         return 0
-    columns = np.int64(values[start + 2]) | np.int64(values[start + 3]) << 8
+    columns = int64(values[start + 2]) | int64(values[start + 3]) << 8
     size = WORD + (columns + 7) // 8
     left = end - start - HEAD - WORD * columns
     if left <= 0 or left % size != 0 or left // size > MOST_RECORDS:
@@ -42,7 +42,7 @@ def _columns(values: NDArray[np.uint8], start: int, end: int) -> int:
 def _place(table: NDArray[np.int64], slots: NDArray[np.uint64], slot: np.uint64) -> int:
     """Return where a slot is in the table, or the free place where it belongs."""
     mask = table.size - 1
-    at = np.int64((slot * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)) & mask
+    at = int64((slot * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)) & mask
     while table[at] and slots[table[at] - 1] != slot:
         at = (at + 1) & mask
     return at

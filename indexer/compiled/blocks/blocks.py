@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from warmpath.indexer.compiled.blocks import sets as of
 from warmpath.indexer.compiled.blocks.sets import Sets
 from warmpath.indexer.compiled.blocks.table import delete, find, home, insert, number_at, put, seek
-from warmpath.indexer.compiled.jit import compiled, inlined
+from warmpath.indexer.compiled.jit import compiled, inlined, int64
 from warmpath.indexer.compiled.outside import zeros
 
 TOP, FREE, LIVE, NAMED, RESTING, RESTED, UNUSED = range(7)
@@ -91,9 +91,9 @@ def sought(blocks: Blocks, key: np.uint64) -> tuple[int, int]:
 def _next_number(blocks: Blocks) -> int:
     """Return the number of a new block: one that was freed, or else the next unused one."""
     state = blocks.state
-    number = state[FREE]
+    number: int = state[FREE]
     if number:
-        state[FREE] = np.int64(blocks.halves[number, SET])
+        state[FREE] = int64(blocks.halves[number, SET])
     else:
         number = state[TOP]
         state[TOP] += 1
@@ -202,7 +202,7 @@ def name(blocks: Blocks, number: int, word: np.uint64) -> None:
 @inlined
 def hold(blocks: Blocks, sets: Sets, number: int, slot: int) -> bool:
     """Add a slot to a block's set; False where the slot is in it already."""
-    before = np.int64(blocks.halves[number, SET])
+    before = int64(blocks.halves[number, SET])
     if of.has(sets, before, slot):
         return False
     after = of.flipped(sets, before, slot)
@@ -215,7 +215,7 @@ def hold(blocks: Blocks, sets: Sets, number: int, slot: int) -> bool:
 @inlined
 def release(blocks: Blocks, sets: Sets, number: int, slot: int, rests: bool) -> bool:
     """Remove a slot from a block's set; False where it is not there. The last slot frees the block."""
-    before = np.int64(blocks.halves[number, SET])
+    before = int64(blocks.halves[number, SET])
     if not of.has(sets, before, slot):
         return False
     after = of.flipped(sets, before, slot)
@@ -285,7 +285,7 @@ def holds(
     """Write 1 for each key that a slot holds, and 0 for the others."""
     for at in range(keys.size):
         number = find(blocks.by_key, blocks.records, keys[at])
-        there[at] = number and of.has(sets, np.int64(blocks.halves[number, SET]), slot)
+        there[at] = number and of.has(sets, int64(blocks.halves[number, SET]), slot)
 
 
 @compiled
@@ -296,7 +296,7 @@ def sweep(
     for number in range(start, stop):
         if blocks.quarters[number, DEPTH] == FREED:
             continue
-        before = np.int64(blocks.halves[number, SET])
+        before = int64(blocks.halves[number, SET])
         touched = False
         for word in range(gone.size):
             kept = sets.words[before, word] & ~gone[word]
@@ -328,12 +328,12 @@ def wake(blocks: Blocks) -> None:
     """
     state = blocks.state
     for number in range(1, state[TOP]):
-        parent = np.int64(blocks.parents[number])
+        parent = int64(blocks.parents[number])
         if parent and blocks.quarters[parent, DEPTH] == FREED:
             blocks.parents[number] = present(blocks, parent)
     while state[RESTING]:
         number = state[RESTING]
-        state[RESTING] = np.int64(blocks.halves[number, SET])
+        state[RESTING] = int64(blocks.halves[number, SET])
         blocks.halves[number, SET] = np.uint32(state[FREE])
         state[FREE] = number
     state[RESTED] = 0

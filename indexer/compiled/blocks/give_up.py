@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from warmpath.indexer.compiled.blocks import sets as of
 from warmpath.indexer.compiled.blocks.blocks import DEPTH, FREED, MATCHED, SET, TOP, Blocks, free
 from warmpath.indexer.compiled.blocks.sets import Sets
-from warmpath.indexer.compiled.jit import allocating, compiled
+from warmpath.indexer.compiled.jit import allocating, compiled, int64
 
 
 @allocating
@@ -56,7 +56,7 @@ def give_up(
         matched, deep = blocks.quarters[number, MATCHED], blocks.quarters[number, DEPTH]
         if deep == FREED or matched > time or (matched == time and deep < depth):
             continue
-        before = np.int64(blocks.halves[number, SET])
+        before = int64(blocks.halves[number, SET])
         for word in range(losers.size):
             held = sets.words[before, word] & sets.live[word]
             losers[word] |= held
@@ -77,5 +77,5 @@ def give_up(
 def age(blocks: Blocks, by: int) -> None:
     """Subtract `by` from every block's time of its last match, down to 0."""
     for number in range(1, blocks.state[TOP]):
-        matched = np.int64(blocks.quarters[number, MATCHED])
+        matched = int64(blocks.quarters[number, MATCHED])
         blocks.quarters[number, MATCHED] = max(0, matched - by)

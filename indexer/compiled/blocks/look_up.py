@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from warmpath.indexer.compiled.blocks.blocks import MATCHED, SET, Blocks
 from warmpath.indexer.compiled.blocks.sets import Sets
 from warmpath.indexer.compiled.blocks.table import find, first_number
-from warmpath.indexer.compiled.jit import allocating, compiled
+from warmpath.indexer.compiled.jit import allocating, compiled, int64
 from warmpath.indexer.compiled.keys import block_key
 
 View = tuple[
@@ -57,7 +57,7 @@ def _walk(
         number = find(by_key, records, keys[at])
         held = 0
         if number:
-            held = np.int64(halves[number, SET])
+            held = int64(halves[number, SET])
             if quarters[number, MATCHED] != now:
                 quarters[number, MATCHED] = now
         if held != before:

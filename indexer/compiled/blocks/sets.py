@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpath.indexer.compiled.blocks.table import after, stays
-from warmpath.indexer.compiled.jit import compiled, inlined
+from warmpath.indexer.compiled.jit import compiled, inlined, int64
 from warmpath.indexer.compiled.outside import zeros
 
 TOP, FREE, USED, FROM, SLOT, TO = range(6)
@@ -76,14 +76,14 @@ def _hash(words: NDArray[np.uint64]) -> np.uint32:
 
 @compiled
 def _home(code: np.uint32, places: int) -> int:
-    return np.int64((np.uint64(code) * np.uint64(places)) >> np.uint64(32))
+    return int64((np.uint64(code) * np.uint64(places)) >> np.uint64(32))
 
 
 @inlined
 def has(sets: Sets, number: int, slot: int) -> bool:
     """Whether a slot is in a set."""
     word = sets.words[number, slot >> 6]
-    return (word >> np.uint64(slot & 63)) & np.uint64(1) != 0
+    return bool((word >> np.uint64(slot & 63)) & np.uint64(1))
 
 
 @inlined
@@ -108,7 +108,7 @@ def intern(sets: Sets) -> int:
     table = sets.table
     at = _home(code, table.size)
     while table[at] != 0:
-        number = np.int64(table[at])
+        number = int64(table[at])
         if sets.hashes[number] == code:
             same = True
             for word in range(sets.scratch.size):
@@ -119,9 +119,9 @@ def intern(sets: Sets) -> int:
                 return number
         at = after(at, table.size)
     state = sets.state
-    number = state[FREE]
+    number = int64(state[FREE])
     if number:
-        state[FREE] = np.int64(sets.uses[number])
+        state[FREE] = int64(sets.uses[number])
     else:
         number = state[TOP]
         state[TOP] += 1
@@ -139,7 +139,7 @@ def flipped(sets: Sets, number: int, slot: int) -> int:
     """Return the number of the set that differs from set `number` in `slot` alone."""
     state = sets.state
     if state[FROM] == number and state[SLOT] == slot:
-        return state[TO]
+        return int64(state[TO])
     for word in range(sets.scratch.size):
         sets.scratch[word] = sets.words[number, word]
     sets.scratch[slot >> 6] ^= np.uint64(1) << np.uint64(slot & 63)
@@ -198,7 +198,7 @@ def _enter(table: NDArray[np.uint32], code: np.uint32, number: int) -> None:
 def refill(old: Sets, table: NDArray[np.uint32]) -> None:
     """Fill an empty table with all sets that are in use."""
     for at in range(old.table.size):
-        number = np.int64(old.table[at])
+        number = int64(old.table[at])
         if number:
             _enter(table, old.hashes[number], number)
 
@@ -209,7 +209,7 @@ def compact(old: Sets, new: Sets, numbers: NDArray[np.uint32]) -> None:
     for word in range(old.live.size):
         new.live[word] = old.live[word]
     for at in range(old.table.size):
-        number = np.int64(old.table[at])
+        number = int64(old.table[at])
         if number:
             fresh = new.state[TOP]
             new.state[TOP] += 1

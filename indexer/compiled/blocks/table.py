@@ -13,7 +13,7 @@ records may have one word.
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import compiled, inlined
+from warmpath.indexer.compiled.jit import compiled, inlined, int64
 
 Places = NDArray[np.uint32]
 Words = NDArray[np.uint64]
@@ -31,7 +31,7 @@ _TAG = np.uint32(0xFFFFFFFF ^ NUMBERS)
 def home(word: np.uint64, places: int) -> int:
     """Return the place where the search for a word begins."""
     mixed = word * _MIX
-    return np.int64(((mixed >> np.uint64(32)) * np.uint64(places)) >> np.uint64(32))
+    return int64(((mixed >> np.uint64(32)) * np.uint64(places)) >> np.uint64(32))
 
 
 @inlined
@@ -74,7 +74,7 @@ def seek(table: Places, words: Words, word: np.uint64, at: int) -> int:
 @inlined
 def number_at(table: Places, at: int) -> int:
     """Return the number of the record in a place."""
-    return np.int64(table[at] & _NUMBER)
+    return int64(table[at] & _NUMBER)
 
 
 @inlined

@@ -19,7 +19,7 @@ from warmpath.indexer.compiled.blocks.blocks import (
     sought,
 )
 from warmpath.indexer.compiled.blocks.sets import Sets
-from warmpath.indexer.compiled.jit import compiled, inlined
+from warmpath.indexer.compiled.jit import compiled, inlined, int64
 from warmpath.indexer.compiled.names.names import (
     ARE_WAITING,
     CERTAIN,
@@ -60,12 +60,12 @@ def prove(
     fresh, doubted = mine.slots[spot, CERTAIN], mine.slots[spot, DOUBTED]
     while allowed and doubted >= 0:
         number = present(blocks, number)
-        if not number or not of.has(sets, np.int64(blocks.halves[number, SET]), doubted):
+        if not number or not of.has(sets, int64(blocks.halves[number, SET]), doubted):
             break
         if is_odd_key(mine, blocks.records[number, 0]):
             break
         _certain(blocks, sets, number, fresh, doubted)
-        number = np.int64(blocks.parents[number])
+        number = int64(blocks.parents[number])
         allowed -= 1
     return number, allowed
 
@@ -90,7 +90,7 @@ def hold_plain(
         return -STRANGE
     number = find(blocks, sets, mine, word)
     if number:
-        held = np.int64(blocks.halves[number, SET])
+        held = int64(blocks.halves[number, SET])
         if of.has(sets, held, fresh) or blocks.records[number, 0] != key:
             return -STRANGE
         if doubted >= 0 and of.has(sets, held, doubted):
@@ -100,7 +100,7 @@ def hold_plain(
         return number
     number, at = sought(blocks, key)
     if number:
-        if place_of(mine, sets, np.int64(blocks.halves[number, SET])):
+        if place_of(mine, sets, int64(blocks.halves[number, SET])):
             return -STRANGE
         if not is_named(blocks, sets, mine, number, word):
             return -OTHER_NAMES
@@ -122,7 +122,7 @@ def hold_known(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: int
     number = find(blocks, sets, mine, word)
     if number:
         fresh, doubted = mine.slots[spot, CERTAIN], mine.slots[spot, DOUBTED]
-        held = np.int64(blocks.halves[number, SET])
+        held = int64(blocks.halves[number, SET])
         if of.has(sets, held, fresh):
             return -STRANGE
         if doubted >= 0 and of.has(sets, held, doubted):
@@ -140,7 +140,7 @@ def release_plain(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: 
     number = find(blocks, sets, mine, word)
     slot = -1
     if number:
-        held = np.int64(blocks.halves[number, SET])
+        held = int64(blocks.halves[number, SET])
         slot = mine.slots[spot, CERTAIN]
         if slot < 0 or not of.has(sets, held, slot):
             slot = mine.slots[spot, DOUBTED]
@@ -154,7 +154,7 @@ def release_plain(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: 
     release(blocks, sets, number, slot, True)
     if mine.state[OWNS]:
         is_gone = blocks.quarters[number, DEPTH] == FREED
-        if is_gone or not place_of(mine, sets, np.int64(blocks.halves[number, SET])):
+        if is_gone or not place_of(mine, sets, int64(blocks.halves[number, SET])):
             disown(mine, word)
     return 0
 
@@ -165,7 +165,7 @@ def doubt_all(
 ) -> None:
     """Move the blocks with numbers `start` to `stop` (exclusive) from slot `certain` to `doubted`."""
     for number in range(start, stop):
-        held = np.int64(blocks.halves[number, SET])
+        held = int64(blocks.halves[number, SET])
         if blocks.quarters[number, DEPTH] != FREED and of.has(sets, held, certain):
             hold(blocks, sets, number, doubted)
             release(blocks, sets, number, certain, True)

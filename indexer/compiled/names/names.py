@@ -35,7 +35,7 @@ from warmpath.indexer.compiled.blocks.blocks import (
 )
 from warmpath.indexer.compiled.blocks.sets import Sets
 from warmpath.indexer.compiled.blocks.table import after, home, number_at, seek, stays
-from warmpath.indexer.compiled.jit import compiled, inlined
+from warmpath.indexer.compiled.jit import compiled, inlined, int64
 from warmpath.indexer.compiled.names.words import LEAST, has
 from warmpath.indexer.engines.cache_groups import Way
 from warmpath.indexer.engines.event import Tier
@@ -155,13 +155,13 @@ def find(blocks: Blocks, sets: Sets, own: Own, name: np.uint64) -> int:
         at = home(name, own.names.size)
         while own.numbers[at] != 0:
             if own.names[at] == name:
-                return np.int64(own.numbers[at])
+                return int64(own.numbers[at])
             at = after(at, own.names.size)
         return 0
     at = seek(blocks.by_name, blocks.names, name, home(name, blocks.by_name.size))
     while at >= 0:
         number = number_at(blocks.by_name, at)
-        is_held = place_of(own, sets, np.int64(blocks.halves[number, SET]))
+        is_held = place_of(own, sets, int64(blocks.halves[number, SET]))
         # A block that the rank holds by an odd name has this name from another engine.
         if is_held and not is_odd_key(own, blocks.records[number, 0]):
             return number
@@ -206,7 +206,7 @@ def _is_plain(blocks: Blocks, sets: Sets, mine: Own, number: int) -> bool:
     """Whether the rank holds a block by its shared name."""
     if blocks.quarters[number, DEPTH] == FREED or blocks.names[number, 0] == 0:
         return False
-    is_held = place_of(mine, sets, np.int64(blocks.halves[number, SET]))
+    is_held = place_of(mine, sets, int64(blocks.halves[number, SET]))
     return is_held and not is_odd_key(mine, blocks.records[number, 0])
 
 
@@ -222,10 +222,10 @@ def gather(blocks: Blocks, sets: Sets, mine: Own, fresh: Own) -> None:
 def copy(blocks: Blocks, sets: Sets, mine: Own, fresh: Own) -> None:
     """Fill an empty own table from another, without the names of blocks that the rank lost."""
     for at in range(mine.names.size):
-        number = np.int64(mine.numbers[at])
+        number = int64(mine.numbers[at])
         if number == 0 or blocks.quarters[number, DEPTH] == FREED:
             continue
-        if place_of(mine, sets, np.int64(blocks.halves[number, SET])):
+        if place_of(mine, sets, int64(blocks.halves[number, SET])):
             own(fresh, mine.names[at], number)
 
 
@@ -267,7 +267,7 @@ def put(
     """
     for at in range(names.size):
         number = table.find(blocks.by_key, blocks.records, keys[at])
-        if number == 0 or not place_of(mine, sets, np.int64(blocks.halves[number, SET])):
+        if number == 0 or not place_of(mine, sets, int64(blocks.halves[number, SET])):
             continue  # given up to make room, and perhaps stored again by others
         if not is_named(blocks, sets, mine, number, names[at]):
             return False
@@ -286,7 +286,7 @@ def is_named(blocks: Blocks, sets: Sets, mine: Own, number: int, word: np.uint64
     if known == word:
         return True
     if known != 0:
-        held = np.int64(blocks.halves[number, SET])
+        held = int64(blocks.halves[number, SET])
         if of.is_live(sets, held) and not is_only(sets, held, mine):
             return False
         unname(blocks, number)
@@ -324,7 +324,7 @@ def held_all(
     """Write the block of each key that the rank holds; 0 for none."""
     for at in range(keys.size):
         number = table.find(blocks.by_key, blocks.records, keys[at])
-        held = number and place_of(mine, sets, np.int64(blocks.halves[number, SET]))
+        held = number and place_of(mine, sets, int64(blocks.halves[number, SET]))
         numbers[at] = number if held else 0
 
 
@@ -339,7 +339,7 @@ def take_out(
     if mine.state[OWNS]:
         disown(mine, name)
     for spot in range(mine.slots.shape[0]):
-        held = np.int64(blocks.halves[number, SET])
+        held = int64(blocks.halves[number, SET])
         certain, doubted = mine.slots[spot, CERTAIN], mine.slots[spot, DOUBTED]
         there[spot] = 0
         if doubted >= 0 and of.has(sets, held, doubted):

@@ -19,7 +19,7 @@ from warmpath.indexer.compiled.blocks.blocks import (
     sought,
 )
 from warmpath.indexer.compiled.blocks.sets import Sets
-from warmpath.indexer.compiled.jit import compiled, inlined
+from warmpath.indexer.compiled.jit import compiled, inlined, int64
 from warmpath.indexer.compiled.names.names import SPOTS, Own, is_named, is_odd, is_odd_key, place_of
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.resolve.change import Spot
@@ -65,7 +65,7 @@ def _slot(mine: Own, row: int, bit: int) -> int:
     """Return the slot for a bit of `places` in a group's row; -1 for none."""
     if row < 0:
         return -1
-    return mine.slots[row * SPOTS + bit % DOUBT_BITS, bit // DOUBT_BITS]
+    return int64(mine.slots[row * SPOTS + bit % DOUBT_BITS, bit // DOUBT_BITS])
 
 
 @inlined
@@ -108,7 +108,7 @@ def restore(
         if number == 0:
             number = create(blocks, key, above, now, place)
             blocks.parents[number] = 0
-        elif place_of(mine, sets, np.int64(blocks.halves[number, SET])):
+        elif place_of(mine, sets, int64(blocks.halves[number, SET])):
             continue
         if blocks.parents[number] == 0:
             blocks.parents[number] = parent_of(blocks, parents[at])

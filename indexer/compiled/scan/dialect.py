@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import compiled
+from warmpath.indexer.compiled.jit import compiled, int64
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.engines.wire import TIERS
 
@@ -135,11 +135,11 @@ def which(dialect: Dialect, words: int, data: NDArray[np.uint8], at: int, length
                 same = False
                 break
         if same:
-            return row - first
+            return int64(row - first)
     return -1
 
 
 @compiled
 def meaning(dialect: Dialect, words: int, number: int) -> int:
     """Return the meaning of a word (`Dialect.rows`)."""
-    return dialect.rows[dialect.lists[words] + number, 2]
+    return int64(dialect.rows[dialect.lists[words] + number, 2])

@@ -8,7 +8,7 @@ something else, the count of the list, or otherwise that position, is -1.
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import compiled, inlined
+from warmpath.indexer.compiled.jit import compiled, inlined, int64
 from warmpath.indexer.compiled.keys import bytes_key
 from warmpath.indexer.compiled.scan.msgpack import bytes_at, half, integer_at, list_at, skip
 
@@ -62,7 +62,7 @@ def tokens_at(
             short = np.uint64(0xCE) - head
             word = half(data, at + 1) >> (short << np.uint64(4))
             into[np.uint64(first + number)] = np.uint32(word)
-            at += 5 - np.int64(short << np.uint64(1))
+            at += 5 - int64(short << np.uint64(1))
         else:
             word, at, sign = integer_at(data, at, end)
             if sign != 1 or word > np.uint64(0xFFFFFFFF):

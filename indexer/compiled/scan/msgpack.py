@@ -6,7 +6,7 @@ Each function reads from position `at` on. Source: github.com/msgpack/msgpack, s
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import compiled
+from warmpath.indexer.compiled.jit import compiled, int64
 
 
 @compiled
@@ -35,13 +35,13 @@ def list_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     """Return an array's length and the position after its head; -1 where there is none."""
     if at >= end:
         return -1, at
-    head = np.int64(data[at])
+    head = int64(data[at])
     if 0x90 <= head <= 0x9F:
         return head & 15, at + 1
     if head == 0xDC and at + 3 <= end:
-        return np.int64(number(data, at + 1, 2)), at + 3
+        return int64(number(data, at + 1, 2)), at + 3
     if head == 0xDD and at + 5 <= end:
-        return np.int64(number(data, at + 1, 4)), at + 5
+        return int64(number(data, at + 1, 4)), at + 5
     return -1, at
 
 
@@ -50,11 +50,11 @@ def map_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     """Return a map's length and the position after its head; -1 for none, or one above 65,535."""
     if at >= end:
         return -1, at
-    head = np.int64(data[at])
+    head = int64(data[at])
     if 0x80 <= head <= 0x8F:
         return head & 15, at + 1
     if head == 0xDE and at + 3 <= end:
-        return np.int64(number(data, at + 1, 2)), at + 3
+        return int64(number(data, at + 1, 2)), at + 3
     return -1, at
 
 
@@ -63,11 +63,11 @@ def text_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     """Return an ASCII text's length and where it begins; -1 for none, or one above 255 bytes."""
     if at >= end:
         return -1, at
-    head = np.int64(data[at])
+    head = int64(data[at])
     if 0xA0 <= head <= 0xBF:
         length, at = head & 31, at + 1
     elif head == 0xD9 and at + 2 <= end:
-        length, at = np.int64(data[at + 1]), at + 2
+        length, at = int64(data[at + 1]), at + 2
     else:
         return -1, at
     if at + length > end:
@@ -83,9 +83,9 @@ def bytes_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     """Return the length of some bytes and where they begin; -1 for none, or more than 65,535."""
     length = -1
     if at + 2 <= end and data[at] == 0xC4:
-        length, at = np.int64(data[at + 1]), at + 2
+        length, at = int64(data[at + 1]), at + 2
     elif at + 3 <= end and data[at] == 0xC5:
-        length, at = np.int64(number(data, at + 1, 2)), at + 3
+        length, at = int64(number(data, at + 1, 2)), at + 3
     if at + length > end:
         return -1, at
     return length, at
@@ -99,7 +99,7 @@ def integer_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint64, i
     """
     if at >= end:
         return np.uint64(0), at, 0
-    head = np.int64(data[at])
+    head = int64(data[at])
     if head < 0x80:
         return np.uint64(head), at + 1, 1
     if head >= 0xE0:
@@ -124,7 +124,7 @@ def integer_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint64, i
 def _skip_one(data: NDArray[np.uint8], at: int, end: int) -> int:
     if at >= end:
         return -1
-    head = np.int64(data[at])
+    head = int64(data[at])
     if head in (0xC0, 0xC2, 0xC3):
         return at + 1
     if head in (0xCA, 0xCB):

@@ -14,7 +14,7 @@ at least, and an event `scanned.LEAST_EVENT` bytes.
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import compiled
+from warmpath.indexer.compiled.jit import compiled, int64
 from warmpath.indexer.compiled.scan.dialect import (
     IS_ANY,
     IS_EXTRAS,
@@ -99,7 +99,7 @@ def _field(
         word, at, sign = integer_at(data, at, end)
         if sign != 1 or word > np.uint64(MOST_BLOCK_SIZE):
             return -1
-        row[SIZE] = np.int64(word)
+        row[SIZE] = int64(word)
         return at
     if rule == IS_ANY:
         return skip(data, at, end)
@@ -137,7 +137,7 @@ def _field(
         if rule == IS_GROUP:
             if sign != 1 or word > np.uint64(MOST_GROUP):
                 return -1
-            row[GROUP] = np.int64(word)
+            row[GROUP] = int64(word)
         elif rule == IS_NUMBER and sign == 1 and word > np.uint64(MOST_NUMBER):
             return -1
         elif rule == IS_LORA_NUMBER and row[LORA] == 0:
