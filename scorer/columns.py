@@ -2,8 +2,6 @@
 
 Making an object per candidate takes microseconds, and a fleet may have thousands of ranks, so objects
 are made only for the few options that are accessed.
-
-Loads as columns: an array for each figure of `scorer.candidate.Load`, by the same name.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +17,7 @@ Column = NDArray[np.float64]
 
 
 class LoadColumns(NamedTuple):
-    """The loads of many ranks; each column has one element per rank."""
+    """The figures of `scorer.candidate.Load`, by its names; each column has one element per rank."""
 
     wait: Column
     waiting: Column
@@ -34,30 +32,10 @@ class LoadColumns(NamedTuple):
 
     def at(self, places: NDArray[np.intp]) -> Iterator[Load]:
         """Yield the loads of the ranks at these indices."""
-        for (
-            wait,
-            waiting,
-            in_flight,
-            uncached,
-            prompt,
-            context,
-            queue,
-            kv_usage,
-            last_pick,
-            foreign_wait,
-        ) in np.array(self)[:, places].T.tolist():
-            yield Load(
-                wait,
-                int(waiting),
-                int(in_flight),
-                int(uncached),
-                int(prompt),
-                int(context),
-                int(queue),
-                kv_usage,
-                int(last_pick),
-                foreign_wait,
-            )
+        for wait, *counts, kv_usage, last_pick, foreign_wait in np.array(self)[
+            :, places
+        ].T.tolist():
+            yield Load(wait, *map(int, counts), kv_usage, int(last_pick), foreign_wait)
 
 
 def columns_of(loads: Sequence[Load]) -> LoadColumns:

@@ -10,13 +10,6 @@ Another package adds a policy through the entry-point group `warmpath.policies`:
 
     [project.entry-points."warmpath.policies"]
     my-policy = "my_package.my_policy:MyPolicy"
-
-Checks the values of a policy's options.
-
-Turns keys of several parts into one cost, for policies that compare lexicographically.
-
-If one part outweighs another at any size (the longest prefix, and only then the load), a weighted sum
-would need weights so far apart that the lesser part is lost in rounding.
 """
 
 from collections.abc import Mapping
@@ -92,7 +85,8 @@ def check_option(name: str, value: float, lowest: float = 0.0, highest: float = 
 def places(*parts: Column) -> Column:
     """Return each key's place among the distinct keys: 0 for the least; equal keys have the same place.
 
-    The columns `parts` hold the parts of all keys, the most important column first.
+    The columns `parts` hold the parts of all keys, the most important column first. A weighted sum of
+    parts of which one outweighs the others at any size would lose the lesser ones in rounding.
     """
     order = np.lexsort(parts[::-1])
     differs = np.zeros(len(order), dtype=np.bool_)

@@ -1,21 +1,4 @@
-"""Computes the prefill time of a prompt on a rank from the blocks that the rank holds.
-
-KV pulled from a peer: the seconds of a prefill on each rank if the best holder gives its blocks.
-
-A rank pulls the beginning of a prompt from the rank that holds most of it, and computes the rest.
-
-The cost of decoding on a rank if another rank does the prefill.
-
-The decoding rank receives the part of the prompt's KV cache that it lacks, and then reads the KV of all
-its sequences at each step. So the cost, in seconds, is that transfer plus the time that the sequences in
-flight add to the following steps. A rank whose KV cache is nearly full would have to preempt, which
-costs a whole prefill.
-
-Orders candidates by cost, with the tie rule that all policies share.
-
-The least cost comes first; among equal costs fewer requests in flight, then more cached tokens, then a
-random draw. The order in which candidates were given never matters.
-"""
+"""Computes what a prompt costs on each rank, from the blocks that they hold, and orders them by it."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -80,6 +63,7 @@ def with_pull(
 ) -> Column:
     """Return the seconds of each rank's prefill, with a pull where that is faster.
 
+    A rank pulls the beginning of a prompt from the rank that holds most of it, and computes the rest.
     `prefill` are the seconds without a pull, `cached` the tokens that count as cached on each rank,
     `held` those that the best holder gives.
     """
@@ -103,7 +87,12 @@ FULL = 0.9
 
 
 def decode_costs(request: Request, columns: Columns) -> Costs:
-    """Return each candidate's cost of decoding, with up to a whole prefill if KV usage is above FULL."""
+    """Return each candidate's cost of decoding, in seconds, if another one does the prefill.
+
+    It receives the part of the prompt's KV cache that it lacks, and then reads the KV of all its
+    sequences at each step. One whose KV usage is above FULL would have to preempt, which costs up to a
+    whole prefill.
+    """
     load = columns.load
     step = load.in_flight * STEP_SECONDS + load.context_tokens * STEP_SECONDS_PER_TOKEN
     full = np.maximum(0.0, load.kv_usage - FULL) / (1 - FULL)
@@ -160,7 +149,11 @@ def weigh(
 
 
 def order_of(costs: Costs, columns: Columns, rng: Random) -> Sequence[int]:
-    """Return the candidates' indices, best first."""
+    """Return the candidates' indices, best first: by cost, with the tie rule that all policies share.
+
+    Among equal costs fewer requests in flight come first, then more cached tokens, then a random draw.
+    The order in which candidates were given never matters.
+    """
     # No loop of Python's own: there may be thousands of candidates.
     draws = np.fromiter(starmap(rng.random, repeat((), len(columns.names))), np.float64)
     keys = (draws, -columns.cached, columns.load.in_flight, rounded(costs.cost))

@@ -69,7 +69,7 @@ class Calls:
 
     def forget(self, pod: Pod) -> None:
         """Drop what is kept about a removed pod."""
-        self.answerer.forget(pod)
+        self.answerer.replies.forget(pod)
 
 
 async def calls(

@@ -94,7 +94,7 @@ async def running(
 
         def gone(pod: Pod) -> None:
             chosen.forget(pod)
-            made.answerer.forget(pod)
+            made.answerer.replies.forget(pod)
 
         def listed() -> None:
             read.models.engines_adapters = indexed.pods.found_by_name()

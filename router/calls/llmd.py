@@ -1,9 +1,4 @@
-"""Answers llm-d's call GetPodScores; the sockets are the gRPC server's.
-
-llm-d's unit: leading blocks, each times the weight of its tier.
-
-llm-d's indexer service, beside the router's own.
-"""
+"""Answers llm-d's call GetPodScores, in its unit: leading blocks, each times the weight of its tier."""
 
 import math
 from collections.abc import Collection, Mapping

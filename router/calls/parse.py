@@ -1,9 +1,8 @@
 """Parses and checks requests; an error names the field that is not valid.
 
-Counts the entries of a request's lists before the message is parsed.
-
 Protobuf makes an object of each text and message in a list, all in one call, which takes a second for as
-many as a few megabytes can hold. Counting makes no objects, and ends at the first list that is too long.
+many as a few megabytes can hold. So they are counted before, which makes no objects, and ends at the
+first list that is too long.
 """
 
 import asyncio

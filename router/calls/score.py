@@ -11,7 +11,7 @@ from warmpath.indexer.trust import Trust
 from warmpath.process.turns import MANY_RANKS, in_turns, turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from warmpath.router.calls.score_reply import entry_of, match_part, score_rest
+from warmpath.router.calls.score_reply import Replies, score_rest, unknown_pod
 from warmpath.router.match.match import Matches, Scorer
 from warmpath.router.pick.messages import trust_message
 from warmpath.router.pods.namespaces import asked
@@ -26,7 +26,6 @@ from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.router.prompt.trace import Trace
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.scorer.candidate import Load
-from warmpath.scorer.match import Match
 from warmpath.scorer.strategies import DEFAULT, STRATEGIES, Strategy
 
 PODS_AT_ONCE = 64
@@ -35,17 +34,8 @@ PODS_AT_ONCE = 64
 NAMES_AT_ONCE = 256
 """Unknown pods listed before other tasks get a turn: less than a millisecond's work."""
 
-MOST_FORGOTTEN = 256
-"""All entries are dropped when they are this many more than twice the ranks of a Score: a Score that was
-under way while its pods went may have left some."""
-
 RANKS: Callable[[Pod], tuple[Rank, ...]] = attrgetter("ranks")
 """Returns a pod's ranks."""
-
-UNKNOWN_POD = pb.PodScore(
-    trust=pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
-).SerializeToString()
-"""The fields of an unknown pod's PodScore that follow its name."""
 
 
 class Scored(NamedTuple):
@@ -69,39 +59,6 @@ class Wanted(NamedTuple):
     """Those of `pods`."""
     unknown: list[str]
     """The names without a pod."""
-
-
-class Beginnings(dict[int, bytes]):
-    """The bytes with which a rank's entry of a ScoreResponse begins.
-
-    The key is the size in bytes of the rest of the entry.
-    """
-
-    def __init__(self, fixed: bytes) -> None:
-        self._fixed = fixed
-
-    def __missing__(self, size: int) -> bytes:
-        self[size] = beginning = entry_of(self._fixed, size)
-        return beginning
-
-
-class Entry(NamedTuple):
-    """The part of a rank's scores that stays the same until its trust or its pod's readiness changes."""
-
-    trust: Trust
-    ready: bool
-    beginnings: Beginnings
-    """Without the fields that depend on the prompt."""
-
-
-class LastEntries(NamedTuple):
-    """The beginnings of a ScoreResponse's entries, and what they were made from."""
-
-    ranks: list[Rank]
-    trusts: list[Trust]
-    ready: list[bool]
-    """Whether each pod of these ranks is ready."""
-    beginnings: list[Beginnings]
 
 
 class Answerer:
@@ -130,16 +87,7 @@ class Answerer:
         self._pods = pods
         self._clock = clock
         self._wall_offset = wall_offset
-        self._told_offset = wall_offset()
-        """The offset in the times of the entries."""
-        self._entries: dict[Rank, Entry] = {}
-        self._last = LastEntries([], [], [], [])
-        """The entries of the last answer: mostly the next one has the same."""
-
-    def forget(self, pod: Pod) -> None:
-        """Keep nothing of a pod that has gone."""
-        for rank in pod.ranks:
-            self._entries.pop(rank, None)
+        self.replies = Replies(wall_offset)
 
     def waits(self, request: wire.ScoreRequest, plain: PlainPrompt | None) -> bool:
         """Return whether the answer to a Score may wait for a tokenizer or for Redis."""
@@ -169,8 +117,7 @@ class Answerer:
         await turn_after(len(wanted.ranks))
         unknown: list[bytes] = []
         async for pod_id in in_turns(wanted.unknown, NAMES_AT_ONCE):
-            named = pb.PodScore(pod=pod_id).SerializeToString()
-            unknown += entry_of(named, len(UNKNOWN_POD)), UNKNOWN_POD
+            unknown += unknown_pod(pod_id)
         return self._scored(request, wanted, found, strategy, unknown=unknown, trace=trace)
 
     def score_at_once(self, request: wire.ScoreRequest, plain: PlainPrompt | None) -> Scored | None:
@@ -207,7 +154,7 @@ class Answerer:
         """Return the answer for what was looked up; `unknown` are the entries of unknown pods."""
         begun = self._steps.begin()
         prompt = wanted.prompt
-        parts, most = self._parts(wanted, *found, strategy)
+        parts, most = self.replies.parts(wanted.pods, wanted.ranks, *found, strategy)
         parts += unknown
         parts.append(score_rest(prompt.tokens, wanted.covered_chars, request.request_id))
         if trace:
@@ -235,74 +182,6 @@ class Answerer:
         # Not `Matches.trust`: a call for every rank of every Score takes longer.
         known = matches.trusts.get
         return matches, [known(rank) or rank.trust for rank in wanted.ranks]
-
-    def _parts(
-        self, wanted: Wanted, matches: Matches, trusts: list[Trust], strategy: Strategy
-    ) -> tuple[list[bytes], int]:
-        """Return the parts of a ScoreResponse with its ranks' scores, and the most matched tokens."""
-        most = 0
-        part_of: dict[Match | None, bytes] = {None: b""}
-        for match in {*matches.values()}:
-            part_of[match] = match_part(strategy(match), match)
-            most = max(most, match.matched_tokens)
-        parts: list[bytes] = []
-        beginnings = self._beginnings(wanted.pods, wanted.ranks, trusts)
-        for beginning, matched in zip(beginnings, map(matches.get, wanted.ranks), strict=True):
-            part = part_of[matched]
-            parts += beginning[len(part)], part
-        return parts, most
-
-    def _beginnings(
-        self, pods: Sequence[Pod], ranks: list[Rank], trusts: list[Trust]
-    ) -> list[Beginnings]:
-        """Return the beginnings of the entries of pods' ranks."""
-        ready = [
-            # Nearly all pods have a connected first rank, which is tested faster than the property.
-            (
-                bool(pod.ranks)
-                and pod.ranks[0].is_connected
-                and pod.status.healthy is not False
-                and not pod.withheld
-            )
-            or pod.ready
-            for pod in pods
-        ]
-        offset = self._wall_offset()
-        if offset != self._told_offset:
-            self._told_offset, self._last = offset, LastEntries([], [], [], [])
-            self._entries.clear()
-        last = self._last
-        # The objects are mostly the same, which lists find out quickly.
-        if last.trusts != trusts or last.ranks != ranks or last.ready != ready:
-            made = self._made(pods, trusts, ready)
-            self._last = last = LastEntries(ranks, trusts, ready, made)
-        return last.beginnings
-
-    def _made(
-        self, pods: Sequence[Pod], trusts: Sequence[Trust], ready: Sequence[bool]
-    ) -> list[Beginnings]:
-        kept = self._entries
-        if len(kept) > 2 * len(trusts) + MOST_FORGOTTEN:
-            kept.clear()
-        made: list[Beginnings] = []
-        trust_of = iter(trusts)
-        for pod, is_ready in zip(pods, ready, strict=True):
-            for rank in pod.ranks:
-                trust = next(trust_of)
-                entry = kept.get(rank)
-                if entry is None or entry.ready is not is_ready or entry.trust != trust:
-                    entry = kept[rank] = self._entry(rank, trust, ready=is_ready)
-                made.append(entry.beginnings)
-        return made
-
-    def _entry(self, rank: Rank, trust: Trust, *, ready: bool) -> Entry:
-        score = pb.PodScore(
-            pod=rank.pod,
-            rank=rank.number,
-            trust=trust_message(trust, self._told_offset),
-            ready=ready,
-        )
-        return Entry(trust, ready, Beginnings(score.SerializeToString()))
 
     async def list_pods(self, request: pb.ListPodsRequest) -> pb.ListPodsResponse:
         """Answer ListPods."""

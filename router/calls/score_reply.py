@@ -5,10 +5,18 @@ bytes: `tests/router/calls/test_wire.py` compares them.
 """
 
 import struct
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from typing import NamedTuple
 
+from warmpath.indexer.rank import Rank
+from warmpath.indexer.trust import Trust
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.match.match import Matches
+from warmpath.router.pick.messages import trust_message
+from warmpath.router.pods.table import Pod
 from warmpath.scorer.match import Match
+from warmpath.scorer.strategies import Strategy
 
 SCORE_TAG = b"\x19"
 """PodScore.score: field 3, 64 bits."""
@@ -80,3 +88,142 @@ def stream_reply(request_id: int, response: bytes) -> bytes:
     """Return a ScoreStreamResponse with a response."""
     named = b"\x08" + varint(request_id) if request_id else b""
     return named + b"\x12" + varint(len(response)) + response
+
+
+MOST_FORGOTTEN = 256
+"""All entries are dropped when they are this many more than twice the ranks of a Score: a Score that was
+under way while its pods went may have left some."""
+
+UNKNOWN_POD = pb.PodScore(
+    trust=pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
+).SerializeToString()
+"""The fields of an unknown pod's PodScore that follow its name."""
+
+
+def unknown_pod(name: str) -> tuple[bytes, bytes]:
+    """Return the parts of a ScoreResponse with the score of a pod that is not known."""
+    named = pb.PodScore(pod=name).SerializeToString()
+    return entry_of(named, len(UNKNOWN_POD)), UNKNOWN_POD
+
+
+class Beginnings(dict[int, bytes]):
+    """The bytes with which a rank's entry of a ScoreResponse begins.
+
+    The key is the size in bytes of the rest of the entry.
+    """
+
+    def __init__(self, fixed: bytes) -> None:
+        self._fixed = fixed
+
+    def __missing__(self, size: int) -> bytes:
+        self[size] = beginning = entry_of(self._fixed, size)
+        return beginning
+
+
+class Entry(NamedTuple):
+    """The part of a rank's scores that stays the same until its trust or its pod's readiness changes."""
+
+    trust: Trust
+    ready: bool
+    beginnings: Beginnings
+    """Without the fields that depend on the prompt."""
+
+
+class LastEntries(NamedTuple):
+    """The beginnings of a ScoreResponse's entries, and what they were made from."""
+
+    ranks: list[Rank]
+    trusts: list[Trust]
+    ready: list[bool]
+    """Whether each pod of these ranks is ready."""
+    beginnings: list[Beginnings]
+
+
+class Replies:
+    """Writes ranks' scores; a time of the ingest + `wall_offset()` is seconds since the Unix epoch."""
+
+    def __init__(self, wall_offset: Callable[[], float]) -> None:
+        self._wall_offset = wall_offset
+        self._told_offset = wall_offset()
+        """The offset in the times of the entries."""
+        self._entries: dict[Rank, Entry] = {}
+        self._last = LastEntries([], [], [], [])
+        """The entries of the last answer: mostly the next one has the same."""
+
+    def forget(self, pod: Pod) -> None:
+        """Keep nothing of a pod that has gone."""
+        for rank in pod.ranks:
+            self._entries.pop(rank, None)
+
+    def parts(
+        self,
+        pods: Sequence[Pod],
+        ranks: list[Rank],
+        matches: Matches,
+        trusts: list[Trust],
+        strategy: Strategy,
+    ) -> tuple[list[bytes], int]:
+        """Return a ScoreResponse's parts with the scores of pods' ranks, and the most matched tokens."""
+        most = 0
+        part_of: dict[Match | None, bytes] = {None: b""}
+        for match in {*matches.values()}:
+            part_of[match] = match_part(strategy(match), match)
+            most = max(most, match.matched_tokens)
+        parts: list[bytes] = []
+        beginnings = self._beginnings(pods, ranks, trusts)
+        for beginning, matched in zip(beginnings, map(matches.get, ranks), strict=True):
+            part = part_of[matched]
+            parts += beginning[len(part)], part
+        return parts, most
+
+    def _beginnings(
+        self, pods: Sequence[Pod], ranks: list[Rank], trusts: list[Trust]
+    ) -> list[Beginnings]:
+        """Return the beginnings of the entries of pods' ranks."""
+        ready = [
+            # Nearly all pods have a connected first rank, which is tested faster than the property.
+            (
+                bool(pod.ranks)
+                and pod.ranks[0].is_connected
+                and pod.status.healthy is not False
+                and not pod.withheld
+            )
+            or pod.ready
+            for pod in pods
+        ]
+        offset = self._wall_offset()
+        if offset != self._told_offset:
+            self._told_offset, self._last = offset, LastEntries([], [], [], [])
+            self._entries.clear()
+        last = self._last
+        # The objects are mostly the same, which lists find out quickly.
+        if last.trusts != trusts or last.ranks != ranks or last.ready != ready:
+            made = self._made(pods, trusts, ready)
+            self._last = last = LastEntries(ranks, trusts, ready, made)
+        return last.beginnings
+
+    def _made(
+        self, pods: Sequence[Pod], trusts: Sequence[Trust], ready: Sequence[bool]
+    ) -> list[Beginnings]:
+        kept = self._entries
+        if len(kept) > 2 * len(trusts) + MOST_FORGOTTEN:
+            kept.clear()
+        made: list[Beginnings] = []
+        trust_of = iter(trusts)
+        for pod, is_ready in zip(pods, ready, strict=True):
+            for rank in pod.ranks:
+                trust = next(trust_of)
+                entry = kept.get(rank)
+                if entry is None or entry.ready is not is_ready or entry.trust != trust:
+                    entry = kept[rank] = self._entry(rank, trust, ready=is_ready)
+                made.append(entry.beginnings)
+        return made
+
+    def _entry(self, rank: Rank, trust: Trust, *, ready: bool) -> Entry:
+        score = pb.PodScore(
+            pod=rank.pod,
+            rank=rank.number,
+            trust=trust_message(trust, self._told_offset),
+            ready=ready,
+        )
+        return Entry(trust, ready, Beginnings(score.SerializeToString()))

@@ -9,7 +9,6 @@ overdue first token (`router.load.overdue`) is presumed to have come, and later 
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 
@@ -18,8 +17,6 @@ from warmpath.router.load.overdue import FIRST_COME, Overdue, Precedence
 from warmpath.router.load.rank_bookings import Booking, RankBook, Work
 from warmpath.router.load.stuck import Failure, StuckRanks, no_batch
 from warmpath.scorer.candidate import IDLE, Load
-
-__all__ = ["Booking", "Bookings", "Work"]
 
 CLOCK_WAS_SET = 1.0
 """A step back of the clock by more than this many seconds means that it was set; after a smaller step,
@@ -65,7 +62,8 @@ class Bookings:
         self.expire_after = expire_after
         self._most = most
         self._new_id = new_id
-        self._head_floor = head_floor
+        self.head_floor = head_floor
+        """The least share of its predicted prefill that a rank's first waiting request weighs."""
         self._bookings: OrderedDict[str, Booking] = OrderedDict()
         self._ranks: dict[RankName, RankBook] = {}
         self.stuck = StuckRanks(self._ranks, batch)
@@ -84,11 +82,6 @@ class Bookings:
 
     def __len__(self) -> int:
         return len(self._bookings)
-
-    @property
-    def head_floor(self) -> float:
-        """The least share of its predicted prefill that a rank's first waiting request weighs."""
-        return self._head_floor
 
     @property
     def hears_first_tokens(self) -> bool:
@@ -141,39 +134,26 @@ class Bookings:
         if behind is not None:
             booking.first_token_at, booking.due_at = now, behind.due_at
         self._bookings[booking.id] = booking
-        self._place(booking, now, is_owed=is_watched or self._tells(work.pod, work.rank))
-        self._ranks[RankName(work.pod, work.rank)].picked(booking.number)
+        self._place(booking, now, is_owed=is_watched or self._tells(work.name))
+        self._ranks[work.name].picked(booking.number)
         return booking
 
-    def started(
-        self,
-        booking_id: str,
-        now: float,
-        pod: str | None = None,
-        rank: int | None = None,
-        work: Work | None = None,
-    ) -> bool:
+    def started(self, booking_id: str, now: float, work: Work | None = None) -> bool:
         """Record that a request went out; return False if the booking is not known.
 
-        If the request went to another rank than the picked one, `work` is its work there. Given only
-        `pod` and `rank` (rank 0 if only another pod is named), the work is assumed to be the same. The
-        last reported rank counts; reporting the same rank again changes nothing.
+        If the request went to another rank than the picked one, `work` is its work there. The last
+        reported rank counts; reporting the same rank again changes nothing.
         """
         now = self.expire(now)
         booking = self._bookings.get(booking_id)
         if booking is None:
             return False
         old = booking.work
-        if work is None:
-            pod = old.pod if pod is None else pod
-            if rank is None:
-                rank = old.rank if pod == old.pod else 0
-            work = replace(old, pod=pod, rank=rank)
-        is_same = (work.pod, work.rank) == (old.pod, old.rank)
+        is_same = work is None or work.name == old.name
         if is_same and (booking.dispatched or booking.first_token_at is not None):
             return True
         is_owed = self._take(booking, now, "unsent")
-        booking.work = old if is_same else work
+        booking.work = old if work is None or is_same else work
         booking.dispatched = True
         booking.since = now
         self._place(booking, now, is_owed=is_owed)
@@ -186,7 +166,7 @@ class Bookings:
         if booking is None:
             return False
         if booking.first_token_at is None:
-            rank = self._ranks[RankName(booking.work.pod, booking.work.rank)]
+            rank = self._ranks[booking.work.name]
             self._overtake(rank, booking, now)
             if booking.id in rank.waiting:
                 booking.prefill_from = max(booking.since, rank.free_since)
@@ -239,7 +219,7 @@ class Bookings:
         """Return the booked load of a rank; its queue and KV usage are 0, as they are not known here."""
         now = self.expire(now)
         book = self._ranks.get(RankName(pod, rank))
-        return IDLE if book is None else book.load(now, self._head_floor)
+        return IDLE if book is None else book.load(now, self.head_floor)
 
     def answered_at(self, pod: str, ranks: int) -> float:
         """Return when a pod of so many ranks last answered a request; any thread may ask."""
@@ -261,13 +241,17 @@ class Bookings:
 
     def forget(self, pod: str, rank: int) -> None:
         """End all bookings of a rank that is gone."""
-        book = self._ranks.get(RankName(pod, rank))
+        name = RankName(pod, rank)
+        book = self._ranks.get(name)
         if book is not None:
             for booking in [*book.in_flight.values()]:
                 self._end(booking, self._now)
-            self.stuck.forget(RankName(pod, rank))
-            del self._ranks[RankName(pod, rank)]
-            self._announce(RankName(pod, rank))
+            self._drop(name)
+
+    def _drop(self, name: RankName) -> None:
+        self.stuck.forget(name)
+        del self._ranks[name]
+        self._announce(name)
 
     def engine_ended(self, pod: str, rank: int) -> None:
         """Wait for no answers of a rank whose engine has ended: its requests are lost."""
@@ -291,7 +275,7 @@ class Bookings:
             booking = self._bookings.get(booking_id)
             if booking is None or booking.late_at != late_at or booking.first_token_at is not None:
                 continue
-            name = RankName(booking.work.pod, booking.work.rank)
+            name = booking.work.name
             if name in self.stuck:
                 # Its silence is the engine's, and says nothing about reports.
                 self._overdue.postpone(booking, now)
@@ -315,17 +299,15 @@ class Bookings:
 
     def _place(self, booking: Booking, now: float, *, is_owed: bool) -> None:
         """Add a booking to its rank; with `is_owed`, its first token or end will be reported."""
-        name = RankName(booking.work.pod, booking.work.rank)
+        name = booking.work.name
         book = self._ranks.get(name)
         if book is None:
             if len(self._ranks) >= self._most:
                 # A pod may go without a call of `forget`; its ranks must not be kept for ever.
                 for idle in [name for name, book in self._ranks.items() if not book.in_flight]:
-                    self.stuck.forget(idle)
-                    del self._ranks[idle]
-                    self._announce(idle)
+                    self._drop(idle)
             book = self._ranks[name] = RankBook(partial(self._announce, name))
-        ahead = book.load(now, self._head_floor).wait
+        ahead = book.load(now, self.head_floor).wait
         book.place(booking)
         if booking.first_token_at is None:
             seconds = ahead + booking.work.prefill
@@ -334,9 +316,9 @@ class Bookings:
             book.unanswered[booking.id] = booking
             self.stuck.sent(name, booking, now)
 
-    def _tells(self, pod: str, rank: int) -> bool:
+    def _tells(self, name: RankName) -> bool:
         """Return whether the answers of a rank are reported, as a rule."""
-        book = self._ranks.get(RankName(pod, rank))
+        book = self._ranks.get(name)
         return not self._overdue.expects_none or (book is not None and book.is_reported)
 
     def _let_go_unwatched(self) -> None:
@@ -354,12 +336,12 @@ class Bookings:
     def _miss(self, booking: Booking) -> None:
         """Record that a request ended and nobody reported its first token."""
         self.unreported += 1
-        if RankName(booking.work.pod, booking.work.rank) not in self.stuck:
+        if booking.work.name not in self.stuck:
             self._overdue.miss(booking)
 
     def _answered(self, booking: Booking, now: float) -> None:
         """Record that a booking's rank works, as its first token or its end shows."""
-        name = RankName(booking.work.pod, booking.work.rank)
+        name = booking.work.name
         book = self._ranks[name]
         is_first = book.unanswered.pop(booking.id, None) is not None
         book.answered_at = now
@@ -374,7 +356,7 @@ class Bookings:
 
     def _computed(self, booking: Booking, now: float) -> None:
         """Remove a booking from the waiting ones: its first report shows that its prefill is done."""
-        book = self._ranks[RankName(booking.work.pod, booking.work.rank)]
+        book = self._ranks[booking.work.name]
         book.unreported.count(reported=True)
         book.take_waiting(booking)
         book.free_since = now
@@ -395,7 +377,7 @@ class Bookings:
 
         Return False if it did not wait.
         """
-        book = self._ranks[RankName(booking.work.pod, booking.work.rank)]
+        book = self._ranks[booking.work.name]
         if book.heads(booking):
             # The next booking's turn comes only now.
             book.free_since = now
@@ -408,7 +390,7 @@ class Bookings:
 
     def _take(self, booking: Booking, now: float, failure: Failure) -> bool:
         """Remove a booking from its rank; return whether that still owed an answer to it."""
-        name = RankName(booking.work.pod, booking.work.rank)
+        name = booking.work.name
         book = self._ranks[name]
         is_owed = book.unanswered.pop(booking.id, None) is not None
         if is_owed:

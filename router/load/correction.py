@@ -83,8 +83,22 @@ class Seen:
         )
 
 
+class UnagedLoad(NamedTuple):
+    """A rank's load without the effects of passing time, and the values needed to compute those."""
+
+    load: Load
+    """The load; its wait does not deduct the time that the head has been computed."""
+    nanoseconds: int
+    """Predicted prefill of all waiting requests."""
+    head: Head | None
+    """The first waiting request; only its weight decreases with time."""
+    free_since: float
+    seen_at: float | None
+    """Time of the rank's last observation, which counts only while it is fresh."""
+
+
 class Correction(NamedTuple):
-    """A rank's corrected load, apart from the effect of passing time, and its inputs."""
+    """A rank's corrected load, and its inputs."""
 
     book: RankBook
     version: int
@@ -93,13 +107,8 @@ class Correction(NamedTuple):
     seen: Seen | None
     lost: int
     """Bookings, of all routers, whose request has ended without a report."""
-    head: Head | None
-    """The first waiting booking that is not lost; only its weight decreases with time."""
-    free_since: float
-    nanoseconds: int
-    """Predicted prefill of all waiting requests that are not lost."""
-    load: Load
-    """The corrected load; its wait does not yet deduct the time that the head has been computed."""
+    unaged: UnagedLoad
+    """The load without the bookings that are lost."""
 
     def is_of(self, book: RankBook, others: OthersBook, seen: Seen | None) -> bool:
         """Return whether these are its inputs."""
@@ -185,8 +194,9 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None, slack: float)
     )
     heads = [head for head in (book.head(waited), rest.head) if head is not None]
     free_since = max(book.free_since, others.free_since)
-    head = min(heads, default=None)
-    return Correction(book, book.version, others, seen, lost, head, free_since, nanoseconds, load)
+    seen_at = None if seen is None else seen.observed.at
+    unaged = UnagedLoad(load, nanoseconds, min(heads, default=None), free_since, seen_at)
+    return Correction(book, book.version, others, seen, lost, unaged)
 
 
 def _lost(

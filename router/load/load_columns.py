@@ -5,13 +5,13 @@ the head of a queue, observations that become stale) are computed for all ranks 
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.router.load.rank_bookings import NANOSECONDS, Head
+from warmpath.router.load.correction import UnagedLoad
+from warmpath.router.load.rank_bookings import NANOSECONDS
 from warmpath.scorer.candidate import Load
 from warmpath.scorer.columns import Column, LoadColumns
 
@@ -25,20 +25,6 @@ NEVER = float("inf")
 
 LEAST = 1024
 """Initial number of ranks in the columns."""
-
-
-class UnagedLoad(NamedTuple):
-    """A rank's load without the effects of passing time, and the values needed to compute those."""
-
-    load: Load
-    """The load; its wait does not deduct the time that the head has been computed."""
-    nanoseconds: int
-    """Predicted prefill of all waiting requests."""
-    head: Head | None
-    """The first waiting request; only its weight decreases with time."""
-    free_since: float
-    seen_at: float | None
-    """Time of the rank's last observation, which counts only while it is fresh."""
 
 
 def left(unaged: UnagedLoad, now: float) -> float:

@@ -4,12 +4,6 @@ The time depends on the gateways. If they report first tokens, a missing report 
 hangs, so the booking goes on waiting and keeps other requests away. If many first tokens are never
 reported (a gateway may not report them, or answers may not stream), only the prediction shows when a
 prefill is over.
-
-The order that lets short prompts go before longer ones.
-
-The queue releases requests in this order (docs/guides/queue.md#who-goes-when), and engines may begin
-prompts in it (`PickResponse.engine_priority`). By it a passed request is told from one
-whose report is lost.
 """
 
 import math
@@ -17,13 +11,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from warmpath.router.load.rank_bookings import Booking
-from warmpath.router.load.silence import Silence
+from warmpath.router.load.rank_bookings import UNREPORTED_SHARE, Booking, Unreported
 
 
 @dataclass(frozen=True, slots=True)
 class Precedence:
-    """By how much shorter prompts go before longer ones."""
+    """By how much shorter prompts go before longer ones.
+
+    The queue releases requests in this order, and engines may begin prompts in it
+    (`PickResponse.engine_priority`). By it a passed request is told from one whose report is lost.
+    """
 
     times: float
     """A request whose prefill is s seconds shorter goes before those that arrived up to `times` s
@@ -48,6 +45,9 @@ prompts pass of their own accord, whatever `queue.prefill-times` says."""
 OVERTAKEN_SECONDS = 1.0
 """Least time between two such first tokens of later requests: reports of one engine step may come in any
 order."""
+REPORTED_SHARE = 0.02
+"""Share of unreported first tokens below which the router waits for reports again. A share near a single
+limit would cross it often."""
 POSTPONED_SECONDS = 10.0
 """How much longer a report is waited for where the engine itself is silent."""
 SPARE = 64
@@ -81,7 +81,9 @@ class Overdue:
         self._seconds = seconds
         self.precedence = precedence
         self._on_silence = on_silence
-        self._silence = Silence(expects_first_tokens=expects_first_tokens)
+        self.expects_none = not expects_first_tokens
+        """Whether too many first tokens are unreported, so that the router waits for no reports."""
+        self._unreported = Unreported()
         self._due: list[tuple[float, int, str]] = []
         """A heap of the times when first tokens are overdue; some entries may be outdated."""
 
@@ -151,17 +153,14 @@ class Overdue:
     def count(self, *, reported: bool) -> None:
         """Count a first token that was reported, or is known to be unreported."""
         expected_none = self.expects_none
-        self._silence.count(reported=reported)
+        self._unreported.count(reported=reported)
+        limit = REPORTED_SHARE if expected_none else UNREPORTED_SHARE
+        self.expects_none = self._unreported.share > limit
         if self.expects_none and not expected_none:
             for booking in self._awaited():
                 booking.late_at = min(booking.late_at, booking.due_at)
             self.tidy()
             self._on_silence()
-
-    @property
-    def expects_none(self) -> bool:
-        """Whether too many first tokens are unreported, so that the router waits for no reports."""
-        return self._silence.expects_none
 
     def tidy(self) -> None:
         """Rebuild the heap from the awaited bookings, without outdated entries."""

@@ -1,7 +1,4 @@
-"""The bookings on one rank, in the order in which their requests went out, and their sums.
-
-A step of an engine, as far as first tokens show it: those of one step come together.
-"""
+"""The bookings on one rank, in the order in which their requests went out, and their sums."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection
@@ -9,13 +6,13 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from warmpath.router.load.silence import UNREPORTED_SHARE, Unreported
+from warmpath.indexer.index.slot import RankName
 from warmpath.scorer.candidate import IDLE, Load
 
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """The prefills of one step, in seconds."""
+    """The prefills of one step of an engine, in seconds: their first tokens come together."""
 
     is_measured: bool = True
     """Whether the measured and the predicted time can be compared."""
@@ -65,6 +62,11 @@ class Work:
     """The seconds of `prefill` that it is predicted to share with those that wait with it."""
 
     @property
+    def name(self) -> RankName:
+        """The rank."""
+        return RankName(self.pod, self.rank)
+
+    @property
     def uncached(self) -> int:
         """Prompt tokens to compute."""
         return self.prompt_tokens - self.cached
@@ -107,7 +109,7 @@ class Booking:
     first_token_at: float | None = None
     """Reported time of the first token; None: not reported."""
     is_missed: bool = False
-    """Whether its first token has counted as unreported (`router.load.silence`)."""
+    """Whether its first token has counted as unreported (`router.load.overdue`)."""
     prefill_from: float | None = None
     """Earliest possible start of its prefill, set once its first token is reported or presumed; None:
     not known."""
@@ -123,12 +125,35 @@ class Booking:
         """Seconds from `since` until the predicted time of the first token."""
         return max(0.0, self.due_at - self.since)
 
-    def reported(self, cached: int) -> int | None:
-        """Record the engine's cached tokens and return them; return None if that was done before."""
-        if self.actual_cached is not None:
-            return None
-        self.actual_cached = cached
-        return cached
+    def reported(self, cached: int) -> None:
+        """Record the engine's cached tokens; the first report counts."""
+        if self.actual_cached is None:
+            self.actual_cached = cached
+
+
+UNREPORTED_SHARE = 0.05
+"""Share of unreported first tokens above which the router stops waiting for reports."""
+LEAST_WEIGHT = 0.02
+"""Least weight of the latest first token in the share, a moving average."""
+
+
+class Unreported:
+    """The share of what nobody reported, a moving average.
+
+    Each request counts once: when its first token is reported, when that report counts as lost, or when
+    the request ends without one. One that counted as lost counts again if its report comes after all.
+    """
+
+    __slots__ = ("counted", "share")
+
+    def __init__(self) -> None:
+        self.counted = 0
+        self.share = 0.0
+
+    def count(self, *, reported: bool) -> None:
+        """Count one that was reported, or is known to be unreported."""
+        self.counted += 1
+        self.share += max(LEAST_WEIGHT, 1 / self.counted) * ((not reported) - self.share)
 
 
 class Head(NamedTuple):

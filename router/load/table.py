@@ -17,9 +17,17 @@ from typing import Literal, Protocol
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import Bookings
-from warmpath.router.load.correction import UNKNOWN, Correction, Seen, Source, correct, seen_beside
+from warmpath.router.load.correction import (
+    UNKNOWN,
+    Correction,
+    Seen,
+    Source,
+    UnagedLoad,
+    correct,
+    seen_beside,
+)
 from warmpath.router.load.engine_metrics import Observed
-from warmpath.router.load.load_columns import KeptColumns, UnagedLoad, left
+from warmpath.router.load.load_columns import KeptColumns, left
 from warmpath.router.load.other_routers import NOBODY, OthersBook
 from warmpath.router.load.rank_bookings import RankBook, wait
 from warmpath.scorer.candidate import Load
@@ -166,13 +174,7 @@ class LoadTable:
 
     def load(self, pod: str, rank: int, now: float) -> Load:
         """Return a rank's load."""
-        [load] = self.loads([RankName(pod, rank)], now)
-        return load
-
-    def loads(self, ranks: Sequence[RankName], now: float) -> list[Load]:
-        """Return the load of each of these ranks, in the order given."""
-        waited = self._bookings.expire(now)
-        return [self._load(name, now, waited) for name in ranks]
+        return self._load(RankName(pod, rank), now, self._bookings.expire(now))
 
     def _load(self, name: RankName, now: float, waited: float) -> Load:
         if self._others is None and name not in self._seen:
@@ -185,9 +187,9 @@ class LoadTable:
 
     def columns(self, ranks: Sequence[RankName], now: float) -> LoadColumns:
         """Return the loads of these ranks as columns, in the order given."""
-        if len(ranks) < FEW:
-            return columns_of(self.loads(ranks, now))
         waited = self._bookings.expire(now)
+        if len(ranks) < FEW:
+            return columns_of([self._load(name, now, waited) for name in ranks])
         self._take_in(now)
         return self._kept.columns(ranks, now, waited)
 
@@ -212,13 +214,7 @@ class LoadTable:
         if correction is None:
             book = self._book(name)
             return UnagedLoad(book.rest(), book.prefill(), book.head(), book.free_since, seen_at)
-        return UnagedLoad(
-            correction.load,
-            correction.nanoseconds,
-            correction.head,
-            correction.free_since,
-            seen_at,
-        )
+        return correction.unaged._replace(seen_at=seen_at)
 
     def _found(self, name: RankName, now: float) -> Correction | None:
         """Return the correction of a rank's bookings; None if own bookings alone count."""

@@ -1,7 +1,4 @@
-"""Groups ranks by the form of their blocks; the groups are cached until a rank's layout changes.
-
-Drops the beliefs about ranks whose engine has begun a new life with an empty cache.
-"""
+"""Groups ranks by the form of their blocks; the groups are cached until a rank's layout changes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -72,7 +69,7 @@ MOST_LIVES = 100_000
 
 
 class OldLives:
-    """Remembers the life of each rank that may have beliefs."""
+    """Drops the beliefs about ranks whose engine has begun a new life with an empty cache."""
 
     def __init__(self, ingest: Ingest, believed: Believed) -> None:
         self._ingest = ingest

@@ -1,9 +1,4 @@
-"""Computes how much of a prompt each rank holds, and scores from that.
-
-The stretches of a prompt that ranks hold, and how much of the prompt a request can reuse of them.
-
-How much of one prompt each rank could reuse, and the trust in that.
-"""
+"""Computes how much of a prompt a request could reuse on each rank, and the trust in that."""
 
 import logging
 import math

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.index.slot import RankName
-from warmpath.router.load.bookings import MOST_PREFILL, Bookings, Work
+from warmpath.router.load.bookings import MOST_PREFILL, Bookings
+from warmpath.router.load.rank_bookings import Work
 from warmpath.router.match.forms import BlockForm
 from warmpath.router.pick.options import Option
 from warmpath.router.pick.pick import End, Pick, Predicted

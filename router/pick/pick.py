@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
-from warmpath.router.load.bookings import Booking
+from warmpath.router.load.rank_bookings import Booking
 from warmpath.router.match.forms import BlockForm
 from warmpath.router.pick.options import Option, Options
 from warmpath.router.pick.weigh import Choice, Traits

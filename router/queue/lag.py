@@ -8,8 +8,6 @@ router has booked. To keep a rank busy, that much more work must be booked on it
 
 Measured in a simulation (conversation trace, 8 pods, load 0.75): at a lag of 0.2 s
 the best room is about 0.6 s, at 0.5 s it is 1.2 s and the queue gains nothing.
-
-The reasons for which the queue holds no request.
 """
 
 from collections import deque
@@ -83,7 +81,7 @@ class FirstTokenLag(Witness):
 
 
 class StepBack(StrEnum):
-    """A reason; its value is the label of a metric, and docs/guides/queue.md explains it."""
+    """Why the queue holds no request, as docs/guides/queue.md explains; the value is a metric's label."""
 
     ENDING = "ending"
     OTHER_ROUTERS = "other-routers"

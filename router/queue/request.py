@@ -1,9 +1,4 @@
-"""A request that waits in the queue.
-
-The results of a release of the queue, and the error of a request that finds no place.
-
-The queue's classes of requests, by name; each caller may name some of them.
-"""
+"""A request that waits in the queue, and what comes of it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ from warmpath.h2grpc.framing import framed
 from warmpath.h2grpc.http2 import session as sessions
 from warmpath.h2grpc.http2.library import STREAM_WINDOW
 from warmpath.h2grpc.http2.limits import Http2Limits
-from warmpath.h2grpc.method import Gate, Method, Refusal
+from warmpath.h2grpc.method import Gate, Method, Refusal, RefusedError
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -46,6 +46,10 @@ class Stand:
     def _at_once(self, message: bytes, _: Any) -> bytes | None:
         if b"wait" in message:
             return None
+        if message == b"refuse":
+            raise RefusedError(Refusal(grpc.StatusCode.NOT_FOUND, "none", ()))
+        if message == b"fail":
+            raise ZeroDivisionError
         self.answers["at once", message] += 1
         return b"at once"
 
@@ -176,6 +180,20 @@ def test_a_message_that_is_too_long_is_refused_before_it_has_come() -> None:
     stand.client.put(stream, framed(bytes(MOST + 1))[:1000])
     stand.exchange()
     assert stand.client.requests[stream].headers["grpc-status"] == b"8"
+    stand.close()
+
+
+def test_an_error_ends_the_call_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    stand = Stand()
+    streams = []
+    for message in (b"refuse", b"fail", b"x"):
+        streams.append(stand.client.begin(PATH))
+        stand.client.put(streams[-1], framed(message), is_last=True)
+    stand.exchange()
+    statuses = [stand.client.requests[stream].headers["grpc-status"] for stream in streams]
+    assert statuses == [b"5", b"2", b"0"]
+    assert [one.getMessage() for one in caplog.records] == ["/t.T/Once: unexpected"]
+    assert len(stand.connection.calls) == 0
     stand.close()
 
 

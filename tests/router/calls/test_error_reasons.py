@@ -146,6 +146,7 @@ async def test_a_fault_is_logged_and_told_as_one_without_its_text(
     assert await refused(stand.pick(prompt())) == fault
     assert await refused(stand.explain(prompt())) == fault
     assert await refused(stand.score("hi")) == fault
+    assert await refused(stand.stub.Score(pb.ScoreRequest(prompt=prompt()))) == fault
     stream = stand.stub.ScoreStream(iter([pb.ScoreRequest(request_id=7, prompt=prompt())]))
     [reply] = [one async for one in stream]
     assert reply.error.reason == pb.RequestError.INTERNAL_ERROR
@@ -154,7 +155,7 @@ async def test_a_fault_is_logged_and_told_as_one_without_its_text(
     faults = [one for one in caplog.records if one.levelno >= logging.ERROR]
     assert [one.getMessage() for one in faults] == [
         f"{method}: unexpected"
-        for method in ("ListPods", "Pick", "Explain", "Score", "ScoreStream")
+        for method in ("ListPods", "Pick", "Explain", "Score", "Score", "ScoreStream")
     ]
     assert all(one.exc_info for one in faults)
 

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
+from tests.router.load.moved import started_on
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.scorer.candidate import IDLE, Load
 
@@ -108,7 +109,7 @@ def test_what_went_elsewhere_than_picked_weighs_there() -> None:
     assert bookings.started(booking.id, 1.0, work=work(3.0, "q", 1, cached=0))
     assert bookings.load("p", 0, 1.0) == Load(last_pick=1)
     assert bookings.load("q", 1, 1.0) == Load(3.0, 1, 1, 100, 100, 100)
-    assert bookings.started(booking.id, 2.0, pod="r")
+    assert started_on(bookings, booking.id, 2.0, "r")
     assert bookings.load("q", 1, 2.0) is IDLE
     assert bookings.load("r", 0, 2.0).wait == pytest.approx(3.0)
     assert booking.dispatched
@@ -130,7 +131,7 @@ def test_a_start_that_is_reported_after_its_first_token_moves_what_is_left() -> 
     bookings = new_bookings()
     booking = bookings.book(work(2.0), 0.0)
     bookings.first_token(booking.id, 1.0)
-    bookings.started(booking.id, 2.0, pod="q")
+    started_on(bookings, booking.id, 2.0, "q")
     assert bookings.load("q", 0, 2.0) == Load(in_flight=1, context_tokens=100)
     check(bookings)
 
@@ -356,12 +357,13 @@ class AnyReports(RuleBasedStateMachine):
         assert picks > self.picks
         self.picks = picks
 
-    @rule(
-        which=st.integers(0, 12), pod=st.none() | PODS, rank=st.none() | RANKS, is_new=st.booleans()
-    )
-    def started(self, which: int, pod: str | None, rank: int | None, is_new: bool) -> None:
-        there = work(3.0, pod or "c", rank or 0) if is_new else None
-        known = self.bookings.started(self.name(which), self.now, pod, rank, there)
+    @rule(which=st.integers(0, 12), pod=st.none() | PODS, rank=RANKS, is_new=st.booleans())
+    def started(self, which: int, pod: str | None, rank: int, is_new: bool) -> None:
+        if is_new:
+            there = work(3.0, pod or "c", rank)
+            known = self.bookings.started(self.name(which), self.now, there)
+        else:
+            known = started_on(self.bookings, self.name(which), self.now, pod, rank)
         assert known == (self.bookings.get(self.name(which)) is not None)
 
     @rule(which=st.integers(0, 12))

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
+from tests.router.load.moved import started_on
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.correction import UNKNOWN_TOKENS
 from warmpath.router.load.engine_metrics import Observed
@@ -52,7 +53,7 @@ def test_columns_are_the_loads_figures_by_name() -> None:
     _, table, _ = booked(1.0, 3.0)
     table.observe("q", 0, seen(running=3, waiting=4, kv_usage=0.5))
     names = [("q", 0), ("p", 0), ("idle", 0)]
-    columns, loads = table.columns(names, 10.5), table.loads(names, 10.5)
+    columns, loads = table.columns(names, 10.5), [table.load(*name, 10.5) for name in names]
     for figure in Load._fields:
         assert getattr(columns, figure).tolist() == [getattr(load, figure) for load in loads]
     assert not len(table.columns([], 10.5).wait)
@@ -267,7 +268,7 @@ class AnyObservation(RuleBasedStateMachine):
         if self.names:
             name = self.names[-1 - which % len(self.names)]
             if what == "started":
-                self.bookings.started(name, self.now, pod="pq"[which % 2])
+                started_on(self.bookings, name, self.now, "pq"[which % 2])
             elif what == "first":
                 self.bookings.first_token(name, self.now)
             elif what == "finish":

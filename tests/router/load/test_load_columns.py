@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
+from tests.router.load.moved import started_on
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.engine_metrics import Observed
@@ -96,7 +97,9 @@ def test_pods_that_come_and_go_are_not_kept_for_ever() -> None:
     for deployed in range(8):
         names = [(f"{deployed}-{number}", 0) for number in range(700)]
         bookings.book(work(1.0 + deployed, *names[deployed]), 10.0)
-        assert figures_of(table.columns(names, 10.0)) == bits_of(table.loads(names, 10.0))
+        assert figures_of(table.columns(names, 10.0)) == bits_of(
+            [table.load(*name, 10.0) for name in names]
+        )
         assert np.count_nonzero(table.columns(names, 10.5).wait) == 1
 
 
@@ -214,7 +217,7 @@ class AnyNews(RuleBasedStateMachine):
         for world in self.worlds if self.ids else ():
             name, bookings = self.ids[-1 - which % len(self.ids)], world.bookings
             if what == "started":
-                bookings.started(name, self.now, pod)
+                started_on(bookings, name, self.now, pod)
             elif what == "first":
                 bookings.first_token(name, self.now)
             elif what == "finish":
@@ -302,7 +305,7 @@ class AnyNews(RuleBasedStateMachine):
     @rule(names=st.one_of(st.just(NAMES), st.lists(st.sampled_from(NAMES), max_size=8)))
     def columns_are_the_loads(self, names: list[RankName]) -> None:
         columns = self.by_columns.table.columns(names, self.now)
-        loads = bits_of(self.by_loads.table.loads(names, self.now))
+        loads = bits_of([self.by_loads.table.load(*name, self.now) for name in names])
         assert figures_of(columns) == loads
         self.last = columns, loads
 

@@ -6,15 +6,14 @@ import pytest
 
 from tests.router.consistent import check
 from warmpath.router.load.bookings import Bookings, Work
-from warmpath.router.load.overdue import Precedence
-from warmpath.router.load.silence import Silence
+from warmpath.router.load.overdue import FIRST_COME, Overdue, Precedence
 
 
 @pytest.mark.parametrize(("every", "expects_none"), [(2, True), (10, True), (100, False)])
 def test_a_steady_share_of_unreported_first_tokens_settles_the_question(
     every: int, expects_none: bool
 ) -> None:
-    silence = Silence(expects_first_tokens=True)
+    silence = awaiting()
     answers = []
     for number in range(1, 2000):
         silence.count(reported=number % every != 0)
@@ -22,8 +21,19 @@ def test_a_steady_share_of_unreported_first_tokens_settles_the_question(
     assert set(answers[500:]) == {expects_none}
 
 
+def awaiting() -> Overdue:
+    return Overdue(
+        list,
+        factor=1.0,
+        seconds=1.0,
+        precedence=FIRST_COME,
+        expects_first_tokens=True,
+        on_silence=lambda: None,
+    )
+
+
 def test_where_reports_come_again_the_router_waits_for_them_again() -> None:
-    silence = Silence(expects_first_tokens=True)
+    silence = awaiting()
     for reported in (False,) * 100 + (True,) * 300:
         silence.count(reported=reported)
     assert not silence.expects_none

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
+from tests.router.load.moved import started_on
 from warmpath.router.load.bookings import Booking, Bookings, Work
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.stuck import (
@@ -254,7 +255,7 @@ def test_refusals_release_an_engine_and_requests_that_never_went_there_do_too(
     for at in range(100, 200):
         fleet.bookings.fail(fleet.send("a", float(at)).id, at + 0.9, "refused")
         fleet.bookings.fail(fleet.send("b", float(at)).id, at + 0.9, "unsent")
-        fleet.bookings.started(fleet.send("c", float(at)).id, at + 0.9, "well")
+        started_on(fleet.bookings, fleet.send("c", float(at)).id, at + 0.9, "well")
         assert fleet.avoided(at + 0.9) == set()
         for one in [*fleet.bookings.ranks()["well", 0].in_flight]:
             fleet.bookings.finish(one, at + 0.95)
@@ -405,7 +406,7 @@ class AnyReports(RuleBasedStateMachine):
         elif what == "refuse":
             bookings.fail(name, self.now, "refused")
         elif what == "move":
-            bookings.started(name, self.now, "ab"[which % 2])
+            started_on(bookings, name, self.now, "ab"[which % 2])
         else:
             bookings.lose(name, self.now)
 

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.examples import examples
 from tests.router.consistent import check
+from tests.router.load.moved import started_on
 from tests.router.peers.fake_store import FakeStore
 from tests.router.peers.inside import check_peers
 from tests.router.pick.picker_parts import KeyedPrompt, Parts, first
@@ -766,7 +767,7 @@ class AnyFleet(RuleBasedStateMachine):
         if self.booked:
             router, name = self.booked[-1 - which % len(self.booked)]
             if what == "started":
-                router.bookings.started(name, router.now, pod="pq"[which % 2])
+                started_on(router.bookings, name, router.now, "pq"[which % 2])
             else:
                 router.bookings.first_token(name, router.now)
 
