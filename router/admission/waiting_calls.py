@@ -9,7 +9,7 @@ of clients, and with nothing else.
 from collections.abc import Callable, Collection
 from itertools import count
 
-from warmpath.router.admission.ranking import Rank, Ranking
+from warmpath.process.ranking import Rank, Ranking
 from warmpath.router.admission.reservation import Reservation
 
 

@@ -10,10 +10,10 @@ callers are compared first. A request's part of the queue is its share of the nu
 that of their bytes.
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from warmpath.process.ranking import Ranking
 from warmpath.router.config.schema import QueueTable
 from warmpath.router.queue.request import Waiting
 
@@ -26,26 +26,22 @@ class Sums:
     def __init__(self, weights: Mapping[str, float] = NO_WEIGHTS) -> None:
         self._weights = weights
         self._of: dict[str, int] = {}
-        self._order: list[tuple[float, str]] = []
+        self._order: Ranking[str] = Ranking()
 
     def add(self, name: str, part: int) -> None:
         """Add to a sum; one that is 0 then is forgotten."""
-        before = self._of.pop(name, 0)
-        if before:
-            del self._order[bisect_left(self._order, (self._weighed(name, before), name))]
-        if after := before + part:
+        if after := self._of.pop(name, 0) + part:
             self._of[name] = after
-            insort(self._order, (self._weighed(name, after), name))
+            self._order.put(name, (after / self._weights.get(name, 1.0), name))
+        else:
+            self._order.drop(name)
 
     def largest(self, newest: str | None) -> str:
         """Return the name with the largest sum; of equal ones `newest`, if it is among them."""
-        most, name = self._order[-1]
-        if newest in self._of and self._weighed(newest, self._of[newest]) == most:
+        name, rank_of = self._order.last, self._order.rank_of
+        if newest in self._of and rank_of(newest)[0] == rank_of(name)[0]:
             return newest
         return name
-
-    def _weighed(self, name: str, part: int) -> float:
-        return part / self._weights.get(name, 1.0)
 
 
 @dataclass(slots=True)

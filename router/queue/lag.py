@@ -81,7 +81,7 @@ class FirstTokenLag(Witness):
 
 
 class StepBack(StrEnum):
-    """Why the queue holds no request, as docs/guides/queue.md explains; the value is a metric's label."""
+    """Why the queue holds no request (docs/guides/queue.md); the value is a metric's label."""
 
     ENDING = "ending"
     OTHER_ROUTERS = "other-routers"

@@ -11,12 +11,13 @@ for other pods. Tenants share the pods of a model, whatever the lanes of their r
 Source: Goyal, Vin, Cheng, "Start-time Fair Queueing", 1996.
 """
 
-from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import islice
 
+from warmpath.process.ranking import Ranking
 from warmpath.router.pick.eligible import Wanted
 from warmpath.router.queue.request import Waiting
 
@@ -37,10 +38,8 @@ class _Share:
     virtual: float
     """Its virtual time: uncached tokens by weight. It never falls."""
     lines: "dict[Wanted, _Line]" = field(default_factory=dict)
-    heads: "list[Head]" = field(default_factory=list)
-    """The heads of its lines by key."""
-    place: "_Place | None" = None
-    """Its place among the shares of its class."""
+    heads: "Ranking[_Line]" = field(default_factory=Ranking)
+    """Its lines by the key and the number of their first request."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,21 +54,14 @@ class _Contest:
     """Virtual times of the tenants without waiting requests that are ahead of `clock`."""
 
 
-Head = tuple[float, float, int, "_Line"]
-"""The virtual time that a line's share had when the line changed last, the key and the number of its
-first request, and the line."""
-_Place = tuple[float, float, int, _Share]
-"""A share's virtual time, the key and the number of its first request, and the share."""
-
-
 @dataclass(slots=True, eq=False)
 class _Line:
     """The waiting requests of one share in one lane, by key."""
 
     share: _Share
     wanted: Wanted
-    requests: list[tuple[float, int, Waiting]] = field(default_factory=list)
-    head: Head | None = None
+    requests: Ranking[Waiting] = field(default_factory=Ranking)
+    """By key and number."""
 
 
 class Order:
@@ -77,14 +69,15 @@ class Order:
 
     def __init__(self, shares: Mapping[str, float]) -> None:
         self._weights = shares
-        self._lanes: dict[Wanted, dict[int, list[Head]]] = {}
-        """By lane and class: the heads of its lines in order."""
+        self._lanes: dict[Wanted, dict[int, Ranking[_Line]]] = {}
+        """By lane and class: its lines by the virtual time that their share had when they changed last,
+        and by the key and the number of their first request."""
         self._shares: dict[tuple[Kind, str], _Share] = {}
         """Shares with waiting requests."""
         self._contests: dict[Kind, _Contest] = {}
         """The kinds with waiting requests."""
-        self._places: dict[int, list[_Place]] = {}
-        """By class: its shares in order."""
+        self._places: dict[int, Ranking[_Share]] = {}
+        """By class: its shares by virtual time, and by the key and the number of their first request."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -102,11 +95,11 @@ class Order:
         """
         found: dict[Wanted, None] = {}
         for priority in sorted(self._places, reverse=True):
-            shares = [share for *_, share in self._places[priority][:most]]
+            shares = [share for _, share in islice(self._places[priority], most)]
             for at in range(most):
                 shares = [share for share in shares if at < len(share.heads)]
                 for share in shares:
-                    found[share.heads[at][3].wanted] = None
+                    found[share.heads[at][1].wanted] = None
                     if len(found) == most:
                         return [*found]
         return [*found]
@@ -121,7 +114,7 @@ class Order:
         line = share.lines.get(waiting.wanted)
         if line is None:
             line = share.lines[waiting.wanted] = _Line(share, waiting.wanted)
-        insort(line.requests, (waiting.key, waiting.number, waiting))
+        line.requests.put(waiting, (waiting.key, waiting.number))
         self._renew(line)
         self._count += 1
 
@@ -130,7 +123,7 @@ class Order:
         kind = (waiting.priority, waiting.wanted.model)
         share = self._shares[kind, waiting.tenant]
         line = share.lines[waiting.wanted]
-        del line.requests[bisect_left(line.requests, (waiting.key, waiting.number))]
+        line.requests.drop(waiting)
         if is_served:
             contest = self._contests[kind]
             contest.clock = max(contest.clock, share.virtual)
@@ -146,15 +139,14 @@ class Order:
             return
         share = self._shares[(waiting.priority, waiting.wanted.model), waiting.tenant]
         line = share.lines[waiting.wanted]
-        del line.requests[bisect_left(line.requests, (waiting.key, waiting.number))]
         waiting.key = key
-        insort(line.requests, (key, waiting.number, waiting))
+        line.requests.put(waiting, (key, waiting.number))
         self._renew(line)
 
     def of_lane(self, wanted: Wanted) -> list[Waiting]:
         """Return the requests of a lane."""
-        heads = (head for heads in self._lanes[wanted].values() for head in heads)
-        return [waiting for head in heads for _, _, waiting in head[3].requests]
+        lines = (line for lines in self._lanes[wanted].values() for _, line in lines)
+        return [waiting for line in lines for _, waiting in line.requests]
 
     def passing(self, lanes: Collection[Wanted]) -> Iterator[Waiting]:
         """Yield the requests of `lanes` in order. No request may be added, moved or removed meanwhile.
@@ -179,11 +171,11 @@ class Order:
             if reached > virtual:
                 heappush(heap, ((priority, reached, key, number, line, place), None))
                 continue
-            waiting = line.requests[place][2]
+            waiting = line.requests[place][1]
             reached += _cost(waiting, share)
             given[share] = reached - share.virtual
             if place + 1 < len(line.requests):
-                key, number, _ = line.requests[place + 1]
+                (key, number), _ = line.requests[place + 1]
                 heappush(heap, ((priority, reached, key, number, line, place + 1), None))
             yield waiting
 
@@ -191,7 +183,7 @@ class Order:
         """Yield the heads of a lane's lines in order."""
         classes = self._lanes[wanted]
         for priority in sorted(classes, reverse=True):
-            for virtual, key, number, line in classes[priority]:
+            for (virtual, key, number), line in classes[priority]:
                 yield -priority, virtual, key, number, line, 0
 
     def _share(self, waiting: Waiting) -> _Share:
@@ -220,55 +212,37 @@ class Order:
                 contest.idle.popitem(last=False)
 
     def _renew(self, line: _Line) -> None:
-        """Sort a line's head anew, after a change of the line, among those of its lane and its share.
+        """Sort a line anew, after a change of it, among those of its lane and its share, and the share.
 
-        The heads of the share's other lines keep an earlier virtual time; `passing` sees to that.
+        The share's other lines keep an earlier virtual time; `passing` sees to that.
         """
         share = line.share
         priority = share.kind[0]
         classes = self._lanes.setdefault(line.wanted, {})
-        heads = classes.setdefault(priority, [])
-        if line.head is not None:
-            del heads[bisect_left(heads, line.head[:3], key=_plain)]
-            del share.heads[bisect_left(share.heads, line.head[1:3], key=_keyed)]
-            line.head = None
+        lines = classes.setdefault(priority, Ranking())
+        places = self._places.setdefault(priority, Ranking())
         if line.requests:
-            key, number, _ = line.requests[0]
-            line.head = (share.virtual, key, number, line)
-            insort(heads, line.head, key=_plain)
-            insort(share.heads, line.head, key=_keyed)
+            rank, _ = line.requests.first
+            lines.put(line, (share.virtual, *rank))
+            share.heads.put(line, rank)
         else:
+            lines.drop(line)
+            share.heads.drop(line)
             del share.lines[line.wanted]
-            if not heads:
+            if not lines:
                 del classes[priority]
             if not classes:
                 del self._lanes[line.wanted]
-        self._replace(share)
-
-    def _replace(self, share: _Share) -> None:
-        """Sort a share anew among those of its class."""
-        priority = share.kind[0]
-        places = self._places.setdefault(priority, [])
-        if share.place is not None:
-            del places[bisect_left(places, share.place[:3], key=_plain)]
-            share.place = None
         if share.heads:
-            share.place = (share.virtual, *share.heads[0][1:3], share)
-            insort(places, share.place, key=_plain)
-        elif not places:
-            del self._places[priority]
+            places.put(share, (share.virtual, *share.heads.first[0]))
+        else:
+            places.drop(share)
+            if not places:
+                del self._places[priority]
 
 
 _Next = tuple[int, float, float, int, _Line, int]
 """A request's class, negated; its share's virtual time; its key, number, line and place in the line."""
-
-
-def _plain(head: "Head | _Place") -> tuple[float, float, int]:
-    return head[:3]
-
-
-def _keyed(head: Head) -> tuple[float, int]:
-    return head[1:3]
 
 
 def _cost(waiting: Waiting, share: _Share) -> float:

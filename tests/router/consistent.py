@@ -19,7 +19,7 @@ from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.sessions import Sessions, Underway
 from warmpath.router.queue.crowd import Crowd
 from warmpath.router.queue.held_picks import HeldPicks
-from warmpath.router.queue.order import MOST_IDLE, Order, _keyed, _plain
+from warmpath.router.queue.order import MOST_IDLE, Order
 from warmpath.router.queue.queue import SPARE, Queue
 
 
@@ -265,35 +265,32 @@ def _(order: Order) -> None:
         if not share.lines:
             raise AssertionError("a share without waiting requests is kept")
         for wanted, line in share.lines.items():
-            numbers = [(key, number) for key, number, _ in line.requests]
+            numbers = [rank for rank, _ in line.requests]
             if not numbers or numbers != sorted(numbers):
                 raise AssertionError("a line is empty or not in order")
-            if line.head is None or line.head[1:] != (*numbers[0], line):
-                raise AssertionError("a line's head is not its first request")
-            if line.head[0] > share.virtual:
-                raise AssertionError("a line's head is ahead of its share")
-            heads = order._lanes[wanted][share.kind[0]]
-            if sum(head[3] is line for head in heads) != 1:
-                raise AssertionError("a line is not once in its lane")
+            if any(rank != (one.key, one.number) for rank, one in line.requests):
+                raise AssertionError("a request is not where its key says")
+            virtual, *head = order._lanes[wanted][share.kind[0]].rank_of(line)
+            if (*head,) != numbers[0] or share.heads.rank_of(line) != numbers[0]:
+                raise AssertionError("a line's place is not that of its first request")
+            if virtual > share.virtual:
+                raise AssertionError("a line is ahead of its share")
             numbers_found |= {number for _, number in numbers}
-        if [*map(_keyed, share.heads)] != sorted(
-            line.head[1:3] for line in share.lines.values() if line.head
-        ):
+        if len(share.heads) != len(share.lines):
             raise AssertionError("the heads of a share are not those of its lines")
-        if share.place != (share.virtual, *share.heads[0][1:3], share):
+        place = order._places[share.kind[0]].rank_of(share)
+        if place != (share.virtual, *share.heads.first[0]):
             raise AssertionError("a share's place is not that of its first request")
-    for classes in order._lanes.values():
-        for heads in classes.values():
-            if not heads or [*map(_plain, heads)] != sorted(map(_plain, heads)):
-                raise AssertionError("the heads of a lane are not in order")
+    lanes = [lines for classes in order._lanes.values() for lines in classes.values()]
+    if not all(lanes) or sum(map(len, lanes)) != sum(
+        len(share.lines) for share in order._shares.values()
+    ):
+        raise AssertionError("the lines of the lanes are not those of the shares")
     if order._count != len(numbers_found):
         raise AssertionError("the count is not that of the requests of the lines")
-    placed = [place for places in order._places.values() for place in places]
-    if len(placed) != len(order._shares) or not all(order._places.values()):
+    placed = sum(map(len, order._places.values()))
+    if placed != len(order._shares) or not all(order._places.values()):
         raise AssertionError("the places are not those of the shares")
-    for places in order._places.values():
-        if [*map(_plain, places)] != sorted(map(_plain, places)):
-            raise AssertionError("the shares of a class are not in order")
     for kind, contest in order._contests.items():
         if contest.number != sum(share.kind == kind for share in order._shares.values()):
             raise AssertionError("a contest's number of tenants is wrong")

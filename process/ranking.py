@@ -1,10 +1,11 @@
 """Items in the order of their ranks."""
 
 from bisect import bisect_left, insort
-from typing import Generic, TypeVar
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
-Rank = tuple[int, ...]
+Rank = tuple[Any, ...]
 
 
 class Ranking(Generic[Item]):
@@ -16,6 +17,13 @@ class Ranking(Generic[Item]):
 
     def __len__(self) -> int:
         return len(self._order)
+
+    def __iter__(self) -> Iterator[tuple[Rank, Item]]:
+        """Yield the ranks with their items, in order."""
+        return iter(self._order)
+
+    def __getitem__(self, place: int) -> tuple[Rank, Item]:
+        return self._order[place]
 
     @property
     def first(self) -> tuple[Rank, Item]:
