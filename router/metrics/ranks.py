@@ -65,8 +65,8 @@ def loads(ingest: Ingest, table: LoadTable) -> Iterator[Metric | None]:
     wait, stuck = gauge("rank_wait_seconds"), gauge("rank_stuck_seconds")
     for at in range(0, len(names), RANKS_AT_ONCE):
         now = time.monotonic()
-        some = names[at : at + RANKS_AT_ONCE]
-        for (pod, rank), load in zip(some, table.loads(some, now), strict=True):
+        for pod, rank in names[at : at + RANKS_AT_ONCE]:
+            load = table.load(pod, rank, now)
             labels = [pod, str(rank)]
             running.add_metric(labels, load.in_flight)
             waiting.add_metric(labels, load.waiting)

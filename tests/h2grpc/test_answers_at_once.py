@@ -49,7 +49,7 @@ class Stand:
         if message == b"refuse":
             raise RefusedError(Refusal(grpc.StatusCode.NOT_FOUND, "none", ()))
         if message == b"fail":
-            raise ZeroDivisionError
+            raise ZeroDivisionError("odd")
         self.answers["at once", message] += 1
         return b"at once"
 

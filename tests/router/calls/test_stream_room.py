@@ -38,15 +38,19 @@ class Slow:
         self.asked: list[int] = []
         self.go_on = asyncio.Event()
 
-    def waits(self, request: wire.ScoreRequest) -> bool:
+    def waits(self, request: wire.ScoreRequest, plain: object) -> bool:
+        del plain
         return request.strategy != "at once"
 
+    def score_at_once(self, request: wire.ScoreRequest, plain: object) -> None:
+        """Answer nothing at once."""
+
     async def score(
-        self, request: wire.ScoreRequest, timeout: float, patience: float = 0.0
+        self, request: wire.ScoreRequest, timeout: float, plain: object = None
     ) -> Scored:
-        del timeout, patience
+        del timeout
         self.asked.append(request.request_id)
-        if self.waits(request):
+        if self.waits(request, plain):
             await self.go_on.wait()
         return Scored(b"", 0, 0)
 
