@@ -35,7 +35,7 @@ class LoadColumns(NamedTuple):
         for wait, *counts, kv_usage, last_pick, foreign_wait in np.array(self)[
             :, places
         ].T.tolist():
-            yield Load(wait, *map(int, counts), kv_usage, int(last_pick), foreign_wait)
+            yield Load._make((wait, *map(int, counts), kv_usage, int(last_pick), foreign_wait))
 
 
 def columns_of(loads: Sequence[Load]) -> LoadColumns:
