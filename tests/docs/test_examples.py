@@ -95,6 +95,12 @@ def test_commands_have_the_options_that_they_are_given(text: str) -> None:
         assert given <= known, words
 
 
+def test_the_page_on_commands_has_each_of_them() -> None:
+    page = text_of(ROOT / "docs" / "reference" / "commands.md").partition("## Exit")[0]
+    cells = re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE)
+    assert {name for cell in cells for name in re.findall(r"`([a-z-]+)`", cell)} == set(COMMANDS)
+
+
 def test_the_calls_of_the_configuration_page_find_no_mistake() -> None:
     page = text_of(Path(ROOT / "docs" / "reference" / "config.md"))
     scripts = [text for language, text in FENCED.findall(page) if language == "sh"]
