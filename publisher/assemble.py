@@ -181,7 +181,6 @@ def _writer(settings: Settings, cache: PodCache, keyspace: str, address: str) ->
         keyspace=keyspace,
         model=settings.model,
         watch=settings.advertise or (address if _is_reachable(address) else ""),
-        take_over=True,
         lease=settings.redis_lease_seconds,
         bucket_life=BUCKET_LIFE,
         random_base=random_base,

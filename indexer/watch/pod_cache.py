@@ -9,7 +9,7 @@ The last deltas, numbered, for watchers that were away for a moment.
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -123,8 +123,6 @@ class PodCache:
         self.journal = journal
         self.pulse = Pulse()
         """Beats with the loop that follows the ranks and collects their changes."""
-        self.told: Callable[[pb.RankState, Sequence[Change]], None] = lambda *_: None
-        """Called with what is put into the journal: a rank's state, and the changes that led to it."""
         self._ranks: list[tuple[RankIngest, Resolver, Pending]] = []
         self._collected: list[tuple[Trust, Layout, int] | None] = []
 
@@ -150,9 +148,7 @@ class PodCache:
                 continue
             changes, sink.changes = sink.changes, []
             self._collected[number] = present
-            state = _state(rank)
-            self.journal.add(state, [_message(change) for change in changes])
-            self.told(state, changes)
+            self.journal.add(_state(rank), [_message(change) for change in changes])
             changed = True
         return changed
 
@@ -202,13 +198,6 @@ class PodCache:
                 first = last
                 yield pb.WatchResponse(part=part)
         yield pb.WatchResponse(end=end)
-
-    def held(self, rank: int) -> tuple[list[Added], pb.RankState]:
-        """Return what a rank holds in each place, and its state, as of the journal's last sequence."""
-        self.collect()
-        ingest, resolver, _ = self._ranks[rank]
-        chains = resolver.names.chains().items()
-        return [Added(spot, keys, links=links) for spot, (keys, links) in chains], _state(ingest)
 
     def contents(self) -> list[Contents]:
         """Return all ranks' keys, by tier and group, as of the journal's last sequence.

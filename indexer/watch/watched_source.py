@@ -6,7 +6,7 @@ Sans-I/O: `indexer.watch.client` has the connection.
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 from warmpath.indexer.engines.cache_groups import Group, Layout
@@ -58,8 +58,6 @@ class WatchedRank:
         self.number = number
         self.layout = Layout()
         self.sequence: int | None = None
-        self.told_by = ""
-        """The beginning of each reason that is told: who tells it, where that may change."""
         self._capacity = 0
         self._learnt = 0
         self._emptied_at: int | None = None
@@ -249,21 +247,6 @@ class WatchedRank:
         self._deltas += 1
         self.take_state(delta.state)
 
-    def take_whole(self, held: Iterable[Added], state: pb.RankState) -> None:
-        """Take all that this process has found the rank to hold, and its state."""
-        self.begin_snapshot(keep=True)
-        for added in held:
-            self._slots.apply(added)
-        self.end_snapshot()
-        self.take_state(state)
-
-    def take_changes(self, changes: Iterable[Change], state: pb.RankState) -> None:
-        """Apply changes that this process has found itself, and the state to which they led."""
-        for change in changes:
-            self._slots.apply(change)
-        self._deltas += 1
-        self.take_state(state)
-
     def take_state(self, state: pb.RankState) -> None:
         """Take the rank's state from its publisher. Raises ValueError where it is malformed."""
         check_state(state)
@@ -272,7 +255,7 @@ class WatchedRank:
         if self.sequence != self._emptied_at:
             self.limit("", EMPTIED)
         self._capacity, self._blocks_in_use = state.capacity, blocks_in_use_of(state)
-        self._set_trust(Level(state.trust), self.told_by + state.reason)
+        self._set_trust(Level(state.trust), state.reason)
 
     def lost_room(self) -> None:
         """Degrade the rank until its next snapshot: the index had no room for all of its keys."""

@@ -145,7 +145,6 @@ def _shared_index(table: SharedIndexTable) -> Iterator[Problem]:
             "ca",
             "cert",
             "key",
-            "write",
             "share_bookings",
         ):
             if getattr(table, key) != getattr(SharedIndexTable(), key):

@@ -17,7 +17,7 @@ def doubts(config: Config) -> Iterator[Problem]:
     """Yield each doubtful setting: the path of a key, and why."""
     yield from _limits(config.limits)
     if config.shared_index.url:
-        yield from _shared_index(config.shared_index, has_events=_has_events(config))
+        yield from _shared_index(config.shared_index)
     yield from unused(config)
 
 
@@ -31,22 +31,10 @@ def _limits(limits: LimitsTable) -> Iterator[Problem]:
         yield ("limits", "max-in-flight-bytes"), doubt
 
 
-def _shared_index(table: SharedIndexTable, *, has_events: bool) -> Iterator[Problem]:
-    if table.write and not has_events:
-        doubt = "is true, and there is nothing to write: no pod is followed by its events"
-        yield ("shared-index", "write"), doubt
+def _shared_index(table: SharedIndexTable) -> Iterator[Problem]:
     if table.mode == "replica" and table.stale_seconds < table.poll_seconds:
         doubt = (
             f"is {table.stale_seconds:g}, less than poll-seconds ({table.poll_seconds:g}): the first "
             "reading of Redis that fails makes every pod stale"
         )
         yield ("shared-index", "stale-seconds"), doubt
-
-
-def _has_events(config: Config) -> bool:
-    """Return whether a pod is followed by its events, or may be, since a file names it."""
-    return (
-        bool(config.pods_file)
-        or any(pod.events for pod in config.pods)
-        or any(one.events_port and not one.watch_port for one in config.pod_sets)
-    )

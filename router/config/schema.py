@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Meta
 
 from warmpath.indexer.engines.table import ENGINES
-from warmpath.indexer.shared.layout.record import LEAST_LEASE, MOST_LEASE
 
 MIB = 1 << 20
 MOST_BYTES = 1 << 42
@@ -663,11 +662,6 @@ class SharedIndexTable(Table, frozen=True):
     """mode = "replica": pause between two reads of changes."""
     stale_seconds: Seconds = 60.0
     """Content of Redis no longer counts after this time without Redis."""
-    lease_seconds: Annotated[float, Meta(ge=LEAST_LEASE, le=MOST_LEASE)] = 10.0
-    """write = true: how long this router's entries stay valid after it ends."""
-    write: bool = False
-    """Also writes the pods that this router follows by `events`, for engines without publishers. One
-    router writes, the others stand by (docs/reference/shared-index.md#a-routers-settings)."""
     share_bookings: bool = False
     """Shares bookings with other routers, so that they do not all choose the same pod or compute a
     prompt twice (docs/reference/picks.md#several-routers)."""

@@ -63,7 +63,7 @@ def _idle(config: Config) -> Iterator[Idle]:
 def _shared_index(config: Config) -> Iterator[Idle]:
     at, table = ("shared-index",), config.shared_index
     if not table.url:
-        keys = ("prefix", "deadline-seconds", "poll-seconds", "stale-seconds", "lease-seconds")
+        keys = ("prefix", "deadline-seconds", "poll-seconds", "stale-seconds")
         yield at, table, keys, "it goes with url, which is missing"
         return
     if table.mode == "shared":
@@ -72,8 +72,6 @@ def _shared_index(config: Config) -> Iterator[Idle]:
     else:
         reason = 'mode is "replica", in which no answer waits for Redis'
         yield at, table, ("deadline-seconds",), reason
-    if not table.write:
-        yield at, table, ("lease-seconds",), "write is false: publishers have leases of their own"
 
 
 def _server(config: Config) -> Iterator[Idle]:

@@ -77,7 +77,6 @@ async def diagnose(
             has_events=pod.has_events,
             is_well=pod.status.healthy is True,
             ranks=[_facts(rank, loads, now) for rank in pod.ranks],
-            own=[_facts(rank, loads, now) for rank in pod.followed],
             row=attribution.row(pod.id, pod.model) or Row(pod.id, pod.model),
             typical_factor=typical.get(pod.model, 1.0),
             refusal=pod.status.refusal,

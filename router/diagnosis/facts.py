@@ -55,8 +55,6 @@ class PodFacts:
     """The page of its engine that is refused to the router (`Status.refusal`); empty: none."""
     shared: str = ""
     """The address of the shared index, if it is followed only through it; else empty."""
-    own: Sequence[RankFacts] = ()
-    """Its ranks by this router's own view, where the shared index may answer for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,6 @@ def findings(facts: PodFacts, now: float) -> list[Finding]:
     view += [*_lag(facts, now), *_drift(facts)]
     return [
         *view,
-        *_own(facts, now),
         *_key(facts),
         *_stuck(facts),
         *_load(facts),
@@ -122,17 +121,6 @@ def _trust(facts: PodFacts, now: float) -> Iterator[Finding]:
         elif facts.row.requests >= ENOUGH:
             text = f"no events arrive from rank {rank.number}, though {facts.row.requests} requests"
             yield Finding("trust", f"{text} were sent to the pod: {trust.reason}")
-
-
-def _own(facts: PodFacts, now: float) -> Iterator[Finding]:
-    """Yield findings about ranks that another router knows better than this one does."""
-    for own, rank in zip(facts.own, facts.ranks, strict=False):
-        is_short = own.trust.level is Level.EXACT or now - own.inexact_since < TRUST_SECONDS
-        if rank.trust.level is Level.EXACT and not is_short:
-            text = f"by its events as they arrive here, {_inexact(own, now)}"
-            yield Finding(
-                "own-events", f"{text}; the shared index answers, which another router writes"
-            )
 
 
 def _inexact(rank: RankFacts, now: float) -> str:

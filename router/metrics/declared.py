@@ -240,32 +240,13 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
             "Seconds since Redis last answered for all pods, or since the start."
         ),
     },
-    "The shared index: replica mode, and pods that this router writes": {
+    "The shared index: replica mode": {
         "shared_index_disruptions": _counter(
             "Times that a Redis node was lost, reconnected or unreadable."
         ),
         "shared_index_log_entries": _counter("Journal entries applied."),
         "shared_index_resyncs": _counter("Times that a pod's blocks were read again.", "reason"),
         "shared_index_lag_deltas": _gauge("Changes in a pod's record that its copy lacks.", "pod"),
-    },
-    "The shared index: pods that this router writes": {
-        "shared_index_own_view": _gauge(
-            "1 while this router answers for the rank from the engine's events, 0 while from "
-            "the shared index.",
-            "pod",
-            "rank",
-        ),
-        "shared_index_writer_state": _gauge("1 for the current state.", "pod", "state"),
-        "shared_index_writer_trouble": _gauge(
-            "1 while Redis does not answer or refuses this router's writes.", "pod"
-        ),
-        "shared_index_writer_rebuilds": _counter(
-            "Times that all of a pod's blocks were written again.", "pod", "cause"
-        ),
-        "shared_index_writer_batches": _counter("Batches of changes written.", "pod"),
-        "shared_index_writer_changes": _counter("Keys added to Redis and removed from it.", "pod"),
-        "shared_index_writer_audits": _counter("Audits that found every bucket unchanged.", "pod"),
-        "shared_index_writer_retries": _counter("Commands sent again.", "pod"),
     },
     "The shared index: shared mode": {
         "shared_index_look_ups": _counter("Prompts for which Redis was asked."),

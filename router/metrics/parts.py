@@ -17,7 +17,7 @@ from warmpath.router.diagnosis.decision_log import DecisionLog
 from warmpath.router.endpoint_picker.service import EndpointPickerService
 from warmpath.router.metrics.declared import gauge, single
 from warmpath.router.metrics.picks import picks, queued, texts
-from warmpath.router.metrics.ranks import copies, loads, look_ups, poll_age, ranks, written
+from warmpath.router.metrics.ranks import copies, loads, look_ups, poll_age, ranks
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pods.discover import SourceState
 from warmpath.router.pods.shared_index import SharedPods
@@ -135,8 +135,6 @@ class Parts:
         yield from poll_age(replica, self._ingest.remote)
         if replica is not None:
             yield from copies(replica)
-        if self._shared is not None and self._shared.writing is not None:
-            yield from written(self._shared.writing.views)
         if self._ingest.remote is not None:
             yield from look_ups(self._ingest.remote)
 

@@ -1,10 +1,10 @@
 """The metrics of ranks: trust, blocks, the event stream, and load.
 
-The metrics of the shared index: copies, writers and look-ups.
+The metrics of the shared index: copies and look-ups.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
@@ -15,11 +15,9 @@ from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.replica.pod_copy import Resync
 from warmpath.indexer.shared.replica.run import Replica
-from warmpath.indexer.shared.writer.steps import Cause, WriterState
 from warmpath.indexer.trust import Level
 from warmpath.router.load.table import LoadTable
 from warmpath.router.metrics.declared import counter, gauge, single
-from warmpath.router.pods.own_view import OwnView
 
 RANKS_AT_ONCE = 32
 """Ranks that are read without a pause: about two milliseconds' work."""
@@ -90,29 +88,6 @@ def copies(replica: Replica) -> Iterator[Metric]:
     for pod, lag in replica.lags().items():
         lags.add_metric([pod], lag)
     yield from (resyncs, lags)
-
-
-def written(views: Mapping[str, OwnView]) -> Iterator[Metric]:
-    """Yield the metrics of the pods that this router writes to Redis."""
-    name = "shared_index_writer"
-    state, trouble = gauge(f"{name}_state"), gauge(f"{name}_trouble")
-    own = gauge("shared_index_own_view")
-    rebuilds = counter(f"{name}_rebuilds")
-    done = [counter(f"{name}_{what}") for what in ("batches", "changes", "audits", "retries")]
-    for pod, view in sorted(dict(views).items()):
-        for rank, is_own in view.answers().items():
-            own.add_metric([pod, str(rank)], float(is_own))
-        writer = view.writer
-        counts = writer.counts
-        for one in WriterState:
-            state.add_metric([pod, one], float(writer.state is one))
-        trouble.add_metric([pod], float(bool(writer.trouble)))
-        for cause in Cause:
-            rebuilds.add_metric([pod, cause.name.lower()], counts.rebuilds[cause])
-        figures = counts.batches, counts.changes, counts.audits, counts.retries
-        for metric, figure in zip(done, figures, strict=True):
-            metric.add_metric([pod], figure)
-    yield from (own, state, trouble, rebuilds, *done)
 
 
 def look_ups(remote: RemoteIndex) -> Iterator[Metric]:

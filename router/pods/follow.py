@@ -43,11 +43,11 @@ class Follower:
     """Follows pods; close it at the end.
 
     `credentials` returns those of the next connection to a publisher; None: plain connections. `tls` is
-    for engines with HTTPS. `shared` follows pods that have neither events nor a publisher's address, and
-    if it writes to the shared index also those with events; if it is None, nothing is known of the
-    former pods' caches. `observed` receives the engines' loads, `ended` pods whose engine has ended
-    (`Prober`), `gone` pods that were dropped; `listed` is called when pods' adapters have changed, and
-    `answered` returns when a pod last answered a request; all in the thread that follows pods.
+    for engines with HTTPS. `shared` follows pods that have neither events nor a publisher's address; if
+    it is None, nothing is known of their caches. `observed` receives the engines' loads, `ended` pods
+    whose engine has ended (`Prober`), `gone` pods that were dropped; `listed` is called when pods'
+    adapters have changed, and `answered` returns when a pod last answered a request; all in the thread
+    that follows pods.
     `saved` is the state file's ranks, for pods that are followed directly. The files of pods' keys are
     relative to `folder`.
     """
@@ -98,7 +98,7 @@ class Follower:
 
         `name` is what its publisher may call it besides its id; empty: nothing.
         """
-        ranks, works, followed = self._followed(spec, name)
+        ranks, works = self._followed(spec, name)
         has_events = bool(spec.events or spec.watch or self._shared)
         exposed = spec.events if is_exposed(spec.events) and not self._trusts_network else ""
         if exposed:
@@ -113,7 +113,6 @@ class Follower:
             has_events=has_events,
             blocks=spec.blocks,
             shared="" if self._shared is None or spec.events or spec.watch else self._shared.where,
-            followed=tuple(followed),
             exposed=exposed,
             first_rank=spec.first_rank,
             https=spec.https,
@@ -137,23 +136,15 @@ class Follower:
             works.append(Work(f"looking at pod {spec.id}", prober.run))
         self._tasks[spec.id] = [kept(work) for work in works]
 
-    def _followed(
-        self, spec: config.PodSpec, name: str
-    ) -> tuple[Sequence[Rank], list[Work], Sequence[Rank]]:
-        """Return a pod's ranks, the tasks that follow them, and `Pod.followed`."""
+    def _followed(self, spec: config.PodSpec, name: str) -> tuple[Sequence[Rank], list[Work]]:
+        """Return a pod's ranks, and the tasks that follow them."""
         if spec.watch:
-            return *self._watched(spec, name), ()
-        if spec.events and self._shared is not None and self._shared.writing is not None:
-            ranks = self._shared.copy(spec)
-            followed, works = self._shared.writing.works(
-                _engine(spec), ranks, self._context, self._patience
-            )
-            return ranks, works, followed
+            return self._watched(spec, name)
         if spec.events:
-            return *self._direct(spec), ()
+            return self._direct(spec)
         if self._shared is not None:
-            return self._shared.follow(spec), [], ()
-        return [self._ingest.add_blind(spec.id, number) for number in range(spec.ranks)], [], ()
+            return self._shared.follow(spec), []
+        return [self._ingest.add_blind(spec.id, number) for number in range(spec.ranks)], []
 
     def _direct(self, spec: config.PodSpec) -> tuple[list[Rank], list[Work]]:
         engine = _engine(spec)

@@ -199,7 +199,7 @@ class Prober:
             self._has_ended = self._has_ended or status == REFUSES
         self._failures = self._failures + 1 if problem else 0
         if self._has_ended and self._was_well and self._away is None:
-            self._away = [(rank, _restarts(rank)) for rank in self._ranks]
+            self._away = [(rank, _restarts(rank)) for rank in self._pod.ranks]
         if not problem:
             self._is_well()
             page = await self._load(session)
@@ -216,7 +216,7 @@ class Prober:
                 or not self._looks % LOOKS
                 or self._refused
                 or self._doubted.is_set()
-                or self._named != _adapters(self._ranks)
+                or self._named != _adapters(self._pod.ranks)
             ):
                 models, adapters = await self._models(session, before, is_dated=is_dated)
                 well = replace(
@@ -286,7 +286,7 @@ class Prober:
         return replace(before, healthy=healthy, reason=problem, is_late=True)
 
     def _note_events(self) -> None:
-        before, self._sequences = self._sequences, [rank.sequence for rank in self._ranks]
+        before, self._sequences = self._sequences, [rank.sequence for rank in self._pod.ranks]
         if before and before != self._sequences:
             self._event_at = self._clock()
 
@@ -302,7 +302,7 @@ class Prober:
             if sleep.state:
                 break
         if sleep.has_no_cache:
-            for rank in self._ranks:
+            for rank in self._pod.ranks:
                 rank.emptied(sleep.reason)
             if sleep.state != slept and self._ended is not None:
                 self._ended(self._pod)
@@ -312,11 +312,6 @@ class Prober:
             self._has_ended = False
             if self._ended is not None:
                 self._ended(self._pod)
-
-    @property
-    def _ranks(self) -> Sequence[Rank]:
-        """The ranks whose events show the engine's restarts."""
-        return self._pod.followed or self._pod.ranks
 
     def _note_start(self, metrics: bytes) -> bool:
         """Record the engine's start time; a later one than before is a restart.
@@ -344,7 +339,7 @@ class Prober:
 
     def _restarted(self, reason: str) -> None:
         self._looks = 0
-        self._doubt(reason, self._ranks)
+        self._doubt(reason, self._pod.ranks)
         if self._ended is not None:
             self._ended(self._pod)
 
@@ -370,7 +365,7 @@ class Prober:
     def _learn(self, metrics: bytes) -> Status:
         """Record the cache size of an engine that has come up; return its new status."""
         if blocks := cache_blocks(metrics):
-            for rank in self._ranks:
+            for rank in self._pod.ranks:
                 rank.learn_capacity(blocks)
         return Status(healthy=True, reason=WELL)
 
@@ -378,7 +373,7 @@ class Prober:
         self, session: aiohttp.ClientSession, before: Status, *, is_dated: bool
     ) -> tuple[Sequence[str], frozenset[str]]:
         self._doubted.clear()
-        self._named = _adapters(self._ranks)
+        self._named = _adapters(self._pod.ranks)
         self._listed_at = self._clock()
         try:
             listed = msgspec.json.decode(await self._get(session, "/v1/models"), type=ModelList)

@@ -18,10 +18,8 @@ from warmpath.indexer.shared.records.registry import Registry
 from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.shared.sweep.sweeper import Sweeper
-from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.process.tasks import Work, cancel, kept, watched
 from warmpath.router.config import schema as config
-from warmpath.router.pods.write_shared import SharedWriting
 
 log = logging.getLogger(__name__)
 
@@ -121,9 +119,8 @@ async def asking(table: config.SharedIndexTable, redis: Redis) -> AsyncIterator[
 class SharedPods:
     """Follows pods through the shared index: by `Ingest.remote`, or without one by `replica`.
 
-    With `writing` this router also writes the pods that it follows directly; where it does not know
-    them well, `replica` copies them in either mode. Copies are stale once Redis has been unreachable
-    for `stale_after` seconds. `where` names the index in messages.
+    Copies are stale once Redis has been unreachable for `stale_after` seconds. `where` names the index
+    in messages.
     """
 
     def __init__(
@@ -133,11 +130,9 @@ class SharedPods:
         hash_seed: str,
         stale_after: float,
         where: str,
-        replica: Replica | None = None,
-        writing: SharedWriting | None = None,
+        replica: Replica | None,
     ) -> None:
         self.replica = replica
-        self.writing = writing
         self.where = where
         self._ingest = ingest
         self._hash_seed = hash_seed
@@ -145,30 +140,23 @@ class SharedPods:
 
     def follow(self, spec: config.PodSpec) -> Sequence[Rank]:
         """Start following a pod. Raises ValueError if a pod with its id is followed already."""
-        if self._ingest.remote is None:
-            return self.copy(spec)
         keyspace = fingerprint(spec.model, self._hash_seed)
-        return [
-            self._ingest.add_shared(spec.id, number, keyspace=keyspace, ranks=spec.ranks)
-            for number in range(spec.ranks)
-        ]
-
-    def copy(self, spec: config.PodSpec) -> Sequence[WatchedRank]:
-        """Start copying a pod. Raises ValueError if a pod with its id is followed already."""
-        assert self.replica is not None
+        if self.replica is None:
+            return [
+                self._ingest.add_shared(spec.id, number, keyspace=keyspace, ranks=spec.ranks)
+                for number in range(spec.ranks)
+            ]
         ranks = [
             self._ingest.watch(spec.id, number, stale_after=self._stale_after)
             for number in range(spec.ranks)
         ]
-        self.replica.add(spec.id, ranks, fingerprint(spec.model, self._hash_seed))
+        self.replica.add(spec.id, ranks, keyspace)
         return ranks
 
     def drop(self, pod_id: str) -> None:
         """Stop following a pod, if it is followed here; the caller removes its ranks."""
         if self.replica is not None and pod_id in self.replica:
             self.replica.remove(pod_id)
-        if self.writing is not None:
-            self.writing.drop(pod_id)
 
 
 @asynccontextmanager
@@ -181,25 +169,21 @@ async def shared_pods(
     """
     table, hash_seed = whole.shared_index, whole.index.hash_seed
     log.info(
-        "shared index at %s, prefix %s, mode %s%s%s",
+        "shared index at %s, prefix %s, mode %s%s",
         table.url.partition("://")[2], table.prefix, table.mode,
-        ", written to" if table.write else "",
         ", bookings are shared" if table.share_bookings else "",
     )  # fmt: skip
     async with AsyncExitStack() as stack:
-        replica = writing = None
-        if table.mode == "replica" or table.write:
+        replica = None
+        if table.mode == "replica":
             sweeps = not is_asked_by_answers(table)
             redis = await stack.enter_async_context(reached(table, folder, sweeps=sweeps))
             replica = await stack.enter_async_context(copying(table, redis, settled))
             ingest.replica = replica
-            if table.write:
-                writing = SharedWriting(redis, replica, table, whole.events, hash_seed=hash_seed)
         yield SharedPods(
             ingest,
             hash_seed=hash_seed,
             stale_after=table.stale_seconds,
             where=f"{table.url} under prefix {table.prefix!r}",
             replica=replica,
-            writing=writing,
         )

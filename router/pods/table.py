@@ -63,9 +63,6 @@ class Pod:
     """vllm, sglang or trtllm."""
     asked: frozenset[str] = frozenset()
     """The kinds of namespaces (adapter, salt, …) that requests have used (`router.pods.namespaces`)."""
-    followed: tuple[Rank, ...] = ()
-    """Its ranks as this router follows them to write them to the shared index
-    (`router.pods.write_shared`). `ranks` show them, or the shared index (`router.pods.own_view`)."""
     first_rank: int = 0
     """The engine's own number of the first of its ranks."""
     https: bool = False

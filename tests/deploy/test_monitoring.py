@@ -98,7 +98,7 @@ async def exported(
     url = redis_server.url
     exported = Exported()
     async with LocalWorker.of(WORKER) as worker, LocalWorker.of(WORKER) as other:
-        writes = f"""
+        more = f"""
             [[pods]]
             id = "other"
             model = "{MODEL}"
@@ -108,10 +108,9 @@ async def exported(
             queue = "on"
             """
         settings = publisher(worker, url, prefix, metrics_listen="127.0.0.1:0")
-        shared = "share-bookings = true\nwrite = true"
         async with (
             publishing(settings),
-            router(tmp_path, url, prefix, seen(worker) + writes, shared) as one,
+            router(tmp_path, url, prefix, seen(worker) + more, "share-bookings = true") as one,
         ):
             await until(one.is_believed)
             for each in registries:

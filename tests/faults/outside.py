@@ -1,26 +1,18 @@
-"""Publishers and routers as processes, which a test can stop and kill, and engines' sockets for them."""
+"""Publishers as processes, which a test can stop and kill, and engines' sockets for them."""
 
 import asyncio
 import signal
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import zmq.asyncio
 
 from tests.engine_sockets import EngineSockets
-from tests.faults.pod import MODEL, Pod
-from tests.faults.reader import LATE, Claim, Reader
+from tests.faults.pod import MODEL
 from tests.faults.rig import Rig
-from tests.indexer.engine_model import BLOCK
 from tests.soak.watched_process import WatchedProcess
-from warmpath.client.async_client import AsyncClient
-from warmpath.indexer.keys.key import unpack_tokens
-from warmpath.indexer.trust import Level
-from warmpath.lab.local.ports import HeldPorts
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.prompt.token_prompt import TokenPrompt
 
 END_SECONDS = 10.0
 PERIOD = 0.1
@@ -40,7 +32,6 @@ class Outside:
         self._folder = Path(
             self._stack.enter_context(tempfile.TemporaryDirectory(prefix="faults-"))
         )
-        self._ports = self._stack.enter_context(HeldPorts())
         self._engines: dict[str, EngineSockets] = {}
 
     async def listen(self) -> None:
@@ -66,24 +57,6 @@ class Outside:
             for pod, engine in self._engines.items()
         ]  # fmt: skip
 
-    async def route(self, name: str) -> tuple[WatchedProcess, Reader]:
-        """Start a router that follows the engines, and writes what they hold where no other does."""
-        listen = f"127.0.0.1:{self._ports.take()}"
-        config = self._folder / f"{name}.toml"
-        pods = [
-            f'[[pods]]\nid = "{pod}"\nmodel = "{MODEL}"\naddress = "{engine.address}"\n'
-            f'events = "{engine.events}"\nreplay = "{engine.replay}"\n'
-            for pod, engine in self._engines.items()
-        ]
-        config.write_text(
-            f'[server]\nlisten = "{listen}"\nmetrics-listen = ""\ndrain-delay-seconds = 0\n'
-            f'[shared-index]\nurl = "{self._url}"\nprefix = "{self._made.names.prefix}"\n'
-            f"write = true\nlease-seconds = {self._made.lease}\n"
-            f'[[models]]\nname = "{MODEL}"\n' + "".join(pods)
-        )
-        process = await self._start(name, "warmpath.cli", "serve", f"--config={config}")
-        return process, Asking(name, self._made.pods, listen, process)
-
     async def _start(self, name: str, *words: str) -> WatchedProcess:
         process = WatchedProcess(name, self._folder, words)
         line = await process.start()
@@ -91,37 +64,6 @@ class Outside:
         self._stack.push_async_callback(process.end, END_SECONDS)
         self._stack.callback(proceed, [process])
         return process
-
-
-class Asking(Reader):
-    """A router that is a process of its own; its claims tell the leading blocks."""
-
-    def __init__(
-        self, name: str, pods: Mapping[str, Pod], address: str, process: WatchedProcess
-    ) -> None:
-        super().__init__(name, pods)
-        self._client = AsyncClient(address, model=MODEL, timeout=LATE)
-        self._process = process
-
-    async def _claims(self, prompt: TokenPrompt) -> dict[str, Claim]:
-        answer = await self._client.score(unpack_tokens(prompt.ids))
-        return {
-            one.pod: Claim(
-                Level(pb.Trust.Level.Name(one.trust.level).lower()),
-                one.trust.reason,
-                (one.matched_tokens - one.believed_tokens) // BLOCK,
-            )
-            for one in answer.scores
-        }
-
-    def check(self) -> None:
-        """Raise AssertionError if the process has ended."""
-        assert self._process.process.returncode is None, self._process.log.read_text()
-
-    async def close(self) -> None:
-        """Close the connection to the router."""
-        await super().close()
-        await self._client.close()
 
 
 def stop(processes: Sequence[WatchedProcess]) -> None:

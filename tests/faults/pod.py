@@ -124,7 +124,6 @@ class Publisher:
         *,
         lease: float,
         clock: Clock,
-        take_over: bool,
     ) -> None:
         self.pod = pod
         self.redis = redis
@@ -151,7 +150,6 @@ class Publisher:
             keyspace=KEYSPACE,
             model=MODEL,
             watch="",
-            take_over=take_over,
             lease=lease,
             bucket_life=86_400.0,
             random_base=random_base,

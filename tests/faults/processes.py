@@ -1,4 +1,4 @@
-"""Faults of processes: publishers that get little processor time, and a writing router that is killed."""
+"""Faults of processes: publishers that get little processor time."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -45,17 +45,4 @@ async def starved(prefix: str, hold: float, *, share: float) -> Outcome:
         await made.lasts(BEHIND + hold)
         await cancel(tasks)
         proceed(publishers)
-        return await made.healed()
-
-
-async def writing_router_killed(prefix: str, hold: float) -> Outcome:
-    """Kill the router that writes for pods; another stands by, and follows their engines too."""
-    async with outside(prefix) as (made, place):
-        writing, _ = await place.route("writing")
-        await made.exact()
-        _, standing_by = await place.route("standing by")
-        made.add(standing_by)
-        await made.begin()
-        writing.process.kill()
-        await made.lasts(BEHIND + hold)
         return await made.healed()

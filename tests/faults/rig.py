@@ -114,7 +114,7 @@ class Rig:
         """Return the clock of a part, by name."""
         return self._clocks.get(name, asyncio.get_running_loop().time)
 
-    async def publish(self, pod: Pod, *, take_over: bool = True) -> Publisher:
+    async def publish(self, pod: Pod) -> Publisher:
         """Start a publisher of a pod."""
         redis = await connect(RedisSettings(self.writers_url))
         publisher = Publisher(
@@ -123,7 +123,6 @@ class Rig:
             self.names,
             lease=self.lease,
             clock=self.clock(pod.name),
-            take_over=take_over,
         )
         pod.publishers.append(publisher)
         pod.follow(publisher.hear)

@@ -19,7 +19,3 @@ async def test_publishers_with_a_tenth_of_a_core_are_exact_only_as_far_as_they_k
     prefix: str,
 ) -> None:
     await processes.starved(prefix, HOLD, share=0.1)
-
-
-async def test_a_killed_writers_pods_are_exact_only_where_another_follows_them(prefix: str) -> None:
-    await processes.writing_router_killed(prefix, HOLD)

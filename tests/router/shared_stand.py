@@ -71,7 +71,6 @@ async def router(
         [shared-index]
         url = "{url}"
         prefix = "{prefix}"
-        lease-seconds = {LEASE}
         {more}
         [[models]]
         name = "{MODEL}"

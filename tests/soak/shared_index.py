@@ -50,7 +50,6 @@ FAULTS: dict[str, Fault] = {
     "no fault": partial(processes.starved, share=1.0),
     "publishers have a tenth of a core": partial(processes.starved, share=0.1),
     "publishers stopped for 5 s of each 5.3 s": processes.stopped_in_turn,
-    "the router that writes is killed": processes.writing_router_killed,
     "server killed, back with nothing": server.killed,
     "server killed, back with nothing (Valkey 9)": partial(server.killed, binary="valkey"),
     "server killed, appendfsync always": partial(server.killed, appendfsync="always"),

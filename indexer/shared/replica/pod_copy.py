@@ -16,7 +16,7 @@ Redis had dropped from a bucket. So the pod is degraded until its writer has aud
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -90,7 +90,7 @@ class CopyCounts:
 class PodCopy:
     """One pod's copy: its position in the pod's log, and what it needs to go on.
 
-    `ranks` are all of the pod's, in order. `keyspace` is the fingerprint of the router's own keys,
+    `ranks` are the pod's, in order. `keyspace` is the fingerprint of the router's own keys,
     `prefix` the prefix of the pod's record.
     """
 
@@ -102,9 +102,7 @@ class PodCopy:
         self.counts = CopyCounts(Counter())
         self.moment = -math.inf
         """The last moment, by the router's clock, up to which the copy shows the engine."""
-        self._all = ranks
-        self._ranks = list(ranks)
-        """The ranks that are copied."""
+        self._ranks = ranks
         self._keyspace = keyspace
         self._prefix = prefix
         self._record: Record | None = None
@@ -127,25 +125,7 @@ class PodCopy:
     def lag(self) -> int:
         """By how many sequences the copy is behind the pod's record."""
         record = self._record
-        return max(0, record.applied - self.position) if record and self._ranks else 0
-
-    @property
-    def has_nothing(self) -> bool:
-        """Whether the record, as last read, has nothing that this router could use."""
-        return self._record is None
-
-    def copy_only(self, ranks: Collection[int]) -> None:
-        """Copy only the ranks with these numbers from now on; of any pod the record is read."""
-        chosen = [rank for rank in self._all if rank.number in ranks]
-        added = [rank for rank in chosen if rank not in self._ranks]
-        self._ranks = chosen
-        for rank in added:
-            rank.limit(OLD)
-        if not chosen:
-            self.state = CopyState.NOTHING
-            self._is_limited = True
-        elif added and self.state is not CopyState.NOTHING:
-            self._need(Resync.START)
+        return max(0, record.applied - self.position) if record else 0
 
     def asked(self, names: KeyNames) -> Command | None:
         """Return the command for the log's next entries, to be run before the record is read.
@@ -176,13 +156,11 @@ class PodCopy:
                 nobody(self._prefix) if record is None else record.reason or UNWRITTEN
             )
             return False
-        if refused := refusal(claim, self._keyspace, len(self._all)):
+        if refused := refusal(claim, self._keyspace, len(self._ranks)):
             self._hold_nothing(refused, level=logging.WARNING)
             return False
         before, self._record = self._record, record
         self._nothing = ""
-        if not self._ranks:
-            return False
         for rank in self._ranks:
             # The limit comes first, so that the rank is not exact for a moment.
             if limit:
@@ -265,9 +243,7 @@ class PodCopy:
         for delta in deltas:
             if delta.sequence != self.position + 1:
                 return False
-            rank = self._all[delta.state.rank]
-            if rank in self._ranks:
-                rank.take_delta(delta)
+            self._ranks[delta.state.rank].take_delta(delta)
             self.position = delta.sequence
         self.counts.entries += 1
         return True
@@ -340,13 +316,13 @@ class PodCopy:
         return {
             claim.slot(number): Holder(self, place.rank, (place.tier, place.group))
             for number, place in enumerate(claim.places)
-            if place is not None and place.rank < len(self._all)
+            if place is not None and place.rank < len(self._ranks)
         }
 
     def hold(self, rank: int, spot: Spot, keys: list[int]) -> None:
         """Add keys of a place that were read from the buckets."""
-        if self.state is CopyState.READING and self._all[rank] in self._ranks:
-            self._all[rank].take_keys(spot, keys)
+        if self.state is CopyState.READING:
+            self._ranks[rank].take_keys(spot, keys)
 
     def read(self) -> None:
         """End the reading: every bucket was read."""

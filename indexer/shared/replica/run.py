@@ -8,7 +8,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from warmpath.indexer.keys.segment_value import BadSegmentError
 from warmpath.indexer.shared.layout.names import KeyNames
@@ -16,7 +16,6 @@ from warmpath.indexer.shared.records.registry import AWAY, UNREAD, Registry
 from warmpath.indexer.shared.redis.command import CommandFailedError, Redis
 from warmpath.indexer.shared.replica.pod_copy import CopyState, Holder, PodCopy, Resync
 from warmpath.indexer.shared.replica.scan import Keys, Scan
-from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.watched_source import WatchedRank
 
 log = logging.getLogger(__name__)
@@ -83,18 +82,6 @@ class Replica:
         self._registry.forget(pod)
         self._resyncs_of_gone += copy.counts.resyncs
         self._entries_of_gone += copy.counts.entries
-
-    def copy_only(self, pod: str, ranks: Collection[int]) -> None:
-        """Copy only these ranks of a pod from now on. Its record is read even if there are none."""
-        self._copies[pod].copy_only(ranks)
-
-    def level(self, pod: str, rank: int) -> Level | None:
-        """Return how far a pod's record lets a rank be believed; None while it cannot be read."""
-        if self._registry.problem(pod):
-            return None
-        if self._copies[pod].has_nothing:
-            return Level.COLD
-        return self._registry.trust_of(pod, rank)[0]
 
     async def run(self) -> None:
         """Keep the copies current; returns only when cancelled."""

@@ -42,16 +42,12 @@ log = logging.getLogger(__name__)
 
 
 class Rival:
-    """The other writer of a pod. `model` and `keyspace` are this writer's own.
+    """The other writer of a pod. `model` and `keyspace` are this writer's own."""
 
-    `is_mistake` says whether a second writer is a mistake; else writers of the pod take turns.
-    """
-
-    def __init__(self, pod: str, *, model: str, keyspace: str, is_mistake: bool) -> None:
+    def __init__(self, pod: str, *, model: str, keyspace: str) -> None:
         self._pod = pod
         self._model = model
         self._keyspace = keyspace
-        self._is_mistake = is_mistake
         self._owner = ""
         """The other writer that was logged last."""
 
@@ -76,15 +72,11 @@ class Rival:
             if theirs != ours
         ]  # fmt: skip
         also = f", with {' and '.join(unlike)}" if unlike else ""
-        other = f"pod {self._pod}: shared index: writer {owner} has the pod, {where}{also}"
-        if self._is_mistake:
-            # Without an address the other writer may be a router, which is not a second publisher.
-            log.warning(
-                "%s; %stwo publishers have --pod %s: give each pod its own id",
-                other, "" if claim.watch else "if ", self._pod,
-            )  # fmt: skip
-        else:
-            log.info("%s", other)
+        log.warning(
+            "pod %s: shared index: writer %s has the pod, %s%s; two publishers have --pod %s: "
+            "give each pod its own id",
+            self._pod, owner, where, also, self._pod,
+        )  # fmt: skip
 
     def forget(self) -> None:
         """Enable the log line about the next rival, since this writer has the pod now."""
@@ -101,9 +93,9 @@ BUCKET_LIFE = 86_400.0
 class Writer:
     """Writes the blocks of a pod's cache, then the changes in its journal.
 
-    `owner` is a random name for one life of this writer. `random_base` returns 47 random bits.
-    `take_over` says whether its first claim wins over another writer's. `lease` and `bucket_life` are in
-    seconds. `watch` is where the publisher serves CacheWatch, `place` is where Redis is, for the log.
+    `owner` is a random name for one life of this writer. `random_base` returns 47 random bits. Its first
+    claim wins over another writer's. `lease` and `bucket_life` are in seconds. `watch` is where the
+    publisher serves CacheWatch, `place` is where Redis is, for the log.
     """
 
     def __init__(
@@ -115,7 +107,6 @@ class Writer:
         keyspace: str,
         model: str,
         watch: str,
-        take_over: bool,
         lease: float,
         bucket_life: float,
         random_base: Callable[[], int],
@@ -133,13 +124,13 @@ class Writer:
         self._calls = RecordCalls(names, cache.pod, owner, round(lease * 1000))
         self._lease = Lease(self._calls, lease, clock)
         self._retry = Retry(cache.pod, self._lease, self.counts)
-        # A publisher takes over and expects no other writer; of routers that write, one does at a time.
-        self._rival = Rival(cache.pod, model=model, keyspace=keyspace, is_mistake=take_over)
+        self._rival = Rival(cache.pod, model=model, keyspace=keyspace)
         self._owner = owner
         self._keyspace = keyspace
         self._model = model
         self._watch = watch
-        self._take_over = take_over
+        self._takes_over = True
+        """Whether its next claim wins over another writer's."""
         self._place = place
         self._bucket_life = bucket_life
         self._random_base = random_base
@@ -216,9 +207,9 @@ class Writer:
         # Tokens never go back, even where Redis has lost the fence: an earlier writer that still runs
         # may have any lower one.
         floor = max(floor, self.token)
-        call = self._calls.claim(base, take_over=self._take_over, floor=floor, reason=reason)
+        call = self._calls.claim(base, take_over=self._takes_over, floor=floor, reason=reason)
         ((claimed, token),) = yield from self._retry.asked([call])
-        self._take_over = False
+        self._takes_over = False
         if not claimed:
             raise TakenError
         self._lease.hold(token)
@@ -304,7 +295,7 @@ class Writer:
             if rest > left - (now - read_at) * 1000 / 2:
                 renewed_at = now
             elif now - renewed_at > max(self._lease.seconds, LEAST_LEFT):
-                self._take_over = True
+                self._takes_over = True
                 return
             left, read_at = rest, now
 

@@ -118,7 +118,6 @@ class Publisher:
             keyspace=KEYSPACE,
             model=MODEL,
             watch="",
-            take_over=True,
             lease=10.0,
             bucket_life=86_400.0,
             random_base=random_base,

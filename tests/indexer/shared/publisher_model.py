@@ -62,7 +62,6 @@ class PublisherModel:
             keyspace="keyspace",
             model="m",
             watch="",
-            take_over=True,
             lease=LEASE,
             bucket_life=86_400.0,
             random_base=self._random_base,

@@ -70,7 +70,7 @@ async def routers(reading: str, writing: RedisSettings, prefix: str) -> AsyncIte
     redis, writes = await connect(RedisSettings(reading)), await connect(writing)
     publisher, news = Follower(time.monotonic), News()
     writer = Writer(
-        names, publisher.cache, owner="o", keyspace="k", model="m", watch="", take_over=True,
+        names, publisher.cache, owner="o", keyspace="k", model="m", watch="",
         lease=60.0, bucket_life=600.0, random_base=random_base, clock=time.monotonic,
     )  # fmt: skip
     remote = RemoteIndex(

@@ -82,7 +82,7 @@ class World:
         self.bases = 0
         self.writer = Writer(
             self.names, self.follower.cache, owner="o", keyspace="k", model="m", watch="",
-            take_over=True, lease=LEASE, bucket_life=1e6, random_base=self.base,
+            lease=LEASE, bucket_life=1e6, random_base=self.base,
             clock=self.publisher_clock,
         )  # fmt: skip
         self.steps: Steps[None] = self.writer.steps()

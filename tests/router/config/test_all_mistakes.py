@@ -248,7 +248,6 @@ password-file = "p"
 ca = "a"
 cert = "c"
 key = "k"
-write = true
 [[models]]
 name = "m"
 aliases = ["x"]

@@ -23,11 +23,6 @@ def pod(name: str, *keys: str) -> str:
             MODEL + "[limits]\nmax-prompt-bytes = 8388608\nmax-in-flight-bytes = 17825791\n",
             "limits.max-in-flight-bytes: is 17825791, less than one of the largest messages (17825792 ",
         ),
-        (SHARED + "write = true\n", "shared-index.write: is true, and there is nothing to write"),
-        (
-            SHARED + "write = true\n" + pod("a", 'watch = "h:2"'),
-            "shared-index.write: is true, and there is nothing to write",
-        ),
         (
             SHARED + "poll-seconds = 2\nstale-seconds = 1\n",
             "shared-index.stale-seconds: is 1, less than poll-seconds (2)",
@@ -44,9 +39,6 @@ def test_what_is_hardly_meant_is_warned_of(text: str, warning: str) -> None:
     [
         MODEL,
         MODEL + "[limits]\nmax-in-flight-bytes = 17825792\n",
-        SHARED + "write = true\n" + pod("a", 'events = "tcp://h:5557"'),
-        SHARED + 'write = true\n[[pod-sets]]\nname = "s"\nmodel = "m"\ndns = "h"\n',
-        'pods-file = "pods.toml"\n' + SHARED + "write = true\n",
         # In shared mode nothing is read every poll-seconds.
         SHARED + 'mode = "shared"\nstale-seconds = 0.01\n',
     ],

@@ -16,7 +16,6 @@ SHARED = MODEL + '[shared-index]\nurl = "redis://h"\n'
     [
         (SHARED + 'mode = "shared"\npoll-seconds = 2\n', "shared-index.poll-seconds", '"shared"'),
         (SHARED + "deadline-seconds = 1\n", "shared-index.deadline-seconds", '"replica"'),
-        (SHARED + "lease-seconds = 20\n", "shared-index.lease-seconds", "write is false"),
         (MODEL + '[shared-index]\nprefix = "p"\n', "shared-index.prefix", "url"),
         (MODEL + "[queue]\nmax-requests = 9\n", "queue.max-requests", 'pick.queue is "off"'),
         (MODEL + "[queue]\nshares = { a = 2.0 }\n", "queue.shares", 'pick.queue is "off"'),

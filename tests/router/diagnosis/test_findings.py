@@ -287,19 +287,6 @@ def test_a_load_that_nobody_tells_is_found_where_the_pod_is_asked() -> None:
     assert findings(PodFacts(True, False, (unseen,), stream.row), NOW) == []
 
 
-def test_a_rank_that_another_router_knows_better_is_named() -> None:
-    gap = Trust(Level.DEGRADED, "events were missed", NOW - 90)
-    by_index = PodFacts(True, True, [rank()], Row("pod-a", "m"), own=[rank(trust=gap)])
-    [found] = findings(by_index, NOW)
-    assert found.kind == "own-events"
-    assert (
-        "rank 0 is degraded, and not exact for 90 s: events were missed; the shared" in found.text
-    )
-    assert findings(by_index, NOW - 31) == []
-    both = PodFacts(True, True, [rank(trust=gap)], Row("pod-a", "m"), own=[rank(trust=gap)])
-    assert [one.kind for one in findings(both, NOW)] == ["trust"]
-
-
 @pytest.mark.parametrize(
     ("factor", "typical", "words"),
     [

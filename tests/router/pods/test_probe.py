@@ -210,16 +210,6 @@ async def test_an_engine_that_is_up_tells_its_models_and_the_size_of_its_cache(
     assert rank.capacity == 96
 
 
-async def test_ranks_that_are_followed_for_others_learn_the_size_in_place_of_what_is_read_back(
-    engine: tuple[Engine, Pod, RankIngest],
-) -> None:
-    _, pod, rank = engine
-    ingest = Ingest(MemoryIndex(), hash_seed="", pending_bytes=1, stale_after=1, clock=lambda: 0.0)
-    pod.ranks, pod.followed = (ingest.watch("p", 0),), (rank,)
-    await look(Prober(pod, interval=1, timeout=1))
-    assert rank.capacity == 96
-
-
 async def test_one_failed_look_is_no_reason_two_are(engine: tuple[Engine, Pod, RankIngest]) -> None:
     server, pod, _ = engine
     prober = Prober(pod, interval=1, timeout=1)

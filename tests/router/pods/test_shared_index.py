@@ -170,38 +170,6 @@ async def test_the_log_says_why_redis_is_away_also_once_the_cause_has_changed(
                 await asyncio.sleep(0.02)
 
 
-async def test_one_router_writes_what_it_follows_and_another_reads_it(
-    tmp_path: Path, worker: LocalWorker, redis_server: RedisServer, prefix: str
-) -> None:
-    url = redis_server.url
-    events = seen(worker) + f'events = "{worker.events}"\nreplay = "{worker.replay}"\n'
-    await generate(worker, IDS)
-    async with (
-        router(tmp_path, url, prefix, seen(worker)) as reader,
-        router(tmp_path, url, prefix, events, "write = true") as writer,
-    ):
-        for one in (writer, reader):
-            await until(one.is_believed)
-            assert await one.score() == {"w": 144}
-        record = KeyNames(prefix).record("w")
-        owner = redis_server.ask("HGET", record, "owner")
-        # A second one that could write leaves it to the first for as long as that lives.
-        async with router(tmp_path, url, prefix, events, "write = true") as second:
-            await until(second.is_believed)
-            assert redis_server.ask("HGET", record, "owner") == owner
-            assert await second.score() == {"w": 144}
-            state = 'warmpath_shared_index_writer_state{pod="w",state="%s"} 1.0'
-            while state % "waiting" not in await page(second):
-                await asyncio.sleep(0.02)
-
-        async def writes_well() -> bool:
-            figures = await page(writer)
-            trouble = 'warmpath_shared_index_writer_trouble{pod="w"} 0.0'
-            return state % "current" in figures and trouble in figures
-
-        await until(writes_well)
-
-
 async def test_another_hash_seed_is_named_and_nothing_is_matched(
     tmp_path: Path, worker: LocalWorker, redis_server: RedisServer, prefix: str
 ) -> None:
@@ -229,9 +197,8 @@ async def test_another_versions_data_are_refused_by_name(
 
 @pytest.mark.parametrize(
     "options",
-    ['mode = "shared"', 'mode = "replica"', 'mode = "replica"\nshare-bookings = true',
-     'mode = "shared"\nwrite = true'],
-)  # fmt: skip
+    ['mode = "shared"', 'mode = "replica"', 'mode = "replica"\nshare-bookings = true'],
+)
 async def test_a_router_sweeps_once_however_it_uses_the_index(
     tmp_path: Path,
     redis_server: RedisServer,

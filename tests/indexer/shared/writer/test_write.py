@@ -94,7 +94,6 @@ async def writing(
     url: str,
     names: KeyNames,
     *,
-    take_over: bool = True,
     owner: str = "one",
     lease: float = LEASE,
     timeout: float = 0.5,
@@ -104,7 +103,7 @@ async def writing(
     pod.news.append(news)
     writer = Writer(
         names, pod.cache, owner=owner, keyspace="k", model="m", watch="127.0.0.1:1",
-        take_over=take_over, lease=lease, bucket_life=1000.0, random_base=random_base,
+        lease=lease, bucket_life=1000.0, random_base=random_base,
         clock=time.monotonic,
     )  # fmt: skip
     task = watched(write(redis, writer, news, timeout=timeout, pause=0.001), "writing")
@@ -333,20 +332,19 @@ async def test_of_two_writers_the_last_has_the_pod_and_the_first_takes_it_back_w
     assert "watched at 127.0.0.1:1; two publishers have --pod" in told_of.message
 
 
-async def test_a_writer_that_takes_nothing_over_waits_for_the_lease(
+async def test_a_writer_whose_pod_was_taken_over_waits_for_the_lease(
     redis_server: RedisServer, prefix: str
 ) -> None:
     names, pod = KeyNames(prefix), Pod()
     pod.store(range(300))
-    async with AsyncExitStack() as stack:
-        # Long enough that a machine that stands still for seconds costs the first writer nothing.
-        async with writing(pod, redis_server.url, names, owner="one", lease=600.0):
+    async with writing(pod, redis_server.url, names, owner="one") as one:
+        await told(pod, redis_server.ask, names)
+        # Long enough that a machine that stands still for seconds costs the second writer nothing.
+        async with writing(pod, redis_server.url, names, owner="two", lease=600.0):
+            await until(lambda: one.writer.state is WriterState.WAITING, "one waits")
             await told(pod, redis_server.ask, names)
-            other = writing(pod, redis_server.url, names, owner="two", take_over=False)
-            two = await stack.enter_async_context(other)
-            await until(lambda: two.writer.state is WriterState.WAITING, "two waits")
         assert redis_server.ask("PEXPIRE", names.record("p"), 100)
-        await until(lambda: two.writer.state is WriterState.CURRENT, "two has it")
+        await until(lambda: one.writer.state is WriterState.CURRENT, "one has it")
         await told(pod, redis_server.ask, names)
 
 

@@ -36,7 +36,6 @@ class Stand:
             keyspace="k",
             model="m",
             watch="",
-            take_over=True,
             lease=lease,
             bucket_life=1e6,
             random_base=lambda: len(self.rests) + 1,
@@ -142,6 +141,6 @@ def test_what_the_other_writer_of_a_pod_has_otherwise_is_named_once_for_each(
     other = "pod p: shared index: writer"
     assert told == [
         f"{other} two has the pod, watched at h:1, {unlike}; {advice}",
-        f"{other} three has the pod, which names no address, {unlike}; if {advice}",
+        f"{other} three has the pod, which names no address, {unlike}; {advice}",
     ]
     assert caplog.text.count("has the pod,") == 2

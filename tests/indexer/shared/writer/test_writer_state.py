@@ -217,7 +217,7 @@ class Writing(RuleBasedStateMachine):
 
         writer = Writer(
             self.names, self.pod.cache, owner=f"writer {self.started}",
-            keyspace="k", model="m", watch="", take_over=True, lease=LEASE, bucket_life=10 * LEASE,
+            keyspace="k", model="m", watch="", lease=LEASE, bucket_life=10 * LEASE,
             random_base=base, clock=lambda: self.now,
         )  # fmt: skip
         return Driven(writer, self)
