@@ -27,7 +27,14 @@ from opentelemetry.trace import (
     use_span,
 )
 
-from warmpath.router.tracing.tracer import NO_SPAN, Attributes, CallSpan, Carrier
+from warmpath.router.tracing.tracer import (
+    NO_SPAN,
+    Attributes,
+    CallSpan,
+    Carrier,
+    RequestSpan,
+    Tracer,
+)
 
 CLOSE_SECONDS = 2.0
 """Longest wait for the collector at the router's end."""
@@ -64,9 +71,14 @@ def processors_of(exporters: Sequence[str]) -> list[SpanProcessor]:
     return made
 
 
-class OtelTracer:
-    """Makes spans by OpenTelemetry's SDK. `clock` returns nanoseconds since the Unix epoch."""
+def otel_tracer(
+    processors: Sequence[SpanProcessor], version: str, clock: Callable[[], int]
+) -> Tracer:
+    """Return a tracer over OpenTelemetry's SDK. `clock` returns nanoseconds since the Unix epoch."""
+    return _OtelTracer(processors, version, clock)
 
+
+class _OtelTracer(Tracer):
     is_on = True
 
     def __init__(
@@ -81,8 +93,7 @@ class OtelTracer:
 
     def call(
         self, name: str, carrier: Carrier, attributes: Attributes, *, ago: float = 0.0
-    ) -> "OtelCallSpan":
-        """Return the span of a call that began `ago` seconds ago; the carrier may name its parent."""
+    ) -> CallSpan:
         # Not the current context: a new task has that of whoever made it.
         parent, fields = Context(), self._fields
         given = {key: value for key, value in carrier if key in fields and isinstance(value, str)}
@@ -92,13 +103,9 @@ class OtelTracer:
         span = self._tracer.start_span(
             name, parent, SpanKind.SERVER, attributes, start_time=begun, record_exception=False
         )
-        return OtelCallSpan(span, set_span_in_context(span, parent))
+        return _OtelCallSpan(span, set_span_in_context(span, parent))
 
     def message(self, *, is_told: bool) -> CallSpan:
-        """Return the span of one message of the current call, a stream.
-
-        One that is not told belongs to the stream's trace, and neither it nor its steps are sent.
-        """
         stream = get_current_span()
         if not stream.is_recording():
             return NO_SPAN
@@ -107,23 +114,19 @@ class OtelTracer:
             if is_told
             else NonRecordingSpan(stream.get_span_context())
         )
-        return OtelCallSpan(span, set_span_in_context(span))
+        return _OtelCallSpan(span, set_span_in_context(span))
 
     @contextmanager
-    def request(self, method: str, url: str) -> Iterator["OtelRequestSpan"]:
-        """Return the context in which a server is asked over HTTP: a span of the current one.
-
-        Where that is not sampled, or there is none, it has only the headers that say so.
-        """
+    def request(self, method: str, url: str) -> Iterator[RequestSpan]:
         if not get_current_span().is_recording():
-            yield OtelRequestSpan(get_current_span())
+            yield _OtelRequestSpan(get_current_span())
             return
         span = self._tracer.start_span(
             f"{method} {urlsplit(url).path}", kind=SpanKind.CLIENT, attributes=_asked(method, url)
         )
         with _current(span):
             try:
-                yield OtelRequestSpan(span)
+                yield _OtelRequestSpan(span)
             except Exception as error:
                 span.set_attribute("error.type", type(error).__name__)
                 _fail(span, error)
@@ -133,7 +136,6 @@ class OtelTracer:
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Return a context that is a span of the current one; nothing where that is not sampled."""
         if not get_current_span().is_recording():
             yield
             return
@@ -147,36 +149,29 @@ class OtelTracer:
                 span.end()
 
     def past(self, name: str, seconds: float) -> None:
-        """Make a span of the current one that ends now and has lasted so long."""
         if get_current_span().is_recording():
             now = self._clock()
             begun = now - int(seconds * NANOSECONDS)
             self._tracer.start_span(name, start_time=begun).end(now)
 
     def note(self, attributes: Attributes) -> None:
-        """Set attributes of the current span."""
         get_current_span().set_attributes(attributes)
 
     def ends_with(self, code: str) -> None:
-        """Note the status code of gRPC with which the current span ends."""
         _end_with(get_current_span(), code)
 
     def trace_id(self) -> str:
-        """Return the current trace's id, 32 hexadecimal digits; empty if it is not sampled."""
         context = get_current_span().get_span_context()
         return f"{context.trace_id:032x}" if context.trace_flags.sampled else ""
 
     def close(self) -> None:
-        """Send the spans that are left, within two seconds. Blocks."""
         # A daemon, since the SDK itself waits for a collector that is away for half a minute.
         closing = threading.Thread(target=self._provider.shutdown, name="last-spans", daemon=True)
         closing.start()
         closing.join(CLOSE_SECONDS)
 
 
-class OtelCallSpan:
-    """A CallSpan."""
-
+class _OtelCallSpan(CallSpan):
     def __init__(self, span: Span, context: Context) -> None:
         self._span = span
         self._context = context
@@ -184,7 +179,6 @@ class OtelCallSpan:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether it is told to anybody; otherwise it only carries the caller's decision on."""
         return bool(self._span.is_recording())
 
     def __enter__(self) -> Self:
@@ -199,7 +193,6 @@ class OtelCallSpan:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Return a context in which it is the current span; it does not end with it."""
         token = attach(self._context)
         try:
             yield
@@ -207,37 +200,29 @@ class OtelCallSpan:
             detach(token)
 
     def end(self) -> None:
-        """End it, if it was not entered."""
         self._span.end()
 
     def ends_with(self, code: str) -> None:
-        """Note the status code of gRPC with which the call ends."""
         _end_with(self._span, code)
 
     def answers(self, status: int) -> None:
-        """Note the status of HTTP with which the call ends."""
         _answer_with(self._span, status, OWN_FAULTS)
 
     def set(self, attributes: Attributes) -> None:
-        """Set attributes."""
         self._span.set_attributes(attributes)
 
     def event(self, name: str) -> None:
-        """Note an event, which is now."""
         self._span.add_event(name)
 
 
-class OtelRequestSpan:
-    """A RequestSpan."""
-
+class _OtelRequestSpan(RequestSpan):
     def __init__(self, span: Span) -> None:
         self._span = span
-        self.headers: dict[str, str] = {}
-        """Those that tell the server of it."""
-        propagate.inject(self.headers)
+        headers: dict[str, str] = {}
+        propagate.inject(headers)
+        self.headers = headers
 
     def answered(self, status: int) -> None:
-        """Note the answer's status."""
         _answer_with(self._span, status, OTHERS_FAULTS)
 
 

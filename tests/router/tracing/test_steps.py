@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
-from warmpath.router.tracing.tracer import NoTracer
+from warmpath.router.tracing.tracer import Tracer
 
 
 class Meter:
@@ -17,7 +17,7 @@ class Meter:
         self.told.append((step, seconds))
 
 
-class Listening(NoTracer):
+class Listening(Tracer):
     is_on = True
 
     def __init__(self) -> None:
