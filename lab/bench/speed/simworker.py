@@ -1,12 +1,10 @@
 """The throughput of simulated workers: a trace on a virtual clock, and completions over HTTP."""
 
 import asyncio
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import aiohttp
@@ -14,9 +12,25 @@ import aiohttp
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.demo.setting import TRACE
 from warmpath.lab.local.cluster import Process, Worker, WorkerSettings
+from warmpath.lab.simworker.engine import Generation
+from warmpath.lab.simworker.latency import StepWork
+from warmpath.lab.simworker.presets import DEFAULT_PRESET, PRESETS
+from warmpath.lab.simworker.v1.assemble import KVGroup, build_engine, kv_cache_config
+from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
+from warmpath.lab.simworker.virtual.cluster import VirtualCluster
+from warmpath.lab.simworker.virtual.trace import (
+    TRACE_BLOCK_SIZE,
+    pooled_work,
+    read_trace,
+    repeated,
+)
 
 WORKERS = 8
 REQUESTS = 50_000
+BLOCKS = 1500
+"""Blocks of a worker."""
+LOAD = 0.5
+"""Seconds of prefill a worker and second."""
 NEEDED_A_SECOND = REQUESTS / 180
 """The promised rate: 50,000 requests in three minutes."""
 
@@ -53,17 +67,42 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 def _on_a_virtual_clock(requests: int) -> float:
-    """Return requests a second of a whole process, without its start."""
-    ran = subprocess.run(  # noqa: S603  our own module
-        [
-            sys.executable, "-m", "warmpath.lab.simworker.virtual.simulate", f"--trace={TRACE}",
-            f"--workers={WORKERS}", f"--requests={requests}",
-        ],
-        capture_output=True,
-        check=True,
-    )  # fmt: skip
-    outcome = json.loads(ran.stdout)
-    return float(outcome["requests"] / outcome["seconds"])
+    """Return the requests a second of real time; workers in turn serve them at half of what they can."""
+    lines, latency = read_trace(TRACE), PRESETS[DEFAULT_PRESET].latency
+    engines = [
+        build_engine(
+            # One more for vLLM's null block.
+            kv_cache_config(BLOCKS + 1, [KVGroup(TRACE_BLOCK_SIZE)]),
+            SchedulerConfig(max_model_len=131_072, max_num_seqs=128, max_num_batched_tokens=8192),
+            latency,
+        )
+        for _ in range(WORKERS)
+    ]
+    work = pooled_work(
+        lines, WORKERS * BLOCKS, lambda new, before: latency.step(StepWork([(new, before)]))
+    )
+    start = lines[0].arrival
+    speed = LOAD * WORKERS * (lines[-1].arrival - start) / work
+    turns = count()
+    cluster = VirtualCluster(engines, lambda _generation, _now: next(turns) % WORKERS)
+    arrivals = (
+        (
+            (line.arrival - start) / speed,
+            Generation(
+                f"r{number}",
+                range(line.num_prompt_tokens),
+                line.max_tokens,
+                lambda _tokens, _last: None,
+                prompt_hashes=line.prompt_hashes(),
+            ),
+        )
+        for number, line in enumerate(repeated(lines, requests))
+    )
+    begun = time.perf_counter()
+    served = len(cluster.run(arrivals))
+    seconds = time.perf_counter() - begun
+    cluster.check()
+    return served / seconds
 
 
 async def _over_http(requests: int) -> float:

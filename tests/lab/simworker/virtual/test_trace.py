@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from warmpath.lab.demo.setting import TRACE
-from warmpath.lab.simworker.virtual.simulate import main
 from warmpath.lab.simworker.virtual.trace import (
     TraceLine,
     pooled_work,
@@ -81,49 +79,3 @@ def test_pooled_work_is_prefill_with_one_lru_cache() -> None:
     assert pooled_work(lines, 4, prefill) == 4
     # The second is found whole except its last token; the third pushes out the tail of the first.
     assert asked == [(1100, 0), (1, 1023), (600, 0), (76, 1024)]
-
-
-def test_the_command_serves_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["--trace", str(TRACE), "--requests", "200", "--workers", "2", "--load", "0.4"]
-    told = []
-    for policy in ("round-robin", "random", "random"):
-        assert main([*argv, "--policy", policy]) == 0
-        told.append(json.loads(capsys.readouterr().out))
-    for one in told:
-        assert (one["requests"], one["refused"], one["blocks_in_use"]) == (200, 0, 0)
-        assert one["checks"] == "passed"
-        assert one["cache_events"] > 200
-        assert 0 < one["hit_ratio"] < 0.4
-        assert (
-            one["ttft_seconds"]["p50"] <= one["ttft_seconds"]["p90"] <= one["ttft_seconds"]["p99"]
-        )
-    chance, again = (
-        {k: v for k, v in one.items() if "second" not in k or "ttft" in k} for one in told[1:]
-    )
-    assert chance == again
-    assert told[0]["ttft_seconds"] != told[1]["ttft_seconds"]
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (["--workers", "0"], "--workers, --requests: at least 1"),
-        (["--load", "0"], "--load: above 0"),
-        (["--max-num-seqs", "9000"], "max_num_batched_tokens is 8192, less than max_num_seqs 9000"),
-    ],
-)
-def test_the_command_says_what_makes_no_sense(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], why: str
-) -> None:
-    trace = write(tmp_path / "trace.jsonl", recorded(0, 600, 1, 2), recorded(1, 600, 1, 2))
-    assert main(["--trace", str(trace), *options]) == 1
-    assert why in capsys.readouterr().err
-
-
-def test_the_command_needs_a_trace_that_takes_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trace = write(tmp_path / "trace.jsonl", recorded(0, 600, 1, 2))
-    for path, why in ((trace, "come at once"), (tmp_path / "none", "No such file")):
-        assert main(["--trace", str(path)]) == 1
-        assert why in capsys.readouterr().err
