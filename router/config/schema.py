@@ -109,8 +109,8 @@ class ServerTable(Table, frozen=True):
     nghttp2 if the system has a safe version of it; the log says which (docs/reference/transport.md)."""
     http2: Http2Table = Http2Table()
     metrics_listen: str = "127.0.0.1:7401"
-    """host:port of the live page (docs/reference/live-page.md), /metrics, /healthz, /readyz and
-    Dynamo's pages (docs/guides/coming-from.md). The rules of `listen` apply. Empty: none."""
+    """host:port of the live page (docs/reference/tracing-and-live-page.md), /metrics, /healthz,
+    /readyz and Dynamo's pages (docs/guides/coming-from.md). The rules of `listen` apply. Empty: none."""
     processes: Annotated[int, Meta(gt=0, le=64)] = 1
     """Processes that share `listen`. Each has its own index and the next port for metrics, uses one
     core, and answers about 1,500 to 3,000 scores a second."""
@@ -428,7 +428,7 @@ class PlaceholdersTable(Table, frozen=True):
     """[models.placeholders]: the text that an engine writes for media if its template takes text.
 
     It is vLLM's `get_placeholder_str` of the model; `{i}` is the number of the item, from 1. A chat
-    with an item that has no placeholder is refused (docs/reference/chats.md).
+    with an item that has no placeholder is refused (docs/reference/inference-apis.md#chats).
     """
 
     image: str | None = None

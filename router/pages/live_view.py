@@ -1,6 +1,6 @@
 """The state of the router in one moment, as the live page shows it. No I/O here.
 
-Names and units are documented in docs/reference/live-page.md.
+Names and units are documented in docs/reference/tracing-and-live-page.md.
 """
 
 from collections.abc import Callable, Mapping

@@ -26,7 +26,7 @@ from warmpath.router.pages.json_calls import (
     JsonThread,
 )
 
-PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "live-page.md").read_text(
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "tracing-and-live-page.md").read_text(
     encoding="utf-8"
 )
 
