@@ -36,7 +36,7 @@ PLAIN_THERE = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line: a usage of many lines would hide it."""
+    """An argument parser that prints an error as one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         """End the process with status 2, the error and where help is."""

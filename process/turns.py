@@ -17,7 +17,7 @@ async def turn_after(ranks: int) -> None:
 
 
 async def in_turns(things: Iterable[T], at_once: int) -> AsyncIterator[T]:
-    """Yield each of the things; let other tasks run after each `at_once` of them."""
+    """Yield each of `things`; let other tasks of the event loop run after every `at_once` of them."""
     for number, one in enumerate(things, 1):
         yield one
         if not number % at_once:

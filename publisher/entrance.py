@@ -42,7 +42,7 @@ def exposed(
 
 
 class Entrance:
-    """Both listeners, which have the same certificate and ask callers for one of the same authority."""
+    """The TLS settings that the gRPC and the HTTP listener share."""
 
     def __init__(self, settings: Settings) -> None:
         """Read the files, and log a warning for each listener that other machines reach unprotected.

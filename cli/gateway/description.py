@@ -123,5 +123,5 @@ def extension(name: str, kind: str, **fields: Any) -> Fields:
 
 
 def socket_address(address: HostPort) -> Fields:
-    """Return an address of TCP."""
+    """Return a TCP address in the form of Envoy's configuration."""
     return {"socket_address": {"address": address.host, "port_value": address.port}}

@@ -136,10 +136,7 @@ class Arriving:
         return len(words)
 
     def end_first(self, until: float = inf) -> int:
-        """End the ticket with the earliest end, if that is by `until`; return its number of blocks.
-
-        Return 0 where there is no such ticket.
-        """
+        """End the ticket that expires first, if by `until`; return its number of blocks, or 0."""
         while self._ends and self._ends[0][0] <= until:
             ends, ticket = heapq.heappop(self._ends)
             known = self._tickets.get(ticket)

@@ -39,7 +39,7 @@ class BeliefSlots:
         return slot
 
     def release(self, slot: int) -> None:
-        """Give back a slot without blocks in the index."""
+        """Free a slot that holds no blocks in the index, for the next belief."""
         self._beliefs[slot] = None
         heapq.heappush(self._free, slot)
 

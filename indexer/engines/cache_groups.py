@@ -99,7 +99,7 @@ class Layout:
 
     @cached_property
     def is_hybrid(self) -> bool:
-        """Whether a reused prefix needs more than that one group holds all of its blocks."""
+        """Whether reuse of a prefix depends on more than one cache group, or on a window."""
         return len(self.groups) > 1 or any(group.needed for group in self.groups.values())
 
     @cached_property
@@ -109,7 +109,7 @@ class Layout:
 
     @cached_property
     def form(self) -> tuple[int, Lookahead]:
-        """The part of a layout on which a prompt's keys depend."""
+        """Block size and lookahead: all of a layout that a prompt's keys depend on."""
         if not self.lookahead:
             return self.block_size, Lookahead.NONE
         # Of the engines with such blocks, only vLLM names the kinds of its groups.

@@ -127,7 +127,7 @@ def group_of(number: int | None) -> int:
 
 
 def within(field: str, value: int, least: int, most: int) -> int:
-    """Return a field's value if it is from `least` to `most`. Raises MalformedEventError."""
+    """Return `value` if it lies between `least` and `most`, else raise MalformedEventError."""
     if value < least:
         raise MalformedEventError(f"{field} is {value}; it must be {least} or more")
     if value > most:

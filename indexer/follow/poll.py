@@ -28,7 +28,7 @@ class AnswerError(Exception):
 
 
 class AnswerLengthError(Exception):
-    """The engine answered with more events than are read."""
+    """The engine's answer is longer than the most that is read."""
 
 
 def problem_of(error: Exception) -> str:

@@ -17,7 +17,7 @@ from warmpath.indexer.stream.action import AskReplay
 
 
 class Replays:
-    """Asks one rank's engine for the replay that was asked for last, one at a time, until cancelled.
+    """Requests replays from one rank's engine, one at a time; a new request replaces the one that waits.
 
     `wait_seconds` bounds the wait for each message of an answer, `max_bytes` the size of a message.
     """

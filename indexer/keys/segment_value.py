@@ -31,7 +31,7 @@ class BadSegmentError(ValueError):
 
 
 class Packed(NamedTuple):
-    """The contents of a packed value."""
+    """The content of a segment's value in Redis: which slots hold which keys, as a bitmap."""
 
     slots: tuple[int, ...]
     """The slot of each column."""

@@ -99,7 +99,7 @@ class Holding:
         return False
 
     def take(self, name: EngineHash, key: int, *, in_doubt: bool) -> None:
-        """Hold one copy of a name that `indexer.resolve.names` kept until now."""
+        """Add one copy of a name that the rank's other table held until now."""
         self.hold(name, (key,))
         if in_doubt:
             self.doubted.add(name)
@@ -139,7 +139,7 @@ class Holding:
         self.certain = len(self.copies) - len(self.doubted)
 
     def prove(self, name: EngineHash) -> bool:
-        """End a name's doubt, as one copy of it is certain; return False where it was not in doubt."""
+        """Count a doubtful name as held again, with one copy. Return False if it was not in doubt."""
         if name not in self.doubted:
             return False
         self.doubted.remove(name)

@@ -42,7 +42,7 @@ class Elsewhere(Protocol):
 
 
 class Names:
-    """Knows the keys of every name that any place holds. `elsewhere` keeps the rank's other names."""
+    """The keys of an engine's block names, by tier and group. `elsewhere` has the plain names."""
 
     def __init__(self, elsewhere: Elsewhere | None) -> None:
         self.keys: dict[EngineHash, int] = {}
@@ -138,10 +138,9 @@ class Names:
             holding.doubt()
 
     def prove_prefix(self, spot: Spot, name: EngineHash) -> None:
-        """Prove a block that a request holds, and so the whole prefix up to there.
+        """End the doubt about a block that a request holds, and about the prefix before it.
 
-        The content of that prefix is certain, its names are not: where several of the place's names
-        stand for one key, any of them may be gone.
+        It stops where several names of the place stand for one key: any of them may be gone.
         """
         holding = self.holdings.get(spot)
         current: EngineHash | None = name

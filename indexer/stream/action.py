@@ -8,7 +8,7 @@ MOST_SEQUENCE = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Apply this batch; it is next in order."""
+    """The caller must apply this batch: it is the next one in order."""
 
     sequence: int
     payload: bytes

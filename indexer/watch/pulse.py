@@ -15,7 +15,7 @@ the socket by the second, and the loop has taken it from that thread by the thir
 
 
 class Pulse:
-    """Counts the turns of an event loop. Times are seconds of one clock, given by the caller."""
+    """Records when an event loop ran, to know up to when it has read all messages. Times are seconds."""
 
     def __init__(self) -> None:
         self._beats: deque[float] = deque(maxlen=BEATS)

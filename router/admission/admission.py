@@ -256,7 +256,7 @@ class Admission:
         return not self.is_standing and not self.waiting
 
     def room(self, connection: str, *, is_urgent: bool = False) -> int:
-        """Return how many more calls of a connection can enter without one being refused."""
+        """Return how many more calls of this connection can enter before one of its calls is refused."""
         queue = self._urgent if is_urgent else self._others
         room = self._most(is_urgent=is_urgent) - queue.refusable
         if self.is_standing and not is_urgent:

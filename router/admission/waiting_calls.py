@@ -123,7 +123,7 @@ class WaitingCalls:
             group.put(line, (*rank, line.turn))
 
     def firsts(self) -> list[Reservation]:
-        """Return the first call of each kind and size of message, in the order of the clients' ranks."""
+        """Return the first waiting call of each kind and message size, in the order of their turns."""
         firsts = sorted((group.first for group in self._lines.values()), key=_ranked)
         return [line.calls.first[1] for _, line in firsts]
 

@@ -52,7 +52,7 @@ class Indexed:
 
     @property
     def states(self) -> list[SourceState]:
-        """Whether each source of pods can be asked."""
+        """For each source of pods, whether it answers."""
         return [source.state for source in self.sources]
 
     async def follow(

@@ -15,7 +15,7 @@ from warmpath.router.tracing.tracer import Tracer
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What all parts use."""
+    """Objects that every part of the router gets: configuration, readiness, metrics, tracing."""
 
     config: Config
     folder: Path

@@ -27,7 +27,7 @@ class HeldBlocks:
 
 
 class Holdings:
-    """Reads prompts and looks up their leading blocks."""
+    """Reads a prompt and finds which pods hold its first blocks (for the calls of llm-d and Dynamo)."""
 
     def __init__(self, reader: PromptReader, scorer: Scorer, pods: PodTable) -> None:
         self._reader = reader

@@ -17,7 +17,7 @@ Settings = tuple[tuple[str, str], ...]
 
 
 class WantPick(msgspec.Struct, frozen=True):
-    """Asks for a pick; the exchange goes on with `picked`, `refused` or `let_through`."""
+    """The exchange needs a pick; its caller then calls `picked`, `refused` or `let_through`."""
 
     path: str
     body: bytes

@@ -18,7 +18,7 @@ class Modes(msgspec.Struct, frozen=True):
 
 
 class RequestHeaders(msgspec.Struct, frozen=True):
-    """The request begins."""
+    """The headers of a request have arrived."""
 
     headers: Headers
     ends: bool = False
@@ -86,7 +86,7 @@ class OrderError(Exception):
 
 
 def is_upgrade(headers: Headers) -> bool:
-    """Return whether a request asks for a WebSocket or a tunnel, whose bodies both last as long."""
+    """Return whether a request asks for a WebSocket or a tunnel, whose body does not end."""
     upgrade = value_of(headers, "upgrade").lower()
     return "websocket" in upgrade or value_of(headers, ":method") == "CONNECT"
 

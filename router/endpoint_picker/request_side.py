@@ -72,7 +72,7 @@ class RequestSide:
 
     @property
     def holds(self) -> bool:
-        """Whether the body is held, and its rest could pass through."""
+        """Whether the router holds a body of which it may still let the rest pass unread."""
         modes = self.modes
         can_pass = modes.request is BodyMode.FULL_DUPLEX_STREAMED or modes.is_watched
         return self.state is RequestState.HOLDING and can_pass

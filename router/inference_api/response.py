@@ -36,7 +36,7 @@ class Usage(msgspec.Struct, frozen=True):
     output_tokens: int | None = None
 
     def then(self, later: "Usage") -> "Usage":
-        """Return the usage after a later report, which may lack some numbers."""
+        """Return the usage with the numbers of a later report; numbers that it lacks stay."""
         return Usage(
             _either(later.prompt_tokens, self.prompt_tokens),
             _either(later.cached_tokens, self.cached_tokens),
@@ -45,7 +45,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 def usage_of(found: object) -> Usage:
-    """Return the usage in a response's usage object; an empty one for any other value."""
+    """Return the token counts of a `usage` object from JSON; none for any other value."""
     if not isinstance(found, dict):
         return Usage()
     prompt = _count(found.get("prompt_tokens"))

@@ -168,9 +168,9 @@ class Head(NamedTuple):
 def wait(nanoseconds: int, head: Head | None, free_since: float, now: float, floor: float) -> float:
     """Return the seconds until a new prefill would start.
 
-    `nanoseconds` are those of `RankBook.prefill`, `head` is the first waiting request. The time since
-    the rank was free for the head is deducted from its prefill, but at least the share `floor` of it
-    remains, as predictions are not exact.
+    `nanoseconds` is the prefill of all waiting requests (`RankBook.prefill`), `head` the first of them.
+    The time for which the rank has computed the head is deducted, but at least the share `floor` of
+    the head's prefill remains, since predictions are not exact.
     """
     if head is None:
         return nanoseconds / NANOSECONDS

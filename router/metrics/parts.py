@@ -47,7 +47,7 @@ def certificates(tables: Mapping[str, ServerTls | ClientTls]) -> Iterator[Metric
 
 
 def pod_sources(sources: Iterable[SourceState]) -> Iterator[Metric]:
-    """Yield whether each source of pods can be asked, and how long it has been silent."""
+    """Yield metrics of the sources of pods: whether each answers, and how long it has been silent."""
     up, silence = gauge("pod_source_up"), gauge("pod_source_silence_seconds")
     for source in sources:
         up.add_metric([source.name], float(source.trouble is None))

@@ -57,9 +57,10 @@ async def answered(
 def answering(
     answer: Page, most_bytes: int, tracer: Tracer = NO_TRACER, *, limit: str = LIMIT
 ) -> Page:
-    """Return a page that answers a call's errors with their statuses; a body may have `most_bytes`.
+    """Return a page that turns a call's errors into HTTP statuses.
 
-    `limit` says where that number comes from. `tracer` makes a span of each call.
+    A body may have `most_bytes`; `limit` names the setting of that number, for the error's text.
+    `tracer` makes a span for each call.
     """
     too_large = f"the body has more than {most_bytes} bytes ({limit})"
 

@@ -114,7 +114,7 @@ class Underway:
                 del self._turns[name]
 
     def end(self, name: str) -> bool:
-        """End the waiting pick of this name, whose end was reported; return False if there is none."""
+        """Cancel a waiting pick, since a report has ended it. Return False if none has this name."""
         return self._end(name, "the end of this pick was reported before it was made")
 
     def _end(self, name: str, reason: str) -> bool:

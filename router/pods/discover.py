@@ -110,7 +110,7 @@ class SourceState:
         self._spoke_at = self._clock()
 
     def answered(self) -> None:
-        """Note that it has answered, and that nothing is wrong with it."""
+        """Record that the source has answered without an error."""
         self.spoke()
         self._trouble = None
         if self._said:
@@ -152,7 +152,7 @@ class PodSource(Protocol):
         """Its name, and whether it can be asked, which `sets` keeps current."""
 
     async def look(self) -> Mapping[str, FoundPod]:
-        """Return the pods of this moment by name. Raises OSError, or ConfigError for a file of pods."""
+        """Return the source's pods now, by name. Raises OSError, or ConfigError for a file."""
 
     def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
         """Yield all pods by name, now and after each change; ends only with its task.

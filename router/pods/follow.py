@@ -182,7 +182,7 @@ class Follower:
         return self._pods.pod(pod_id).serves
 
     def is_heard(self, pod_id: str) -> bool:
-        """Whether the events of a followed pod arrive."""
+        """Whether some rank of a followed pod is connected to its events."""
         return any(rank.is_connected for rank in self._pods.pod(pod_id).ranks)
 
     def is_alive(self, pod_id: str) -> bool:

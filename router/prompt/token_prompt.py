@@ -67,10 +67,10 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     def chain(
         self, block_size: int, hash_seed: str, *, lookahead: Lookahead = Lookahead.NONE
     ) -> Chain:
-        """Return the blocks that a request could find cached, or all of them if `is_whole`.
+        """Return the keys of the blocks that a request could find cached, or of all if `is_whole`.
 
-        The last token is always computed, so a block that ends with it does not count. With `lookahead`,
-        a block's key also names the token after it, and such a token must be there.
+        Engines always compute the last token, so a block that ends with it does not count. With
+        `lookahead` a block's key includes the token after it, so that token must exist.
         """
         anew = (0 if self.is_whole else 1) + (lookahead is Lookahead.PAIRS)
         if lookahead:

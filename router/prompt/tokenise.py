@@ -66,7 +66,7 @@ class PromptTask(msgspec.Struct, frozen=True):
             self.trace.step(name)
 
     def refused(self, problem: str) -> BadRequestError:
-        """Return an error about the prompt's truncation."""
+        """Return the error for a `truncate_prompt_tokens` that cannot be honoured."""
         body = self.prompt.field.removesuffix(".prompt")
         return BadRequestError(f"{body}.truncate_prompt_tokens", problem)
 
@@ -77,7 +77,7 @@ class PromptTask(msgspec.Struct, frozen=True):
 
 
 class Tokeniser:
-    """Turns prompts into tokens."""
+    """Turns texts and chats into token ids, by the tokenizer and chat template of their model."""
 
     def __init__(
         self,

@@ -105,7 +105,7 @@ class Order:
         return [*found]
 
     def by_class(self) -> list[Wanted]:
-        """Return all lanes, those with requests of the highest class first."""
+        """Return the sets of pods that requests wait for, those with the highest class first."""
         return sorted(self._lanes, key=lambda wanted: max(self._lanes[wanted]), reverse=True)
 
     def add(self, waiting: Waiting) -> None:

@@ -86,12 +86,12 @@ class GrpcioCall:
             raise asyncio.CancelledError("the call has ended") from error
 
     async def write(self, message: bytes) -> None:
-        """Put a message, and drain."""
+        """Send a message, after all that were put before it."""
         self.put(message)
         await self.drain()
 
     def if_gone(self, call: Callable[[], None]) -> None:
-        """Do nothing: gRPC's own server does not find that out."""
+        """Do nothing: gRPC's server does not tell whether a client has read its answer."""
 
 
 async def _handle(method: Method, _: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:

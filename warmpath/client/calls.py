@@ -32,7 +32,7 @@ class RouterCalls:
     def score(
         self, prompt: AnyPrompt, *, pods: Sequence[str], strategy: str, explain: bool
     ) -> RouterCall:
-        """Return a call of Score."""
+        """Check the arguments and return the `Score` request for them, to be sent by a client."""
         check_pods(pods)
         check_names(strategy=strategy)
         check_switches(explain=explain)

@@ -45,7 +45,7 @@ def check_unicode(field: str, text: str) -> None:
 
 
 def check_pods(pods: object) -> None:
-    """Raise TypeError for what is no list of texts; of one text each character would be a pod."""
+    """Raise TypeError unless `pods` is a list of texts: a text alone would be a pod per letter."""
     if isinstance(pods, str):
         raise TypeError("pods is of type str; give a list of pods' ids")
     if pods is not None:
@@ -61,7 +61,7 @@ def check_each(field: str, kind: type, values: object) -> None:
 
 
 def listed(field: str, values: object) -> Iterable[object]:
-    """Return values that can be iterated more than once. Raises TypeError."""
+    """Return `values` if it is a list or another collection, else raise TypeError."""
     if not isinstance(values, Collection):
         raise TypeError(f"{field} is of type {type(values).__name__}, not a list")
     return values
@@ -76,7 +76,7 @@ def check_numbers(kind: type = Real, **numbers: object) -> None:
 
 
 def check_switches(**switches: object) -> None:
-    """Raise TypeError for a switch that is neither a bool nor left out."""
+    """Raise TypeError for an on/off argument that is neither a bool nor None."""
     for field, switch in switches.items():
         if switch is not None and not isinstance(switch, int):
             raise TypeError(f"{field} is of type {type(switch).__name__}, not bool")

@@ -134,7 +134,7 @@ def hold_known(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: int
 
 @inlined
 def release_plain(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: int) -> int:
-    """Let a place no longer hold the block of a plain name; return 0, or -STRANGE."""
+    """Remove a plain name's block from a tier and group; return 0, or -STRANGE if Python must."""
     if is_odd(mine, word):
         return -STRANGE
     number = find(blocks, sets, mine, word)

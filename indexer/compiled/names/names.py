@@ -172,7 +172,7 @@ def find(blocks: Blocks, sets: Sets, own: Own, name: np.uint64) -> int:
 
 @inlined
 def own(mine: Own, name: np.uint64, number: int) -> None:
-    """Add a name to the rank's own table. There must be room."""
+    """Add a name to the rank's own table, which must have room: the caller has made it."""
     at = home(name, mine.names.size)
     while mine.numbers[at] != 0:
         at = after(at, mine.names.size)

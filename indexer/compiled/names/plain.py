@@ -236,7 +236,7 @@ class PlainNames:
                 )
 
     def take_out(self, name: int) -> tuple[int, int, list[tuple[Spot, bool]]]:
-        """Make a name odd.
+        """Move a plain name out of the arrays, since it now needs the resolver in Python.
 
         Return its key, the key above, and the places that hold it, each with whether it is in doubt.
         """

@@ -47,7 +47,7 @@ class Lives:
         self._read_at = None
 
     def take(self, replies: Sequence[Reply], disruptions: int, asked_at: float, now: float) -> None:
-        """Take the replies to `ask`, which was called at `asked_at` with that number of disruptions."""
+        """Process the replies to `ask`, called at `asked_at` with this number of disruptions."""
         read: dict[int, Life] = {
             bucket: (reply[0], reply[1])
             for bucket, reply in enumerate(replies)

@@ -69,10 +69,10 @@ class SegmentCache:
         del self._read_at[field]
 
     def lacking(self, keys: Keys, since: float) -> list[int]:
-        """Return the first blocks of a prompt's segments that were not read after `since`, in order.
+        """Return the segments of a prompt that were not read after `since`, by first block.
 
-        `keys` are the prompt's from its first block on. A spilled segment counts as read where its
-        blocks among `keys` were.
+        `keys` are the keys of the whole prompt. A spilled segment counts as read if all of its blocks
+        among `keys` were read.
         """
         packed = _packed(keys)
         read_at = self._read_at.get

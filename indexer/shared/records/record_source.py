@@ -213,7 +213,7 @@ class RemoteRank:
         self.limit(reason, EMPTIED)
 
     def limit(self, reason: str, about: str = "") -> None:
-        """Degrade the rank for a reason; an empty `reason` lifts the limit that has the same `about`."""
+        """Make the rank degraded for a reason; an empty reason ends this, for the same `about`."""
         self._limits.set(about, reason)
 
     def counts(self) -> Mapping[str, int]:

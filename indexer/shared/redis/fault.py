@@ -84,7 +84,7 @@ def is_explained(problem: str) -> bool:
 
 
 def hint_of(error: Exception, named: str) -> str:
-    """Return what helps; empty where the error says it, or where that is not known.
+    """Return advice for an error of Redis; empty if the error says enough, or if none is known.
 
     `named` is as in `address.parse`.
     """

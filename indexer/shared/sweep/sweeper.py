@@ -52,7 +52,7 @@ class SweepCounts(Swept):
 
 
 class LeaseLostError(Exception):
-    """Another process sweeps now."""
+    """The lease on sweeping has passed to another process."""
 
 
 class DisruptedError(Exception):
@@ -120,12 +120,11 @@ class Sweeper:
             log.warning("the shared index was not swept to the end: %s", problem)
 
     async def sweep(self, *, insist: bool = False) -> str:
-        """Make a pass, and return an empty text; where the lease is taken, return its value.
+        """Sweep once and return an empty text, or return who has the lease.
 
-        The value is the sweeping process's name; in the pause `AT_REST` and the last one's name.
-
-        With `insist` a pass is made even in the pause after the last one. Raises one of SWEEP_ERRORS;
-        ValueError is for something that cannot be read.
+        That is the sweeping process's name, after a sweep `AT_REST` and the name of the last one. With
+        `insist` the pause after a sweep is ignored. Raises one of SWEEP_ERRORS; ValueError if a value
+        cannot be read.
         """
         holder = await self._take(insist=insist)
         if holder:

@@ -124,9 +124,9 @@ def fence_call(names: KeyNames, bucket: int, pod: str, token: int, ttl_ms: int) 
 def purge_calls(
     names: KeyNames, bucket: int, page: Mapping[bytes, bytes], dead: Collection[int]
 ) -> list[Call]:
-    """Return the calls that take `dead` slots out of those fields of a bucket that are in `page`.
+    """Return the calls that remove `dead` slots from the fields in `page`, a part of a bucket.
 
-    Fields without dead slots are left out, and so are malformed ones.
+    Fields without dead slots and malformed fields are left out.
     """
     calls: list[Call] = []
     fields: list[bytes] = []

@@ -187,7 +187,7 @@ class Retry:
         self.trouble = reason
 
     def out_of_trouble(self) -> None:
-        """End the trouble, if there is any: the writer gets on."""
+        """Note that writing works again, if it had failed."""
         if self.trouble:
             log.info("pod %s: shared index: it can be written again", self._pod)
             self.trouble = ""

@@ -166,7 +166,7 @@ class Tenure:
         self._lease.demand_audit()
 
     def batch(self) -> Steps[None]:
-        """Write the journal's next deltas; there has to be at least one."""
+        """Write the journal's next deltas to Redis. There must be at least one."""
         self._note_moment()
         deltas = self._cache.journal.after(self.applied, BATCH_DELTAS)
         if deltas is None:
