@@ -665,11 +665,11 @@ class PickRequest(_message.Message):
     end the next pick with the same id.
     """
     priority: _builtins.str
-    """Its class, one of queue.classes that the caller may name; empty: the usual one. A higher class leaves
+    """Its class, one of queue.classes that the caller may name; empty: the default. A higher class leaves
     the queue first.
     """
     tenant: _builtins.str
-    """The tenant whose share of its class it uses while picks wait; at most 256 bytes, empty: one for all."""
+    """The tenant: each gets its share of a class while picks wait. At most 256 bytes; empty: one for all."""
     @_builtins.property
     def prompt(self) -> Global___Prompt: ...
     @_builtins.property
@@ -1193,8 +1193,8 @@ class ExplainResponse(_message.Message):
     def source(self) -> Global___Source: ...
     @_builtins.property
     def standing(self) -> Global___Standing:
-        """The place in the queue that a pick would have now; absent where it would not wait. `candidates` are
-        weighed with the prefills of those before it.
+        """The place in the queue that a pick would have now; absent if it would not wait. The costs of
+        `candidates` include the prefills of the picks before it.
         """
 
     def __init__(
@@ -1511,8 +1511,8 @@ class Attribution(_message.Message):
     output_tokens: _builtins.int
     """Tokens of the answers, as reported."""
     average_tokens: _builtins.int
-    """Prompt tokens that the candidates held on average, rounded: those that pods picked in turn would have
-    had cached, with the caches as they were.
+    """Prompt tokens that the candidates held on average, rounded: an estimate of what round robin would
+    have found cached.
     """
     def __init__(
         self,
