@@ -32,13 +32,6 @@ def index(request: pytest.FixtureRequest) -> Index:
     return BACKENDS[request.param]()
 
 
-def sweep_all(index: Index) -> set[int]:
-    swept: set[int] = set()
-    for _ in range(10_000):
-        swept |= set(index.sweep(7))
-    return swept
-
-
 def held(index: Index, keys: list[int]) -> list[Stretch]:
     return sorted(index.stretches(keys), key=lambda one: (one.start, one.slot))
 
@@ -47,10 +40,6 @@ def test_each_slot_has_its_stretch(index: Index) -> None:
     index.add(0, [10, 11, 12, 13])
     index.add(5, [10, 11])
     assert held(index, [10, 11, 12, 13, 99]) == [Stretch(0, 0, 4), Stretch(5, 0, 2)]
-
-
-def test_no_keys_have_no_stretches(index: Index) -> None:
-    assert index.stretches([]) == []
 
 
 def test_a_hole_parts_two_stretches(index: Index) -> None:
@@ -99,55 +88,6 @@ def test_more_slots_than_a_word_has_bits(index: Index) -> None:
     for slot in range(0, 1000, 37):
         index.add(slot, list(range(slot + 1)))
     assert held(index, list(range(1000))) == [Stretch(n, 0, n + 1) for n in range(0, 1000, 37)]
-    index.check()
-
-
-def test_removing_one_slots_hold_leaves_the_others(index: Index) -> None:
-    index.add(1, [7])
-    index.add(2, [7])
-    index.remove(1, [7, 8])
-    assert index.stretches([7]) == [Stretch(2, 0, 1)]
-    assert (index.count(1), index.count(2)) == (0, 1)
-
-
-def test_adding_and_removing_twice_changes_nothing(index: Index) -> None:
-    index.add(1, [7, 7])
-    index.add(1, [7])
-    assert index.count(1) == 1
-    index.remove(1, [7])
-    index.remove(1, [7])
-    assert index.stats().keys == 0
-    index.check()
-
-
-def test_a_dropped_slot_holds_nothing_at_once(index: Index) -> None:
-    index.add(1, list(range(100)))
-    index.add(2, list(range(50)))
-    index.drop(1)
-    assert index.stretches(list(range(100))) == [Stretch(2, 0, 50)]
-    assert index.stats().entries == 50
-
-
-def test_a_dropped_slot_comes_back_empty_after_the_sweep(index: Index) -> None:
-    index.add(1, list(range(100)))
-    index.drop(1)
-    assert 1 in sweep_all(index)
-    index.add(1, [5])
-    assert index.stretches([4, 5]) == [Stretch(1, 1, 2)]
-    assert index.stats().keys == 1
-    index.check()
-
-
-def test_a_slot_dropped_during_a_sweep_is_swept_by_the_next(index: Index) -> None:
-    index.add(1, list(range(100)))
-    index.add(2, list(range(100)))
-    index.drop(1)
-    index.sweep(10)
-    index.drop(2)
-    sweep_all(index)
-    index.add(2, [1])
-    assert index.stats().entries == 1
-    assert index.stats().keys == 1
     index.check()
 
 

@@ -40,10 +40,7 @@ def counted(name: str, more: str = "") -> str:
 
 
 CASES = {
-    "WarmpathRouterAway": Case(
-        {f"up{{{ROUTER}}}": "0" + HOUR},
-        {f"up{{{ROUTER}}}": "1" + HOUR},
-    ),
+    "WarmpathRouterAway": Case({f"up{{{ROUTER}}}": "0" + HOUR}, {f"up{{{ROUTER}}}": "1" + HOUR}),
     "WarmpathRouterNotReady": Case(
         {counted("warmpath_ready"): "0" + HOUR},
         # Not ready for two minutes of every ten, as in a start.
@@ -97,10 +94,7 @@ CASES = {
         {counted("warmpath_kept_out_total", ',asked="Score",why="role"'): "0+15" + HOUR},
         {counted("warmpath_kept_out_total", ',asked="Score",why="role"'): "0x120 1x120"},
     ),
-    "WarmpathIndexFull": Case(
-        {counted("warmpath_index_evicted_keys_total"): "0+100" + HOUR},
-        {counted("warmpath_index_evicted_keys_total"): "100" + HOUR},
-    ),
+    "WarmpathIndexFull": Case({counted("warmpath_index_evicted_keys_total"): "0+100" + HOUR}, {counted("warmpath_index_evicted_keys_total"): "100" + HOUR}),
     "WarmpathTextsFail": Case(
         {
             counted("warmpath_tokenizer_failed_total"): "0+10" + HOUR,
@@ -253,7 +247,7 @@ CASES = {
             ),
         },
     ),
-}
+}  # fmt: skip
 
 
 def promtool(*words: str | Path) -> str:

@@ -78,14 +78,8 @@ def test_null_is_refused_by_name_where_the_chart_needs_a_value(name: str) -> Non
             ),
             "clients[1].name: another client has the name gateway",
         ),
-        (
-            ("tls.secretName=warmpath-tls", *GATEWAY, "clients[0].certificate=gateway.example"),
-            "clients[0].certificate: needs tls.clientCertificates=true",
-        ),
-        (
-            (*GATEWAY, "clients[0].tokenSecret=warmpath-gateway"),
-            "clients[0].tokenSecret: needs tls.secretName: without TLS the token is sent in plain",
-        ),
+        (("tls.secretName=warmpath-tls", *GATEWAY, "clients[0].certificate=gateway.example"), "clients[0].certificate: needs tls.clientCertificates=true"),
+        ((*GATEWAY, "clients[0].tokenSecret=warmpath-gateway"), "clients[0].tokenSecret: needs tls.secretName: without TLS the token is sent in plain"),
         (
             (
                 "monitoring.serviceMonitor.enabled=true",
@@ -102,28 +96,13 @@ def test_null_is_refused_by_name_where_the_chart_needs_a_value(name: str) -> Non
             ),
             "monitoring.serviceMonitor.tokenSecret: is empty, and with `clients` only a token",
         ),
-        (
-            ("autoscaling.enabled=true", "autoscaling.minReplicas=9"),
-            "autoscaling.minReplicas: 9 is more than autoscaling.maxReplicas, 6",
-        ),
-        (
-            (r"podLabels.app\.kubernetes\.io/name=other",),
-            "podLabels: the chart gives app.kubernetes.io/name itself",
-        ),
-        (
-            ("podAnnotations.checksum/config=none",),
-            "podAnnotations: the chart gives checksum/config itself",
-        ),
-        (
-            (r"monitoring.labels.helm\.sh/chart=other",),
-            "monitoring.labels: the chart gives helm.sh/chart itself",
-        ),
-        (
-            (r"monitoring.dashboard.labels.app\.kubernetes\.io/instance=other",),
-            "monitoring.dashboard.labels: the chart gives app.kubernetes.io/instance itself",
-        ),
+        (("autoscaling.enabled=true", "autoscaling.minReplicas=9"), "autoscaling.minReplicas: 9 is more than autoscaling.maxReplicas, 6"),
+        ((r"podLabels.app\.kubernetes\.io/name=other",), "podLabels: the chart gives app.kubernetes.io/name itself"),
+        (("podAnnotations.checksum/config=none",), "podAnnotations: the chart gives checksum/config itself"),
+        ((r"monitoring.labels.helm\.sh/chart=other",), "monitoring.labels: the chart gives helm.sh/chart itself"),
+        ((r"monitoring.dashboard.labels.app\.kubernetes\.io/instance=other",), "monitoring.dashboard.labels: the chart gives app.kubernetes.io/instance itself"),
     ],
-)
+)  # fmt: skip
 def test_values_that_contradict_each_other_are_refused_by_name(
     values: tuple[str, ...], said: str
 ) -> None:

@@ -197,10 +197,7 @@ async def test_its_metrics_tell_watchers_journal_and_trust(
         ("--tls-cert=x", "--tls-cert and --tls-key"),
         ("--tls-client-ca=x", "--tls-client-ca"),
         ("--tls-client-name=x", "--tls-client-name: needs --tls-client-ca"),
-        (
-            "--listen=0.0.0.0:7500",
-            "--listen: 0.0.0.0:7500 is reached by other machines: it needs --tls-cert and --tls-client-ca",
-        ),
+        ("--listen=0.0.0.0:7500", "--listen: 0.0.0.0:7500 is reached by other machines: it needs --tls-cert and --tls-client-ca"),
         ("--metrics-listen=pod.example:1", "--metrics-listen: pod.example:1 is reached by"),
         ("--engine=other", "--engine"),
         ("--events=tcp://*:5557", "--events"),
@@ -210,7 +207,7 @@ async def test_its_metrics_tell_watchers_journal_and_trust(
         ("--max-watchers=0", "--max-watchers"),
         ("--ranks=100000", "--ranks"),
     ],
-)
+)  # fmt: skip
 def test_bad_options_are_named(option: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         main(["--pod=p", "--model=m", "--events=tcp://127.0.0.1:1", option])

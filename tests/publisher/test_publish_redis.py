@@ -156,13 +156,10 @@ def test_bad_options_are_named(
         ("--redis=http://h:1", "--redis:"),
         ("--redis=redis://u:secret@h:1", "`--redis-user` and the password in a file by `--redis-p"),
         ("--redis-user=u", "publish: --redis-user: needs a --redis-password-file"),
-        (
-            "--redis-password-file=/nowhere/x",
-            "publish: --redis-password-file: there is no file /nowhere/x",
-        ),
+        ("--redis-password-file=/nowhere/x", "publish: --redis-password-file: there is no file /nowhere/x"),
         ("--redis-ca=/dev/null", "publish: --redis-ca: is for TLS"),
     ],
-)
+)  # fmt: skip
 def test_what_redis_cannot_be_reached_with_is_said_at_the_start(
     given: str, named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,130 +66,10 @@ def test_a_prompt_just_picked_is_matched_by_the_next(believed: Believed) -> None
     assert believed.match(msgspec.structs.replace(B, made=b"")) == believed.match(B)
 
 
-def test_what_never_comes_to_anything_expires(believed: Believed) -> None:
-    believed.arrive("p", 0, A.made, expires=10.0)
-    believed.expire(9.0)
-    assert arriving(believed, A) == 4
-    believed.expire(10.0)
-    assert believed.match(A) == []
-    assert len(believed) == 0
-    believed.check()
-
-
-def test_a_withdrawn_prompt_is_gone_at_once_and_only_once(believed: Believed) -> None:
-    ticket = believed.arrive("p", 0, A.made, expires=10.0)
-    believed.withdraw(ticket)
-    believed.withdraw(ticket)
-    believed.withdraw(12345)
-    assert believed.match(A) == []
-    believed.check()
-
-
-def test_a_withdrawn_prompt_does_not_take_away_anothers_prefix(believed: Believed) -> None:
-    first = believed.arrive("p", 0, A.made, expires=10.0)
-    again = believed.arrive("p", 0, A.made, expires=10.0)
-    other = believed.arrive("p", 0, B.made, expires=10.0)
-    believed.withdraw(first)
-    assert arriving(believed, A) == 4
-    believed.withdraw(again)
-    assert arriving(believed, A) == 2
-    assert arriving(believed, B) == 4
-    believed.withdraw(other)
-    assert believed.match(A) == believed.match(B) == []
-
-
-def test_a_withdrawn_prompt_stays_with_another_pod(believed: Believed) -> None:
-    believed.arrive("q", 0, A.made, expires=10.0)
-    believed.withdraw(believed.arrive("p", 0, A.made, expires=10.0))
-    assert arriving(believed, A, "p") == 0
-    assert arriving(believed, A, "q") == 4
-
-
-@pytest.mark.parametrize("until", [5.0, 20.0])
-def test_a_confirmed_prompt_ends_when_events_can_have_told(
-    believed: Believed, until: float
-) -> None:
-    believed.confirm(believed.arrive("p", 0, A.made, expires=10.0), until)
-    believed.expire(until - 1)
-    assert arriving(believed, A) == 4
-    believed.expire(until)
-    assert arriving(believed, A) == 0
-
-
-def test_a_second_confirmation_lengthens_nothing(believed: Believed) -> None:
-    ticket = believed.arrive("p", 0, A.made, expires=10.0)
-    believed.confirm(ticket, 5.0)
-    believed.confirm(ticket, 20.0)
-    believed.expire(5.0)
-    assert arriving(believed, A) == 0
-    believed.confirm(ticket, 30.0)
-    assert len(believed) == 0
-
-
-def test_a_prompt_without_blocks_has_a_ticket_that_holds_nothing(believed: Believed) -> None:
-    ticket = believed.arrive("p", 0, b"", expires=10.0)
-    believed.assume("p", 0, b"", now=0.0, capacity=5)
-    assert believed.stats().tickets == 0
-    believed.confirm(ticket, 5.0)
-    believed.withdraw(ticket)
-    believed.check()
-
-
 def test_keys_cut_short_are_refused(believed: Believed) -> None:
     with pytest.raises(ValueError, match="multiple"):
         believed.arrive("p", 0, A.made[:-1], expires=10.0)
     believed.check()
-
-
-def test_what_was_sent_is_assumed_until_it_is_too_old(believed: Believed) -> None:
-    believed.assume("p", 0, A.made, now=0.0, capacity=50)
-    believed.assume("p", 0, B.made, now=30.0, capacity=50)
-    believed.expire(59.0)
-    assert assumed(believed, A) == 4
-    believed.expire(60.0)
-    assert assumed(believed, A) == 2, "the other prompt has been sent since"
-    believed.expire(90.0)
-    assert len(believed) == 0
-    believed.check()
-
-
-def test_past_its_capacity_a_rank_loses_the_tail_of_the_oldest_prompt(believed: Believed) -> None:
-    old, new = prompt(1, 2, 3), prompt(4, 5, 6)
-    believed.assume("p", 0, old.made, now=0.0, capacity=4)
-    believed.assume("p", 0, new.made, now=1.0, capacity=4)
-    assert (assumed(believed, old), assumed(believed, new)) == (1, 3)
-    believed.assume("p", 0, prompt(*range(10, 20)).made, now=2.0, capacity=4)
-    assert assumed(believed, new) == 0
-    assert assumed(believed, prompt(*range(10, 20))) == 4
-    believed.check()
-
-
-def test_a_capacity_that_shrinks_is_kept_to(believed: Believed) -> None:
-    believed.assume("p", 0, A.made, now=0.0, capacity=4)
-    believed.assume("p", 0, B.made, now=1.0, capacity=3)
-    assert assumed(believed, A) == 2
-    assert assumed(believed, B) == 3
-    believed.assume("p", 0, B.made, now=2.0, capacity=0)
-    assert len(believed) == 0
-    believed.check()
-
-
-def test_nothing_is_believed_of_a_rank_that_is_forgotten(believed: Believed) -> None:
-    for pod in "pq":
-        believed.arrive(pod, 0, A.made, expires=10.0)
-        believed.assume(pod, 0, B.made, now=0.0, capacity=50)
-    believed.forget("p", 0)
-    believed.check()
-    assert {belief.pod for belief, _, _ in believed.match(A)} == {"q"}
-    believed.arrive("p", 0, A.made, expires=10.0)
-    believed.check()
-    believed.expire(0.0)
-    believed.check()
-    assert arriving(believed, A) == 4
-    believed.forget("p", 0)
-    believed.forget("p", 0)
-    believed.forget("q", 0)
-    assert len(believed) == 0
 
 
 def test_ranks_that_come_and_go_leave_nothing_behind(believed: Believed) -> None:
@@ -203,43 +83,6 @@ def test_ranks_that_come_and_go_leave_nothing_behind(believed: Believed) -> None
     assert len(believed._slots._beliefs) <= 4
     assert len(believed._arriving._ends) <= 64
     assert believed._assumed._earliest == []
-    believed.check()
-
-
-def test_past_the_bound_the_ticket_that_ends_first_goes(believed: Believed) -> None:
-    prompts = [prompt(*range(100 * n, 100 * n + 30)) for n in range(4)]
-    for n, ends in enumerate([30.0, 10.0, 20.0, 40.0]):
-        believed.arrive("p", 0, prompts[n].made, expires=ends)
-    assert [arriving(believed, one) for one in prompts] == [30, 0, 30, 30]
-    assert believed.stats() == (90, 3, 100)
-    believed.check()
-
-
-def test_past_the_bound_what_was_assumed_longest_ago_goes(believed: Believed) -> None:
-    prompts = [prompt(*range(100 * n, 100 * n + 30)) for n in range(5)]
-    pods = "pqpqp"
-
-    def held() -> list[int]:
-        return [assumed(believed, *pair) for pair in zip(prompts, pods, strict=True)]
-
-    for n in range(4):
-        believed.assume(pods[n], 0, prompts[n].made, now=float(n), capacity=100)
-    assert held() == [10, 30, 30, 30, 0]
-    believed.assume(pods[4], 0, prompts[4].made, now=4.0, capacity=100)
-    assert held() == [0, 10, 30, 30, 30]
-    believed.check()
-
-
-def test_neither_kind_crowds_out_the_other(believed: Believed) -> None:
-    for n in range(10):
-        believed.assume("p", 0, prompt(*range(100 * n, 100 * n + 20)).made, now=n, capacity=100)
-    first = prompt(*range(5000, 5030))
-    believed.arrive("p", 0, first.made, expires=99.0)
-    assert arriving(believed, first) == 30
-    assert believed.stats().blocks == 100
-    for n in range(60, 70):
-        believed.arrive("p", 0, prompt(*range(100 * n, 100 * n + 20)).made, expires=100.0 + n)
-    assert assumed(believed, prompt(*range(900, 920))) == 20
     believed.check()
 
 
@@ -257,36 +100,6 @@ def test_a_prompt_longer_than_what_may_be_believed_is_believed_at_its_head(
 def test_a_bound_that_leaves_no_room_is_refused() -> None:
     with pytest.raises(ValueError, match="max_blocks is 1"):
         Believed(ReferenceIndex(), max_blocks=1, assumed_seconds=1.0)
-
-
-def test_expiring_is_done_in_steps(believed: Believed) -> None:
-    for n in range(8):
-        believed.arrive("p", 0, prompt(n, n, n).made, expires=1.0)
-        believed.assume("q", 0, prompt(n, n, n).made, now=0.0, capacity=100)
-    believed.expire(100.0, budget=6)
-    assert believed.stats().tickets == 6
-    assert len(believed) == 6 * 3 + 18
-    for _ in range(4):
-        believed.expire(100.0, budget=6)
-    assert len(believed) == 0
-
-
-def test_a_clock_that_goes_back_ends_things_as_if_it_had_stood_still(believed: Believed) -> None:
-    believed.assume("p", 0, A.made, now=1000.0, capacity=9)
-    believed.arrive("p", 0, A.made, expires=1010.0)
-    believed.expire(0.0)
-    believed.assume("p", 0, B.made, now=5.0, capacity=9)
-    believed.confirm(believed.arrive("q", 0, A.made, expires=5.0), 10.0)
-    believed.arrive("r", 0, A.made, expires=10.0)
-    believed.check()
-    believed.expire(9.0)
-    assert [arriving(believed, A, pod) for pod in "pqr"] == [4, 4, 4]
-    believed.expire(10.0)
-    assert arriving(believed, A) == 0
-    believed.expire(60.0)
-    assert (assumed(believed, A), assumed(believed, B)) == (2, 4)
-    believed.expire(65.0)
-    assert len(believed) == 0
 
 
 def test_nothing_is_looked_up_where_nothing_is_believed() -> None:

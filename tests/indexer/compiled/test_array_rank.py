@@ -91,11 +91,7 @@ def test_a_name_stays_with_its_first_content_and_what_follows_it_with_its_own(si
 
 A = 90194313216
 TWICE: dict[str, list[Event]] = {
-    "a removal from a tier that does not hold it": [
-        stored([A, A + 1], PROMPT[: 2 * B], None, B),
-        removed([A, A], "CPU"),
-        removed([A, A + 1]),
-    ],
+    "a removal from a tier that does not hold it": [stored([A, A + 1], PROMPT[: 2 * B], None, B), removed([A, A], "CPU"), removed([A, A + 1])],
     "a store of a known block": [
         stored([A], PROMPT[:B], None, B),
         stored([7, A, A], block(50) * 3, None, B),
@@ -104,17 +100,14 @@ TWICE: dict[str, list[Event]] = {
         removed([A]),
         removed([7]),
     ],
-    "a removal behind an unknown name": [
-        stored([A], PROMPT[:B], None, B),
-        removed([5, A, A]),
-    ],
+    "a removal behind an unknown name": [stored([A], PROMPT[:B], None, B), removed([5, A, A])],
     "a removal and a store of one batch": [
         stored([A], PROMPT[:B], None, B),
         removed([A, A]) | {"medium": None},
         stored([A, A], block(60) * 2, None, B, extra_keys=[["x"], None]),
         removed([A, A]),
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("events", TWICE.values(), ids=TWICE)

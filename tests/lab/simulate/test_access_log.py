@@ -152,20 +152,14 @@ def test_the_demos_trace_is_read() -> None:
         ("{", "line 2: is no JSON object: "),
         ("[]", "line 2: is no JSON object: Expected `object`"),
         ({**MOONCAKE, "input_length": -1}, r"line 2: input_length is -1: .*>= 0"),
-        (
-            {**MOONCAKE, "output_length": 10**8},
-            r"line 2: output_length is 100000000: .*<= 10000000",
-        ),
+        ({**MOONCAKE, "output_length": 10**8}, r"line 2: output_length is 100000000: .*<= 10000000"),
         ({**MOONCAKE, "timestamp": None}, "line 2: timestamp is null: expected"),
         ({**MOONCAKE, "hash_ids": [1]}, None),
-        (
-            {**MOONCAKE, "hash_ids": []},
-            "line 2: hash_ids: 0 for 700 tokens.* 1 .full blocks only. or 2 ",
-        ),
+        ({**MOONCAKE, "hash_ids": []}, "line 2: hash_ids: 0 for 700 tokens.* 1 .full blocks only. or 2 "),
         ({**MOONCAKE, "hash_ids": [1, 2, 3]}, "line 2: hash_ids: 3 for 700"),
         ({"timestamp": 1}, "line 2: .*input_length"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_in_a_trace_is_told(tmp_path: Path, line: Any, why: str | None) -> None:
     path = write(tmp_path, MOONCAKE, line)
     if why is None:
@@ -191,19 +185,10 @@ def without(line: dict[str, Any], field: str) -> dict[str, Any]:
         ({**HASHES, "block_size": 0}, r"line 2: block_size is 0: .*>= 1"),
         ({**HASHES, "prompt_hashes": ["a"]}, "line 2: prompt_hashes: 1 for 40 tokens"),
         ({**HASHES, "prompt_hashes": [1.5, 2, 3]}, r"line 2: prompt_hashes\[0\]: expected"),
-        (
-            {**HASHES, "timestamp": "yesterday"},
-            r'line 2: timestamp is "yesterday", neither seconds',
-        ),
-        (
-            {**HASHES, "timestamp": 1772366400250},
-            r"line 2: timestamp is 1772366400250\.0, not 0 to 7300000000 seconds",
-        ),
+        ({**HASHES, "timestamp": "yesterday"}, r'line 2: timestamp is "yesterday", neither seconds'),
+        ({**HASHES, "timestamp": 1772366400250}, r"line 2: timestamp is 1772366400250\.0, not 0 to 7300000000 seconds"),
         ({**HASHES, "timestamp": -1}, r"line 2: timestamp is -1\.0, not 0 to"),
-        (
-            {**HASHES, "timestamp": "9999-01-01T00:00:00Z"},
-            r'line 2: timestamp is "9999-01-01T00:00:00Z", not 0 to',
-        ),
+        ({**HASHES, "timestamp": "9999-01-01T00:00:00Z"}, r'line 2: timestamp is "9999-01-01T00:00:00Z", not 0 to'),
         ({**HASHES, "output_tokens": "12"}, r'line 2: output_tokens is "12": expected `int'),
         ('{"timestamp": 1, "output_tokens": "12", "text', "line 2: output_tokens: expected `int"),
         ({**HASHES, "input_tokens": [1, 2]}, "line 2: input_tokens: expected"),
@@ -213,7 +198,7 @@ def without(line: dict[str, Any], field: str) -> dict[str, Any]:
         ({**TOKENS, "token_ids": []}, "line 2: one of "),
         ({**TEXT, "messages": ["hello"]}, "line 2: .*messages"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_in_a_log_is_told(tmp_path: Path, line: Any, why: str) -> None:
     path = write(tmp_path, HASHES, line)
     with pytest.raises(ValueError, match=why):

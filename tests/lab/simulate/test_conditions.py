@@ -159,16 +159,13 @@ def test_a_pod_that_was_dead_comes_back_cold(tmp_path: Path) -> None:
         (["--report-delay", "-1"], "--report-delay is -1.0, less than 0"),
         (["--report-delay", "inf"], "--report-delay is inf, more than 1e+06"),
         (["--report-delay", "3", "--reports", "none"], "--report-delay: with --reports none there"),
-        (
-            ["--lost-reports", "0.1", "--reports", "none"],
-            "--lost-reports: with --reports none there",
-        ),
+        (["--lost-reports", "0.1", "--reports", "none"], "--lost-reports: with --reports none there"),
         (["--lost-reports", "1.5"], "--lost-reports is 1.5, not 0 to 1"),
         (["--outage", "-1"], "--outage is -1.0, less than 0"),
         (["--outage", "5", "--pods", "1"], "--outage: there is no second pod"),
         (["--outage", "5", "--policy", "pooled"], "pooled: --outage: a shared cache"),
     ],
-)
+)  # fmt: skip
 def test_conditions_without_sense_are_refused(
     args: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

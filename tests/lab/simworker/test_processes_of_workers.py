@@ -196,23 +196,10 @@ async def test_a_port_that_is_taken_is_named() -> None:
         # A file that cannot be used is a mistake of the call, as in every command.
         (("--tokenizer=/nowhere",), 2, "/nowhere"),
         (("--engine=trtllm", "--max-num-batched-tokens=2"), 1, "max_num_tokens"),
-        (
-            ("--no-enable-chunked-prefill", "--max-model-len=9000", "--blocks=3000"),
-            1,
-            "max_num_batched_tokens",
-        ),
-        (
-            (
-                "--no-enable-chunked-prefill",
-                "--max-model-len=9000",
-                "--engine=vllm-v0",
-                "--workers=2",
-            ),
-            1,
-            "max_num_batched_tokens",
-        ),
+        (("--no-enable-chunked-prefill", "--max-model-len=9000", "--blocks=3000"), 1, "max_num_batched_tokens"),
+        (("--no-enable-chunked-prefill", "--max-model-len=9000", "--engine=vllm-v0", "--workers=2"), 1, "max_num_batched_tokens"),
     ],
-)
+)  # fmt: skip
 async def test_what_an_engine_cannot_have_is_named_and_ends_the_process(
     options: tuple[str, ...], status: int, message: str
 ) -> None:

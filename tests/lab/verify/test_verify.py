@@ -99,25 +99,16 @@ def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> N
     [
         ("", "it has no events"),
         ("{}\n", "line 1 is not an object with a kind"),
-        (
-            '{"kind": "events", "t": 1}\n',
-            "line 1 (events): no field 'topic' among kind, t; is it a recording by `warmpath record`?",
-        ),
+        ('{"kind": "events", "t": 1}\n', "line 1 (events): no field 'topic' among kind, t; is it a recording by `warmpath record`?"),
         ('{"kind": "note"}\n{"kind": "ev\n', "line 2 "),
-        (
-            '{"kind": "events", "t": 1, "topic": "", "seq": 0, "payload_hex": "zz"}\n',
-            "line 1 (events): non-hexadecimal",
-        ),
+        ('{"kind": "events", "t": 1, "topic": "", "seq": 0, "payload_hex": "zz"}\n', "line 1 (events): non-hexadecimal"),
         (
             '{"kind": "events", "t": 1, "topic": "", "seq": 9223372036854775808, "payload_hex": "90"}\n',
             "line 1 (events): seq is 9223372036854775808; it must be 9223372036854775807 or less",
         ),
-        (
-            '{"kind": "events", "t": 1, "topic": "", "seq": 0, "payload_hex": "90"}\n',
-            "--enable-prompt-tokens-details",
-        ),
+        ('{"kind": "events", "t": 1, "topic": "", "seq": 0, "payload_hex": "90"}\n', "--enable-prompt-tokens-details"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_recording_is_refused_with_its_line(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

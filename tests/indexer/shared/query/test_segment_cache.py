@@ -37,14 +37,6 @@ def chain(first: int, count: int) -> list[int]:
     return list(range(first, first + count))
 
 
-def test_a_segment_that_was_read_says_who_holds_what() -> None:
-    cache = SegmentCache(ROOMY)
-    cache.put(field(1), value_of({1: {70}, 2: {70, 71}, 3: {71}}), 5.0)
-    copied = cache.match(keys_of(1, 2, 3, 4))
-    assert sorted(copied.stretches) == [Stretch(70, 0, 2), Stretch(71, 1, 3)]
-    assert (copied.read_at, copied.missing) == (5.0, 0)
-
-
 def test_a_stretch_goes_on_from_one_segment_to_the_next() -> None:
     cache = SegmentCache(ROOMY)
     prompt = chain(1, 2 * SEGMENT + 3)
@@ -56,13 +48,6 @@ def test_a_stretch_goes_on_from_one_segment_to_the_next() -> None:
         )
     assert cache.match(keys_of(*prompt)).stretches == [Stretch(9, 0, len(prompt))]
     assert cache.match(keys_of(*prompt)).read_at == 0
-
-
-def test_prompts_that_part_inside_a_segment_share_its_copy() -> None:
-    cache = SegmentCache(ROOMY)
-    cache.put(field(1), value_of({1: {7, 8}, 2: {7}, 50: {8}}), 0.0)
-    assert sorted(cache.match(keys_of(1, 50, 51)).stretches) == [Stretch(7, 0, 1), Stretch(8, 0, 2)]
-    assert cache.lacking(keys_of(1, 50, 51), since=0.0) == []
 
 
 def test_what_was_never_read_is_missing_and_what_is_empty_is_not() -> None:

@@ -12,31 +12,16 @@ NODES = (HostPort("a", 1), HostPort("b", 2))
 @pytest.mark.parametrize(
     ("url", "address"),
     [
-        (
-            "redis://cache:6380",
-            Address(RedisKind.STANDALONE, tls=False, places=(HostPort("cache", 6380),)),
-        ),
-        (
-            "redis://cache",
-            Address(RedisKind.STANDALONE, tls=False, places=(HostPort("cache", 6379),)),
-        ),
-        (
-            "redis://10.0.0.7:1/",
-            Address(RedisKind.STANDALONE, tls=False, places=(HostPort("10.0.0.7", 1),)),
-        ),
+        ("redis://cache:6380", Address(RedisKind.STANDALONE, tls=False, places=(HostPort("cache", 6380),))),
+        ("redis://cache", Address(RedisKind.STANDALONE, tls=False, places=(HostPort("cache", 6379),))),
+        ("redis://10.0.0.7:1/", Address(RedisKind.STANDALONE, tls=False, places=(HostPort("10.0.0.7", 1),))),
         ("rediss://[::1]:7", Address(RedisKind.STANDALONE, tls=True, places=(HostPort("::1", 7),))),
         ("redis-cluster://a:1,b:2", Address(RedisKind.CLUSTER, tls=False, places=NODES)),
         ("rediss-cluster://a:1,b:2", Address(RedisKind.CLUSTER, tls=True, places=NODES)),
-        (
-            "redis-sentinel://a:1,b:2/warm",
-            Address(RedisKind.SENTINEL, tls=False, places=NODES, master="warm"),
-        ),
-        (
-            "rediss-sentinel://a/m.1",
-            Address(RedisKind.SENTINEL, tls=True, places=(HostPort("a", 26379),), master="m.1"),
-        ),
+        ("redis-sentinel://a:1,b:2/warm", Address(RedisKind.SENTINEL, tls=False, places=NODES, master="warm")),
+        ("rediss-sentinel://a/m.1", Address(RedisKind.SENTINEL, tls=True, places=(HostPort("a", 26379),), master="m.1")),
     ],
-)
+)  # fmt: skip
 def test_a_url_is_taken_apart(url: str, address: Address) -> None:
     assert parse(url) == address
 

@@ -237,38 +237,6 @@ def published(does: Does, names: KeyNames, pod: str = "one", number: int = 0) ->
     return writer
 
 
-def test_what_a_dead_claim_left_is_removed_and_what_lives_stays(does: Does, prefix: str) -> None:
-    names = KeyNames(prefix, buckets=4)
-    gone = published(does, names, "gone", 1)
-    lives = published(does, names, "lives", 2)
-    gone.record_ends()
-    swept = OnePass(does, names).finish()
-    assert swept.purged == len(SEGMENTS)
-    assert {slot // SLOTS_OF_A_CLAIM for slot in content(does, names)} == {lives.base}
-    assert lives.missing(content(does, names)) == []
-    assert lives.audit()
-    assert OnePass(does, names).finish().noted == 0
-
-
-def test_a_dropped_places_leftovers_are_removed(does: Does, prefix: str) -> None:
-    names = KeyNames(prefix, buckets=4)
-    writer = published(does, names)
-    writer.write(1, 1, {1, 2})
-    writer.tell()
-    writer.drop(0)
-    OnePass(does, names).finish()
-    assert list(content(does, names)) == [writer.base * SLOTS_OF_A_CLAIM + 1]
-    assert writer.audit()
-
-
-def test_what_is_written_before_its_place_is_known_stays(does: Does, prefix: str) -> None:
-    names = KeyNames(prefix, buckets=4)
-    writer = published(does, names)
-    writer.write(1, 2, {1, 2})
-    OnePass(does, names).finish()
-    assert writer.missing(content(does, names)) == []
-
-
 def test_a_claim_that_begins_under_a_pass_loses_nothing(does: Does, prefix: str) -> None:
     """At each step of the pass once."""
     names = KeyNames(prefix, buckets=2)

@@ -215,20 +215,14 @@ async def test_what_the_engine_holds_is_in_redis_and_follows_it(
 @pytest.mark.parametrize(
     ("planted", "keys"),
     [
-        (
-            ("RPUSH", "x"),
-            lambda names: [names.schema, names.pods, names.record("p"), names.fence("p")],
-        ),
+        (("RPUSH", "x"), lambda names: [names.schema, names.pods, names.record("p"), names.fence("p")]),
         (("SET", "x"), lambda names: [names.log("p"), names.bucket(0), names.bucket(1)]),
         (("SET", str(2**53)), lambda names: [names.fence("p")]),
         (("HSET", "token", str(2**53)), lambda names: [names.record("p")]),
         (("DEL HSET", "token", "1"), lambda names: [names.record("p")]),
-        (
-            ("HSET", checkpoint("p"), f"{10**15 - 1}:{10**15 - 1}"),
-            lambda names: [names.bucket(n) for n in range(names.buckets)],
-        ),
+        (("HSET", checkpoint("p"), f"{10**15 - 1}:{10**15 - 1}"), lambda names: [names.bucket(n) for n in range(names.buckets)]),
     ],
-)
+)  # fmt: skip
 async def test_a_writer_needs_nobodys_help_where_keys_are_planted(
     redis_server: RedisServer,
     prefix: str,

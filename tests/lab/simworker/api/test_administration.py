@@ -118,13 +118,6 @@ async def test_sglang_has_its_own_names() -> None:
         assert "extra_keys" not in second[1][0]
 
 
-async def test_tensorrt_has_few_names() -> None:
-    async with LocalWorker("--metrics=trtllm") as worker:
-        await worker.generate()
-        at = '{engine_type="trtllm",model_name="demo"}'
-        assert await worker.metric(f"trtllm_time_to_first_token_seconds_count{at}") == 1.0
-
-
 async def test_ranks_have_engines_streams_and_metrics_of_their_own() -> None:
     async with LocalWorker("--data-parallel-size=2") as worker:
         one = {"X-data-parallel-rank": "1"}

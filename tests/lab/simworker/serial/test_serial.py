@@ -13,7 +13,7 @@ from tests.lab.simworker.state_machines import EXAMPLES, LONG
 from warmpath.lab.simworker.engine import Generation, RequestRefusedError
 from warmpath.lab.simworker.latency import LatencyModel, StepWork
 from warmpath.lab.simworker.serial.block_cache import BlockCache
-from warmpath.lab.simworker.serial.engine import CROWDING, OVERLAP, SerialEngine
+from warmpath.lab.simworker.serial.engine import SerialEngine
 from warmpath.lab.simworker.v1.cache.kv_cache_event import (
     AllBlocksCleared,
     BlockRemoved,
@@ -67,61 +67,6 @@ def names(events: Sequence[CacheEvent], kind: type[BlockStored | BlockRemoved]) 
     ]
 
 
-def test_prompts_are_computed_one_after_the_other() -> None:
-    first, second = serve([(0.0, generation("a", "ab")), (0.01, generation("b", "xyz"))])
-    assert first.ttft == pytest.approx(prefill(1024))
-    # An answer of one token is there with the prefill's end, and counts as decoding for one moment.
-    assert first.end == first.first_token
-    assert second.first_token == pytest.approx(prefill(1024) + prefill(1536) * (1 + CROWDING))
-
-
-def test_a_prefix_is_computed_once_and_the_last_token_always() -> None:
-    outcomes = serve(
-        [(0.0, generation("a", "ab")), (9.0, generation("b", "abc")), (18.0, generation("c", "ab"))]
-    )
-    assert [one.num_cached_tokens for one in outcomes] == [0, 1024, 1023]
-    assert outcomes[1].ttft == pytest.approx(prefill(512, 1024))
-    assert outcomes[2].ttft == pytest.approx(prefill(1, 1023))
-
-
-def test_the_last_block_counts_though_it_is_not_full() -> None:
-    outcomes = serve(
-        [
-            (0.0, generation("a", "ab", length=700)),
-            (9.0, generation("b", "ab", length=700)),
-            (18.0, generation("c", "ab", length=900)),
-        ]
-    )
-    assert [one.num_cached_tokens for one in outcomes] == [0, 699, 899]
-
-
-def test_a_waiting_request_finds_what_the_one_before_it_computed() -> None:
-    _, second = serve([(0.0, generation("a", "abcd")), (0.0, generation("b", "abcd"))])
-    assert second.num_cached_tokens == 2047
-
-
-def test_decoding_goes_on_more_slowly_beside_a_prefill() -> None:
-    arrivals = [(0.0, generation("a", "a", 100)), (0.5, generation("b", "xyz"))]
-    first, second = serve(arrivals)
-    assert second.ttft == pytest.approx(prefill(1536) * (1 + CROWDING))
-    step = LATENCY.step(StepWork([], 1, 512))
-    beside = (second.first_token - 0.5) * OVERLAP / step
-    alone = 99 - beside
-    # What has its one token is in the batch until the next end.
-    expected = second.first_token - 0.5 + alone * step + prefill(512)
-    assert first.end == pytest.approx(expected)
-
-
-def test_sequences_advance_together_and_slow_each_other_down() -> None:
-    one, two = (
-        serve([(0.0, generation(str(number), "ab", 50)) for number in range(count)])
-        for count in (1, 2)
-    )
-    step = LATENCY.step(StepWork([], 1, 1024))
-    assert one[0].end - one[0].first_token == pytest.approx(49 * step)
-    assert two[0].end - two[0].first_token > 49 * step
-
-
 def test_no_prefill_begins_beside_a_full_batch() -> None:
     first, second = serve(
         [(0.0, generation("a", "a", 40)), (0.01, generation("b", "b"))], engine(max_decoding=1)
@@ -140,25 +85,6 @@ def test_what_does_not_fit_waits_and_all_behind_it() -> None:
     assert big.first_token == pytest.approx(first.end + prefill(2048))
     assert last.first_token > big.first_token
     one.check()
-
-
-def test_the_longest_unused_goes_first_and_tails_before_heads() -> None:
-    told: list[tuple[float, CacheEvent]] = []
-    one = engine(7)
-    cluster = VirtualCluster(
-        [one], lambda *_: 0, on_events=lambda now, _, events: told.extend((now, e) for e in events)
-    )
-    cluster.run(
-        [
-            (0.0, generation("a", "abc")),
-            (5.0, generation("b", "xy")),
-            (10.0, generation("c", "mnop")),
-        ]
-    )
-    gone = [(now, name) for now, event in told for name in names([event], BlockRemoved)]
-    # Room for four blocks and the answer's, at the moment the prefill begins.
-    assert gone == [(10.0, "abc"), (10.0, "ab"), (10.0, "a")]
-    assert one.cache.matched([b"\0" * 7 + b"x"]) == 1
 
 
 def test_blocks_are_announced_when_their_prefill_is_over() -> None:

@@ -96,14 +96,10 @@ def test_tools_that_are_none_are_refused(folder: Path, tools: Any) -> None:
         ("tokenizer.json", "{", "tokenizer.json: "),
         ("tokenizer_config.json", "{", "tokenizer_config.json: Expecting"),
         ("tokenizer_config.json", "[]", "tokenizer_config.json: is not a JSON object"),
-        (
-            "tokenizer_config.json",
-            '{"chat_template": "{% if %}"}',
-            "the chat template is not valid",
-        ),
+        ("tokenizer_config.json", '{"chat_template": "{% if %}"}', "the chat template is not valid"),
         ("chat_template.jinja", "{{", "the chat template is not valid"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_file_is_named(folder: Path, name: str, text: str, message: str) -> None:
     configure(folder)
     (folder / name).write_text(text, encoding="utf-8")

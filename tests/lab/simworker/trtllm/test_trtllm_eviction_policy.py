@@ -43,21 +43,6 @@ class Bench:
         return [self.take(level).block_id for _ in range(self.policy.get_num_free_blocks(level))]
 
 
-def test_the_block_that_was_free_longest_goes_first() -> None:
-    bench = Bench()
-    first, second = bench.take(), bench.take()
-    bench.policy.release_block(second)
-    bench.policy.release_block(first)
-    assert bench.drain() == [2, 3, second.block_id, first.block_id]
-
-
-def test_a_block_released_to_the_front_goes_next() -> None:
-    bench = Bench()
-    block = bench.take()
-    bench.policy.release_block(block, to_front=True)
-    assert bench.policy.get_free_block(0)[0] is block
-
-
 def test_lower_priorities_go_first_and_are_not_worth_offloading() -> None:
     bench = Bench()
     precious, cheap = bench.take(priority=80), bench.take(priority=5)
@@ -72,34 +57,6 @@ def test_blocks_of_the_host_are_never_offloaded() -> None:
     block, worth_offloading = Bench().policy.get_free_block(1)
     assert not block.is_primary
     assert not worth_offloading
-
-
-def test_a_priority_ends_with_its_time_and_not_before() -> None:
-    bench = Bench()
-    long, short = bench.take(priority=50, ms=8000), bench.take(priority=80, ms=3000)
-    bench.drain()
-    bench.policy.release_block(short)
-    bench.policy.release_block(long)
-    bench.clock.now = 2.9
-    bench.policy.refresh()
-    assert (long.priority, short.priority) == (50, 80)
-    assert bench.policy.get_free_block(0)[0] is long
-    bench.clock.now = 3.0
-    bench.policy.refresh()
-    assert (long.priority, short.priority) == (50, 35)
-    assert bench.policy.get_free_block(0)[0] is short
-
-
-def test_a_priority_does_not_end_while_the_block_is_in_use() -> None:
-    bench = Bench()
-    block = bench.take(priority=80, ms=1000)
-    bench.policy.release_block(block)
-    bench.policy.claim_block(block, None, 1000)
-    bench.clock.now = 9.0
-    bench.policy.refresh()
-    assert block.priority == 80
-    bench.policy.release_block(block)
-    assert block.expiration_time == 10.0
 
 
 def test_an_empty_level_has_nothing_to_give() -> None:

@@ -172,24 +172,6 @@ def test_blocks_that_decoding_fills_have_the_priority_asked_for_them() -> None:
     assert {window.get_block_by_id(one).priority for one in (second, third)} == {70}
 
 
-def test_adapters_salts_and_images_keep_texts_apart() -> None:
-    tokens = list(range(9))
-    image = [MultimodalItem(bytes(32), 1, 6)]
-    variants: list[dict[str, object]] = [
-        {}, {"lora_task_id": 1}, {"cache_salt_id": 1}, {"multimodal_items": image},
-        {"token_extra_ids": [1] * 9},
-    ]  # fmt: skip
-    manager = new_manager({FULL: (40, 0)})
-    for number, fields in enumerate(variants):
-        request = add(manager, number, tokens, **fields)
-        assert request.prepopulated_prompt_len == 0
-        manager.remove_sequence(number, request)
-    for number, fields in enumerate(variants, 10):
-        assert add(manager, number, tokens, **fields).prepopulated_prompt_len == 8
-    hashes = truth(manager)[FULL]
-    assert len(hashes) == 2 * len(variants)
-
-
 def test_an_image_names_the_part_that_a_block_holds() -> None:
     request = LlmRequest(0, list(range(12)), multimodal_items=[MultimodalItem(bytes(32), 2, 7)])
     keys = request.block_keys(12, 4, allow_partial=False)

@@ -145,16 +145,9 @@ def test_what_can_never_be_served_is_refused(client: Client, reason: str) -> Non
     [
         ({"window": 8}, "sliding_window 8"),
         ({"num_scheduler_steps": 2, "num_lookahead_slots": 1}, "num_scheduler_steps 2"),
-        (
-            {
-                "enable_chunked_prefill": True,
-                "preemption_mode": "swap",
-                "max_num_batched_tokens": 31,
-            },
-            "max_num_batched_tokens 31",
-        ),
+        ({"enable_chunked_prefill": True, "preemption_mode": "swap", "max_num_batched_tokens": 31}, "max_num_batched_tokens 31"),
     ],
-)
+)  # fmt: skip
 def test_settings_that_cannot_run_are_refused(limits: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         make(**limits)

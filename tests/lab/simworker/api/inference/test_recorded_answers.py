@@ -168,11 +168,7 @@ async def test_sglangs_answers_are_whole_so_far_and_its_adapter_is_a_path(folder
         ("/v1/messages", {"messages": []}, "max_tokens"),
         ("/v1/messages", {"messages": [], "max_tokens": 1 << 40}, "max_tokens"),
         ("/v1/messages", {"messages": 5, "max_tokens": 4}, "messages"),
-        (
-            "/v1/messages",
-            {"messages": [{"role": "user", "content": [{"type": "image"}]}], "max_tokens": 4},
-            "image",
-        ),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "image"}]}], "max_tokens": 4}, "image"),
         ("/v1/responses", {"input": 5}, "input"),
         ("/v1/responses", {"input": "Hi", "max_output_tokens": 0}, "max_output_tokens"),
         ("/v1/responses", {"input": "Hi", "previous_response_id": "r"}, "previous_response_id"),
@@ -181,7 +177,7 @@ async def test_sglangs_answers_are_whole_so_far_and_its_adapter_is_a_path(folder
         ("/inference/v1/generate", {"token_ids": []}, "token_ids"),
         ("/inference/v1/generate", {"token_ids": [1], "features": {"a": 1}}, "features"),
     ],
-)
+)  # fmt: skip
 async def test_what_cannot_be_kept_is_refused_by_its_name(
     worker: LocalWorker, path: str, body: dict[str, Any], named_in_error: str
 ) -> None:

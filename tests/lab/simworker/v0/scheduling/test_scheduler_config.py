@@ -46,16 +46,9 @@ def test_a_prompt_is_long_from_four_percent_where_prefills_share_a_step() -> Non
         ({"max_long_partial_prefills": 2}, "max_long_partial_prefills 2"),
         ({"max_long_partial_prefills": 0}, "max_long_partial_prefills 0"),
         ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold -1"),
-        (
-            {
-                "enable_chunked_prefill": True,
-                "max_num_partial_prefills": 2,
-                "long_prefill_token_threshold": 9000,
-            },
-            "is more than max_model_len 8192",
-        ),
+        ({"enable_chunked_prefill": True, "max_num_partial_prefills": 2, "long_prefill_token_threshold": 9000}, "is more than max_model_len 8192"),
     ],
-)
+)  # fmt: skip
 def test_limits_that_contradict_each_other_are_named(limits: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         SchedulerConfig(**limits)

@@ -133,11 +133,7 @@ def test_a_reset_forgets_chunks_and_lets_loads_end() -> None:
         ([full()], {"blocks_per_chunk": 0}, "blocks_per_chunk: 0, at least 1"),
         ([full(3)], {}, "group 0 has blocks of 3 tokens, not a multiple of the 2 of a hash"),
         ([KVCacheGroupSpec(["a"], full().kv_cache_spec, is_eagle_group=True)], {}, "a drafter's"),
-        (
-            [KVCacheGroupSpec(["a"], SlidingWindowSpec(
-                block_size=2, sliding_window=3, extra_retained_tokens=1, **SHAPE))],
-            {}, "keeps tokens for a drafter",
-        ),
+        ([KVCacheGroupSpec(["a"], SlidingWindowSpec(block_size=2, sliding_window=3, extra_retained_tokens=1, **SHAPE))], {}, "keeps tokens for a drafter"),
         ([window(3)], {"retention_interval": -2}, "prefix_cache_retention_interval: -2, at least 0"),
         ([window(3)], {"retention_interval": 3}, "3, not a multiple of the 2 tokens of a chunk"),
     ],

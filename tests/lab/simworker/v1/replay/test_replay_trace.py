@@ -111,10 +111,7 @@ def line(op: Any, **args: Any) -> str:
         (line("new_manager", **MANAGER, groups=[{"kind": "mamba", "block_size": 4}]), "mamba"),
         (line("allocate_slots", request_id="a", num_new_tokens="1"), "args.num_new_tokens"),
         (line("allocate_slots", request_id="a", num_new_tokens=1, x=1), "args.x: unknown"),
-        (
-            line("allocate_slots", request_id="a", num_new_tokens=1, new_computed_block_ids=[99]),
-            "args.new_computed_block_ids",
-        ),
+        (line("allocate_slots", request_id="a", num_new_tokens=1, new_computed_block_ids=[99]), "args.new_computed_block_ids"),
         (line("evict_blocks", block_ids=[99]), "args.block_ids: 99, there are 9 blocks"),
         (json.dumps({"op": "free", "args": [], "out": 0, "free_blocks": 0, "usage": 0, "free_queue": 0}), "args: is not an object"),
     ],

@@ -184,22 +184,13 @@ def test_no_tokens_are_taken_beyond_what_was_asked_for() -> None:
         ({"max_num_batched_tokens": 3}, "max_num_batched_tokens is 3, less than max_num_seqs 4"),
         ({"max_num_scheduled_tokens": 0}, "max_num_scheduled_tokens is 0, less than 1"),
         ({"policy": "lottery"}, "policy is 'lottery', not one of fcfs, priority"),
-        (
-            {"enable_chunked_prefill": False, "max_num_scheduled_tokens": 10},
-            "max_num_scheduled_tokens is 10, less than max_model_len 100",
-        ),
-        (
-            {"enable_chunked_prefill": False},
-            "max_num_batched_tokens is 20, less than max_model_len 100",
-        ),
+        ({"enable_chunked_prefill": False, "max_num_scheduled_tokens": 10}, "max_num_scheduled_tokens is 10, less than max_model_len 100"),
+        ({"enable_chunked_prefill": False}, "max_num_batched_tokens is 20, less than max_model_len 100"),
         ({"max_num_active_seqs": 5}, "max_num_active_seqs is 5, more than max_num_seqs 4"),
-        (
-            {"long_prefill_token_threshold": 101},
-            "long_prefill_token_threshold is 101, more than max_model_len",
-        ),
+        ({"long_prefill_token_threshold": 101}, "long_prefill_token_threshold is 101, more than max_model_len"),
         ({"max_loras": -1}, "max_loras is -1, less than 0"),
     ],
-)
+)  # fmt: skip
 def test_settings_that_vllm_refuses_are_refused(choices: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         scheduler(**choices)
