@@ -12,7 +12,6 @@ from functools import cache
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.index.reference import ReferenceIndex
 from warmpath.indexer.keys.key import TOKEN_BYTES, WORD_BYTES, Chain, pack_words, unpack_words
 from warmpath.indexer.resolve.rank_slots import RankSlots
 from warmpath.indexer.resolve.rank_state import PureState, RankState
@@ -59,7 +58,7 @@ def new_state(
     source: RankSource, index: Index, slots: RankSlots, *, hash_seed: str, orphan_bytes: int
 ) -> RankState:
     """Return the state to which a rank's batches are applied."""
-    if source.dialect and not isinstance(index, MemoryIndex | ReferenceIndex):
+    if source.dialect and not isinstance(index, MemoryIndex):
         from warmpath.indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  may be missing
         from warmpath.indexer.compiled.array_rank import ArrayState  # noqa: PLC0415
 
@@ -73,8 +72,7 @@ def new_state(
                 dialect=source.dialect,
                 decode=source.decode,
             )
-    waiting = index.waiting if isinstance(index, MemoryIndex) else None
-    resolver = Resolver(source.model, hash_seed, orphan_bytes=orphan_bytes, waiting=waiting)
+    resolver = Resolver(source.model, hash_seed, orphan_bytes=orphan_bytes, waiting=index.waiting)
     return PureState(resolver, slots)
 
 

@@ -1,8 +1,7 @@
 """The fast form of the index: flat arrays, and functions compiled by Numba that work on them.
 
-The router also runs without this folder. Where Numba cannot be had, `indexer.index.memory` and
-`indexer.resolve.resolver` do the same in pure Python, with the same keys. The design began with a
-prototype.
+Publishers and the library run without it: `indexer.resolve.resolver` and `indexer.index.memory` do the
+same in pure Python.
 
 Compiled functions hold no interpreter lock and check no bounds. Therefore Python makes every array
 that it passes to them and reserves its room before the call. Only the folder `scan` reads bytes that

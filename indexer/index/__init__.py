@@ -1,4 +1,1 @@
-"""The contract of a block-to-slots index, its forms in pure Python, and its slots.
-
-The compiled form is `indexer.compiled`.
-"""
+"""The contract of a block-to-slots index, its form in pure Python, and its slots."""

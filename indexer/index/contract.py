@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from warmpath.indexer.index.orphans import AllOrphans
 from warmpath.indexer.keys.key import Chain
 
 Links = Sequence[tuple[int, int]]
@@ -53,6 +54,9 @@ class Index(Protocol):
     idempotent: adding held keys, removing keys that are not held, and dropping an empty slot change
     nothing.
     """
+
+    waiting: AllOrphans
+    """Stores of all ranks that wait for their parent; their bytes count in the index's."""
 
     def add(self, slot: int, keys: Sequence[int], links: Links = ()) -> None:
         """Let `slot` hold `keys`, in the order of their chain.

@@ -1,7 +1,7 @@
 """The embedded index in pure Python: one dict from key to an interned bit set of slots.
 
 The compiled index (`indexer.compiled.array_index`) is used wherever Numba is installed. This one
-has two uses: routers without Numba use it, at a sixth of the speed and with the same keys;
+has two uses: the library without the extra `router` uses it, at a sixth of the speed;
 and tests compare the compiled code with it and with the pure resolver, which every publisher runs.
 
 Most blocks share few distinct holder sets, and Python's integers are immutable, so a set is an

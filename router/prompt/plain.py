@@ -4,21 +4,12 @@ Protobuf would copy packed ids twice, and make a message of listed ones. The byt
 left for it.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-_unpack: Callable[[NDArray[np.uint8], NDArray[np.uint32]], int] | None
-_highest: Callable[[NDArray[np.uint32]], int]
-try:
-    from warmpath.indexer.compiled.keys import highest
-    from warmpath.indexer.compiled.scan.varint import unpack
-except ImportError:  # no Numba: protobuf makes the objects, and NumPy finds the highest id
-    _unpack, _highest = None, np.max
-else:
-    _unpack, _highest = unpack, highest
+from warmpath.indexer.compiled.keys import highest
+from warmpath.indexer.compiled.scan.varint import unpack
 
 PROMPT_TAG, MODEL_TAG = 0x0A, 0x0A
 """Field 1 of a request, and of a prompt: both bytes."""
@@ -68,15 +59,13 @@ def cut_prompt(raw: bytes) -> tuple[PlainPrompt, bytes] | None:
         ids = unpacked(raw[at:end]) if is_listed else raw[at:end]
     except (IndexError, ValueError):
         return None
-    return None if ids is None else (PlainPrompt(model, ids, is_listed), raw[end:])
+    return PlainPrompt(model, ids, is_listed), raw[end:]
 
 
-def unpacked(varints: bytes) -> bytes | None:
-    """Return token ids of 4 bytes each; None without Numba. Raises ValueError for one beyond 32 bits."""
-    if _unpack is None:
-        return None
+def unpacked(varints: bytes) -> bytes:
+    """Return token ids of 4 bytes each. Raises ValueError for one beyond 32 bits."""
     found = np.empty(len(varints), np.uint32)
-    count = _unpack(np.frombuffer(varints, np.uint8), found)
+    count = unpack(np.frombuffer(varints, np.uint8), found)
     if count < 0:
         raise ValueError("holds an entry that is not an unsigned 32-bit integer")
     return found[:count].astype("<u4", copy=False).tobytes()
@@ -84,7 +73,7 @@ def unpacked(varints: bytes) -> bytes | None:
 
 def highest_token(packed: bytes) -> int:
     """Return the highest id of a packed form that is not empty."""
-    return int(_highest(np.frombuffer(packed, "<u4")))
+    return int(highest(np.frombuffer(packed, "<u4")))
 
 
 def _size(raw: bytes, at: int) -> tuple[int, int]:

@@ -13,11 +13,11 @@ from hypothesis.stateful import (
     rule,
 )
 
+from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.index.contract import Index, Stretch
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.index.reference import ReferenceIndex
 from warmpath.indexer.keys.key import Chain, pack_words
 
 BACKENDS: dict[str, Callable[[], Index]] = {

@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
 from warmpath.indexer.compiled import array_index
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.index.reference import ReferenceIndex
 
 
 class Clock:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from tests.conformance.reference_index import ReferenceIndex
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines import sglang, vllm
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest, SavedRank
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.index.reference import ReferenceIndex
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import Chain, Keyspace, pack_tokens
 from warmpath.indexer.ranks import Ingest

@@ -16,19 +16,8 @@ from warmpath.lab.local.cluster import Process
 ROOT = Path(__file__).parents[2]
 OLDER = "WARMPATH_OLDER"
 """The environment variable with a commit or tag to take for the last release."""
-PURE = '''"""Keeps Numba out, since the older version's code would be compiled for minutes."""
-
-import sys
-
-
-class LeftOut:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("numba", "llvmlite"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
-sys.meta_path.insert(0, LeftOut())
-'''
+COMPILES = "from warmpath.indexer.embedded import warm_up_compiled; warm_up_compiled()"
+"""Takes minutes; then the older version's processes start at once."""
 
 
 def git(*words: str) -> bytes:
@@ -47,8 +36,8 @@ def unpacked(folder: Path) -> Path:
     assert packed, f"git has no {older}"
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(folder, filter="data")
-    (folder / "sitecustomize.py").write_text(PURE)
-    where = "from warmpath import publisher, router; print(publisher.__file__, router.__file__)"
+    where = f"{COMPILES}; "
+    where += "from warmpath import publisher, router; print(publisher.__file__, router.__file__)"
     told = subprocess.run(
         [sys.executable, "-c", where],
         cwd=folder,
@@ -66,7 +55,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 class Older(Process):
-    """A process of the last release, in pure Python."""
+    """A process of the last release."""
 
     def __init__(self, name: str, log: Path, sources: Path) -> None:
         super().__init__(name, log)

@@ -4,17 +4,16 @@ It sends one HMGET for each bucket, all in one round trip. Segments where very m
 are spilled; their wanted blocks take a second round trip.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warmpath.indexer.index.contract import Stretch
 from warmpath.indexer.keys import segment_value
-from warmpath.indexer.keys.key import WORD_BYTES, unpack_words
+from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.indexer.keys.segment_value import BadSegmentError, Packed
+from warmpath.indexer.keys.segment_value import BadSegmentError
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.query.lost_buckets import LIFE, Life
 from warmpath.indexer.shared.redis.command import Command, CommandRefusedError, Reply
@@ -105,16 +104,6 @@ def block_fields(keys: bytes, segment: bytes, start: int, stop: int) -> list[byt
     ]
 
 
-Found = tuple[list[list[int]], list[int]]
-"""Rows of slot, first block and end; and the numbers of parts that cannot be read."""
-Holders = frozenset[int]
-Run = tuple[int, Holders]
-"""A block, and the slots that hold it and all blocks after it up to the next run."""
-NOBODY: Holders = frozenset()
-Known = dict[tuple[bytes, bytes], Holders]
-"""Holders by a segment's packed slots and a bitmap: few, since most neighbours have the same holders."""
-
-
 Part = tuple[int, int, bytes | None]
 """The first block, the end, and the packed value with the holders of the blocks between."""
 
@@ -124,22 +113,12 @@ def stretches(keys: NDArray[np.uint64], values: Values) -> tuple[list[Stretch], 
 
     Where a field is malformed, or not in `values`, nobody counts as holding its blocks.
     """
+    # The library imports this module, and its base install has no Numba.
+    from warmpath.indexer.compiled.segments import stretches_of  # noqa: PLC0415
+
     parts = _parts(keys.tobytes(), values)
-    compiled = _compiled()
-    if compiled is None:
-        return _stretches(keys, parts)
-    found, bad = compiled(keys, parts)
+    found, bad = stretches_of(keys, parts)
     return [Stretch(*row) for row in found], [_problem(parts[number][2]) for number in bad]
-
-
-@cache
-def _compiled() -> "Callable[[NDArray[np.uint64], list[Part]], Found] | None":
-    # Imported on first use: Numba takes a while, and not every process that looks up has it.
-    try:
-        from warmpath.indexer.compiled.segments import stretches_of  # noqa: PLC0415
-    except ImportError:
-        return None
-    return stretches_of
 
 
 def _parts(keys: bytes, values: Values) -> list[Part]:
@@ -160,109 +139,3 @@ def _problem(value: bytes | None) -> BadSegmentError:
     except BadSegmentError as error:
         return error
     raise AssertionError
-
-
-def _stretches(
-    keys: NDArray[np.uint64], parts: Iterable[Part]
-) -> tuple[list[Stretch], list[Exception]]:
-    """Do `stretches` without Numba, five times slower."""
-    known: Known = {}
-    failed: list[Exception] = []
-    runs: list[Run] = []
-    for start, stop, value in parts:
-        runs += _runs(value, keys[start:stop], start, known, failed)
-    return _joined(runs, len(keys)), failed
-
-
-def _runs(
-    value: bytes | None,
-    wanted: NDArray[np.uint64],
-    start: int,
-    known: Known,
-    failed: list[Exception],
-) -> list[Run]:
-    """Return the runs of the wanted keys; the first key is block `start`."""
-    if value is None:
-        return [(start, NOBODY)]
-    runs: list[Run] = []
-    before = b""
-    block = start
-    try:
-        at, columns = segment_value.records_at(value)
-        width = segment_value.width_of(columns)
-        bitmaps = _bitmaps(value, at, width, wanted)
-        slots = value[segment_value.HEAD : at]
-        first = bitmaps[:width]
-        # In most segments all blocks have the same holders.
-        if bitmaps == first * len(wanted):
-            return [(start, _holders(slots, first, columns, known))]
-        for number in range(len(wanted)):
-            bits = bitmaps[number * width : (number + 1) * width]
-            block = start + number
-            if bits != before:
-                runs.append((block, _holders(slots, bits, columns, known)))
-                before = bits
-    except BadSegmentError as error:
-        failed.append(error)
-        runs.append((block, NOBODY))
-    return runs
-
-
-def _bitmaps(value: bytes, at: int, width: int, wanted: NDArray[np.uint64]) -> bytes:
-    """Return the bitmaps of the wanted keys, one after the other; zeros for a key that is not there."""
-    step = WORD_BYTES + width
-    count = len(wanted)
-    records = np.frombuffer(value, _record(width), offset=at)
-    keys = records["key"]
-    if len(keys) >= count and bool((keys[:count] == wanted).all()):
-        if width == 1:
-            return value[at + WORD_BYTES : at + count * step : step]
-        return bytes(records["bits"][:count].tobytes())
-    order = keys.argsort()
-    rows = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
-    bits = records["bits"][rows]
-    bits[keys[rows] != wanted] = 0
-    return bytes(bits.tobytes())
-
-
-@cache
-def _record(width: int) -> np.dtype[np.void]:
-    return np.dtype([("key", "<u8"), ("bits", "u1", (width,))])
-
-
-def _holders(slots: bytes, bits: bytes, columns: int, known: Known) -> Holders:
-    found = known.get((slots, bits))
-    if found is None:
-        mask = int.from_bytes(bits, "little")
-        if mask >> columns:
-            raise BadSegmentError(f"a bitmap has more bits than its segment's {columns} columns")
-        words = unpack_words(slots)
-        found = frozenset(word for column, word in enumerate(words) if mask >> column & 1)
-        known[slots, bits] = found
-    return found
-
-
-def _joined(runs: Sequence[Run], blocks: int) -> list[Stretch]:
-    found: list[Stretch] = []
-    opened: dict[int, int] = {}
-    current = NOBODY
-    for at, slots in (*runs, (blocks, NOBODY)):
-        if slots is current or slots == current:
-            continue
-        found += [Stretch(slot, opened.pop(slot), at) for slot in current - slots]
-        for slot in slots - current:
-            opened[slot] = at
-        current = slots
-    return found
-
-
-def blocks_of(page: Mapping[bytes, bytes]) -> Iterator[Packed]:
-    """Yield the contents of a bucket's fields that hold blocks. Raises BadSegmentError.
-
-    It passes over checkpoints and markers of spilled segments, whose blocks have fields of their own.
-    """
-    for field, value in page.items():
-        if len(field) == 2 * WORD_BYTES or (
-            len(field) == WORD_BYTES and segment_value.spilled_blocks(value) is None
-        ):
-            yield segment_value.decode(value)

@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.believed.slots import Belief
@@ -17,7 +18,6 @@ from warmpath.indexer.compiled.array_index import LEAST_BYTES, ArrayIndex
 from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.index.reference import ReferenceIndex
 from warmpath.indexer.keys.key import Chain, pack_tokens, unpack_words
 from warmpath.process.invariant import BrokenInvariantError
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.indexer.shared.bucket_model import Blocks, BucketModel
-from warmpath.indexer.keys.key import unpack_words
-from warmpath.indexer.keys.segment_value import holders
-from warmpath.indexer.shared.query.lookup import blocks_of
+from warmpath.indexer.keys.key import WORD_BYTES, unpack_words
+from warmpath.indexer.keys.segment_value import decode, holders, spilled_blocks
 from warmpath.indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply
 from warmpath.indexer.shared.writer.calls import Status
 
@@ -222,6 +221,9 @@ def read_bucket(fields: Mapping[bytes, bytes]) -> tuple[dict[bytes, bytes], Bloc
     """Return the checkpoints and the blocks of a real bucket."""
     blocks: Blocks = {}
     checkpoints = {name: value for name, value in fields.items() if name.startswith(b"checkpoint")}
-    for packed in blocks_of({n: v for n, v in fields.items() if n not in checkpoints}):
-        blocks |= holders(packed)
+    for name in fields.keys() - checkpoints.keys():
+        # A marker of a spilled segment holds nothing: its blocks have fields of their own.
+        is_block = len(name) == 2 * WORD_BYTES
+        if is_block or (len(name) == WORD_BYTES and spilled_blocks(fields[name]) is None):
+            blocks |= holders(decode(fields[name]))
     return checkpoints, blocks

@@ -1,8 +1,8 @@
 """The metrics of ranks say nothing of what nobody can know."""
 
+from tests.conformance.reference_index import ReferenceIndex
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.index.reference import ReferenceIndex
 from warmpath.indexer.ranks import Ingest
 from warmpath.router.metrics.ranks import ranks
 

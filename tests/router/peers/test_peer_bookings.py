@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
 from tests.router.consistent import check
 from tests.router.load.moved import started_on
@@ -16,7 +17,6 @@ from tests.router.peers.fake_store import FakeStore
 from tests.router.peers.inside import check_peers
 from tests.router.pick.picker_parts import KeyedPrompt, Parts, first
 from warmpath.indexer.believed.beliefs import Believed
-from warmpath.indexer.index.reference import ReferenceIndex
 from warmpath.indexer.keys.key import WORD_BYTES, pack_words
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Command, CommandRefusedError, UnreachableError

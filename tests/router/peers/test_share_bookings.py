@@ -13,12 +13,12 @@ import aiohttp
 import grpc
 import pytest
 
+from tests.conformance.reference_index import ReferenceIndex
 from tests.router.pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 from warmpath.indexer.believed.beliefs import Believed
-from warmpath.indexer.index.reference import ReferenceIndex
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Redis, Reply
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect

@@ -5,8 +5,8 @@ from functools import partial
 from itertools import count
 from random import Random
 
+from tests.conformance.reference_index import ReferenceIndex
 from warmpath.indexer.engines.cache_groups import Lookahead
-from warmpath.indexer.index.reference import ReferenceIndex
 from warmpath.indexer.keys.key import Chain, pack_words
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames

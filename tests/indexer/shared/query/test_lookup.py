@@ -1,6 +1,6 @@
 """Look-ups without a server: any content, as a dict of fields, against sets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -9,26 +9,14 @@ from hypothesis import strategies as st
 
 from warmpath.indexer.index.contract import Stretch
 from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.indexer.keys.segment_value import BadSegmentError, encode, holders, pack
-from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
-from warmpath.indexer.shared.query import lookup
-from warmpath.indexer.shared.query.lookup import LookUp, blocks_of
+from warmpath.indexer.keys.segment_value import BadSegmentError, encode, pack
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.query.lookup import LookUp
 from warmpath.indexer.shared.redis.command import CommandRefusedError, Reply, UnreachableError
 
 NAMES = KeyNames("t", buckets=4)
 Content = dict[int, dict[int, set[int]]]
 """By segment and key: slots."""
-
-
-@pytest.fixture(params=["compiled", "pure"], autouse=True)
-def _form(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Look up with Numba, and without."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "pure":
-            patch.setattr(lookup, "_compiled", lambda: None)
-        else:
-            assert lookup._compiled() is not None
-        yield
 
 
 def word(number: int) -> bytes:
@@ -173,13 +161,3 @@ def test_keys_may_be_an_array() -> None:
     look_up = LookUp(NAMES, keys)
     answered(look_up, stored({2**63 + 1: {2**63 + 1: {1}, 2: {1}}}))
     assert look_up.stretches() == [Stretch(1, 0, 2)]
-
-
-def test_who_reads_a_bucket_gets_the_blocks_of_it() -> None:
-    content: Content = {4: {4: {1}, 5: {1, 2}}, 8: {8: {3}, 9: {2}}}
-    [fields] = stored(content, [8]).values()
-    fields[checkpoint("pod")] = b"1:1"
-    found: dict[int, set[int]] = {}
-    for one in blocks_of(fields):
-        found |= holders(one)
-    assert found == content[4] | content[8]

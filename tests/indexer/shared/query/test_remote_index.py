@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from tests.conformance.reference_index import ReferenceIndex
 from tests.indexer.shared.inside import check_remote
 from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod, prompt_of
 from tests.router.pick.picker_parts import KeyedPrompt
@@ -16,7 +17,6 @@ from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.index.reference import ReferenceIndex
 from warmpath.indexer.index.slot import Place
 from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.keys.segment import SEGMENT

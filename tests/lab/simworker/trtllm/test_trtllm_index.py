@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
 from tests.lab.simworker.local_worker import LocalWorker
 from warmpath.indexer.engines import trtllm
@@ -15,7 +16,6 @@ from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.poll import Poller
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.index.reference import ReferenceIndex
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level

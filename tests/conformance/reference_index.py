@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from warmpath.indexer.index.contract import IndexStats, Links, Stretch
+from warmpath.indexer.index.orphans import AllOrphans
 from warmpath.indexer.keys.key import Chain
 from warmpath.process.invariant import BrokenInvariantError
 
@@ -12,6 +13,7 @@ class ReferenceIndex:
     """Holds a set of slots for each key. Clear rather than fast; drops at once."""
 
     def __init__(self) -> None:
+        self.waiting = AllOrphans(lambda _: True)
         self._slots_of: dict[int, set[int]] = {}
         self._dropped: set[int] = set()
 
