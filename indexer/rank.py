@@ -1,72 +1,185 @@
-"""The contract of a followed rank, the same for each way in which its events reach the router."""
+"""A rank as the router knows it: its name, its trust with limits and log lines, its figures."""
 
-from collections.abc import Mapping
-from typing import Protocol
+import logging
+from collections.abc import Callable, Mapping
+from threading import Lock
 
 from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.trust import Trust
+from warmpath.indexer.index.orphans import Orphans
+from warmpath.indexer.trust import EMPTIED, Level, Trust
+
+log = logging.getLogger(__name__)
 
 
-class Rank(Protocol):
-    """One data-parallel rank of one pod, with its view."""
+class Rank:
+    """One data-parallel rank of one pod. Without a subclass it has no events: its cache is not known.
 
-    @property
-    def pod(self) -> str:
-        """The pod's id."""
+    The subclasses `RankIngest` (its engine's own events), `WatchedRank` (its publisher's changes, or a
+    copy of them in Redis) and `RemoteRank` (its pod's record in Redis) keep the attributes current. One
+    thread feeds a rank; any may read it and call `limit`. Times are seconds of `clock`.
+    """
 
-    @property
-    def number(self) -> int:
+    has_events = False
+    is_remote = False
+    """Whether its blocks are looked up in Redis, prompt by prompt."""
+    logs_reasons = False
+    """Whether every change of its trust is logged, not only one of the level."""
+
+    def __init__(self, pod: str, number: int, trust: Trust, clock: Callable[[], float]) -> None:
+        self.pod = pod
+        self.number = number
         """The rank's number in its pod."""
-
-    @property
-    def trust(self) -> Trust:
-        """The trust in the router's view of this rank."""
-
-    @property
-    def inexact_since(self) -> float:
-        """Since when it is not exact, by the clock of `trust`; of no meaning while it is exact."""
-
-    @property
-    def layout(self) -> Layout:
+        self.layout = Layout()
         """Its cache groups and block sizes."""
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether its events reach us now."""
-
-    @property
-    def lost_at(self) -> float:
-        """Since when its events do not reach us, by the clock of `trust`; no meaning while they do."""
-
-    @property
-    def sequence(self) -> int | None:
+        self.sequence: int | None = None
         """The sequence number of the engine's last applied batch; None before the first."""
+        self.is_connected = False
+        """Whether its events reach us now."""
+        self.lost_at = clock()
+        """Since when its events do not reach us; no meaning while they do."""
+        self.trust = trust
+        """How far the router's view may be believed: what the source says, unless a limit lowers it.
+
+        An attribute for speed: every answer reads the trust of every rank.
+        """
+        self.inexact_since = trust.since
+        """Since when it is not exact; of no meaning while it is."""
+        self._clock = clock
+        self._said = self._logged = trust
+        self._limit: Trust | None = None
+        """The trust in place of an exact one; None without limits."""
+        self._limits: Mapping[str, str] = {}
+        """The reasons for limits, by subject."""
+        self._lock = Lock()
+        self._capacity = self._learnt = 0
+        self._blocks_in_use: int | None = None
+        self._emptied_at: int | None = None
+        """`sequence` when the engine was last found to have dropped its cache."""
+
+    # Trust
+
+    def believe(self, said: Trust) -> None:
+        """Take what the source says of the trust; `settle` logs it."""
+        self._said = said
+        with self._lock:
+            self._show()
+
+    def restrict(self, about: str, reason: str) -> None:
+        """Set the reason of one limit, without a log line; an empty one lifts it."""
+        if self._limits.get(about, "") == reason:
+            return
+        with self._lock:
+            reasons = {**self._limits, about: reason}
+            self._limits = {about: reason for about, reason in reasons.items() if reason}
+            said = "; ".join(self._limits.values())
+            since = self._limit.since if self._limit else self._clock()
+            self._limit = Trust(Level.DEGRADED, said, since) if said else None
+            self._show()
+
+    def limit(self, reason: str, about: str = "") -> None:
+        """Degrade an exact rank for a reason; an empty one lifts the limit with the same `about`.
+
+        Any thread may call it.
+        """
+        self.restrict(about, reason)
+        self.settle()
+
+    def limited(self, trust: Trust) -> Trust:
+        """Return a trust with the limits applied."""
+        limit = self._limit
+        return limit if limit is not None and trust.level is Level.EXACT else trust
+
+    def _show(self) -> None:
+        trust = self.limited(self._said)
+        if self.trust.level is Level.EXACT:
+            self.inexact_since = trust.since
+        self.trust = trust
+
+    def settle(self) -> None:
+        """Log what has become of the trust since the last call."""
+        before, now = self._logged, self.trust
+        self._logged = now
+        if now.level is not before.level or (self.logs_reasons and now != before):
+            log.info(
+                "pod %s rank %d: %s, was %s: %s",
+                self.pod, self.number, now.level, before.level, now.reason,
+            )  # fmt: skip
+
+    def in_answer(self, doubt: Trust | None) -> Trust:  # noqa: ARG002
+        """Return the trust for one answer, whose own doubt concerns ranks in Redis only."""
+        return self.trust
+
+    # What its source knows; without one nothing
 
     @property
     def capacity(self) -> int:
         """Blocks of its fastest tier; 0: not known."""
+        return self._capacity or self._learnt
+
+    def learn_capacity(self, blocks: int) -> None:
+        """Take the capacity that the engine says, for as long as the source says none."""
+        self._learnt = blocks
+
+    @property
+    def lag_seconds(self) -> float:
+        """How late its events are applied."""
+        return 0.0
+
+    @property
+    def lag_batches(self) -> int:
+        """How many batches were received and are not applied yet."""
+        return 0
+
+    @property
+    def orphans(self) -> Orphans | None:
+        """Its stores that wait for their parent, if it is followed directly."""
+        return None
+
+    @property
+    def adapters(self) -> int:
+        """Adapters that its events have named lately."""
+        return 0
 
     def blocks_in_use(self) -> int | None:
         """Return how many blocks of the fastest tier are in use, by its events; None: not known."""
-
-    def learn_capacity(self, blocks: int) -> None:
-        """Set the cache's size in blocks, unless it is configured."""
-
-    def engine_restarted(self, reason: str) -> None:
-        """Handle a restart of the engine that was seen outside its events."""
-
-    def emptied(self, reason: str) -> None:
-        """Handle that the engine has dropped its cache, before its events say so."""
-
-    def limit(self, reason: str, about: str = "") -> None:
-        """Degrade the rank for a reason; an empty `reason` lifts the limit with the same `about`.
-
-        Thread-safe.
-        """
+        return self._blocks_in_use
 
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
+        return {}
 
     def counts(self) -> Mapping[str, int]:
         """Return counters of its event stream, by name."""
+        return {}
+
+    def take_figures(
+        self, layout: Layout, sequence: int | None, capacity: int, in_use: int | None
+    ) -> None:
+        """Take what a publisher says of the cache and of the engine's last batch."""
+        self.layout, self.sequence = layout, sequence
+        self._capacity, self._blocks_in_use = capacity, in_use
+        if sequence != self._emptied_at:
+            self.limit("", EMPTIED)
+
+    # What happens to it
+
+    def emptied(self, reason: str) -> None:
+        """Degrade the rank until the engine's next batch, as the engine has dropped its cache."""
+        self._emptied_at = self.sequence
+        self.limit(reason, EMPTIED)
+
+    def engine_restarted(self, reason: str) -> None:
+        """Handle a restart that was seen outside the events: publishers see it themselves."""
+
+    def lost_room(self) -> None:
+        """Handle that the index gave up keys of the rank to make room."""
+
+    def tick(self) -> None:
+        """Let time pass."""
+
+    def close(self) -> None:
+        """Hold nothing: the rank is not followed any more."""
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where its parts contradict each other."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 
 from warmpath.indexer.embedded import new_state
-from warmpath.indexer.follow.blind import BlindRank
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import (
     LAG_SECONDS,
@@ -23,7 +22,7 @@ from warmpath.indexer.resolve.rank_slots import RankSlots
 from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.records.record_source import RemoteRank
 from warmpath.indexer.shared.replica.run import Replica
-from warmpath.indexer.trust import PROMISED_SECONDS
+from warmpath.indexer.trust import PROMISED_SECONDS, Level, Trust
 from warmpath.indexer.watch.pulse import Pulse
 from warmpath.indexer.watch.watched_source import WatchedRank
 
@@ -78,7 +77,7 @@ class Ingest:
         self._stale_after = stale_after
         self._lag_seconds = lag_seconds
         self._clock = clock
-        self._ranks: dict[RankName, RankIngest | WatchedRank | BlindRank | RemoteRank] = {}
+        self._ranks: dict[RankName, Rank] = {}
         self._slots_of: dict[RankName, RankSlots] = {}
         self._comings = 0
         """How often a rank with slots was added or removed."""
@@ -180,10 +179,11 @@ class Ingest:
         )
         return watched
 
-    def add_blind(self, pod: str, rank: int) -> BlindRank:
+    def add_blind(self, pod: str, rank: int) -> Rank:
         """Add a rank whose engine sends no events. Raises ValueError like `add`."""
         name = self._free_name(pod, rank)
-        blind = self._ranks[name] = BlindRank(pod, rank, self._clock())
+        trust = Trust(Level.COLD, "it has no events", self._clock())
+        blind = self._ranks[name] = Rank(pod, rank, trust, self._clock)
         return blind
 
     def add_shared(self, pod: str, rank: int, *, keyspace: str, ranks: int) -> RemoteRank:
@@ -268,8 +268,7 @@ class Ingest:
     def _most_still(rank: Rank) -> float:
         """Return how long the loop may stand still before a rank is degraded."""
         # An event that was late already may be so much older.
-        lag = rank.lag.seconds if isinstance(rank, RankIngest) else 0.0
-        return max(LEAST_STILL, MOST_STILL - lag)
+        return max(LEAST_STILL, MOST_STILL - rank.lag_seconds)
 
     def expire(self) -> None:
         """Degrade the ranks that may show nothing of the last `PROMISED_SECONDS`; call it for an answer.

@@ -4,15 +4,11 @@ These files decide it: `indexer.stream.trust` for an engine's own stream, `index
 for a publisher over gRPC, `indexer.shared.records.record_source` for a record in Redis, to which
 `indexer.shared.query.index` adds a doubt for each answer in shared mode.
 
-Lowers an exact rank to degraded for reasons outside its event stream, such as an engine's version.
-
-`indexer.trust` names the files that decide the trust before that.
+`indexer.rank` keeps and logs it, and lowers it for other reasons, such as an engine's version.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from threading import Lock
 
 
 class Level(StrEnum):
@@ -53,54 +49,5 @@ class Trust:
     since: float
 
 
-class TrustHistory:
-    """What came before a rank's present trust: the last level, and when the rank stopped being exact."""
-
-    def __init__(self, trust: Trust) -> None:
-        self._level = trust.level
-        self._inexact_since = trust.since
-
-    def note(self, trust: Trust) -> str:
-        """Take the present trust; return a change of the level in words, else an empty text."""
-        before, self._level = self._level, trust.level
-        if before is Level.EXACT:
-            self._inexact_since = trust.since
-        return f"{trust.level}, was {before}: {trust.reason}" if trust.level is not before else ""
-
-    def inexact_since(self, trust: Trust) -> float:
-        """Return since when the rank is not exact, at whichever level; `trust` is its present one."""
-        return trust.since if Level.EXACT in {self._level, trust.level} else self._inexact_since
-
-
 EMPTIED = "emptied"
 """The subject of a limit: a cache that the engine has dropped, which no event has said yet."""
-
-
-class TrustLimits:
-    """The reasons for limits, by subject; while there is any, an exact rank counts as degraded.
-
-    Thread-safe. `clock` is the ingest's, in seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.reasons: Mapping[str, str] = {}
-        self._clock = clock
-        self.trust: Trust | None = None
-        """The trust in place of an exact one; None without reasons."""
-        self._lock = Lock()
-
-    def set(self, about: str, reason: str) -> None:
-        """Set the reason of one subject; an empty one lifts that limit."""
-        if self.reasons.get(about, "") == reason:
-            return
-        with self._lock:
-            reasons = {**self.reasons, about: reason}
-            self.reasons = {about: reason for about, reason in reasons.items() if reason}
-            said = "; ".join(self.reasons.values())
-            since = self.trust.since if self.trust else self._clock()
-            self.trust = Trust(Level.DEGRADED, said, since) if said else None
-
-    def on(self, trust: Trust) -> Trust:
-        """Return a trust with the limits applied."""
-        limit = self.trust
-        return limit if limit is not None and trust.level is Level.EXACT else trust

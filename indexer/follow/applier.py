@@ -13,7 +13,7 @@ from warmpath.indexer.follow.lag import Lag
 from warmpath.indexer.resolve.rank_state import RankState
 from warmpath.indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
 from warmpath.indexer.stream.machine import Stream
-from warmpath.indexer.trust import DRIFTED, TrustLimits
+from warmpath.indexer.trust import DRIFTED
 
 TWICE = "a block was stored twice: the cache has namespaces that events omit, such as those of extra_key"
 """The reason where an engine that keeps each block once stores one again."""
@@ -54,7 +54,7 @@ BEFORE = "before"
 
 
 class Applier:
-    """Applies one rank's batches. It logs no change of trust: `RankIngest` does."""
+    """Applies one rank's batches. `restrict` is the rank's, which logs what becomes of the trust."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Applier:
         state: RankState,
         *,
         stream: Stream,
-        limits: TrustLimits,
+        restrict: Callable[[str, str], None],
         lag: Lag,
         clock: Callable[[], float],
     ) -> None:
@@ -75,7 +75,7 @@ class Applier:
         self._source = source
         self._state = state
         self._stream = stream
-        self._limits = limits
+        self._restrict = restrict
         self._lag = lag
         self._clock = clock
         self.connected()
@@ -94,7 +94,7 @@ class Applier:
                 self._state.forget()
                 self._lag.begin()
                 for about in (COPIES, BEFORE, HITS, CHUNKS, LOOKAHEAD):
-                    self._limits.set(about, "")
+                    self._restrict(about, "")
             elif isinstance(action, Doubt):
                 self._state.doubt()
             else:
@@ -143,7 +143,7 @@ class Applier:
         self._is_rank_said = True
         own = self._source.said_rank
         other = f"its events are those of the engine's rank {said} and are followed as rank {own}"
-        self._limits.set(OTHER_RANK, "" if said is None or said == own else other)
+        self._restrict(OTHER_RANK, "" if said is None or said == own else other)
 
     def _pass_over(self, event: UnreadableEvent, sequence: int, now: float) -> None:
         """Lower the trust, as one event of a batch could not be read."""
@@ -183,12 +183,12 @@ class Applier:
         """
         if self._state.counts.again:
             self._state.counts.again = 0
-            self._limits.set(COPIES, TWICE)
+            self._restrict(COPIES, TWICE)
         if self._state.counts.chunk_tokens:
-            self._limits.set(CHUNKS, WHOLE % self._state.counts.chunk_tokens)
+            self._restrict(CHUNKS, WHOLE % self._state.counts.chunk_tokens)
             self._state.counts.chunk_tokens = 0
         if self._state.counts.lookahead:
-            self._limits.set(LOOKAHEAD, AHEAD % self._state.counts.lookahead)
+            self._restrict(LOOKAHEAD, AHEAD % self._state.counts.lookahead)
             self._state.counts.lookahead = 0
         if self._state.counts.parentless > parentless and not self._stream.is_damaged:
             reason = "a stored block's parent is unknown: an event was missed"
@@ -202,7 +202,7 @@ class Applier:
     def limit_repeated(self) -> None:
         """Limit the trust where stores may have been hits and the cache's size is not known."""
         is_unsure = not self.capacity and self._state.may_show_hits()
-        self._limits.set(HITS, REPEATED if is_unsure else "")
+        self._restrict(HITS, REPEATED if is_unsure else "")
 
     def _measure(self, now: float) -> None:
         """Give up the excess where more blocks were announced than the cache can hold."""

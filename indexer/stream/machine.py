@@ -40,7 +40,7 @@ The machine is one class in one file, as nearly every message reads and changes 
 next sequence, the held batches, the running replay and the trust. The last three have classes beside it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -100,7 +100,8 @@ class Stream:
 
     `pending_bytes` bounds the live batches that are held while a replay runs; past it they are
     dropped and asked for again. With `is_queue` the engine keeps batches until they are fetched,
-    so that a lost connection loses none. Times are seconds of one clock, given by the caller.
+    so that a lost connection loses none. `believe` is told each change of the trust. Times are seconds
+    of one clock, given by the caller.
     """
 
     def __init__(
@@ -111,14 +112,14 @@ class Stream:
         pending_bytes: int,
         stale_after: float,
         now: float,
+        believe: Callable[[Trust], None] = lambda _: None,
     ) -> None:
         self.counts = StreamCounts()
         self._has_replay = has_replay
         self._is_queue = is_queue
         self._stale_after = stale_after
         self._state = StreamState.WAITING
-        self.trusted = self._trust = StreamTrust(now)
-        """Keeps the trust; `now` is the present one."""
+        self._trust = StreamTrust(now, believe)
         self._disconnected_at: float | None = now
         self._next = 0
         """The sequence that is to be applied next."""

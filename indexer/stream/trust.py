@@ -3,17 +3,23 @@
 `indexer.trust` names the files that decide trust where a publisher or Redis is in between.
 """
 
+from collections.abc import Callable
+
 from warmpath.indexer.trust import Level, Trust
 from warmpath.process.invariant import BrokenInvariantError
 
 
 class StreamTrust:
-    """The trust of one stream. Times are seconds of one clock, given by the caller."""
+    """The trust of one stream; `believe` is told each change.
 
-    def __init__(self, now: float) -> None:
+    Times are seconds of one clock, given by the caller.
+    """
+
+    def __init__(self, now: float, believe: Callable[[Trust], None] = lambda _: None) -> None:
         self._trust = Trust(Level.COLD, "no event seen yet", now)
         self.now = self._trust
-        """The present trust in the router's view; an attribute for speed: every answer reads it."""
+        """The present trust in the router's view."""
+        self._believe = believe
         self.passing = False
         """Whether it is degraded only until the stream shows that nothing is missing after all."""
         self.heals_at = 0
@@ -53,6 +59,7 @@ class StreamTrust:
     def _stand(self, trust: Trust, stale: Trust | None) -> None:
         self._trust, self._stale = trust, stale
         self.now = stale or trust
+        self._believe(self.now)
 
     def be_exact(self, reason: str, now: float) -> None:
         """Make the trust exact, or degraded where an unread message may have been a batch."""

@@ -4,7 +4,6 @@ The publisher has already done the work of `indexer.follow.stream_source`, so de
 Sans-I/O: `indexer.watch.client` has the connection.
 """
 
-import logging
 import math
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -13,23 +12,13 @@ from warmpath.indexer.engines.cache_groups import Group, Layout
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import Links
 from warmpath.indexer.keys.key import unpack_words
+from warmpath.indexer.rank import Rank
 from warmpath.indexer.resolve.change import Added, Change, Emptied, Gone, Spot
 from warmpath.indexer.resolve.rank_slots import RankSlots
 from warmpath.indexer.stream.action import MOST_SEQUENCE
-from warmpath.indexer.trust import (
-    EMPTIED,
-    LOST_ROOM,
-    MOST_REASON,
-    PROMISED_SECONDS,
-    Level,
-    Trust,
-    TrustHistory,
-    TrustLimits,
-)
+from warmpath.indexer.trust import LOST_ROOM, MOST_REASON, PROMISED_SECONDS, Level, Trust
 from warmpath.process.logs import shortened
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-
-log = logging.getLogger(__name__)
 
 MOST_BLOCKS = 1 << 53
 """The most blocks of a rank: pages and metrics count in floats, which have each number up to this."""
@@ -42,8 +31,10 @@ SILENT = f"its publisher has said nothing for {PROMISED_SECONDS:g} s"
 TWICE = "its publisher names a key twice in one snapshot"
 
 
-class WatchedRank:
+class WatchedRank(Rank):
     """Keeps the index current with one rank, from its publisher's deltas."""
+
+    has_events = True
 
     def __init__(
         self,
@@ -54,29 +45,14 @@ class WatchedRank:
         stale_after: float,
         clock: Callable[[], float],
     ) -> None:
-        self.pod = pod
-        self.number = number
-        self.layout = Layout()
-        self.sequence: int | None = None
-        self._capacity = 0
-        self._learnt = 0
-        self._emptied_at: int | None = None
-        """`sequence` when the engine was last found to have dropped its cache."""
-        """How many blocks its fastest tier has, by its engine; 0: not known."""
-        self._blocks_in_use: int | None = None
+        self._published = Trust(Level.COLD, "the publisher was not reached yet", clock())
+        super().__init__(pod, number, self._published, clock)
         self._slots = slots
         self._stale_after = stale_after
-        self._clock = clock
-        self._published = Trust(Level.COLD, "the publisher was not reached yet", clock())
-        self._history = TrustHistory(self._published)
         self._lost: Trust | None = None
-        self._short: Trust | None = None
-        """The trust since the index gave up some of the rank's keys; None after a new snapshot."""
-        self._limits = TrustLimits(clock)
-        """Reasons for which the rank is degraded at best, even where its publisher is exact."""
         self._problem = ""
-        self._disconnected_at: float | None = clock()
-        self._heard_at = clock()
+        self._disconnected_at: float | None = self.lost_at
+        self._heard_at = self.lost_at
         self._heartbeat = math.inf
         """The longest silence of its publisher, in seconds, if the publisher says it."""
         self._presumed = False
@@ -84,55 +60,7 @@ class WatchedRank:
         self._deltas = 0
         self._snapshots = 0
 
-    @property
-    def trust(self) -> Trust:
-        """How far the router's view of this rank may be believed."""
-        # Each field is read once, since another thread may change it meanwhile.
-        short, published = self._short, self._published
-        if short and published.level is Level.EXACT:
-            return self._lost or short
-        return self._lost or self._limits.on(published)
-
-    @property
-    def inexact_since(self) -> float:
-        """Since when it is not exact, by the clock of `trust`; of no meaning while it is exact."""
-        return self._history.inexact_since(self.trust)
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether the engine's events reach the publisher, and the publisher's deltas reach us."""
-        connected = self._disconnected_at is None or self._presumed
-        return connected and self._published.level is not Level.STALE
-
-    @property
-    def lost_at(self) -> float:
-        """Since when its events do not reach us; of no meaning while they do."""
-        gone = self._disconnected_at
-        return self._published.since if gone is None or self._presumed else gone
-
-    @property
-    def capacity(self) -> int:
-        """How many blocks its fastest tier has, by its publisher or else its engine; 0: not known."""
-        return self._capacity or self._learnt
-
-    def learn_capacity(self, blocks: int) -> None:
-        """Take the capacity that the engine says, for as long as the publisher says none."""
-        self._learnt = blocks
-
-    def engine_restarted(self, reason: str) -> None:
-        """Do nothing: the publisher follows the engine."""
-
-    def emptied(self, reason: str) -> None:
-        """Degrade the rank until its engine's next batch, with which the publisher drops its blocks."""
-        self._emptied_at = self.sequence
-        self.limit(reason, EMPTIED)
-
-    def blocks_in_use(self) -> int | None:
-        """Return how many blocks of the fastest tier are in use; None from an older publisher."""
-        return self._blocks_in_use
-
     def blocks(self) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
         return self._slots.blocks(self.layout)
 
     def counts(self) -> Mapping[str, int]:
@@ -147,29 +75,22 @@ class WatchedRank:
         else:
             self._slots.empty()
             level = Level.COLD
-        self.limit("", TWICE)
-        self._short = None
         self._snapshots += 1
         self._set_trust(level, "a snapshot is under way")
+        self.limit("", TWICE)
+        self.limit("", LOST_ROOM)
 
     def end_snapshot(self) -> None:
         """Forget the blocks kept from before the snapshot. The caller passes the rank's state next."""
         self._slots.drop_doubted()
 
-    def limit(self, reason: str, about: str = "") -> None:
-        """Degrade the rank for a reason; an empty `reason` lifts the limit that has the same `about`."""
-        before = self.trust.level
-        self._limits.set(about, reason)
-        if self.trust.level is not before:
-            self._note_trust()
-
     def forget(self, reason: str) -> None:
         """Hold nothing and be disconnected: no publisher follows the rank any more."""
         self._slots.empty()
-        self._short = None
         self._lost = None
         self.sequence = None
         self._set_trust(Level.COLD, reason)
+        self.limit("", LOST_ROOM)
         self._presumed = False
         self.disconnected(reason)
 
@@ -178,6 +99,7 @@ class WatchedRank:
         self._disconnected_at = None
         self._problem = ""
         self._lost = None
+        self._judge()
         self.limit("", SILENT)
 
     def disconnected(self, reason: str, *, presumed: bool = False) -> None:
@@ -192,6 +114,7 @@ class WatchedRank:
             self._published = Trust(Level.COLD, reason, self._published.since)
         elif self._lost:
             self._lost = Trust(Level.STALE, reason, self._lost.since)
+        self._judge()
 
     def refused(self, reason: str) -> None:
         """Degrade the rank until the next snapshot, since a message of its publisher was refused."""
@@ -199,7 +122,6 @@ class WatchedRank:
             self._set_trust(Level.DEGRADED, reason)
 
     def tick(self) -> None:
-        """Let time pass: a connection gone for too long makes the rank stale."""
         now, gone = self._clock(), self._disconnected_at
         self._limit_silence(now)
         if gone is None or self._lost or now - gone < self._stale_after:
@@ -207,13 +129,14 @@ class WatchedRank:
         if self._published.level is not Level.COLD:
             reason = self._problem or "the publisher is disconnected"
             self._lost = Trust(Level.STALE, reason, self._clock())
-            self._note_trust()
+            self._judge()
+            self.settle()
 
     def _limit_silence(self, now: float) -> None:
         is_gone = self._disconnected_at is not None and not self._presumed
         speaks = is_gone or self._heartbeat < PROMISED_SECONDS
         is_late = speaks and now - self._heard_at > PROMISED_SECONDS
-        if is_late is not (SILENT in self._limits.reasons):
+        if is_late is not (SILENT in self._limits):
             self.limit(SILENT if is_late else "", SILENT)
 
     def heard(self, heartbeat: float | None = None) -> None:
@@ -250,36 +173,30 @@ class WatchedRank:
     def take_state(self, state: pb.RankState) -> None:
         """Take the rank's state from its publisher. Raises ValueError where it is malformed."""
         check_state(state)
-        self.layout = layout_of(state)
-        self.sequence = state.engine_sequence if state.HasField("engine_sequence") else None
-        if self.sequence != self._emptied_at:
-            self.limit("", EMPTIED)
-        self._capacity, self._blocks_in_use = state.capacity, blocks_in_use_of(state)
+        self.take_figures(*figures_of(state))
         self._set_trust(Level(state.trust), state.reason)
 
     def lost_room(self) -> None:
-        """Degrade the rank until its next snapshot: the index had no room for all of its keys."""
-        if not self._short:
-            self._short = Trust(Level.DEGRADED, LOST_ROOM, self._clock())
+        """Degrade the rank until its next snapshot."""
+        self.limit(LOST_ROOM, LOST_ROOM)
 
     def _set_trust(self, level: Level, reason: str) -> None:
         # A reason may quote a publisher, and goes into every answer.
         reason = shortened(reason, MOST_REASON)
         if (level, reason) != (self._published.level, self._published.reason):
             self._published = Trust(level, reason, self._clock())
-        self._note_trust()
+        self._judge()
+        self.settle()
 
-    def _note_trust(self) -> None:
-        """Log a change of the level, whatever part of the trust it came from."""
-        if change := self._history.note(self.trust):
-            log.info("pod %s rank %d: %s", self.pod, self.number, change)
+    def _judge(self) -> None:
+        """Derive what readers see: the trust, and whether the engine's events reach us."""
+        gone = None if self._presumed else self._disconnected_at
+        self.is_connected = gone is None and self._published.level is not Level.STALE
+        self.lost_at = self._published.since if gone is None else gone
+        self.believe(self._lost or self._published)
 
     def close(self) -> None:
-        """Drop all blocks of the rank."""
         self._slots.empty()
-
-    def check(self) -> None:
-        """Do nothing: a watched rank has no tables that could disagree."""
 
 
 def check_state(state: pb.RankState) -> None:
@@ -291,15 +208,17 @@ def check_state(state: pb.RankState) -> None:
             raise ValueError(f"{name} is {getattr(state, name)}; it must be {most} or less")
 
 
+def figures_of(state: pb.RankState) -> tuple[Layout, int | None, int, int | None]:
+    """Return what a publisher says for `Rank.take_figures`; older ones leave blocks in use out."""
+    sequence = state.engine_sequence if state.HasField("engine_sequence") else None
+    in_use = state.copies if state.HasField("copies") else None
+    return layout_of(state), sequence, state.capacity, in_use
+
+
 def layout_of(state: pb.RankState) -> Layout:
     """Return how a rank's cache is divided, as its publisher says."""
     groups = {one.number: Group(one.kind, one.block_size, one.window) for one in state.groups}
     return Layout(groups, state.lookahead)
-
-
-def blocks_in_use_of(state: pb.RankState) -> int | None:
-    """Return how many blocks of a rank's fastest tier are in use; None if its publisher does not say."""
-    return state.copies if state.HasField("copies") else None
 
 
 def _links(keys: pb.Keys | pb.SnapshotPart) -> Links:

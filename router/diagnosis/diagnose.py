@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 from types import MappingProxyType
 
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
 from warmpath.process.turns import in_turns
@@ -139,7 +138,7 @@ def _facts(rank: Rank, loads: LoadTable, now: float) -> RankFacts:
         stuck_seconds=loads.stuck_seconds(rank.pod, rank.number, now),
         capacity=rank.capacity,
         drifts=counts.get("drifts", 0),
-        lag_batches=rank.lag_batches if isinstance(rank, RankIngest) else 0,
+        lag_batches=rank.lag_batches,
     )
 
 

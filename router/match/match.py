@@ -16,7 +16,6 @@ from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import WORD_BYTES, Chain
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.shared.records.record_source import RemoteRank
 from warmpath.indexer.trust import Level, Trust
 from warmpath.router.match.forms import UNKNOWN, BlockForm, KeptForms, Layouts, OldLives
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
@@ -249,7 +248,7 @@ class Scorer:
         exact.
         """
         known = self._ingest.rank(pod, rank)
-        if known is None or isinstance(known, RemoteRank) or known.trust.level is not Level.EXACT:
+        if known is None or known.is_remote or known.trust.level is not Level.EXACT:
             return False
         ends = known.layout.ends(len(keys) // WORD_BYTES)
         return bool(ends) and all(
@@ -293,7 +292,7 @@ class Scorer:
         """
         if self.remote is None:
             return
-        known = [rank for rank in ranks if isinstance(rank, RemoteRank) and rank.layout.block_size]
+        known = [rank for rank in ranks if rank.is_remote and rank.layout.block_size]
         if known:
             with self._steps.step(Step.LOOK_UP):
                 await self.remote.refresh(self.keys(prompt, known).values(), timeout)
@@ -315,9 +314,7 @@ class Scorer:
         if self.remote is not None:
             there, doubt = self.remote.match(sought, leading=leading)
             found += there
-            trusts |= {
-                rank: rank.in_answer(doubt) for rank in wanted if isinstance(rank, RemoteRank)
-            }
+            trusts |= {rank: rank.in_answer(doubt) for rank in wanted if rank.is_remote}
         for place, start, stop in found:
             holder = rank_of(place.name)
             if holder is not None:

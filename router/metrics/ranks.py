@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from warmpath.indexer.follow.blind import BlindRank
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.query.index import RemoteIndex
@@ -34,12 +32,12 @@ def ranks(ingest: Ingest) -> Iterator[Metric | None]:
         if not number % RANKS_AT_ONCE:
             yield None
         name = [rank.pod, str(rank.number)]
-        if isinstance(rank, RankIngest):
-            lag_seconds.add_metric(name, rank.lag.seconds)
+        if (orphans := rank.orphans) is not None:
+            lag_seconds.add_metric(name, rank.lag_seconds)
             lag_batches.add_metric(name, rank.lag_batches)
-            waiting.add_metric(name, rank.state.orphans.bytes)
-            dropped.add_metric(name, rank.state.orphans.dropped)
-        if not isinstance(rank, BlindRank):
+            waiting.add_metric(name, orphans.bytes)
+            dropped.add_metric(name, orphans.dropped)
+        if rank.has_events:
             # Its pod gives no events, so that an alert on `cold` would never end.
             for level in Level:
                 trust.add_metric([*name, level], float(rank.trust.level is level))

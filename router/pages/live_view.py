@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.rank import Rank
 from warmpath.process.turns import in_turns
 from warmpath.router.diagnosis.attribution import Attribution, Row
@@ -137,12 +136,7 @@ class Views:
     def point(self) -> Point:
         """Return the point of now."""
         total = self._attribution.total
-        lags = (
-            rank.lag.seconds
-            for pod in self._pods
-            for rank in pod.ranks
-            if isinstance(rank, RankIngest)
-        )
+        lags = (rank.lag_seconds for pod in self._pods for rank in pod.ranks)
         queue = self._queue()
         return Point(
             at=self._clock() + self.wall_offset(),
@@ -211,7 +205,7 @@ class Views:
             tiers={str(tier): blocks for tier, blocks in rank.blocks().items()},
             used=rank.blocks_in_use(),
             capacity=rank.capacity,
-            lag_seconds=rank.lag.seconds if isinstance(rank, RankIngest) else 0.0,
+            lag_seconds=rank.lag_seconds,
             events=_without_zeros(rank.counts()),
             running=load.in_flight,
             waiting=load.waiting,

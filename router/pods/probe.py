@@ -18,7 +18,6 @@ import msgspec
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.instance import EngineTls
 from warmpath.indexer.follow.poll import problem_of
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.rank import Rank
 from warmpath.process.bytes import UNREADABLE
 from warmpath.router.load.engine_metrics import Observed, cache_blocks, lines, parse
@@ -471,7 +470,7 @@ def _restarts(rank: Rank) -> int:
 
 
 def _adapters(ranks: Iterable[Rank]) -> int:
-    return sum(rank.state.counts.adapters for rank in ranks if isinstance(rank, RankIngest))
+    return sum(rank.adapters for rank in ranks)
 
 
 def _is_hybrid(metrics: bytes) -> bool:

@@ -108,7 +108,9 @@ class RemoteIndex:
         self._anew_at = -math.inf
         """When a pod was last found to have a new claim: parts read before that lack its blocks."""
         self.lives = Lives(names, registry.lost)
-        self.reach = Reach(redis, names, timeout=READ_SHARE * deadline, clock=clock)
+        self.reach = Reach(
+            redis, names, timeout=READ_SHARE * deadline, doubt=self._doubt_ranks, clock=clock
+        )
 
     # Ranks
 
@@ -121,11 +123,15 @@ class RemoteIndex:
             keyspace=keyspace,
             ranks=ranks,
             stale_after=self._stale_after,
-            trouble=lambda: self.reach.trouble,
             close=self._remove,
             clock=self._clock,
         )
+        added.doubt(self.reach.trouble)
         return added
+
+    def _doubt_ranks(self, trouble: Trust | None) -> None:
+        for rank in list(self._ranks.values()):
+            rank.doubt(trouble)
 
     def _remove(self, rank: RemoteRank) -> None:
         self._ranks.pop(RankName(rank.pod, rank.number), None)

@@ -112,10 +112,19 @@ PROBE = b"probe"
 
 
 class Reach:
-    """The breakers of all buckets. `timeout` bounds a probe, seconds; only one thread calls."""
+    """The breakers of all buckets. `timeout` bounds a probe, seconds; only one thread calls.
+
+    `doubt` is called with each new value of `trouble`.
+    """
 
     def __init__(
-        self, redis: Redis, names: KeyNames, *, timeout: float, clock: Callable[[], float]
+        self,
+        redis: Redis,
+        names: KeyNames,
+        *,
+        timeout: float,
+        doubt: Callable[[Trust | None], None],
+        clock: Callable[[], float],
     ) -> None:
         self.problem = ""
         """The last failure; empty after a read without failures while no bucket is left alone."""
@@ -124,6 +133,7 @@ class Reach:
         self._redis = redis
         self._names = names
         self._timeout = timeout
+        self._doubt = doubt
         self._clock = clock
         self._breakers = [Breaker() for _ in range(names.buckets)]
         self._failing = asyncio.Event()
@@ -204,8 +214,8 @@ class Reach:
     def _update_trouble(self) -> None:
         count, before = self.open_buckets, self.trouble
         if not count:
-            self.trouble = None
             if before is not None:
+                self._doubt_for(None)
                 log.info("the shared index can be read again")
             return
         if before is None:
@@ -215,7 +225,11 @@ class Reach:
         reason = f"{self.problem}; {count} of {len(self._breakers)} buckets are left alone"
         since = before.since if before else self._clock()
         if before is None or before.reason != reason:
-            self.trouble = Trust(Level.DEGRADED, reason, since)
+            self._doubt_for(Trust(Level.DEGRADED, reason, since))
+
+    def _doubt_for(self, trouble: Trust | None) -> None:
+        self.trouble = trouble
+        self._doubt(trouble)
 
 
 def problem_of(reply: Reply, fields: int) -> str:

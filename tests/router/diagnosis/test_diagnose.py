@@ -45,8 +45,8 @@ def test_why_a_pod_is_not_ready_names_its_health_only_where_that_is_bad(
 ) -> None:
     silent = pod("a")
     silent.status = status
-    silent.ranks[0].is_connected = False  # type: ignore[misc]
-    silent.ranks[0].trust = Trust(Level.STALE, "no connection", 5.0)  # type: ignore[misc]
+    silent.ranks[0].is_connected = False
+    silent.ranks[0].believe(Trust(Level.STALE, "no connection", 5.0))
     told = asyncio.run(diagnose("", [silent], Attribution(), loads(), clock=lambda: NOW))
     [found] = [one.text for one in told.findings if one.kind == "ready"]
     assert found.startswith(said)
@@ -58,7 +58,7 @@ def test_a_pod_without_events_is_explained_by_the_lines_on_how_it_is_followed(
     shared: str, lines: str
 ) -> None:
     silent = replace(pod("a"), status=Status(healthy=True, looked_at=9.0), shared=shared)
-    silent.ranks[0].is_connected = False  # type: ignore[misc]
+    silent.ranks[0].is_connected = False
     told = asyncio.run(diagnose("", [silent], Attribution(), loads(), clock=lambda: NOW))
     [found] = [one.text for one in told.findings if one.kind == "ready"]
     assert f"The lines on {lines} in `warmpath doctor --config FILE` say why" in found
@@ -69,8 +69,8 @@ def test_a_pod_whose_publisher_refuses_the_router_is_not_explained_by_lines_on_c
     shared: str,
 ) -> None:
     refused = replace(pod("a"), status=Status(healthy=True, looked_at=9.0), shared=shared)
-    refused.ranks[0].is_connected = False  # type: ignore[misc]
-    refused.ranks[0].trust = Trust(Level.COLD, "keyspace: they differ", 5.0)  # type: ignore[misc]
+    refused.ranks[0].is_connected = False
+    refused.ranks[0].believe(Trust(Level.COLD, "keyspace: they differ", 5.0))
     told = asyncio.run(diagnose("", [refused], Attribution(), loads(), clock=lambda: NOW))
     [found] = [one.text for one in told.findings if one.kind == "ready"]
     assert "doctor --config" not in found
@@ -158,7 +158,7 @@ def test_a_load_counts_as_told_while_it_is_fresh() -> None:
 @pytest.mark.parametrize("level", [Level.DEGRADED, Level.STALE])
 def test_a_ranks_trust_is_looked_at(level: Level) -> None:
     ill = pod("a")
-    ill.ranks[0].trust = Trust(level, "a gap", 5.0)  # type: ignore[misc]
+    ill.ranks[0].believe(Trust(level, "a gap", 5.0))
     found = asyncio.run(
         diagnose("", [ill, pod("b")], Attribution(), loads(), clock=lambda: NOW)
     ).findings
@@ -182,7 +182,7 @@ def test_the_models_median_is_what_a_slow_pod_is_compared_with() -> None:
 
 def test_a_pod_that_is_followed_through_the_shared_index_is_told_of_it() -> None:
     ill = replace(pod("a"), shared="redis://h:1 under prefix 'x'")
-    ill.ranks[0].trust = Trust(Level.STALE, "the shared index: refused", NOW - 20)  # type: ignore[misc]
+    ill.ranks[0].believe(Trust(Level.STALE, "the shared index: refused", NOW - 20))
     (found,) = asyncio.run(diagnose("", [ill], Attribution(), loads(), clock=lambda: NOW)).findings
     assert (found.pod, found.kind) == ("a", "shared-index")
     assert "redis://h:1 under prefix 'x'" in found.text

@@ -15,7 +15,7 @@ DRAINING = Status(healthy=False, reason="/health answers 503", refuses=True)
 
 
 def pod(name: str, status: Status = WELL, *, model: str = "m") -> Pod:
-    return Pod(name, f"{name}:80", model, (FakeRank(name),), status)  # type: ignore[arg-type]
+    return Pod(name, f"{name}:80", model, (FakeRank(name),), status)
 
 
 def cut(name: str, status: Status = WELL, *, since: float = 5.0) -> Pod:
@@ -24,7 +24,8 @@ def cut(name: str, status: Status = WELL, *, since: float = 5.0) -> Pod:
     [rank] = found.ranks
     assert isinstance(rank, FakeRank)
     rank.is_connected = False
-    rank.trust = Trust(Level.STALE, "the event stream is gone", since)
+    rank.believe(Trust(Level.STALE, "the event stream is gone", since))
+    rank.lost_at = since
     return found
 
 

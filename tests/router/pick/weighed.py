@@ -8,7 +8,9 @@ import numpy as np
 from tests.router.pick.picker_parts import SizedPrompt
 from tests.scorer.ranked import figures
 from warmpath.indexer.engines.cache_groups import Group, Layout
+from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.slot import RankName
+from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level, Trust
 from warmpath.router.load.rank_bookings import Booking, Work
 from warmpath.router.match.match import Matches
@@ -27,37 +29,24 @@ TOKENS = 1600
 NUMBERS = count()
 
 
-class FakeRank:
+class FakeRank(Rank):
     """A rank that is followed from the first event on."""
 
-    is_connected = True
-    sequence = None
-    capacity = 0
+    has_events = True
 
     def __init__(self, pod: str, number: int = 0, *, block_size: int = BLOCK) -> None:
-        self.pod = pod
-        self.number = number
+        exact = Trust(Level.EXACT, "followed from the first batch", 5.0)
+        super().__init__(pod, number, exact, lambda: 5.0)
+        self.is_connected = True
         self.layout = Layout({0: Group("", block_size)} if block_size else {})
-        self.trust = Trust(Level.EXACT, "followed from the first batch", 5.0)
         self.held = 100
         self.counted: Mapping[str, int] = {"stored_blocks": 100, "removed_blocks": 0}
-
-    @property
-    def inexact_since(self) -> float:
-        return self.trust.since
-
-    @property
-    def lost_at(self) -> float:
-        return self.trust.since
-
-    def learn_capacity(self, blocks: int) -> None:
-        raise NotImplementedError
 
     def blocks_in_use(self) -> int:
         return self.held
 
-    def blocks(self) -> Mapping[str, int]:
-        return {"gpu": self.held}
+    def blocks(self) -> Mapping[Tier, int]:
+        return {Tier.GPU: self.held}
 
     def counts(self) -> Mapping[str, int]:
         return self.counted
@@ -68,7 +57,7 @@ def option(
 ) -> Option:
     """Return a candidate that holds `held` tokens; the prefill of 1,000 others takes a second."""
     rank = FakeRank(name, number)
-    pod = Pod(name, f"{name}:8000", "m", (rank,))  # type: ignore[arg-type]
+    pod = Pod(name, f"{name}:8000", "m", (rank,))
     match = Match((Span(0, held // BLOCK, "gpu"),) if held else (), BLOCK, arriving_tokens=arriving)
     load = Load(wait=wait, waiting=int(wait > 0), in_flight=2, waiting_uncached_tokens=70)
     prefill = (TOKENS - match.matched_tokens) / 1000

@@ -9,7 +9,7 @@ import pytest
 from tests.router.pick.weighed import FakeRank
 from tests.router.service_stand import IDS, packed, standing
 from warmpath.indexer.keys.key import pack_tokens
-from warmpath.indexer.trust import Level, Trust, TrustLimits
+from warmpath.indexer.trust import Level
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pods.namespaces import asked, limit_known
 from warmpath.router.pods.table import Pod, Status
@@ -17,24 +17,9 @@ from warmpath.router.prompt.read_prompt import ReadPrompt
 from warmpath.router.prompt.token_prompt import TokenPrompt
 
 
-class LimitedRank(FakeRank):
-    """Remembers why it is degraded."""
-
-    def __init__(self) -> None:
-        super().__init__("p")
-        self.limits = TrustLimits(lambda: 5.0)
-
-    def limit(self, reason: str, about: str = "") -> None:
-        self.limits.set(about, reason)
-
-    @property
-    def reason(self) -> str:
-        return self.limits.on(Trust(Level.EXACT, "", 0.0)).reason
-
-
 def pod(engine: str, version: str = "", models: tuple[str, ...] = ("m",)) -> Pod:
     status = Status(healthy=True, version=version, models=models)
-    return Pod("p", "p:80", "m", (LimitedRank(),), status=status, engine=engine)
+    return Pod("p", "p:80", "m", (FakeRank("p"),), status=status, engine=engine)
 
 
 def hybrid(version: str) -> Pod:
@@ -45,8 +30,7 @@ def hybrid(version: str) -> Pod:
 
 def reason(of: Pod) -> str:
     [rank] = of.ranks
-    assert isinstance(rank, LimitedRank)
-    return rank.reason
+    return rank.trust.reason if rank.trust.level is Level.DEGRADED else ""
 
 
 def ask(*pods: Pod, lora_path: str = "", **apart: str) -> TokenPrompt:

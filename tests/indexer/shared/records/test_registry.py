@@ -70,14 +70,13 @@ class Stand:
     def __init__(self) -> None:
         self.redis = Fake()
         self.now = 0.0
-        self.trouble: Trust | None = None
         self.registry = Registry(self.redis, NAMES, lambda: self.now)
         self.rank = self.new_rank()
 
     def new_rank(self, keyspace: str = "ours", ranks: int = 1) -> RemoteRank:
         return RemoteRank(
             "p", 0, self.registry, keyspace=keyspace, ranks=ranks, stale_after=5.0,
-            trouble=lambda: self.trouble, close=lambda _: None, clock=lambda: self.now,
+            close=lambda _: None, clock=lambda: self.now,
         )  # fmt: skip
 
     async def read(self, audits: int = 5, **changes: bytes) -> tuple[Level, str]:
@@ -328,13 +327,14 @@ async def test_the_log_has_the_level_from_before_also_where_redis_lowered_it(
     await stand.confirmed()
     caplog.set_level(logging.INFO)
     stand.now = 2.0
-    stand.trouble = Trust(Level.DEGRADED, "left alone", 1.0)
+    stand.rank.doubt(Trust(Level.DEGRADED, "left alone", 1.0))
     assert (await stand.read(8))[0] is Level.DEGRADED
     stand.now = 20.0
     stand.redis.records["p"] = UnreachableError("refused")
     assert (await stand.read())[0] is Level.STALE
     assert (stand.rank.trust.since, stand.rank.inexact_since) == (20.0, 1.0)
-    stand.trouble, stand.redis.records["p"] = None, {}
+    stand.rank.doubt(None)
+    stand.redis.records["p"] = {}
     assert (await stand.read())[0] is Level.COLD
     assert stand.rank.inexact_since == 1.0
     assert [line.split(": ")[1] for line in caplog.messages] == [

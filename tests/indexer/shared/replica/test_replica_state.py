@@ -210,7 +210,7 @@ class Copying(RuleBasedStateMachine):
             copy = self.replica._copies[pod]
             for rank in self.ranks[pod]:
                 assert rank.trust.level is not Level.EXACT or copy.state is CopyState.FOLLOWING
-                if copy.state is CopyState.FOLLOWING and not rank._limits.reasons:
+                if copy.state is CopyState.FOLLOWING and not rank._limits:
                     assert copy._begun is not None
                     assert copy._begun.claim is not None
                     publisher = self.publisher_of[copy._begun.claim.base]
@@ -246,7 +246,7 @@ class Copying(RuleBasedStateMachine):
             and copy.state is CopyState.FOLLOWING
             and copy.position == publisher.writer.applied
             and all(
-                rank.trust.level is told.trust.level and not rank._limits.reasons
+                rank.trust.level is told.trust.level and not rank._limits
                 for rank, told in zip(self.ranks[pod], publisher.cache.ranks, strict=True)
             )
         )
