@@ -88,7 +88,6 @@ class MemoryIndex:
 
     @_locked
     def add(self, slot: int, keys: Sequence[int], links: Links = ()) -> None:
-        """Let `slot` hold `keys`."""
         bit = 1 << slot
         if not self._live & bit:
             raise ValueError(f"slot {slot} is dropped and not swept yet")
@@ -144,13 +143,11 @@ class MemoryIndex:
 
     @_locked
     def take_losers(self) -> set[int]:
-        """Return the slots that have lost keys to make room since the last call."""
         losers, self._losers = self._losers, set()
         return losers - self._dropped - self._sweeping
 
     @_locked
     def remove(self, slot: int, keys: Sequence[int]) -> None:
-        """Let `slot` no longer hold `keys`."""
         bit = 1 << slot
         if self._live & bit and slot in self._counts:
             self._counts[slot] -= self._flip(bit, keys, held=True)
@@ -196,7 +193,6 @@ class MemoryIndex:
 
     @_locked
     def drop(self, slot: int) -> None:
-        """Let `slot` hold nothing, at once for readers."""
         bit = 1 << slot
         if self._live & bit:
             self._live ^= bit
@@ -205,7 +201,6 @@ class MemoryIndex:
 
     @_locked
     def sweep(self, budget: int) -> Iterable[int]:
-        """Look at up to `budget` keys; return the slots that are free again."""
         if self._unswept is None:
             if not self._dropped:
                 return ()
@@ -224,12 +219,10 @@ class MemoryIndex:
         return swept
 
     def match(self, chain: Chain, *, leading: bool = False) -> list[Stretch]:  # noqa: ARG002
-        """Return the stretches of a prompt's blocks."""
         return self.stretches(chain.keys())
 
     @_locked
     def stretches(self, keys: Sequence[int]) -> list[Stretch]:
-        """Return the stretches of `keys`."""
         get, ages = self._set_of.get, self._ages
         now = int(self._clock()) << DEPTH_BITS
         found: list[Stretch] = []
@@ -256,12 +249,10 @@ class MemoryIndex:
         return after
 
     def count(self, slot: int) -> int:
-        """Return how many keys `slot` holds."""
         return self._counts.get(slot, 0)
 
     @_locked
     def stats(self) -> IndexStats:
-        """Return the index's size."""
         return IndexStats(
             keys=len(self._set_of),
             entries=sum(self._counts.values()),
@@ -273,7 +264,6 @@ class MemoryIndex:
 
     @_locked
     def check(self) -> None:
-        """Raise BrokenInvariantError where sets are not interned or counts do not add up."""
         counts: dict[int, int] = {}
         if (
             Counter(self._set_of.values()) != self._uses

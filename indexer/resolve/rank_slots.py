@@ -32,7 +32,6 @@ class RankSlots:
         return self._epoch
 
     def apply(self, change: Change) -> None:
-        """Apply one change."""
         if isinstance(change, Added):
             self._index.add(self.slot(change.spot), change.keys, change.links)
         elif isinstance(change, Gone):

@@ -113,7 +113,6 @@ class PureState:
         self._sink = sink
 
     def apply(self, events: Sequence[Event]) -> None:
-        """Follow the events of one batch."""
         self._pass_on(self.resolver.apply_all(events))
 
     def _pass_on(self, changes: Sequence[Change]) -> None:
@@ -129,60 +128,46 @@ class PureState:
         return False
 
     def doubt(self) -> None:
-        """Doubt every block held now: missed events may have removed it. A later event may prove it."""
         self.resolver.doubt()
 
     def can_settle(self, capacity: int) -> bool:
-        """Return whether all blocks cached at the last doubt must be gone or proven by now."""
         return self.resolver.can_settle(capacity)
 
     def settle(self) -> None:
-        """Drop every name that is still in doubt."""
         self._pass_on(self.resolver.settle())
 
     def lost_room(self) -> None:
-        """Handle a loss of blocks: there was no room for them, or their event was not readable."""
         self.resolver.stored_since_doubt = 0
 
     def blocks_in_use(self) -> int | None:
-        """Return how many blocks of the fastest tier are in use; None if it has several pools."""
         return hits.blocks_in_use(self.resolver.groups, self.resolver.names)
 
     def may_show_hits(self) -> bool:
-        """Return whether blocks may be shown as held only because hits were announced as stores."""
         return hits.may_show_hits(self.resolver.groups, self.resolver.names)
 
     def give_up_excess(self) -> None:
-        """Let the fastest tier hold only blocks that must be there even if some stores were hits."""
         self._pass_on(self.resolver.give_up_excess())
 
     def forget(self) -> None:
-        """Forget the rank's names, orphans and groups, since its life has ended."""
         self.resolver.forget()
         self._sink.empty()
 
     def close(self) -> None:
-        """Drop all blocks of the rank, which holds none from now on."""
         self.resolver.empty()
         self._sink.empty()
 
     def blocks(self) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
         return self._sink.blocks(self.groups.layout)
 
     def held(self) -> Mapping[Spot, set[int]]:
-        """Return the keys that each place holds."""
         return self.resolver.names.held()
 
     def save(self) -> SavedResolver:
-        """Return the state that a later process goes on from."""
         return self.resolver.save()
 
     def restore(self, saved: SavedResolver) -> None:
-        """Go on from the state that another process saved."""
         self._pass_on(self.resolver.restore(saved))
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where names, copies, keys and the sink disagree."""
         self.resolver.check()
         self._sink.check(self.held())

@@ -89,7 +89,6 @@ class Pending:
         self._held: dict[Spot, int] = {}
 
     def apply(self, change: Change) -> None:
-        """Take one change."""
         self.changes.append(change)
         if isinstance(change, Emptied):
             self._held.clear()
@@ -104,7 +103,6 @@ class Pending:
         self.apply(Emptied())
 
     def blocks(self, layout: Layout) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
         held = self._held.items()
         return {tier: count for (tier, group), count in held if group == layout.shown}
 

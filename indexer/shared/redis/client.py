@@ -57,7 +57,6 @@ class RedisClient:
         self._topology = topology
 
     async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
-        """Return the reply to each command, in order; one that fails has its error there."""
         assert self._topology is not None
         round_ = _Round(self._topology, asked, self.disrupted)
         try:
@@ -91,7 +90,6 @@ class RedisClient:
         return type(reply)(f"{reply} ({hint})") if hint else reply
 
     async def close(self) -> None:
-        """Close every connection."""
         if self._topology is not None:
             await self._topology.close()
 

@@ -245,7 +245,6 @@ class _RedisWire:
 
     @property
     def is_open(self) -> bool:
-        """Whether this side has not closed it."""
         return bool(self._connection.is_connected)
 
     async def send(self, commands: Sequence[tuple[Argument, ...]]) -> None:
@@ -262,7 +261,6 @@ class _RedisWire:
             raise
 
     async def receive(self) -> Reply:
-        """Return the next reply."""
         try:
             reply = await self._connection.read_response(disconnect_on_error=False)
         except ResponseError as error:
@@ -276,14 +274,12 @@ class _RedisWire:
         return _line(error) if self._was_answered else _unanswered(error, tls=self._is_tls)
 
     async def is_dirty(self) -> bool:
-        """Return whether the other side closed it, or sent something that nobody asked for."""
         try:
             return bool(await self._connection.can_read())
         except Exception:  # noqa: BLE001 - any error means that it is closed
             return True
 
     async def close(self, *, wait: bool = False) -> None:
-        """Close it, and drop unsent bytes."""
         if self.is_open and self._transport.get_write_buffer_size():
             _abort(self._transport)
         if not wait:

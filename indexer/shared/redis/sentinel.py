@@ -50,7 +50,6 @@ class SentinelMaster(NoCluster):
         self._look_at = 0.0
 
     def late(self, seconds: float) -> Exception | None:
-        """Return why the master was not found and reached within `seconds`; None where it was."""
         if self._master.is_connected:
             return None
         asked = [one for one in self._sentinels if one.is_connecting]
@@ -69,7 +68,6 @@ class SentinelMaster(NoCluster):
         return True
 
     async def close(self) -> None:
-        """Close every connection."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])

@@ -78,7 +78,6 @@ class OneNode(NoCluster):
         self._node = node
 
     def late(self, seconds: float) -> Exception | None:
-        """Return why the server was not reached within `seconds`; None where it was."""
         node = self._node
         return node.late(seconds) if node.failure or node.is_connecting else None
 
@@ -91,7 +90,6 @@ class OneNode(NoCluster):
         return False
 
     async def close(self) -> None:
-        """Close the connection."""
         await self._node.close()
 
 
@@ -114,7 +112,6 @@ class Cluster:
         self._turn = 0
 
     def late(self, seconds: float) -> Exception | None:
-        """Return why no node was reached within `seconds`; None where one was."""
         nodes = self._nodes.values()
         if any(node.is_connected for node in nodes):
             return None
@@ -157,7 +154,6 @@ class Cluster:
         return await self._refresh() is None
 
     async def close(self) -> None:
-        """Close every connection."""
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.wait([self._refreshing])
