@@ -13,6 +13,7 @@ from itertools import islice
 
 import msgspec
 
+from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.indexer.engines.event import Batch, Cleared, Tier
 from warmpath.indexer.engines.wire import timestamp_of
 from warmpath.indexer.follow.applier import BEFORE, CHUNKS, COPIES, LOOKAHEAD, Applier
@@ -119,6 +120,15 @@ class RankIngest(Rank):
     @property
     def capacity(self) -> int:
         return self.applier.capacity
+
+    @property
+    def layout(self) -> Layout:
+        return self.state.groups.layout
+
+    @layout.setter
+    def layout(self, layout: Layout) -> None:
+        # Readers in other threads find a group's blocks never before its layout: it stays where it is.
+        del layout
 
     @property
     def lag_seconds(self) -> float:
@@ -385,7 +395,6 @@ class RankIngest(Rank):
     def _show_applied(self) -> None:
         # The stream's own number grows before the batch is applied: other threads would see it.
         self.sequence = self.stream.sequence
-        self.layout = self.state.groups.layout
         self._blocks_in_use = self.state.blocks_in_use()
 
     def check(self) -> None:

@@ -131,7 +131,7 @@ def test_a_rank_begins_cold_and_knows_nothing(stand: Stand) -> None:
 
 
 def test_reading_the_trust_costs_nothing(stand: Stand) -> None:
-    assert {"trust", "inexact_since", "sequence", "layout", "lost_at"} <= vars(stand.rank).keys()
+    assert {"trust", "inexact_since", "sequence", "lost_at"} <= vars(stand.rank).keys()
 
 
 def test_a_capacity_that_the_engine_says_is_learnt(stand: Stand) -> None:
