@@ -62,19 +62,11 @@ FIGURES = [
         ("block_size", -1, "block_size is -1; it must be 0 or more"),
         ("block_size", 1 << 32, f"block_size is {1 << 32}; it must be {MOST_BLOCK_SIZE} or less"),
         ("group_idx", -1, "group_idx is -1; it must be 0 or more"),
-        (
-            "group_idx",
-            MOST_GROUP + 1,
-            f"group_idx is {MOST_GROUP + 1}; it must be {MOST_GROUP} or less",
-        ),
+        ("group_idx", MOST_GROUP + 1, f"group_idx is {MOST_GROUP + 1}; it must be {MOST_GROUP} or less"),
         ("group_idx", 1 << 31, f"group_idx is {1 << 31}; it must be {MOST_GROUP} or less"),
-        (
-            "kv_cache_spec_sliding_window",
-            1 << 62,
-            f"kv_cache_spec_sliding_window is {1 << 62}; it must be {MOST_NUMBER} or less",
-        ),
+        ("kv_cache_spec_sliding_window", 1 << 62, f"kv_cache_spec_sliding_window is {1 << 62}; it must be {MOST_NUMBER} or less"),
     ],
-)
+)  # fmt: skip
 def test_a_store_with_a_figure_out_of_range_is_not_read(
     field: str, value: int, reason: str
 ) -> None:

@@ -247,29 +247,14 @@ REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
     "pods": (["new"], lambda parts: [one.id for one in parts.pods]),
     "server.ready": (False, lambda parts: parts.readiness.requires("pods")),
     "server.ready-coverage": (0.75, lambda parts: parts.readiness._looks["coverage"].args[2]),  # type: ignore[attr-defined]
-    "limits.tokenize-seconds": (
-        (1.5, 1.5),
-        lambda parts: (parts.service.tokenize_seconds, parts.endpoint_picks.tokenize_seconds),
-    ),
+    "limits.tokenize-seconds": ((1.5, 1.5), lambda parts: (parts.service.tokenize_seconds, parts.endpoint_picks.tokenize_seconds)),
     "limits.max-in-flight-bytes": (99999999, lambda parts: parts.calls.limit),
     "limits.overload-wait-seconds": (0.5, lambda parts: parts.admission._standing_wait.seconds),
     "pick.policy": ("weighted", lambda parts: parts.picker._weigher._usual),
-    "pick.options": (
-        make_policy("weighted", {"kv": 0.5}),
-        lambda parts: parts.picker._weigher._policies["weighted"],
-    ),
+    "pick.options": (make_policy("weighted", {"kv": 0.5}), lambda parts: parts.picker._weigher._policies["weighted"]),
     "queue.hold-seconds": (0.1, lambda parts: queue(parts)._settings.hold_seconds),
-    "queue.prefill-times": (
-        (3.0, 3.0),
-        lambda parts: (parts.picker.precedence.times, queue(parts)._precedence.times),
-    ),
-    "queue.passed-seconds": (
-        (4.0, 4.0),
-        lambda parts: (
-            parts.picker.precedence.most_seconds,
-            queue(parts)._precedence.most_seconds,
-        ),
-    ),
+    "queue.prefill-times": ((3.0, 3.0), lambda parts: (parts.picker.precedence.times, queue(parts)._precedence.times)),
+    "queue.passed-seconds": ((4.0, 4.0), lambda parts: (parts.picker.precedence.most_seconds, queue(parts)._precedence.most_seconds)),
     "queue.wait-seconds": (5.0, lambda parts: queue(parts)._settings.wait_seconds),
     "queue.max-requests": (6, lambda parts: queue(parts)._settings.max_requests),
     "queue.max-bytes": (777777, lambda parts: queue(parts)._settings.max_bytes),
@@ -277,7 +262,7 @@ REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
     "queue.classes": (("one", "two"), lambda parts: classes(parts).names),
     "queue.usual-class": (1, lambda parts: classes(parts).place("", None)),
     "queue.shares": ({"a": 3.0}, lambda parts: queue(parts)._order._weights),
-}
+}  # fmt: skip
 
 
 async def test_every_reloadable_key_reaches_its_part(tmp_path: Path) -> None:

@@ -172,11 +172,8 @@ FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
     "link in a circle": (lambda path: path.symlink_to(path), "is a link"),
     "link into nowhere": (lambda path: path.symlink_to("/no/such/file"), "there is no folder"),
     "another file": (_other, "is not a state file"),
-    "link to another file": (
-        lambda path: (_other(path.parent / "notes"), path.symlink_to("notes")),
-        "notes is not a state file",
-    ),
-}
+    "link to another file": (lambda path: (_other(path.parent / "notes"), path.symlink_to("notes")), "notes is not a state file"),
+}  # fmt: skip
 
 
 def serving(folder: Path, name: str, processes: int = 1) -> Path:

@@ -37,12 +37,6 @@ def test_a_window_reaches_as_far_as_the_engines_own_search(
     assert Window(runs_of(held), 1, needed).reach(most) == engine_search(held, needed, most)
 
 
-def test_a_window_needs_only_its_last_blocks() -> None:
-    assert Window([(6, 9)], step=1, needed=3).reach(20) == 9
-    assert Window([(6, 8)], step=1, needed=3).reach(20) == 0
-    assert Window([(0, 2)], step=1, needed=3).reach(20) == 2
-
-
 def test_a_state_cache_of_larger_blocks_ends_where_its_block_does() -> None:
     assert Window([(7, 8)], step=4, needed=1).reach(20) == 8
     assert Window([(6, 7)], step=4, needed=1).reach(20) == 0

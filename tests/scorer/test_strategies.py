@@ -1,6 +1,5 @@
 """The strategies, on matches whose results differ between them and on any match."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,11 +11,6 @@ SIZE = 16
 
 def score(name: str, *spans: tuple[int, int, str]) -> float:
     return STRATEGIES[name](Match(tuple(Span(*span) for span in spans), SIZE))
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_nothing_held_scores_zero(name: str) -> None:
-    assert score(name) == 0
 
 
 def test_longest_prefix_ends_at_the_first_gap() -> None:

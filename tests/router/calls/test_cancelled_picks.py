@@ -72,16 +72,6 @@ def test_an_answer_that_cannot_be_written_leaves_nothing(
     calls.check_left()
 
 
-def test_a_session_stays_where_it_was(calls: Calls) -> None:
-    calls.start(1, session_id="a")
-    calls.finish()
-    home = calls.parts.sessions.get("a", calls.parts.now)
-    assert home is not None
-    calls.start(2, session_id="a", is_gone=True)
-    calls.finish()
-    assert calls.parts.sessions.get("a", calls.parts.now) == home
-
-
 def test_a_report_proves_an_answer_whose_write_has_not_ended(calls: Calls) -> None:
     calls.start(3, is_unread=True, is_gone=True)
     calls.go_on()

@@ -72,12 +72,6 @@ def test_answers_and_calls_whose_caller_has_gone_are_no_refusals() -> None:
     assert not counted.refusals()
 
 
-def test_calls_refused_by_their_headers_are_refused_for_overload() -> None:
-    counted = Counted()
-    counted.metrics.refused("Score", "RESOURCE_EXHAUSTED", 1)
-    assert counted.refusals() == ['warmpath_refusals_total{method="Score",reason="OVERLOADED"} 1.0']
-
-
 def test_a_gateways_reasons_are_those_of_calls_and_two_more() -> None:
     found = {picker_failure_of(made(kind), 1.0).refusal.reason for kind in FAILURES}
     found |= {picker_failure_of(TimeoutError(), 1.0).refusal.reason}

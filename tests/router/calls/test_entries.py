@@ -29,11 +29,7 @@ UNKNOWN_GROUP = b"\xfb\x07\xfc\x07"
         (UNKNOWN_GROUP + pb.PickRequest(pods=["p"] * 4097).SerializeToString(), pb.PickRequest, "pods"),
         (pb.ReportRequest(loads=[pb.PodLoad()] * 4097).SerializeToString(), pb.ReportRequest, "loads"),
         (DIFFERENT_FIELDS, pb.PickRequest, "request"),
-        (
-            pb.PickRequest(prompt=pb.Prompt(multimodal=[ITEM] * 4097)).SerializeToString(),
-            pb.PickRequest,
-            "prompt.multimodal",
-        ),
+        (pb.PickRequest(prompt=pb.Prompt(multimodal=[ITEM] * 4097)).SerializeToString(), pb.PickRequest, "prompt.multimodal"),
         (
             # Of a message that is given twice the parser makes one.
             2 * pb.PickRequest(prompt=pb.Prompt(multimodal=[ITEM] * 2049)).SerializeToString(),

@@ -53,28 +53,12 @@ CASES: list[tuple[str, Any, STATUS, str, dict[str, str]]] = [
     ("Score", pb.ScoreRequest(prompt=UNKNOWN), STATUS.NOT_FOUND, "UNKNOWN_MODEL", {}),
     ("Pick", pb.PickRequest(prompt=UNKNOWN), STATUS.NOT_FOUND, "UNKNOWN_MODEL", {}),
     ("Explain", pb.ExplainRequest(prompt=UNKNOWN), STATUS.NOT_FOUND, "UNKNOWN_MODEL", {}),
-    (
-        "Score", pb.ScoreRequest(prompt=TEXT), STATUS.INVALID_ARGUMENT, "NO_TOKENIZER",
-        {"field": "prompt.text"},
-    ),
-    (
-        "Pick", pb.PickRequest(prompt=prompt(model="podless")), STATUS.UNAVAILABLE, "NO_POD", {},
-    ),
-    (
-        "Explain", pb.ExplainRequest(prompt=prompt(), pods=["b"]), STATUS.UNAVAILABLE, "NO_POD", {},
-    ),
-    (
-        "Pick", pb.PickRequest(prompt=prompt(), policy="x"), STATUS.INVALID_ARGUMENT, "BAD_REQUEST",
-        {"field": "policy"},
-    ),
-    (
-        "Pick", pb.PickRequest(prompt=pb.Prompt(chat_body=b"{")), STATUS.INVALID_ARGUMENT,
-        "BAD_REQUEST", {"field": "prompt.chat_body"},
-    ),
-    (
-        "Report", pb.ReportRequest(), STATUS.INVALID_ARGUMENT, "BAD_REQUEST",
-        {"field": "booking_id"},
-    ),
+    ("Score", pb.ScoreRequest(prompt=TEXT), STATUS.INVALID_ARGUMENT, "NO_TOKENIZER", {"field": "prompt.text"}),
+    ("Pick", pb.PickRequest(prompt=prompt(model="podless")), STATUS.UNAVAILABLE, "NO_POD", {}),
+    ("Explain", pb.ExplainRequest(prompt=prompt(), pods=["b"]), STATUS.UNAVAILABLE, "NO_POD", {}),
+    ("Pick", pb.PickRequest(prompt=prompt(), policy="x"), STATUS.INVALID_ARGUMENT, "BAD_REQUEST", {"field": "policy"}),
+    ("Pick", pb.PickRequest(prompt=pb.Prompt(chat_body=b"{")), STATUS.INVALID_ARGUMENT, "BAD_REQUEST", {"field": "prompt.chat_body"}),
+    ("Report", pb.ReportRequest(), STATUS.INVALID_ARGUMENT, "BAD_REQUEST", {"field": "booking_id"}),
     ("Score", b"\xff", STATUS.INVALID_ARGUMENT, "BAD_REQUEST", {"field": "request"}),
     ("ListPods", b"\x0a\x01\xff", STATUS.INVALID_ARGUMENT, "BAD_REQUEST", {"field": "model"}),
     ("Diagnose", b"\xff", STATUS.INVALID_ARGUMENT, "BAD_REQUEST", {"field": "request"}),

@@ -33,18 +33,6 @@ def report(calls: Calls, name: str, event: str = "FAILED") -> bool:
     return known
 
 
-def test_an_answer_that_nobody_read_is_freed_by_the_name_that_its_caller_gave(calls: Calls) -> None:
-    calls.start(1, booking_id="x")
-    calls.finish()
-    [(_, answer)] = calls.answered
-    assert answer.booking_id == "x"
-    assert len(calls.parts.bookings) == 1
-    assert report(calls, "x")
-    assert not report(calls, "x")
-    assert not len(calls.parts.bookings)
-    assert not calls.parts.believed.stats().tickets
-
-
 @pytest.mark.parametrize("event", ["FAILED", "FINISHED"])
 @pytest.mark.parametrize("waits", [0, 1, 2])
 def test_a_pick_whose_end_is_reported_while_it_waits_is_not_made(
@@ -131,12 +119,9 @@ def test_an_answer_that_is_being_written_takes_nothing_from_the_retry(
         ("a b", "booking_id: has a character that is not printable ASCII, or a space"),
         ("naïve", "booking_id: has a character that is not printable ASCII, or a space"),
         ("x\x1b[2J", "booking_id: has a character that is not printable ASCII, or a space"),
-        (
-            "0123456789ab-0123456789abcdef",
-            "booking_id: has the form of the router's own booking ids",
-        ),
+        ("0123456789ab-0123456789abcdef", "booking_id: has the form of the router's own booking ids"),
     ],
-)
+)  # fmt: skip
 def test_a_name_that_cannot_be_is_refused(calls: Calls, name: str, problem: str) -> None:
     calls.start(1, booking_id=name)
     [(status, said)] = calls.aborted

@@ -28,23 +28,15 @@ def field(number: int, content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("raw", "kind", "expected"),
     [
-        (
-            field(1, field(1, b"m") + field(2, BAD)),
-            pb.ScoreRequest,
-            ("prompt.text", "is not UTF-8"),
-        ),
+        (field(1, field(1, b"m") + field(2, BAD)), pb.ScoreRequest, ("prompt.text", "is not UTF-8")),
         (field(1, field(1, BAD)), pb.PickRequest, ("prompt.model", "is not UTF-8")),
         (field(2, b"pod") + field(2, BAD), pb.ScoreRequest, ("pods", "is not UTF-8")),
-        (
-            field(1, field(9, field(1, BAD))),
-            pb.ScoreRequest,
-            ("prompt.multimodal.hash", "is not UTF-8"),
-        ),
+        (field(1, field(9, field(1, BAD))), pb.ScoreRequest, ("prompt.multimodal.hash", "is not UTF-8")),
         (field(15, BAD) + b"\xff", pb.ScoreRequest, ("request", "is not a ScoreRequest")),
         (b"\x0a\x05", pb.ScoreRequest, ("request", "is not a ScoreRequest")),
         (b"\xff" * 20, pb.PickRequest, ("request", "is not a PickRequest")),
     ],
-)
+)  # fmt: skip
 async def test_a_text_that_is_none_is_named(
     raw: bytes, kind: type, expected: tuple[str, str]
 ) -> None:

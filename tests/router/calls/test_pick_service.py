@@ -68,12 +68,6 @@ async def test_a_prefill_takes_what_the_constants_say(stand: Stand) -> None:
     assert picked.candidates[0].predicted_ttft == pytest.approx(0.020 + 100 * 70e-6, rel=1e-3)
 
 
-async def test_a_burst_of_new_prompts_spreads_evenly(unending: Stand) -> None:
-    stand = unending
-    picked = [(await stand.pick(prompt(first=1000 * one))).candidates[0].pod for one in range(30)]
-    assert sorted(picked.count(name) for name in "abc") == [10, 10, 10]
-
-
 async def test_of_idle_pods_each_is_picked_and_never_by_their_order(stand: Stand) -> None:
     picked = []
     for one in range(60):
@@ -134,14 +128,6 @@ async def test_reports_move_release_and_end_a_booking(unending: Stand) -> None:
     assert decision.ttft > 0
 
 
-async def test_a_failed_request_leaves_no_load_and_nothing_arriving(stand: Stand) -> None:
-    answer = await stand.pick(prompt())
-    assert await stand.report(answer.booking_id, "FAILED")
-    told = await stand.explain(prompt())
-    assert all(not one.details.in_flight for one in told.candidates)
-    assert all(not one.details.arriving_tokens for one in told.candidates)
-
-
 async def test_what_is_never_reported_expires_though_no_other_pick_comes(tmp_path: Path) -> None:
     async with standing(tmp_path, THREE + "[booking]\nexpire-seconds = 0.01\n") as stand:
         await stand.pick(prompt())
@@ -151,10 +137,6 @@ async def test_what_is_never_reported_expires_though_no_other_pick_comes(tmp_pat
             return decision.state == pb.Decision.EXPIRED
 
         await until(is_over)
-
-
-async def test_a_report_of_an_unknown_booking_says_so(stand: Stand) -> None:
-    assert not await stand.report("nobody's", "FINISHED", cached_tokens=7)
 
 
 async def test_bad_picks_are_refused_with_the_field_and_its_limit(stand: Stand) -> None:
@@ -335,14 +317,6 @@ async def test_a_prompt_that_fills_its_last_block_is_assumed_to_leave_it_to_long
     assert same.assumed_tokens == 960, "the last token is computed anew"
     longer = by_pod((await stand.explain(prompt(1200))).candidates)[home].details
     assert longer.assumed_tokens == 1024
-
-
-async def test_what_went_elsewhere_is_assumed_where_it_went(stand: Stand) -> None:
-    answer = await stand.pick(prompt(1000))
-    other = answer.candidates[1].pod
-    await stand.report(answer.booking_id, "STARTED", pod=other)
-    told = by_pod((await stand.explain(prompt(1000))).candidates)
-    assert told[other].details.assumed_tokens == 960
 
 
 async def test_another_salt_and_another_adapter_are_not_assumed(stand: Stand) -> None:

@@ -35,14 +35,10 @@ async def test_every_form_of_a_prompt_scores_what_the_engine_then_finds_cached(
         (by_ids, "completions", packed()),
         (by_ids, "completions", pb.Prompt(model="demo", token_ids=pb.TokenIds(ids=IDS))),
         (completion, "completions", pb.Prompt(model="demo", text=text)),
-        (
-            completion,
-            "completions",
-            pb.Prompt(completions_body=json.dumps(completion).encode()),
-        ),
+        (completion, "completions", pb.Prompt(completions_body=json.dumps(completion).encode())),
         (chat, "chat/completions", pb.Prompt(chat_body=json.dumps(chat).encode())),
         (by_ids, "completions", pb.Prompt(completions_body=json.dumps(by_ids).encode())),
-    ]
+    ]  # fmt: skip
     for body, path, _ in cases:
         await stand.generate(body, path)
     await stand.has_blocks(12)
@@ -114,57 +110,21 @@ BAD: list[tuple[str, pb.ScoreRequest, grpc.StatusCode, str]] = [
     (name, pb.ScoreRequest(prompt=prompt, strategy=strategy), code, message)
     for name, prompt, strategy, code, message in [
         ("unknown model", pb.Prompt(model="x", text="a"), "", grpc.StatusCode.NOT_FOUND, "'x'; known: demo"),
-        (
-            "a long name",
-            pb.Prompt(model="x" * 1024, text="a"),
-            "",
-            grpc.StatusCode.NOT_FOUND,
-            "known: demo",
-        ),
-        (
-            "a name past all measure",
-            pb.Prompt(model="x" * 1_000_000, text="a"),
-            "",
-            INVALID,
-            "prompt.model: is longer than 1024 bytes",
-        ),
+        ("a long name", pb.Prompt(model="x" * 1024, text="a"), "", grpc.StatusCode.NOT_FOUND, "known: demo"),
+        ("a name past all measure", pb.Prompt(model="x" * 1_000_000, text="a"), "", INVALID, "prompt.model: is longer than 1024 bytes"),
         ("no model", pb.Prompt(text="a"), "", INVALID, "prompt.model: is missing"),
         ("no form", pb.Prompt(model="demo"), "", INVALID, "prompt: is missing"),
         ("empty text", pb.Prompt(model="demo", text=""), "", INVALID, "prompt.text: is empty"),
         ("empty ids", packed([]), "", INVALID, "prompt.token_ids_packed: is empty"),
-        (
-            "empty id list",
-            pb.Prompt(model="demo", token_ids=pb.TokenIds()),
-            "",
-            INVALID,
-            "prompt.token_ids.ids: is empty",
-        ),
-        (
-            "odd bytes",
-            pb.Prompt(model="demo", token_ids_packed=b"12345"),
-            "",
-            INVALID,
-            "has 5 bytes; packed token ids take 4 each",
-        ),
+        ("empty id list", pb.Prompt(model="demo", token_ids=pb.TokenIds()), "", INVALID, "prompt.token_ids.ids: is empty"),
+        ("odd bytes", pb.Prompt(model="demo", token_ids_packed=b"12345"), "", INVALID, "has 5 bytes; packed token ids take 4 each"),
         ("id past the vocabulary", packed([1, 2048]), "", INVALID, "2048; those of 'demo' are 0 to 2047"),
-        (
-            "two forms",
-            pb.Prompt(model="demo", text="a", token_ids_packed=b"1234"),
-            "",
-            INVALID,
-            "given as text and token_ids_packed",
-        ),
+        ("two forms", pb.Prompt(model="demo", text="a", token_ids_packed=b"1234"), "", INVALID, "given as text and token_ids_packed"),
         ("strategy", packed(), "warmest", INVALID, "strategy: is 'warmest'; known: longest-prefix"),
         ("no JSON", pb.Prompt(chat_body=b"{"), "", INVALID, "prompt.chat_body: is not JSON"),
         ("no object", pb.Prompt(chat_body=b"[]"), "", INVALID, "prompt.chat_body: is not a JSON object"),
         ("no messages", pb.Prompt(model="demo", chat_body=b"{}"), "", INVALID, "chat_body.messages"),
-        (
-            "a template",
-            pb.Prompt(chat_body=BODY[:-1] + b', "chat_template": "x"}'),
-            "",
-            INVALID,
-            "templates from requests are refused",
-        ),
+        ("a template", pb.Prompt(chat_body=BODY[:-1] + b', "chat_template": "x"}'), "", INVALID, "templates from requests are refused"),
         (
             "a body of Anthropic's API",
             pb.Prompt(chat_body=BODY[:-1] + b', "system": "be brief"}'),
@@ -179,21 +139,9 @@ BAD: list[tuple[str, pb.ScoreRequest, grpc.StatusCode, str]] = [
             INVALID,
             "chat_body.messages[0].content[0]: the chat template takes text",
         ),
-        (
-            "two salts",
-            pb.Prompt(chat_body=BODY[:-1] + b', "cache_salt": "a"}', cache_salt="b"),
-            "",
-            INVALID,
-            "prompt.cache_salt: differs",
-        ),
+        ("two salts", pb.Prompt(chat_body=BODY[:-1] + b', "cache_salt": "a"}', cache_salt="b"), "", INVALID, "prompt.cache_salt: differs"),
         ("two models", pb.Prompt(model="tuned", chat_body=BODY), "", INVALID, "but the body's is 'demo'"),
-        (
-            "lone surrogate",
-            pb.Prompt(completions_body=b'{"model": "demo", "prompt": "a\\ud800b"}'),
-            "",
-            INVALID,
-            "prompt.completions_body",
-        ),
+        ("lone surrogate", pb.Prompt(completions_body=b'{"model": "demo", "prompt": "a\\ud800b"}'), "", INVALID, "prompt.completions_body"),
         ("past the bytes", pb.Prompt(model="demo", text="a" * 4001), "", INVALID, "limits.max-prompt-bytes is 4000"),
         ("past the bytes, not the characters", pb.Prompt(model="demo", text="é" * 2001), "", INVALID, "limits.max-prompt-bytes is 4000"),
         ("past the tokens", packed([1] * 1001), "", INVALID, "limits.max-prompt-tokens is 1000"),
@@ -243,31 +191,6 @@ async def test_bad_input_gets_a_status_that_names_the_field_and_the_limit(stand:
     assert (await stand.score(packed())).prompt_tokens == 100, "and nothing is lost"
 
 
-async def test_a_request_that_names_too_much_is_refused(stand: Stand) -> None:
-    pods = [str(number) for number in range(4097)]
-    loads = [pb.PodLoad(pod="p")] * 4097
-    refused = {
-        "pods: has more than 4096 entries": [
-            stand.stub.Score(pb.ScoreRequest(prompt=packed(), pods=pods)),
-            stand.stub.Pick(pb.PickRequest(prompt=packed(), pods=pods)),
-            stand.stub.Explain(pb.ExplainRequest(prompt=packed(), pods=pods)),
-        ],
-        "pods: is longer than 1024 bytes": [
-            stand.stub.Score(pb.ScoreRequest(prompt=packed(), pods=["p" * 1025])),
-        ],
-        "loads: has more than 4096 entries": [
-            stand.stub.Pick(pb.PickRequest(prompt=packed(), loads=loads)),
-            stand.stub.Report(pb.ReportRequest(booking_id="b", loads=loads)),
-        ],
-    }
-    for message, calls in refused.items():
-        for call in calls:
-            with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await call
-            assert raised.value.code() is INVALID
-            assert message in (raised.value.details() or "")
-
-
 async def test_a_stream_answers_each_request_by_its_id_and_outlives_bad_ones(stand: Stand) -> None:
     await stand.generate({"model": "demo", "prompt": IDS})
     await stand.has_blocks(6)
@@ -283,30 +206,6 @@ async def test_a_stream_answers_each_request_by_its_id_and_outlives_bad_ones(sta
     assert replies[9].error.code == INVALID.value[0]
     assert replies[99].response.scores[0].matched_tokens == 96
     assert replies[8].response.covered_chars == len("some text to tokenise")
-
-
-async def test_pick_books_and_report_releases(stand: Stand) -> None:
-    await stand.generate({"model": "demo", "prompt": IDS})
-    await stand.has_blocks(6)
-    first = await stand.stub.Pick(pb.PickRequest(prompt=packed()))
-    [candidate] = first.candidates
-    assert candidate.pod == "pod-1"
-    assert candidate.address == stand.worker.address
-    assert candidate.matched_tokens == 96
-    assert candidate.outstanding_tokens == 0
-    second = await stand.stub.Pick(pb.PickRequest(prompt=packed()))
-    assert second.candidates[0].outstanding_tokens > 0
-
-    async def report(name: str, event: "pb.ReportRequest.Event.ValueType") -> bool:
-        request = pb.ReportRequest(booking_id=name, event=event, cached_tokens=96)
-        return (await stand.stub.Report(request)).known
-
-    assert await report(first.booking_id, pb.ReportRequest.FIRST_TOKEN)
-    assert await report(first.booking_id, pb.ReportRequest.FINISHED)
-    assert not await report(first.booking_id, pb.ReportRequest.FINISHED)
-    assert await report(second.booking_id, pb.ReportRequest.FAILED)
-    third = await stand.stub.Pick(pb.PickRequest(prompt=packed()))
-    assert third.candidates[0].outstanding_tokens == 0
 
 
 async def test_a_listed_pod_has_its_running_and_waiting_requests(stand: Stand) -> None:

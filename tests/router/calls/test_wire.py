@@ -1,6 +1,5 @@
 """Score's bytes are those that protobuf would read and write."""
 
-import asyncio
 import struct
 from itertools import accumulate, pairwise
 
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from warmpath.router.calls.parse import parse
 from warmpath.router.calls.score_reply import entry_of, match_part, score_rest, stream_reply, varint
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.parse import listed_ids
@@ -51,11 +49,6 @@ def test_ids_that_are_fields_of_their_own_are_one_list(first: list[int], second:
 def test_what_is_no_32_bit_number_is_refused_by_name(run: bytes) -> None:
     with pytest.raises(BadRequestError, match=r"^prompt\.token_ids\.ids: holds an entry"):
         listed_ids(wire.TokenIds(ids=[run]), "prompt.token_ids.ids")
-
-
-def test_what_is_no_request_is_refused() -> None:
-    with pytest.raises(BadRequestError, match="request"):
-        asyncio.run(parse(wire.ScoreRequest, b"\xff\xff"))
 
 
 @given(

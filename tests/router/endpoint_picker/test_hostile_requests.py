@@ -118,14 +118,10 @@ async def test_spoofed_headers_neither_choose_nor_reach_an_engine(tmp_path: Path
     "fields",
     [
         {"request_headers": pb.HttpHeaders(headers=header_map((("x", "y" * MOST_BESIDE_BYTES),)))},
-        {
-            "request_headers": pb.HttpHeaders(
-                headers=base_pb2.HeaderMap(headers=[base_pb2.HeaderValue(key="a")] * 100_000)
-            )
-        },
+        {"request_headers": pb.HttpHeaders(headers=base_pb2.HeaderMap(headers=[base_pb2.HeaderValue(key="a")] * 100_000))},
         {"protocol_config": pb.ProtocolConfiguration(request_body_mode=99)},  # type: ignore[arg-type]
     ],
-)
+)  # fmt: skip
 async def test_messages_beyond_bounds_end_the_stream(
     tmp_path: Path, fields: dict[str, object]
 ) -> None:

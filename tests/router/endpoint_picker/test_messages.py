@@ -126,18 +126,9 @@ def told(endpoints: bytes) -> bytes:
             )
             + told(b"10.0.0.1:80"),
         ),
-        (
-            HeadersReply("response", (("x-warmpath-pod", "pod-é"),)),
-            held(2, held(1, held(2, put(b"x-warmpath-pod", b"pod-\xe9")))),
-        ),
-        (
-            BodyReply("request", b"abc", is_sent_back=True),
-            held(3, held(1, held(3, held(3, held(1, b"abc"))))),
-        ),
-        (
-            BodyReply("response", b"", ends=True, is_sent_back=True),
-            held(4, held(1, held(3, held(3, number(2, 1))))),
-        ),
+        (HeadersReply("response", (("x-warmpath-pod", "pod-é"),)), held(2, held(1, held(2, put(b"x-warmpath-pod", b"pod-\xe9"))))),
+        (BodyReply("request", b"abc", is_sent_back=True), held(3, held(1, held(3, held(3, held(1, b"abc")))))),
+        (BodyReply("response", b"", ends=True, is_sent_back=True), held(4, held(1, held(3, held(3, number(2, 1)))))),
         (BodyReply("request"), held(3, held(1))),
         (BodyReply("response"), held(4, held(1))),
         (
@@ -165,7 +156,7 @@ def told(endpoints: bytes) -> bytes:
             ),
         ),
     ],
-)
+)  # fmt: skip
 def test_replies_are_written_as_the_contract_says(reply: Reply, wire: bytes) -> None:
     assert bytes_of(reply) == wire
     pb.ProcessingResponse.FromString(wire)

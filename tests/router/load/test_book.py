@@ -71,22 +71,6 @@ def test_reports_on_what_is_not_known_say_so() -> None:
     assert bookings.get("x") is None
 
 
-def test_the_head_of_the_queue_weighs_less_while_it_runs_but_never_nothing() -> None:
-    bookings = new_bookings()
-    bookings.book(work(2.0), 0.0)
-    bookings.book(work(4.0), 1.0)
-    assert bookings.load("p", 0, 1.5).wait == pytest.approx(0.5 + 4.0)
-    assert bookings.load("p", 0, 9.0).wait == pytest.approx(0.15 * 2.0 + 4.0)
-
-
-def test_the_next_head_runs_from_when_the_one_before_it_got_its_first_token() -> None:
-    bookings = new_bookings()
-    first = bookings.book(work(2.0), 0.0)
-    bookings.book(work(4.0), 0.0)
-    bookings.first_token(first.id, 3.0)
-    assert bookings.load("p", 0, 4.0).wait == pytest.approx(3.0)
-
-
 def test_what_fails_in_the_queue_does_not_make_the_head_start_again() -> None:
     bookings = new_bookings()
     bookings.book(work(2.0), 0.0)
@@ -124,15 +108,6 @@ def test_what_starts_later_queues_behind_what_started_before() -> None:
     assert bookings.load("p", 0, 1.0).wait == pytest.approx(1.0 + 8.0)
     assert bookings.started(held.id, 2.0), "said again, it is no second start"
     assert held.since == 1.0
-    check(bookings)
-
-
-def test_a_start_that_is_reported_after_its_first_token_moves_what_is_left() -> None:
-    bookings = new_bookings()
-    booking = bookings.book(work(2.0), 0.0)
-    bookings.first_token(booking.id, 1.0)
-    started_on(bookings, booking.id, 2.0, "q")
-    assert bookings.load("q", 0, 2.0) == Load(in_flight=1, context_tokens=100)
     check(bookings)
 
 
@@ -204,17 +179,6 @@ def test_a_failed_request_has_no_first_token_to_report() -> None:
     assert bookings.unreported == 0
     bookings.book(work(2.0), 0.0)
     assert bookings.load("p", 0, 30.0).waiting == 1
-
-
-def test_what_is_never_reported_expires() -> None:
-    bookings = new_bookings(expire_after=10.0)
-    bookings.book(work(), 0.0)
-    bookings.expire(9.9)
-    assert len(bookings) == 1
-    bookings.expire(10.0)
-    assert len(bookings) == 0
-    assert bookings.expired == 1
-    check(bookings)
 
 
 def test_the_oldest_ends_where_there_are_too_many() -> None:

@@ -44,21 +44,6 @@ def booked(*prefills: float, at: float = 0.0) -> tuple[Bookings, LoadTable, list
     return bookings, LoadTable(bookings, STALE, SLACK), names
 
 
-def test_without_an_observation_the_bookings_are_the_load() -> None:
-    bookings, table, _ = booked(1.0, 2.0)
-    assert table.load("p", 0, 1.0) == bookings.load("p", 0, 1.0)
-
-
-def test_columns_are_the_loads_figures_by_name() -> None:
-    _, table, _ = booked(1.0, 3.0)
-    table.observe("q", 0, seen(running=3, waiting=4, kv_usage=0.5))
-    names = [("q", 0), ("p", 0), ("idle", 0)]
-    columns, loads = table.columns(names, 10.5), [table.load(*name, 10.5) for name in names]
-    for figure in Load._fields:
-        assert getattr(columns, figure).tolist() == [getattr(load, figure) for load in loads]
-    assert not len(table.columns([], 10.5).wait)
-
-
 def test_requests_that_we_did_not_book_are_somebody_elses() -> None:
     bookings, table, _ = booked(1.0, 3.0)
     table.observe("p", 0, seen(running=3, waiting=4, kv_usage=0.5))

@@ -59,17 +59,6 @@ def bits_of(loads: Sequence[Load]) -> list[list[str]]:
     return [[float(figure).hex() for figure in load] for load in loads]
 
 
-def test_a_rank_that_nothing_happens_to_waits_less_as_its_head_is_computed() -> None:
-    bookings = new_bookings()
-    table = LoadTable(bookings, STALE)
-    bookings.book(work(4.0, "p"), 10.0)
-    assert [table.columns([("p", 0)], now).wait.tolist() for now in (10.0, 11.0, 13.0)] == [
-        [4.0],
-        [3.0],
-        [1.0],
-    ]
-
-
 def test_columns_that_were_returned_change_no_more() -> None:
     bookings = new_bookings()
     table = LoadTable(bookings, STALE)
@@ -79,16 +68,6 @@ def test_columns_that_were_returned_change_no_more() -> None:
     before.wait[0] = 99.0
     assert before.in_flight.tolist() == [0.0]
     assert table.columns([("p", 0)], 10.0).wait.tolist() == [4.0]
-
-
-def test_ranks_come_in_the_order_asked_for_and_may_be_asked_for_twice() -> None:
-    bookings = new_bookings()
-    table = LoadTable(bookings, STALE)
-    for pod, seconds in (("p", 1.0), ("q", 2.0)):
-        bookings.book(work(seconds, pod), 10.0)
-    for pods in ("pq", "qp", "qpq", "p", ""):
-        waits = table.columns([(pod, 0) for pod in pods], 10.0).wait
-        assert waits.tolist() == [{"p": 1.0, "q": 2.0}[pod] for pod in pods]
 
 
 def test_pods_that_come_and_go_are_not_kept_for_ever() -> None:
@@ -101,14 +80,6 @@ def test_pods_that_come_and_go_are_not_kept_for_ever() -> None:
             [table.load(*name, 10.0) for name in names]
         )
         assert np.count_nonzero(table.columns(names, 10.5).wait) == 1
-
-
-def test_a_stale_observation_of_before_the_clock_was_set_back_is_dropped() -> None:
-    table = LoadTable(new_bookings(), STALE)
-    table.observe("p", 0, Observed(3, 0, 0.5, 100.0))
-    found = [table.columns([("p", 0)], now).in_flight.tolist() for now in (100.0, 200.0, 50.0)]
-    assert found == [[3.0], [0.0], [0.0]]
-    assert table.columns([("p", 0)], 101.0).in_flight.tolist() == [0.0]
 
 
 def test_a_rank_that_is_gone_was_never_picked() -> None:

@@ -338,18 +338,6 @@ def test_what_was_told_counts_no_longer_when_redis_is_away_for_three_seconds(
     assert other.peers.is_connected
 
 
-def test_a_tell_whose_answer_is_lost_is_told_again(
-    two: tuple[Router, Router], store: FakeStore
-) -> None:
-    one, other = two
-    one.book()
-    store.is_away = True
-    one.round()
-    store.is_away = False
-    rounds([one, other], 1)
-    assert other.load().in_flight == 1
-
-
 @pytest.mark.parametrize(
     "value",
     [

@@ -28,9 +28,6 @@ from warmpath.router.load.table import LoadTable
 from warmpath.router.peers import booking_id
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.peers.run import sharing
-from warmpath.scorer.policies.warmpath import Warmpath
-
-POLICY = Warmpath()
 
 
 class Sharer:
@@ -350,34 +347,6 @@ async def burst(stands: Sequence[Stand]) -> list[str]:
     same = prompt(8000)
     picked = [stand.pick(same) for stand in stands for _ in range(ROUND)]
     return [answer.candidates[0].pod for answer in await asyncio.gather(*picked)]
-
-
-def assert_within_margin(counts: Counter[str], total: int) -> None:
-    """Assert that no pod has more than the policy's margin, and what one router alone cannot know."""
-    margin = POLICY.load_margin * total / len(PODS) + POLICY.load_slack + ROUND
-    assert max(counts.values()) <= margin, counts
-
-
-async def test_a_burst_at_two_routers_spreads_within_the_margin_of_one(
-    tmp_path: Path, redis_server: RedisServer, prefix: str
-) -> None:
-    counts: Counter[str] = Counter()
-    async with two_routers(tmp_path, redis_server.url, prefix) as stands:
-        for _ in range(10):
-            counts.update(await burst(stands))
-
-            async def all_know() -> bool:
-                told = [await in_flight(stand) for stand in stands]
-                return all(one == {name: counts[name] for name in PODS} for one in told)
-
-            await until(all_know)
-            assert_within_margin(counts, counts.total())
-
-        async def each_knows_the_other() -> bool:
-            return [await metric(stand, "routers") for stand in stands] == [1.0, 1.0]
-
-        await until(each_knows_the_other)
-        assert len(counts) == len(PODS)
 
 
 @pytest.mark.deep

@@ -82,12 +82,6 @@ def test_a_steady_ratio_is_found_whatever_the_prefills(ratio: float, lengths: li
     assert rank.factor == pytest.approx(ratio)
 
 
-def test_the_factor_in_use_does_not_feed_back() -> None:
-    rank = Rank()
-    rank.run(*[2.0] * 200)
-    assert rank.factor == pytest.approx(2.0)
-
-
 def test_those_behind_one_another_are_timed_from_one_first_token_to_the_next() -> None:
     rank = Rank()
     waiting = [rank.book() for _ in range(20)]

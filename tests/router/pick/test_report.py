@@ -24,30 +24,15 @@ def test_reports_follow_a_pick_from_its_start_to_its_end() -> None:
     check(parts.picking)
 
 
-def test_a_failure_ends_a_pick_and_releases_its_booking() -> None:
-    parts = Parts()
-    name, choice = parts.choose()
-    pod = int(choice.options[0].pod.id[-1])
-    assert parts.wait(pod)
-    assert carry_out(Report(name, "failed"), parts.picker, parts.now)
-    assert not parts.wait(pod)
-
-
 @pytest.mark.parametrize(
     ("report", "problem"),
     [
-        (
-            Report("a", "finished", cached_tokens=2, prompt_tokens=1),
-            "cached_tokens: is 2; the prompt",
-        ),
+        (Report("a", "finished", cached_tokens=2, prompt_tokens=1), "cached_tokens: is 2; the prompt"),
         (Report("a", "started", pod="other"), "pod: is 'other'; the router knows no such pod"),
-        (
-            Report("a", "started", pod="pod-0", rank=1),
-            "rank: is 1; the ranks of pod 'pod-0' are 0 to 0",
-        ),
+        (Report("a", "started", pod="pod-0", rank=1), "rank: is 1; the ranks of pod 'pod-0' are 0 to 0"),
         (Report("a", "started", pod="pod-0", rank=-1), "rank: is -1; the ranks of pod"),
     ],
-)
+)  # fmt: skip
 def test_a_report_that_cannot_be_true_is_refused(report: Report, problem: str) -> None:
     with pytest.raises(BadRequestError, match=problem):
         check_event(report, Parts().pods)

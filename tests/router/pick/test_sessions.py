@@ -11,49 +11,11 @@ from tests.router.consistent import check
 from warmpath.router.pick.sessions import Sessions
 
 
-def test_a_session_is_found_where_its_last_request_went() -> None:
-    sessions = Sessions(most=10, seconds=60.0)
-    assert sessions.get("s", 0.0) is None
-    sessions.put("s", "p", 0, 0.0)
-    sessions.put("s", "q", 1, 1.0)
-    assert sessions.get("s", 2.0) == ("q", 1)
-    check(sessions)
-
-
-def test_a_session_that_pauses_too_long_is_forgotten() -> None:
-    sessions = Sessions(most=10, seconds=60.0)
-    sessions.put("s", "p", 0, 0.0)
-    sessions.put("s", "p", 0, 50.0)
-    assert sessions.get("s", 109.9) == ("p", 0)
-    assert sessions.get("s", 110.0) is None
-    assert len(sessions) == 0
-
-
 def test_what_is_past_its_time_makes_room_unasked() -> None:
     sessions = Sessions(most=10, seconds=60.0)
     sessions.put("s", "p", 0, 0.0)
     sessions.put("t", "p", 0, 60.0)
     assert len(sessions) == 1
-
-
-def test_the_least_recently_picked_goes_where_there_are_too_many() -> None:
-    sessions = Sessions(most=2, seconds=60.0)
-    sessions.put("a", "p", 0, 0.0)
-    sessions.put("b", "p", 0, 1.0)
-    sessions.put("a", "p", 0, 2.0)
-    sessions.put("c", "p", 0, 3.0)
-    assert sessions.get("b", 3.0) is None
-    assert sessions.get("a", 3.0) == ("p", 0)
-
-
-def test_a_pod_that_is_gone_has_no_sessions() -> None:
-    sessions = Sessions(most=10, seconds=60.0)
-    sessions.put("a", "p", 0, 0.0)
-    sessions.put("b", "q", 0, 0.0)
-    sessions.forget("p")
-    sessions.forget("never")
-    assert sessions.get("a", 0.0) is None
-    assert sessions.get("b", 0.0) == ("q", 0)
 
 
 def test_requests_without_a_session_have_none_in_common() -> None:

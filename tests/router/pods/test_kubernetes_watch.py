@@ -243,10 +243,7 @@ async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_on
         (b"[]", "the answer is no event of pods"),
         (b'{"type": "ADDED"}', "the answer is no event of pods"),
         (b'{"type": "ADDED", "object": null}', "the answer is no event of pods"),
-        (
-            b'{"type": "ADDED", "object": {"metadata": {"uid": "9"}}}',
-            "the answer is no event of pods",
-        ),
+        (b'{"type": "ADDED", "object": {"metadata": {"uid": "9"}}}', "the answer is no event of pods"),
         (b'{"type": "ERROR", "object": {"kind": "Status"}}', "watch pods in namespace ns: 0"),
         (
             b'{"type": "ERROR", "object": {"code": 504, "reason": "Timeout", "message": "too large"}}',
@@ -254,7 +251,7 @@ async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_on
         ),
         (b"x" * (5 << 20), "an event is too long"),
     ],
-)
+)  # fmt: skip
 async def test_a_watch_that_says_what_no_api_server_says_is_begun_again(
     caplog: pytest.LogCaptureFixture, line: bytes, problem: str
 ) -> None:

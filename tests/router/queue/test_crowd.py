@@ -25,66 +25,6 @@ def waiting(tenant: str = "", *, caller: str = "", priority: int = 0, size: int 
     return Waiting(ask, 0.0, 1.0, priority, tenant, size, caller, number=next(NUMBERS))
 
 
-def crowd_of(*requests: Waiting) -> Crowd:
-    crowd = Crowd(LIMITS)
-    for one in requests:
-        assert crowd.squeeze_in(one) == []
-    return crowd
-
-
-def test_the_tenant_with_most_waiting_loses_its_latest() -> None:
-    many = [waiting("evil") for _ in range(5)]
-    crowd = crowd_of(waiting("good"), *many)
-    assert crowd.squeeze_in(waiting("new")) == [many[-1]]
-    assert crowd.squeeze_in(waiting("good")) == [many[-2]]
-    newest = waiting("evil")
-    assert crowd.squeeze_in(newest) == [newest]
-    check(crowd)
-
-
-def test_made_up_tenants_are_one_callers() -> None:
-    many = [waiting(f"made up {number}", caller="evil") for number in range(5)]
-    crowd = crowd_of(waiting("t", caller="good"), *many)
-    [lost] = crowd.squeeze_in(waiting("t", caller="good"))
-    assert lost in many
-    newest = waiting("another", caller="evil")
-    assert crowd.squeeze_in(newest) == [newest]
-
-
-def test_tenants_of_one_gateway_are_compared_with_each_other() -> None:
-    many = [waiting("evil", caller="gateway") for _ in range(6)]
-    crowd = crowd_of(*many)
-    assert crowd.squeeze_in(waiting("good", caller="gateway")) == [many[-1]]
-
-
-def test_many_bytes_count_as_many_requests() -> None:
-    large, small = waiting("large", size=50), [waiting("small", size=1) for _ in range(2)]
-    crowd = crowd_of(large, *small)
-    assert crowd.squeeze_in(waiting("new", size=10)) == [large]
-    newest = waiting("large", size=59)
-    assert crowd.squeeze_in(newest) == [newest]
-
-
-def test_a_tenants_weight_counts() -> None:
-    heavy = [waiting("a") for _ in range(4)]
-    light = [waiting("b") for _ in range(2)]
-    crowd = crowd_of(*heavy, *light)
-    newest = waiting("b")
-    assert crowd.squeeze_in(newest) == [newest]
-    assert crowd.squeeze_in(waiting("c")) in ([heavy[-1]], [light[-1]])
-
-
-def test_a_lower_class_gives_way_first_whoever_has_most() -> None:
-    low = waiting("few", priority=0)
-    high = [waiting("many", priority=2) for _ in range(5)]
-    crowd = crowd_of(low, *high)
-    assert crowd.squeeze_in(waiting("many", priority=2)) == [low]
-    newest = waiting("few", priority=0)
-    assert crowd.squeeze_in(newest) == [newest]
-    latest = max((one for one in crowd if one.tenant == "many"), key=lambda one: one.number)
-    assert crowd.squeeze_in(waiting("few", priority=2)) == [latest]
-
-
 class AnyCrowd(RuleBasedStateMachine):
     """Requests that come and go, beside a list of them."""
 

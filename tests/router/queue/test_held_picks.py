@@ -82,18 +82,6 @@ async def test_a_pick_waits_until_the_first_token_of_another_one(
         assert await waiting(stand) == []
 
 
-async def test_a_higher_class_goes_first(tmp_path: Path) -> None:
-    async with full(tmp_path) as (stand, before):
-        usual = begin(stand, 3, tenant="x")
-        await wait_for(stand, 1)
-        urgent = begin(stand, 4, priority="high")
-        await wait_for(stand, 2)
-        assert await stand.report(before, "FAILED")
-        await urgent
-        assert not usual.done()
-        await stop(usual)
-
-
 async def test_waiting_picks_of_a_class_that_is_reloaded_away_get_the_usual_one(
     tmp_path: Path,
 ) -> None:

@@ -118,15 +118,6 @@ def test_at_its_time_a_request_goes_to_the_best_pod_whatever_is_booked_there() -
     assert sent.waiting is waiting
 
 
-def test_no_request_waits_longer_than_the_bound() -> None:
-    stand = QueueStand(wait_seconds=3.0)
-    stand.fill(200_000)
-    waiting = stand.enter(until=math.inf)
-    assert waiting.until == stand.parts.now + 3.0
-    [sent] = stand.look(after=3.0)
-    assert sent.waiting is waiting
-
-
 def test_a_caller_that_goes_leaves_the_queue() -> None:
     stand = QueueStand(pods=1)
     [before] = stand.fill()
@@ -136,15 +127,6 @@ def test_a_caller_that_goes_leaves_the_queue() -> None:
     assert not stand.queue.leave(waiting)
     assert stand.queue.crowd.bytes == 0
     assert stand.first_token(before) == []
-
-
-def test_a_higher_class_goes_first() -> None:
-    stand = QueueStand(pods=1)
-    [before] = stand.fill()
-    stand.enter(500)
-    urgent = stand.enter(20_000, priority=1)
-    [first] = stand.first_token(before)
-    assert first.waiting is urgent
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 5])
@@ -192,24 +174,6 @@ def test_lanes_without_room_keep_nobody_from_other_pods_whatever_their_number_an
     assert not free.is_waiting
 
 
-def test_a_full_queue_refuses_the_latest_of_the_tenant_with_most_waiting() -> None:
-    stand = QueueStand(pods=1, max_requests=3)
-    stand.fill()
-    first, second, last = (stand.enter(tenant="evil", caller="a") for _ in range(3))
-    good = stand.enter(tenant="good", caller="a")
-    [(refused, error)] = stand.release.refused.items()
-    assert refused is last
-    assert isinstance(error, QueueFullError)
-    other = stand.enter(tenant="made up", caller="b")
-    [(refused, error)] = stand.release.refused.items()
-    assert refused is second
-    assert first.is_waiting
-    assert good.is_waiting
-    assert other.is_waiting
-    with pytest.raises(QueueFullError):
-        stand.enter(tenant="made up again", caller="b")
-
-
 def test_a_full_queue_refuses_the_newcomer_of_the_lowest_class() -> None:
     stand = QueueStand(pods=1, max_requests=2)
     stand.fill()
@@ -235,23 +199,6 @@ def test_a_full_queue_refuses_the_latest_of_a_lower_class_for_a_higher_one() -> 
     assert kept.is_waiting
     assert urgent.is_waiting
     assert stand.queue.crowd.bytes == 90
-
-
-def test_nobody_loses_its_place_if_that_does_not_suffice() -> None:
-    stand = QueueStand(pods=1, max_bytes=100)
-    stand.fill()
-    low, high = stand.enter(size=30), stand.enter(size=60, priority=1)
-    with pytest.raises(QueueFullError):
-        stand.enter(size=50, priority=1)
-    assert low.is_waiting
-    assert high.is_waiting
-    assert stand.queue.crowd.bytes == 90
-
-
-def test_one_request_larger_than_the_limit_may_wait_alone() -> None:
-    stand = QueueStand(pods=1, max_bytes=100)
-    stand.fill()
-    assert stand.enter(size=1000).is_waiting
 
 
 def test_waiting_requests_are_refused_when_their_last_pod_goes() -> None:

@@ -24,13 +24,8 @@ TEXT = "You are a patient assistant that explains how prefix caching works, step
 SIZE = 16
 PROTOS = [
     "ours",
-    pytest.param(
-        "llm-d's",
-        marks=pytest.mark.skipif(
-            not LLMDS.is_file(), reason="WARMPATH_LLMD_PROTO names no file of llm-d's"
-        ),
-    ),
-]
+    pytest.param("llm-d's", marks=pytest.mark.skipif(not LLMDS.is_file(), reason="WARMPATH_LLMD_PROTO names no file of llm-d's")),
+]  # fmt: skip
 
 
 @pytest.fixture(params=PROTOS)

@@ -7,8 +7,7 @@ from shutil import copytree
 import grpc
 import pytest
 
-from tests.router.pick_stand import QUIET, Stand, ids, pod, standing, until
-from warmpath.indexer.keys.key import pack_tokens
+from tests.router.pick_stand import QUIET, Stand, pod, standing, until
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 TEXT = "Explain prefix caching. " * 500
@@ -20,10 +19,8 @@ LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% en
 FORMS = {
     "text": lambda model: pb.Prompt(model=model, text=TEXT),
     "chat": lambda model: pb.Prompt(chat_body=json.dumps(CHAT | {"model": model}).encode()),
-    "completion": lambda model: pb.Prompt(
-        completions_body=json.dumps({"prompt": TEXT, "model": model}).encode()
-    ),
-}
+    "completion": lambda model: pb.Prompt(completions_body=json.dumps({"prompt": TEXT, "model": model}).encode()),
+}  # fmt: skip
 
 
 def scored(stand: Stand, prompt: pb.Prompt) -> grpc.aio.UnaryUnaryCall[object, pb.ScoreResponse]:
@@ -78,15 +75,6 @@ async def test_a_tokenizer_that_cannot_be_loaded_is_named_and_picks_go_on(
 
         await until(is_whole)
         assert not (await stand.diagnose()).findings
-
-
-async def test_token_ids_are_never_reckoned(tmp_path: Path) -> None:
-    async with standing(tmp_path, PODS) as stand:
-        packed = pb.Prompt(model="demo", token_ids_packed=pack_tokens(ids(50)))
-        picked = await stand.pick(packed)
-        assert picked.prompt_tokens == 50
-        assert not picked.reckoned_tokens
-        assert not picked.reckoned_because
 
 
 async def test_a_chat_that_cannot_be_rendered_in_time_is_picked_for_by_length(

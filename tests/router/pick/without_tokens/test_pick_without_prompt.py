@@ -96,13 +96,6 @@ async def test_what_cannot_be_picked_for_is_refused_with_its_reason(stand: Stand
         assert (scored.reason, scored.metadata) == ("BAD_REQUEST", {"field": "prompt"})
 
 
-async def test_where_no_pod_is_known_it_is_refused(tmp_path: Path) -> None:
-    async with standing(tmp_path, QUIET) as stand:
-        for one in (NOTHING, UNNAMED):
-            told = await refused(stand.pick(one))
-            assert told.reason == "NO_POD"
-
-
 async def test_it_joins_no_group(tmp_path: Path) -> None:
     window = "[pick]\ngroup-seconds = 0.5\nprefill-base-seconds = 60\n"
     pods = QUIET + pod("a") + pod("b")
