@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import grpc.aio
 
 from warmpath.router.assemble.running import Running, running
@@ -45,3 +46,12 @@ async def running_router(
         grpc.aio.insecure_channel(router.address) as channel,
     ):
         yield router, channel
+
+
+async def metrics_page(address: str) -> str:
+    """Return the metrics that are served at `address`, host:port."""
+    async with (
+        aiohttp.ClientSession() as http,
+        http.get(f"http://{address}/metrics") as response,
+    ):
+        return await response.text()

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 
 from tests.lab.simworker.local_worker import LocalWorker
-from tests.router.running_router import running_router
+from tests.router.running_router import metrics_page, running_router
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.local.cluster import MODEL, WorkerSettings
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -103,6 +103,4 @@ def publisher(worker: LocalWorker, url: str, prefix: str, **changes: object) -> 
 
 
 async def page(one: Router) -> str:
-    url = f"http://{one.running.http_address}/metrics"
-    async with aiohttp.ClientSession() as http, http.get(url) as response:
-        return await response.text()
+    return await metrics_page(one.running.http_address)

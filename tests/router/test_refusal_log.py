@@ -4,11 +4,9 @@ import asyncio
 from functools import partialmethod
 from pathlib import Path
 
-import aiohttp
 import pytest
 
-from tests.router.pick_stand import until
-from tests.router.running_router import running_router
+from tests.router.running_router import metrics_page, running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2
 from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
 from warmpath.router.calls import server
@@ -64,18 +62,13 @@ async def test_a_connection_beyond_the_most_busy_ones_of_its_address_is_counted_
         host, _, port = router.address.rpartition(":")
         reader, second = await asyncio.open_connection(host, int(port))
         assert await reader.read() == b""
-        url = f"http://{router.http_address}/metrics"
-        async with aiohttp.ClientSession() as session, session.get(url) as response:
-            text = await response.text()
+        text = await metrics_page(router.http_address)
         assert "warmpath_refused_connections_total 1.0" in text
         own, port = second.get_extra_info("sockname")
         limit = "server.http2.max-connections (1)"
         told = f"1 connections were refused by {limit}, the last one from {own}:{port}: "
-
-        async def is_told() -> bool:
-            return any(line.startswith(told) for line in caplog.messages)
-
-        await until(is_told)
+        while not any(line.startswith(told) for line in caplog.messages):
+            await asyncio.sleep(0.01)
         second.close()
         stream.cancel()
 

@@ -126,63 +126,104 @@ def test_session_hash_takes_any_text_for_a_session() -> None:
     assert order("session-hash", warm("a", 0), affinity="\ud800 or any") == ["a"]
 
 
-def test_longest_prefix_takes_the_warmest_whatever_waits_there() -> None:
-    candidates = queued("a", 10**7, 500), queued("b", 0, 499), queued("c", 5, 500)
-    assert order("longest-prefix", *candidates) == ["c", "a", "b"]
+BAND = queued("too-busy", 35_001, 990), queued("edge", 35_000, 500), queued("same", 34_000, 500), queued("least", 10_000), queued("busiest", 90_000, 999)  # fmt: skip
+"""The band ends at 1.5 x 10,000 + 20,000 = 35,000."""
+MIXED = (
+    warm("warm", 800, Load(queue=10, kv_usage=0.9)),  # 3 x 0.2 + 2 x 1.0 + 2 x 0.9 = 4.4
+    warm("cold", 0, Load(queue=0, kv_usage=0.1)),  # 3 x 1.0 + 2 x 0.0 + 2 x 0.1 = 3.2
+    warm("mid", 500, Load(queue=5, kv_usage=0.2)),  # 3 x 0.5 + 2 x 0.5 + 2 x 0.2 = 2.9
+)
+A_BLOCK = warm("first-block", 16, Load(queue=3)), warm("none", 0)
+OVERLAP = (
+    warm("a", 900, Load(waiting_uncached_tokens=500, context_tokens=4000)),  # 600 + 5000
+    warm("b", 0, Load(waiting_uncached_tokens=0, context_tokens=3000)),  # 1000 + 4000
+)
+GATED = booked("warm", 201_000, 999), booked("idle", 990), booked("cold", 1010, 500)
+"""14 s are 200,000 tokens: who has 1,000 booked or fewer may come in."""
+AMPLE = booked("w", 9000, 900), booked("c", 6000, 0)
+TILTED = queued("warm", 0, 999, in_flight=33), queued("cold", 0, 0, in_flight=0)
+TALL = queued("warm", 0, 999, in_flight=440), queued("cold", 0, 0, in_flight=400)
+"""440 - 400 > 32, and 440 is not above 1.1 x 400."""
+STICKY = queued("warm", 9000, 999, waiting=4), queued("b", 10), queued("c", 5)
 
 
-def test_weighted_adds_up_prefix_queue_and_memory() -> None:
-    candidates = (
-        warm("warm", 800, Load(queue=10, kv_usage=0.9)),  # 3 x 0.2 + 2 x 1.0 + 2 x 0.9 = 4.4
-        warm("cold", 0, Load(queue=0, kv_usage=0.1)),  # 3 x 1.0 + 2 x 0.0 + 2 x 0.1 = 3.2
-        warm("mid", 500, Load(queue=5, kv_usage=0.2)),  # 3 x 0.5 + 2 x 0.5 + 2 x 0.2 = 2.9
-    )
-    assert costs("weighted", *candidates) == pytest.approx({"mid": 2.9, "cold": 3.2, "warm": 4.4})
-    assert order("weighted", *candidates, options={"prefix": 9}) == ["warm", "mid", "cold"]
+@pytest.mark.parametrize(
+    ("policy", "candidates", "options", "expected"),
+    [
+        # The warmest, whatever waits there.
+        ("longest-prefix", (queued("a", 10**7, 500), queued("b", 0, 499), queued("c", 5, 500)), None, "c a b"),
+        ("weighted", MIXED, {"prefix": 9}, "warm mid cold"),
+        ("weighted", A_BLOCK, None, "none first-block"),
+        # With min-max a single block makes a whole score.
+        ("weighted", A_BLOCK, {"min-max": 1}, "first-block none"),
+        # 4 x 600 + 5000 = 7400 against 4 x 1000 + 4000 = 8000
+        ("overlap-cost", OVERLAP, {"overlap-weight": 4}, "a b"),
+        ("load-band", BAND, None, "same edge least too-busy busiest"),
+        ("load-band", BAND, {"slack": 0}, "least"),
+        ("load-band", BAND, {"factor": 9}, "busiest"),
+        # It exploits where most is cached and loads are even: 79,999 < 2 x 10,000 + 60,000.
+        ("preble", (queued("warm", 79_999, 501), queued("cold", 10_000, 500)), None, "warm cold"),
+        # The least booked of the warm: 5001, 4200; the cold one at 201 takes no part.
+        ("llmd-token", (booked("a", 5000, 999), booked("b", 4000, 800), booked("cold", 0, 799)), None, "b a cold"),
+        # A cold one comes in that would start sooner by the gate, which counts in tokens.
+        ("llmd-token", GATED, None, "idle warm cold"),
+        ("llmd-token", GATED, {"gate": 13}, "cold"),
+        ("llmd-token", GATED, {"gate": 15}, "warm"),
+        ("llmd-token", AMPLE, {"gate": 3000.0, "per-token": 1.0}, "c"),
+        ("llmd-token", AMPLE, {"gate": 3001.0, "per-token": 1.0}, "w"),
+        # The shortest queue when out of balance: by how many, and by how many times.
+        ("sglang", TILTED, None, "cold warm"),
+        ("sglang", TILTED, {"abs": 33}, "warm cold"),
+        ("sglang", TALL, {"rel": 1.2}, "warm cold"),
+        ("sglang", TALL, {"rel": 1.05}, "cold warm"),
+        # It stays until more than q wait.
+        ("sticky-queue", STICKY, None, "warm c b"),
+        ("sticky-queue", STICKY, {"q": 3}, "c b warm"),
+    ],
+)  # fmt: skip
+def test_candidates_come_in_the_order_of_the_policys_description(
+    policy: str,
+    candidates: tuple[Candidate, ...],
+    options: dict[str, float] | None,
+    expected: str,
+) -> None:
+    """Options by which one wins that others lose to are tried by their winner alone."""
+    names = expected.split()
+    assert order(policy, *candidates, options=options)[: len(names)] == names
 
 
-def test_weighted_with_min_max_makes_a_whole_score_of_a_single_block() -> None:
-    candidates = warm("first-block", 16, Load(queue=3)), warm("none", 0)
-    assert order("weighted", *candidates)[0] == "none"
-    assert order("weighted", *candidates, options={"min-max": 1})[0] == "first-block"
+IN_SECONDS = (
+    warm("a", 0, Load(wait=0.5, context_tokens=10_000), prefill=0.1),  # 0.5 + 0.1 + 0.7
+    warm("b", 0, Load(wait=0.0, context_tokens=10_000), prefill=0.5),  # 0.5 + 0.7
+)
+CROWDED = (
+    warm("a", 0, Load(wait=1.0, in_flight=15), 0.5),  # (1 + 2 x 0.5 + 0.03) x 16^0.5 = 8.12
+    warm("b", 0, Load(wait=6.0, in_flight=0), 0.5),  # 7
+)
 
 
-def test_overlap_cost_adds_tokens_to_compute_and_tokens_to_decode_over() -> None:
-    candidates = (
-        warm("a", 900, Load(waiting_uncached_tokens=500, context_tokens=4000)),  # 600 + 5000
-        warm("b", 0, Load(waiting_uncached_tokens=0, context_tokens=3000)),  # 1000 + 4000
-    )
-    assert costs("overlap-cost", *candidates) == {"b": 5000, "a": 5600}
-    # 4 x 600 + 5000 = 7400 against 4 x 1000 + 4000 = 8000
-    assert order("overlap-cost", *candidates, options={"overlap-weight": 4}) == ["a", "b"]
-
-
-def test_overlap_time_adds_wait_prefill_and_what_is_in_flight_in_seconds() -> None:
-    candidates = (
-        warm("a", 0, Load(wait=0.5, context_tokens=10_000), prefill=0.1),  # 0.5 + 0.1 + 0.7
-        warm("b", 0, Load(wait=0.0, context_tokens=10_000), prefill=0.5),  # 0.5 + 0.7
-    )
-    assert costs("overlap-time", *candidates) == pytest.approx({"b": 1.2, "a": 1.3})
-
-
-def test_load_band_takes_the_warmest_within_the_band() -> None:
-    # The band ends at 1.5 x 10,000 + 20,000 = 35,000.
-    candidates = (
-        queued("too-busy", 35_001, 990),
-        queued("edge", 35_000, 500),
-        queued("same", 34_000, 500),
-        queued("least", 10_000, 0),
-        queued("busiest", 90_000, 999),
-    )
-    assert order("load-band", *candidates) == ["same", "edge", "least", "too-busy", "busiest"]
-    assert order("load-band", *candidates, options={"slack": 0})[0] == "least"
-    assert order("load-band", *candidates, options={"factor": 9})[0] == "busiest"
-
-
-def test_preble_exploits_where_most_is_cached_and_loads_are_even() -> None:
-    # 79,999 < 2 x 10,000 + 60,000
-    candidates = queued("warm", 79_999, 501), queued("cold", 10_000, 500)
-    assert order("preble", *candidates) == ["warm", "cold"]
+@pytest.mark.parametrize(
+    ("policy", "candidates", "options", "expected"),
+    [
+        ("weighted", MIXED, {}, {"mid": 2.9, "cold": 3.2, "warm": 4.4}),
+        ("overlap-cost", OVERLAP, {}, {"b": 5000, "a": 5600}),
+        ("overlap-time", IN_SECONDS, {}, {"b": 1.2, "a": 1.3}),
+        # (500 + 100) x 4 = 2400; (0 + 1000) x 2 = 2000
+        ("lmetric", (booked("a", 500, 900, in_flight=3), booked("b", 0, 0, in_flight=1)), {}, {"b": 2000, "a": 2400}),
+        # The least booked, where none is warm.
+        ("llmd-token", (booked("a", 500, 700), booked("b", 0, 0)), {}, {"a": 800, "b": 1000}),
+        ("study-mix", CROWDED, {"g": 0.5}, {"b": 7.0, "a": 8.12}),
+        ("study-mix", CROWDED, {"g": 0.0}, {"a": 2.03, "b": 7.0}),
+        ("study-mix", CROWDED, {"g": 0.0, "mu": 1.0}, {"a": 17.0, "b": 7.0}),
+    ],
+)  # fmt: skip
+def test_costs_are_those_of_the_policys_description(
+    policy: str,
+    candidates: tuple[Candidate, ...],
+    options: dict[str, float],
+    expected: dict[str, float],
+) -> None:
+    assert costs(policy, *candidates, **options) == pytest.approx(expected)
 
 
 def test_preble_explores_where_half_or_less_is_cached_or_loads_are_uneven() -> None:
@@ -202,55 +243,6 @@ def test_preble_explores_where_half_or_less_is_cached_or_loads_are_uneven() -> N
     assert order("preble", *uneven) == ["cold", "warm"]
 
 
-def test_lmetric_multiplies_tokens_and_requests() -> None:
-    # (500 + 100) x 4 = 2400; (0 + 1000) x 2 = 2000
-    candidates = booked("a", 500, 900, in_flight=3), booked("b", 0, 0, in_flight=1)
-    assert costs("lmetric", *candidates) == {"b": 2000, "a": 2400}
-
-
-def test_llmd_token_takes_the_least_booked_of_the_warm() -> None:
-    candidates = booked("a", 5000, 1000 - 1), booked("b", 4000, 800), booked("cold", 0, 799)
-    # 5001, 4200; the cold one at 201 takes no part
-    assert order("llmd-token", *candidates) == ["b", "a", "cold"]
-
-
-def test_llmd_token_lets_a_cold_one_in_that_would_start_sooner_by_the_gate() -> None:
-    # 14 s are 200,000 tokens: who has 1,000 booked or fewer may come in.
-    candidates = (
-        booked("warm", 201_000, 999),
-        booked("idle", 990),
-        booked("cold", 1010, 500),
-    )
-    assert order("llmd-token", *candidates) == ["idle", "warm", "cold"]
-    assert order("llmd-token", *candidates, options={"gate": 13})[0] == "cold"
-    assert order("llmd-token", *candidates, options={"gate": 15})[0] == "warm"
-
-
-def test_llmd_token_counts_the_gate_in_tokens() -> None:
-    ample = booked("w", 9000, 900), booked("c", 6000, 0)
-    exactly = {"gate": 3000.0, "per-token": 1.0}
-    assert order("llmd-token", *ample, options=exactly)[0] == "c"
-    assert order("llmd-token", *ample, options=exactly | {"gate": 3001.0})[0] == "w"
-
-
-def test_llmd_token_takes_the_least_booked_where_none_is_warm() -> None:
-    candidates = booked("a", 500, 700), booked("b", 0, 0)
-    assert costs("llmd-token", *candidates) == {"a": 800, "b": 1000}
-
-
-def test_sglang_takes_the_shortest_queue_when_out_of_balance() -> None:
-    candidates = queued("warm", 0, 999, in_flight=33), queued("cold", 0, 0, in_flight=0)
-    assert order("sglang", *candidates) == ["cold", "warm"]
-    assert order("sglang", *candidates, options={"abs": 33}) == ["warm", "cold"]
-
-
-def test_sglang_stays_with_the_cache_while_the_most_are_no_more_than_a_tenth_above() -> None:
-    # 440 - 400 > 32, and 440 is not above 1.1 x 400.
-    candidates = queued("warm", 0, 999, in_flight=440), queued("cold", 0, 0, in_flight=400)
-    assert order("sglang", *candidates, options={"rel": 1.2}) == ["warm", "cold"]
-    assert order("sglang", *candidates, options={"rel": 1.05}) == ["cold", "warm"]
-
-
 def test_sglang_takes_the_smallest_tree_where_half_or_less_is_cached() -> None:
     large = {("a", 0): 900, ("b", 0): 5}
     assert order("sglang", warm("a", 501), warm("b", 0), known=large) == ["a", "b"]
@@ -267,12 +259,6 @@ def test_sglang_takes_the_smaller_tree_of_equally_warm_and_busy_candidates() -> 
     assert order("sglang", one, busier, colder, known=trees) == ["a", "b", "c"]
 
 
-def test_sticky_queue_stays_until_more_than_q_wait() -> None:
-    candidates = queued("warm", 9000, 999, waiting=4), queued("b", 10), queued("c", 5)
-    assert order("sticky-queue", *candidates) == ["warm", "c", "b"]
-    assert order("sticky-queue", *candidates, options={"q": 3}) == ["c", "b", "warm"]
-
-
 def test_study_mix_weighs_work_by_utilisation() -> None:
     candidates = warm("warm", 900, Load(wait=3.0), 0.1), warm("cold", 0, Load(), 2.0)
     # alpha 1: 3.1 against 2.0; alpha 1 + 0.6/0.4 = 2.5: 3.25 against 5.0
@@ -284,13 +270,3 @@ def test_study_mix_caps_utilisation() -> None:
     policy = make_policy("study-mix", {"g": 0})
     ranked = rank(policy, Request(1000, 1.0), [warm("a", 0, Load(wait=1.0), 0.5)], Random(0))
     assert ranked[0].cost == pytest.approx(1.0 + 20 * 0.5)
-
-
-def test_study_mix_multiplies_by_a_power_of_the_requests_in_flight() -> None:
-    candidates = (
-        warm("a", 0, Load(wait=1.0, in_flight=15), 0.5),  # (1 + 2 x 0.5 + 0.03) x 16^0.5 = 8.12
-        warm("b", 0, Load(wait=6.0, in_flight=0), 0.5),  # 7
-    )
-    assert costs("study-mix", *candidates, g=0.5) == pytest.approx({"b": 7.0, "a": 8.12})
-    assert costs("study-mix", *candidates, g=0.0) == pytest.approx({"a": 2.03, "b": 7.0})
-    assert costs("study-mix", *candidates, g=0.0, mu=1.0) == pytest.approx({"a": 17.0, "b": 7.0})

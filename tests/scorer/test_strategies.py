@@ -1,5 +1,6 @@
 """The strategies, on matches whose results differ between them and on any match."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,28 +10,22 @@ from warmpath.scorer.strategies import STRATEGIES
 SIZE = 16
 
 
-def score(name: str, *spans: tuple[int, int, str]) -> float:
-    return STRATEGIES[name](Match(tuple(Span(*span) for span in spans), SIZE))
-
-
-def test_longest_prefix_ends_at_the_first_gap() -> None:
-    assert score("longest-prefix", (0, 3, "gpu"), (3, 5, "cpu"), (7, 9, "gpu")) == 5 * SIZE
-
-
-def test_longest_prefix_is_zero_where_the_first_block_is_missing() -> None:
-    assert score("longest-prefix", (1, 9, "gpu")) == 0
-
-
-def test_highest_block_is_the_deepest_whatever_is_missing() -> None:
-    assert score("highest-block", (2, 3, "gpu"), (7, 9, "gpu")) == 9 * SIZE
-
-
-def test_coverage_counts_what_is_held_anywhere() -> None:
-    assert score("coverage", (0, 2, "gpu"), (7, 9, "disk")) == 4 * SIZE
-
-
-def test_tiered_weighs_each_block_by_its_tier() -> None:
-    assert score("tiered", (0, 2, "gpu"), (2, 3, "cpu"), (5, 9, "gpu")) == (2 + 0.8) * SIZE
+@pytest.mark.parametrize(
+    ("name", "spans", "blocks"),
+    [
+        # It ends at the first gap, which may be the first block.
+        ("longest-prefix", [(0, 3, "gpu"), (3, 5, "cpu"), (7, 9, "gpu")], 5),
+        ("longest-prefix", [(1, 9, "gpu")], 0),
+        # The deepest, whatever is missing.
+        ("highest-block", [(2, 3, "gpu"), (7, 9, "gpu")], 9),
+        ("coverage", [(0, 2, "gpu"), (7, 9, "disk")], 4),
+        ("tiered", [(0, 2, "gpu"), (2, 3, "cpu"), (5, 9, "gpu")], 2 + 0.8),
+    ],
+)
+def test_strategies_score_as_described(
+    name: str, spans: list[tuple[int, int, str]], blocks: float
+) -> None:
+    assert STRATEGIES[name](Match(tuple(Span(*span) for span in spans), SIZE)) == blocks * SIZE
 
 
 def test_a_block_in_two_tiers_counts_in_the_faster() -> None:

@@ -5,7 +5,6 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import aiohttp
 import grpc.aio
 import pytest
 
@@ -13,7 +12,7 @@ from tests.fake_engine import FakeEngine, tokenized
 from tests.fake_http import Answer, Asked
 from tests.router.http2_client import Http2Client
 from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing, until
-from tests.router.running_router import TRANSPORT
+from tests.router.running_router import TRANSPORT, metrics_page
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
@@ -38,11 +37,7 @@ def engine() -> Iterator[FakeEngine]:
 
 async def figures(stand: Stand) -> dict[str, float]:
     """Return the router's metrics by name and labels."""
-    async with (
-        aiohttp.ClientSession() as http,
-        http.get(f"http://{stand.http_address}/metrics") as response,
-    ):
-        lines = (await response.text()).splitlines()
+    lines = (await metrics_page(stand.http_address)).splitlines()
     return {
         name: float(value)
         for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))

@@ -164,11 +164,6 @@ def test_a_higher_limit_lets_in_those_who_wait(places: InFlight) -> None:
     assert sum(place.state is CallState.READING for place in greedy) == 10
 
 
-def test_a_message_larger_than_the_limit_is_read_alone(places: InFlight) -> None:
-    assert places.enter("a", _ignored, 2 * LIMIT).state is CallState.READING
-    assert places.enter("b", _ignored).state is CallState.WAITING
-
-
 def test_the_client_that_waits_most_loses_its_latest_call(places: InFlight) -> None:
     refused: list[Exception | None] = []
     for _ in range(5 + MOST_WAITING):

@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from tests.router.http2_client import Http2Client
-from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing, until
+from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.method import Refusal, RefusedError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -92,11 +92,8 @@ async def test_a_refused_call_leaves_nothing_for_the_collector_of_cycles() -> No
                 with pytest.raises(grpc.aio.AioRpcError):
                     await channel.unary_unary("/it/Ask")(b"x")
                 refused += 1
-
-            async def are_gone() -> bool:
-                return not Message.alive and not in_flight.bytes
-
-            await until(are_gone)
+            while Message.alive or in_flight.bytes:
+                await asyncio.sleep(0.01)
     finally:
         gc.enable()
         await server.stop(0)

@@ -13,6 +13,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from tests.router.running_router import metrics_page
 from tests.router.service_stand import IDS, Stand, packed, standing
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -279,8 +280,7 @@ async def test_health_and_metrics_are_served(stand: Stand) -> None:
         assert reply.status == health_pb2.HealthCheckResponse.SERVING
     await stand.score(packed())
     base = f"http://{stand.router.http_address}"
-    async with stand.http.get(f"{base}/metrics") as response:
-        text = await response.text()
+    text = await metrics_page(stand.router.http_address)
     assert 'warmpath_requests_total{code="OK",method="Score"} 1.0' in text
     for step in ("match", "reply"):
         assert f'warmpath_step_seconds_count{{step="{step}"}} 1.0' in text

@@ -1,5 +1,6 @@
 """A gateway that speaks Envoy's external processing over gRPC, and a router that it asks."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -7,14 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-import aiohttp
 import grpc.aio
 from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from google.protobuf.struct_pb2 import Struct
 
 from tests.router.pick_stand import QUIET, pod, until
-from tests.router.running_router import TRANSPORT, running_router
+from tests.router.running_router import TRANSPORT, metrics_page, running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2, router_pb2_grpc
 from warmpath.router.assemble.running import Running
 from warmpath.router.endpoint_picker.protocol import (
@@ -222,11 +222,7 @@ class Gateway:
 
     async def metric(self, series: str) -> float:
         """Return the value of a series of the router's metrics, named with its labels; 0 if missing."""
-        async with (
-            aiohttp.ClientSession() as http,
-            http.get(f"http://{self.router.http_address}/metrics") as response,
-        ):
-            lines = (await response.text()).splitlines()
+        lines = (await metrics_page(self.router.http_address)).splitlines()
         found = [line.rpartition(" ")[2] for line in lines if line.startswith(series + " ")]
         return float(found[0]) if found else 0.0
 
@@ -241,11 +237,8 @@ class Gateway:
 
     async def until_it_is(self, series: str, value: float) -> None:
         """Wait until a series of the router's metrics has a value."""
-
-        async def is_so() -> bool:
-            return await self.metric(series) == value
-
-        await until(is_so)
+        while await self.metric(series) != value:
+            await asyncio.sleep(0.01)
 
     async def __aenter__(self) -> Self:
         return self

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
@@ -24,8 +24,6 @@ from warmpath.router.inference_api.request import InferenceRequest
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.models import Model, ModelTable
 from warmpath.scorer.prefill import PrefillModel
-
-Outcome = Literal["answered", "cancelled"]
 
 HEADERS = header_map(
     ((":path", "/v1/completions"), (":status", "200"), ("content-type", "text/event-stream"))
@@ -187,18 +185,6 @@ def test_a_stream_that_ends_at_any_wait_leaves_nothing(
         cancelled += calls.cancelled
         calls.close()
     assert 0 < cancelled < WAITS - 1
-
-
-@pytest.mark.parametrize("told", EXCHANGES)
-@pytest.mark.parametrize("shown", range(6))
-def test_an_exchange_of_which_only_a_part_is_told_leaves_nothing(
-    told: list[pb.ProcessingRequest], shown: int
-) -> None:
-    calls = Exchanges()
-    calls.exchange(told[:shown])
-    calls.finish()
-    calls.check_nothing_left()
-    calls.close()
 
 
 @pytest.mark.parametrize("told", EXCHANGES)

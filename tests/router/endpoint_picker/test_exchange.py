@@ -98,13 +98,6 @@ def test_where_the_body_comes_after_the_answer_to_the_headers_the_pick_comes_wit
     assert one.picked(PICKED) == [TO_BOTH]
 
 
-def test_streamed_chunks_are_each_answered_and_not_sent_back() -> None:
-    one = exchange()
-    pick(one, post(modes=Modes(BodyMode.STREAMED)))
-    assert one.receive(body(b"1", ends=False)) == [BodyReply("request")]
-    assert one.receive(body(b"2")) == [BodyReply("request")]
-
-
 @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL])
 def test_a_buffered_body_is_answered_with_the_pick(mode: BodyMode) -> None:
     one = exchange()
@@ -132,17 +125,6 @@ def test_trailers_end_a_body() -> None:
 def test_trailers_without_a_body_are_told_of_the_pick_where_the_headers_have_gone() -> None:
     one = exchange()
     assert pick(one, post(modes=BUFFERED), RequestTrailers()) == [TrailersReply("request", BOTH)]
-
-
-def test_trailers_of_a_buffered_body_come_after_its_pick() -> None:
-    one = exchange()
-    pick(one, post(modes=BUFFERED), body(b"{}", ends=False))
-    assert one.receive(RequestTrailers()) == [TrailersReply("request")]
-
-
-def test_an_empty_body_is_sent_on_as_one() -> None:
-    one = exchange()
-    assert pick(one, post(), body(b"")) == [TO_BOTH, *sent_back(b"")]
 
 
 def test_a_long_body_is_sent_back_in_pieces_that_gateways_take() -> None:
@@ -439,25 +421,6 @@ def test_what_http_does_not_allow_is_refused(events: list[object]) -> None:
         one.receive(other)  # type: ignore[arg-type]
     with pytest.raises(OrderError):
         one.receive(last)  # type: ignore[arg-type]
-
-
-def test_nothing_of_a_request_comes_after_its_end() -> None:
-    one = exchange()
-    pick(one, post(), body(b"{}"))
-    for late in (body(b"", ends=False), RequestTrailers()):
-        with pytest.raises(OrderError):
-            one.receive(late)
-
-
-@pytest.mark.parametrize("late", [b"", b"{}"])
-@pytest.mark.parametrize("modes", [Modes(), BUFFERED])
-def test_a_second_end_of_a_body_changes_nothing(late: bytes, modes: Modes) -> None:
-    answered = [BodyReply("request")] if modes is BUFFERED else []
-    for request in ([post(modes=modes), body(b"{}")], [post(modes=modes, ends=True)]):
-        one = exchange()
-        pick(one, *request)
-        assert one.receive(body(late)) == answered
-        assert one.receive(answer(ends=True)) != []
 
 
 @pytest.mark.parametrize("mode", BodyMode)

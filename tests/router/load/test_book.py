@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
-from tests.router.load.moved import started_on
+from tests.router.load.reports import started_on
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.scorer.candidate import IDLE, Load
 

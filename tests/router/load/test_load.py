@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
-from tests.router.load.moved import started_on
+from tests.router.load.reports import report
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.correction import UNKNOWN_TOKENS
 from warmpath.router.load.engine_metrics import Observed
@@ -252,14 +252,7 @@ class AnyObservation(RuleBasedStateMachine):
     def report(self, which: int, what: str) -> None:
         if self.names:
             name = self.names[-1 - which % len(self.names)]
-            if what == "started":
-                started_on(self.bookings, name, self.now, "pq"[which % 2])
-            elif what == "first":
-                self.bookings.first_token(name, self.now)
-            elif what == "finish":
-                self.bookings.finish(name, self.now)
-            else:
-                self.bookings.fail(name, self.now)
+            report(self.bookings, name, what, self.now, "pq"[which % 2])
 
     @rule(
         pod=st.sampled_from("pq"),

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
-from tests.router.load.moved import started_on
+from tests.router.load.reports import report
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.engine_metrics import Observed
@@ -186,17 +186,7 @@ class AnyNews(RuleBasedStateMachine):
     )
     def report(self, which: int, what: str, pod: str | None) -> None:
         for world in self.worlds if self.ids else ():
-            name, bookings = self.ids[-1 - which % len(self.ids)], world.bookings
-            if what == "started":
-                started_on(bookings, name, self.now, pod)
-            elif what == "first":
-                bookings.first_token(name, self.now)
-            elif what == "finish":
-                bookings.finish(name, self.now)
-            elif what == "fail":
-                bookings.fail(name, self.now)
-            else:
-                bookings.lose(name, self.now)
+            report(world.bookings, self.ids[-1 - which % len(self.ids)], what, self.now, pod)
 
     @rule(
         pod=PODS,

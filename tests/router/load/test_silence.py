@@ -9,6 +9,11 @@ from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.overdue import FIRST_COME, Overdue, Precedence
 
 
+def new_bookings(**fields: float) -> Bookings:
+    numbers = count()
+    return Bookings(expire_after=600.0, most=1000, new_id=lambda: str(next(numbers)), **fields)
+
+
 @pytest.mark.parametrize(("every", "expects_none"), [(2, True), (10, True), (100, False)])
 def test_a_steady_share_of_unreported_first_tokens_settles_the_question(
     every: int, expects_none: bool
@@ -40,8 +45,7 @@ def test_where_reports_come_again_the_router_waits_for_them_again() -> None:
 
 
 def test_requests_that_nothing_is_reported_of_count_long_before_they_expire() -> None:
-    numbers = count()
-    bookings = Bookings(expire_after=600.0, most=1000, new_id=lambda: str(next(numbers)))
+    bookings = new_bookings()
     hears = []
     for second in range(300):
         one = bookings.book(Work("m", "p", 0, 100, 0, 0.5), float(second))
@@ -56,8 +60,7 @@ def test_requests_that_nothing_is_reported_of_count_long_before_they_expire() ->
 
 
 def test_a_request_counts_once_though_its_report_is_lost_and_it_expires_later() -> None:
-    numbers = count()
-    bookings = Bookings(expire_after=600.0, most=1000, new_id=lambda: str(next(numbers)))
+    bookings = new_bookings()
     for _ in range(100):
         one = bookings.book(Work("m", "p", 0, 100, 0, 0.5), 0.0)
         bookings.first_token(one.id, 0.5)
@@ -69,8 +72,7 @@ def test_a_request_counts_once_though_its_report_is_lost_and_it_expires_later() 
 
 def _three_requests() -> tuple[Bookings, list[str]]:
     """Return bookings with three requests, whose first tokens are predicted at 1, 2 and 3 s."""
-    numbers = count()
-    bookings = Bookings(expire_after=600.0, most=1000, new_id=lambda: str(next(numbers)))
+    bookings = new_bookings()
     return bookings, [bookings.book(Work("m", "p", 0, 100, 0, 1.0), 0.0).id for _ in range(3)]
 
 
@@ -97,8 +99,7 @@ def test_reports_may_overtake_one_another_for_a_moment(second_at: float, third_a
 
 
 def test_short_prompts_may_pass_a_long_one_for_as_long_as_the_queues_order_lets_them() -> None:
-    numbers = count()
-    bookings = Bookings(expire_after=600.0, most=1000, new_id=lambda: str(next(numbers)))
+    bookings = new_bookings()
     bookings.book(Work("m", "p", 0, 100, 0, 5.0), 0.0)
     for at in (10.0, 40.0):
         passing = bookings.book(Work("m", "p", 0, 100, 0, 0.5), at)
@@ -114,11 +115,8 @@ def test_short_prompts_may_pass_a_long_one_for_as_long_as_the_queues_order_lets_
 def test_engines_that_favour_short_prompts_more_let_them_pass_for_longer(
     times: float, waits_until: float
 ) -> None:
-    numbers = count()
     # So late that nothing is overdue of itself.
-    bookings = Bookings(
-        expire_after=600.0, most=1000, new_id=lambda: str(next(numbers)), late_seconds=500.0
-    )
+    bookings = new_bookings(late_seconds=500.0)
     bookings.precedence = Precedence(times)
     bookings.book(Work("m", "p", 0, 100, 0, 5.0), 0.0)
     for at in range(10, 200, 2):
@@ -141,8 +139,7 @@ def test_a_report_that_comes_after_it_counted_as_lost_counts_after_all() -> None
 
 
 def test_presumed_first_tokens_are_found_lost_as_early_so_that_silence_lasts() -> None:
-    numbers = count()
-    bookings = Bookings(expire_after=600.0, most=1000, new_id=lambda: str(next(numbers)))
+    bookings = new_bookings()
     hears = []
     for second in range(0, 400, 2):
         one = bookings.book(Work("m", "p", 0, 100, 0, 0.5), float(second))

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
-from tests.router.load.moved import started_on
+from tests.router.load.reports import report, started_on
 from warmpath.router.load.bookings import Booking, Bookings, Work
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.stuck import (
@@ -391,24 +391,13 @@ class AnyReports(RuleBasedStateMachine):
 
     @rule(
         which=st.integers(0, 9),
-        what=st.sampled_from(["first", "finish", "fail", "refuse", "move", "lose"]),
+        what=st.sampled_from(["first", "finish", "fail", "refuse", "started", "lose"]),
     )
     def report(self, which: int, what: str) -> None:
         if not self.open:
             return
-        name, bookings = self.open[which % len(self.open)].id, self.fleet.bookings
-        if what == "first":
-            bookings.first_token(name, self.now)
-        elif what == "finish":
-            bookings.finish(name, self.now)
-        elif what == "fail":
-            bookings.fail(name, self.now)
-        elif what == "refuse":
-            bookings.fail(name, self.now, "refused")
-        elif what == "move":
-            started_on(bookings, name, self.now, "ab"[which % 2])
-        else:
-            bookings.lose(name, self.now)
+        name = self.open[which % len(self.open)].id
+        report(self.fleet.bookings, name, what, self.now, "ab"[which % 2])
 
     @rule(pod=st.sampled_from("ab"), is_gone=st.booleans())
     def engine_ends(self, pod: str, is_gone: bool) -> None:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
 from tests.router.consistent import check
-from tests.router.load.moved import started_on
+from tests.router.load.reports import started_on
 from tests.router.peers.fake_store import FakeStore
 from tests.router.peers.inside import check_peers
 from tests.router.pick.picker_parts import KeyedPrompt, Parts, first

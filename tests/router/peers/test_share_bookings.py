@@ -9,12 +9,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 
-import aiohttp
 import grpc
 import pytest
 
 from tests.conformance.reference_index import ReferenceIndex
 from tests.router.pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until
+from tests.router.running_router import metrics_page
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
@@ -272,11 +272,7 @@ async def in_flight(stand: Stand) -> dict[str, int]:
 
 
 async def metric(stand: Stand, name: str) -> float:
-    async with (
-        aiohttp.ClientSession() as http,
-        http.get(f"http://{stand.http_address}/metrics") as response,
-    ):
-        page = await response.text()
+    page = await metrics_page(stand.http_address)
     found = re.search(rf"^warmpath_shared_bookings_{name} (\S+)$", page, re.MULTILINE)
     assert found, page
     return float(found[1])
@@ -357,11 +353,8 @@ async def test_picks_go_on_when_redis_is_killed_in_the_middle_and_metrics_say_so
     with RedisServer() as server:
         async with two_routers(tmp_path, server.url, prefix) as stands:
             counts.update(await burst(stands))
-
-            async def both_know() -> bool:
-                return [sum((await in_flight(stand)).values()) for stand in stands] == [20, 20]
-
-            await until(both_know)
+            while [sum((await in_flight(stand)).values()) for stand in stands] != [20, 20]:
+                await asyncio.sleep(0.01)
             server.kill()
             for _ in range(5):
                 counts.update(await burst(stands))
@@ -375,11 +368,8 @@ async def test_picks_go_on_when_redis_is_killed_in_the_middle_and_metrics_say_so
             await until(is_alone)
             assert [sum((await in_flight(stand)).values()) for stand in stands] == [60, 60]
             server.restart()
-
-            async def both_know_all() -> bool:
-                return [sum((await in_flight(stand)).values()) for stand in stands] == [120, 120]
-
-            await until(both_know_all)
+            while [sum((await in_flight(stand)).values()) for stand in stands] != [120, 120]:
+                await asyncio.sleep(0.01)
 
             async def is_connected() -> bool:
                 return bool(await metric(stands[0], "connected"))
@@ -395,11 +385,8 @@ async def test_picks_do_not_wait_for_a_redis_that_hangs(tmp_path: Path, prefix: 
                 assert len(await burst(stands)) == 2 * ROUND
                 answer = await stands[0].pick(prompt(100))
                 assert await stands[0].report(answer.booking_id, "FINISHED")
-
-                async def is_said() -> bool:
-                    return not await metric(stands[0], "connected")
-
-                await until(is_said)
+                while await metric(stands[0], "connected"):
+                    await asyncio.sleep(0.01)
             finally:
                 server.resume()
 
@@ -410,11 +397,8 @@ async def test_reports_may_go_to_either_router(
     async with two_routers(tmp_path, redis_server.url, prefix) as (one, other):
         answer = await one.pick(prompt())
         name, elsewhere = answer.booking_id, answer.candidates[1].pod
-
-        async def other_knows() -> bool:
-            return sum((await in_flight(other)).values()) == 1
-
-        await until(other_knows)
+        while sum((await in_flight(other)).values()) != 1:
+            await asyncio.sleep(0.01)
         code, said = await other.refused(other.report(name, "STARTED", pod="x"))
         assert code is grpc.StatusCode.INVALID_ARGUMENT
         assert "the router knows no such pod" in said

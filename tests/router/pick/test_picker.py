@@ -24,18 +24,6 @@ def test_work_is_booked_before_the_answer_leaves_and_weighing_books_nothing() ->
     assert sum(parts.wait(other) for other in range(3)) == parts.wait(pod)
 
 
-def test_a_session_stays_on_its_pod_where_costs_are_nearly_equal() -> None:
-    parts = Parts(pods=8)
-    booking_id, choice = parts.choose(session="s")
-    parts.picker.ended(booking_id, "finished", parts.now)
-    home = first(choice)
-    for number in range(20):
-        other = KeyedPrompt(range(1000 * number + 500, 1000 * number + 502))
-        booking_id, choice = parts.choose(prompt=other, session="s")
-        assert first(choice) == home
-        parts.picker.ended(booking_id, "finished", parts.now)
-
-
 def test_cache_that_was_counted_in_part_makes_no_pod_look_fast() -> None:
     parts = Parts(pods=0)
     rank = parts.ingest.add_blind("pod-0", 0)

@@ -8,7 +8,6 @@ from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.pick.options import Option
 from warmpath.router.pods.table import Pod, Status
-from warmpath.scorer.policy import UnknownPolicyError
 
 
 def test_with_equal_load_the_warmest_wins() -> None:
@@ -92,11 +91,6 @@ def test_engines_with_little_memory_left_make_prefills_dear_to_others_after_a_wh
 
 def test_full_batches_make_prefills_dear_to_others_as_well() -> None:
     assert others_after(60, 0.1, waiting=5) > 5 * others_after(60, 0.1)
-
-
-def test_an_unknown_policy_is_refused_by_name() -> None:
-    with pytest.raises(UnknownPolicyError, match=r"no policy 'best'; known: .*least-load"):
-        Parts().weigh(policy="best")
 
 
 def test_what_a_pod_without_events_holds_is_counted_in_the_blocks_of_its_model() -> None:

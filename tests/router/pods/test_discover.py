@@ -90,14 +90,6 @@ async def test_a_pod_with_a_longer_id_than_may_be_is_ignored_and_named(
         parse_pods(text.encode(), "p", [ModelSpec("m")])
 
 
-async def test_a_pod_that_has_moved_is_followed_anew() -> None:
-    follower = Follower()
-    reconciler = Reconciler(follower)
-    await reconciler.reconcile("s", {"a": found("a", "h:1")})
-    await reconciler.reconcile("s", {"a": found("a", "h:2")})
-    assert follower.calls == ["+a@h:1", "-a", "+a@h:2"]
-
-
 async def test_one_source_does_not_touch_what_another_found(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -108,15 +100,6 @@ async def test_one_source_does_not_touch_what_another_found(
     await reconciler.reconcile("two", {})
     assert follower.calls == ["+a@h:1"]
     assert "as one describes it" in caplog.text
-
-
-async def test_a_pod_that_its_first_source_drops_is_followed_as_another_one_says() -> None:
-    follower = Follower()
-    reconciler = Reconciler(follower)
-    await reconciler.reconcile("one", {"a": found("a")})
-    await reconciler.reconcile("two", {"a": found("a", "h:9")})
-    await reconciler.reconcile("one", {})
-    assert follower.calls == ["+a@h:1", "-a", "+a@h:9"]
 
 
 async def test_a_pod_that_cannot_be_followed_costs_no_other(
@@ -384,16 +367,6 @@ async def test_pods_of_another_role_do_not_take_the_place_of_unlisted_ones() -> 
     await reconciler.reconcile("s", listed)
     await reconciler.reconcile("s", listed | {"a": decode})
     assert follower.calls == ["+a@h:1", "+b@h:1"]
-
-
-async def test_a_pod_that_its_source_removes_for_good_goes_though_it_lives_and_is_the_last() -> (
-    None
-):
-    follower = Follower()
-    reconciler = Reconciler(follower)
-    await reconciler.reconcile("s", {"a": found("a")})
-    await reconciler.reconcile("s", {})
-    assert follower.calls == ["+a@h:1", "-a"]
 
 
 @pytest.mark.parametrize(

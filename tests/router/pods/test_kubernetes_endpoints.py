@@ -21,12 +21,6 @@ from warmpath.router.pods import kubernetes
 from warmpath.router.pods.inference_pool import InferencePool, active_ports, read_pool
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes, "RETRY_SECONDS", 0.001)
-    monkeypatch.setattr(kubernetes, "POOL_SECONDS", 0.001)
-
-
 async def until_withheld(latest: Latest, wanted: Mapping[str, str]) -> None:
     """Wait until these pods and no others are found; each with the reason why it takes no requests."""
     async with asyncio.timeout(120):
@@ -109,18 +103,6 @@ async def test_a_pod_that_one_list_lacks_stays_and_one_that_three_lack_goes() ->
         await latest.until({})
 
 
-async def test_a_new_life_under_a_pods_name_is_never_beside_the_old_one() -> None:
-    async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
-        await server.put("a", "1", **LABELS)
-        await latest.until({"a": "1"})
-        server.failures = 1 << 30
-        server.end_watches()
-        await server.delete("1")
-        await server.put("a", "2", ip="10.0.0.2", **LABELS)
-        server.failures = 0
-        await latest.until({"a": "2"})
-
-
 async def test_a_pod_that_is_not_ready_is_found_and_withheld_and_one_that_has_ended_is_not() -> (
     None
 ):
@@ -141,6 +123,7 @@ async def test_each_target_port_of_a_pool_is_an_endpoint_of_each_pod() -> None:
         await server.put("a", "1", app="vllm")
         await latest.until({"a": "1", "a:8001": "1"})
         specs = {name: one.spec for name, one in latest.pods.items()}
+        assert not specs["a"].events
         assert {name: (one.address, one.watch, one.first_rank) for name, one in specs.items()} == {
             "a": ("10.0.0.1:8000", "10.0.0.1:7500", 0),
             "a:8001": ("10.0.0.1:8001", "10.0.0.1:7501", 2),

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,11 +65,6 @@ async def following(server: ApiServer, pods: PodSetSpec) -> AsyncIterator[Latest
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await api.close()
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes, "RETRY_SECONDS", 0.001)
 
 
 async def listed_again(server: ApiServer, times: int = 1) -> None:
@@ -163,16 +157,6 @@ async def test_what_was_known_stays_while_the_api_is_away() -> None:
             await asyncio.sleep(0.001)
         server.failures = 0
         await latest.until({"z": "7"})
-
-
-async def test_the_pods_of_an_inference_pool_are_found_by_its_labels() -> None:
-    pods = msgspec.structs.replace(POOLED, watch_port=7500)
-    async with ApiServer(ROLE) as server, following(server, pods) as latest:
-        await server.put("a", "1", app="vllm", tier="gpu")
-        await server.put("b", "2", app="other")
-        await latest.until({"a": "1"})
-        assert latest.pods["a"].spec.watch == "10.0.0.1:7500"
-        assert not latest.pods["a"].spec.events
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.router.pods.test_discover import Follower
 from warmpath.router.config.schema import PodSpec
 from warmpath.router.pods.discover import Reconciler, twins
 from warmpath.router.pods.found_pod import FoundPod
@@ -11,28 +12,6 @@ def pod(
     name: str, *, model: str = "m", address: str = "h:1", first: int = 0, ranks: int = 1
 ) -> PodSpec:
     return PodSpec(name, model, address, first_rank=first, ranks=ranks)
-
-
-class Follower:
-    """Follows nothing."""
-
-    def follow(self, spec: PodSpec, name: str) -> None:
-        pass
-
-    def withhold(self, pod_id: str, why: str) -> None:
-        pass
-
-    def serves(self, pod_id: str) -> bool:
-        return bool(pod_id)
-
-    def is_alive(self, pod_id: str) -> bool:
-        return bool(pod_id)
-
-    def is_heard(self, pod_id: str) -> bool:
-        return bool(pod_id)
-
-    async def drop(self, pod_id: str) -> None:
-        pass
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing, until
+from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing
+from tests.router.running_router import metrics_page
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.proto.pb.warmpath.wire.v1 import status_details_pb2 as wire
@@ -51,10 +52,8 @@ def begin(stand: Stand, first: int, **fields: object) -> "asyncio.Task[pb.PickRe
 
 
 async def wait_for(stand: Stand, number: int) -> None:
-    async def holds() -> bool:
-        return len(await waiting(stand)) == number
-
-    await until(holds)
+    while len(await waiting(stand)) != number:
+        await asyncio.sleep(0.01)
 
 
 async def test_a_pick_waits_until_the_first_token_of_another_one(
@@ -196,19 +195,16 @@ async def test_an_unknown_class_is_refused_with_the_known_ones(tmp_path: Path) -
 
 
 async def test_the_metrics_count_by_class(tmp_path: Path) -> None:
-    import aiohttp
-
     async with full(tmp_path, metrics="127.0.0.1:0") as (stand, before):
         held = begin(stand, 3, priority="low")
         await wait_for(stand, 1)
-        async with aiohttp.ClientSession() as session:
-            page = await (await session.get(f"http://{stand.http_address}/metrics")).text()
-            assert 'warmpath_queue_waiting{class="low"} 1.0' in page
-            assert "warmpath_queue_hold_seconds 0.4" in page
-            assert 'warmpath_queue_steps_back{reason="few-first-tokens"} 0.0' in page
-            assert await stand.report(before, "FAILED")
-            await held
-            page = await (await session.get(f"http://{stand.http_address}/metrics")).text()
+        page = await metrics_page(stand.http_address)
+        assert 'warmpath_queue_waiting{class="low"} 1.0' in page
+        assert "warmpath_queue_hold_seconds 0.4" in page
+        assert 'warmpath_queue_steps_back{reason="few-first-tokens"} 0.0' in page
+        assert await stand.report(before, "FAILED")
+        await held
+        page = await metrics_page(stand.http_address)
         assert 'warmpath_queue_wait_seconds_count{class="low",outcome="sent"} 1.0' in page
         assert 'warmpath_queue_waiting{class="low"} 0.0' in page
 

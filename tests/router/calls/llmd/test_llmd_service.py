@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import grpc
 import grpc.aio
 import pytest
@@ -15,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.h2grpc.served import BOTH, MISSING, ends_with
 from tests.router.calls.llmd.client import LLMDS, METHOD, OURS, Client
-from tests.router.running_router import running_router
+from tests.router.running_router import metrics_page, running_router
 from tests.router.service_stand import Stand, standing
 from tests.router.test_drain import LATE
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -176,8 +175,7 @@ async def test_health_reflection_and_metrics_know_the_service(stand: Stand, ask:
     await ask()
     with ends_with(grpc.StatusCode.INVALID_ARGUMENT):
         await ask(model="")
-    async with stand.http.get(f"http://{stand.router.http_address}/metrics") as response:
-        text = await response.text()
+    text = await metrics_page(stand.router.http_address)
     for code in ("OK", "INVALID_ARGUMENT"):
         assert f'warmpath_requests_total{{code="{code}",method="GetPodScores"}} 1.0' in text
 
@@ -210,11 +208,7 @@ async def test_more_calls_than_may_wait_are_refused_with_a_hint(
             told = await asyncio.gather(*(ask() for _ in range(400)), return_exceptions=True)
             refused = [one for one in told if isinstance(one, grpc.aio.AioRpcError)]
             assert told.count([]) == len(told) - len(refused) > 0
-        async with (
-            aiohttp.ClientSession() as http,
-            http.get(f"http://{router.http_address}/metrics") as response,
-        ):
-            text = await response.text()
+        text = await metrics_page(router.http_address)
     for one in refused:
         assert one.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "limits.wait-seconds" in (one.details() or "")

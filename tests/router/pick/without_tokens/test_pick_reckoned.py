@@ -1,5 +1,6 @@
 """Picks of texts that nobody can tokenise now: by their length and the pods' load, and they say so."""
 
+import asyncio
 import json
 from pathlib import Path
 from shutil import copytree
@@ -7,7 +8,7 @@ from shutil import copytree
 import grpc
 import pytest
 
-from tests.router.pick_stand import QUIET, Stand, pod, standing, until
+from tests.router.pick_stand import QUIET, Stand, pod, standing
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 TEXT = "Explain prefix caching. " * 500
@@ -69,11 +70,8 @@ async def test_a_tokenizer_that_cannot_be_loaded_is_named_and_picks_go_on(
         assert code is grpc.StatusCode.UNAVAILABLE
 
         copytree(model_folder, tmp_path, dirs_exist_ok=True)
-
-        async def is_whole() -> bool:
-            return not (await stand.pick(prompt)).reckoned_because
-
-        await until(is_whole)
+        while (await stand.pick(prompt)).reckoned_because:
+            await asyncio.sleep(0.01)
         assert not (await stand.diagnose()).findings
 
 

@@ -112,11 +112,8 @@ async def test_a_renderer_killed_amid_a_chat_leaves_the_chat_to_its_length_and_r
         picked = await asked
         assert picked.reckoned_tokens == picked.prompt_tokens > 0
         assert "ended" in picked.reckoned_because
-
-        async def is_rendered() -> bool:
-            return not (await stand.pick(chat())).reckoned_because
-
-        await until(is_rendered)
+        while (await stand.pick(chat())).reckoned_because:
+            await asyncio.sleep(0.01)
 
 
 async def test_without_any_renderer_that_starts_chats_are_picked_for_by_length(
@@ -125,11 +122,8 @@ async def test_without_any_renderer_that_starts_chats_are_picked_for_by_length(
     async with rendering(tmp_path, model_folder, transport) as stand:
         monkeypatch.setattr(render_worker, "COMMAND", ("-c", "raise SystemExit(1)"))
         kill_renderers()
-
-        async def is_noticed() -> bool:
-            return bool((await stand.pick(chat())).reckoned_because)
-
-        await until(is_noticed)
+        while not (await stand.pick(chat())).reckoned_because:
+            await asyncio.sleep(0.01)
         await by_length(stand, chat(), "no process to render in", "TOKENIZER_UNAVAILABLE")
         assert not (await stand.pick(text())).reckoned_because
 
@@ -159,11 +153,8 @@ async def tokenising(
     )
     models = f'tokenizer-urls = ["{engine.url}"]'
     async with standing(folder, tables, models=models, transport=transport) as stand:
-
-        async def is_loaded() -> bool:
-            return not (await stand.pick(text("short"))).reckoned_because
-
-        await until(is_loaded)
+        while (await stand.pick(text("short"))).reckoned_because:
+            await asyncio.sleep(0.01)
         yield stand
 
 
@@ -195,11 +186,8 @@ async def test_an_engine_that_tokenises_no_more_leaves_its_prompts_to_their_leng
         prompt = text() if form is text else chat()
         await by_length(stand, prompt, because, "TOKENIZER_UNAVAILABLE")
         engine.answer = tokenized
-
-        async def is_whole() -> bool:
-            return not (await stand.pick(prompt)).reckoned_because
-
-        await until(is_whole)
+        while (await stand.pick(prompt)).reckoned_because:
+            await asyncio.sleep(0.01)
 
 
 async def test_when_all_threads_of_the_pool_hang_picks_go_on_by_length_until_they_come_back(
@@ -225,11 +213,8 @@ async def test_when_all_threads_of_the_pool_hang_picks_go_on_by_length_until_the
             await by_length(stand, text(), "all threads hang", "TOKENIZER_UNAVAILABLE")
         finally:
             released.set()
-
-        async def is_whole() -> bool:
-            return not (await stand.pick(text())).reckoned_because
-
-        await until(is_whole)
+        while (await stand.pick(text())).reckoned_because:
+            await asyncio.sleep(0.01)
 
 
 async def test_texts_beyond_those_that_may_wait_are_picked_for_by_length(

@@ -1,0 +1,30 @@
+"""Reports on bookings, as a router makes them of its callers' words."""
+
+from dataclasses import replace
+
+from warmpath.router.load.bookings import Bookings
+
+
+def started_on(
+    bookings: Bookings, booking_id: str, now: float, pod: str | None, rank: int = 0
+) -> bool:
+    booking = bookings.get(booking_id)
+    if booking is None or pod is None:
+        return bookings.started(booking_id, now)
+    return bookings.started(booking_id, now, replace(booking.work, pod=pod, rank=rank))
+
+
+def report(bookings: Bookings, name: str, what: str, now: float, pod: str | None = None) -> None:
+    """Report what became of a booking; one that has started went to `pod`."""
+    if what == "started":
+        started_on(bookings, name, now, pod)
+    elif what == "first":
+        bookings.first_token(name, now)
+    elif what == "finish":
+        bookings.finish(name, now)
+    elif what == "fail":
+        bookings.fail(name, now)
+    elif what == "refuse":
+        bookings.fail(name, now, "refused")
+    else:
+        bookings.lose(name, now)
