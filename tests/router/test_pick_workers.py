@@ -103,43 +103,6 @@ async def test_the_warm_pod_is_picked_and_named_as_the_source_where_it_is_not(
         assert cached == best.matched_tokens
 
 
-async def test_a_pod_that_drains_is_not_picked_though_it_is_the_warmest(tmp_path: Path) -> None:
-    async with (
-        working(tmp_path, [], []) as workers,
-        standing(tmp_path, PROBE + tables(workers)) as stand,
-    ):
-        await until(lambda: all_exact(stand))
-        await generate(workers[0], 1600)
-        await until(lambda: holds(stand, "a", 100))
-        assert (await stand.pick(prompt(1600))).candidates[0].pod == "a"
-        url = f"http://{workers[0].address}/drain"
-        async with aiohttp.ClientSession() as http, http.post(url) as response:
-            assert response.status == 200
-        await until(lambda: sees(stand, "a", "/health answers 503"))
-        answer = await stand.pick(prompt(1600))
-        assert [one.pod for one in answer.candidates] == ["b"]
-        code, said = await stand.refused(stand.pick(prompt(), pods=["a"]))
-        assert code is grpc.StatusCode.UNAVAILABLE
-        assert "refuses requests" in said
-
-
-async def sees(stand: Stand, name: str, status: str) -> bool:
-    return {one.id: one.status for one in await stand.pods()}[name] == status
-
-
-async def test_the_pod_that_serves_the_adapter_is_preferred(tmp_path: Path) -> None:
-    async with (
-        working(tmp_path, [], ["--adapter=tuned"]) as workers,
-        standing(tmp_path, PROBE + tables(workers)) as stand,
-    ):
-        await until(lambda: all_exact(stand))
-        for asked in (prompt(model="tuned"), prompt(lora="tuned")):
-            answer = await stand.pick(asked)
-            assert [one.pod for one in answer.candidates] == ["b"]
-            assert await stand.report(answer.booking_id, "FINISHED")
-        assert len((await stand.pick(prompt())).candidates) == 2
-
-
 @pytest.mark.deep
 async def test_a_killed_worker_is_passed_over_and_when_it_leaves_nothing_is_kept_of_it(
     tmp_path: Path,

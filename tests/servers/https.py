@@ -1,18 +1,17 @@
 """A server that answers over HTTPS alone."""
 
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from aiohttp import web
-
 from tests.servers.certificates import Authority
+from tests.servers.http import Respond, listening
 
 
 @asynccontextmanager
 async def serving(
     authority: Authority,
-    respond: Callable[[web.Request], Awaitable[web.Response]],
+    respond: Respond,
     *,
     client_ca: str | None = None,
 ) -> AsyncIterator[str]:
@@ -23,12 +22,5 @@ async def serving(
         context.load_verify_locations(client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(certificate.cert, certificate.key)
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", respond)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-    try:
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with listening(respond, context) as address:
+        yield address

@@ -9,6 +9,7 @@ import grpc.aio
 import pytest
 
 from tests.router.http2_client import Http2Client
+from tests.router.pick_calls import Codes
 from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.method import Refusal, RefusedError
@@ -77,12 +78,8 @@ async def test_a_refused_call_leaves_nothing_for_the_collector_of_cycles() -> No
         except ValueError as error:
             raise RefusedError(Refusal(grpc.StatusCode.INVALID_ARGUMENT, "no")) from error
 
-    class Counts:
-        def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
-            pass
-
     in_flight = InFlight(100, 10, seconds=1.0, clock=lambda: 0.0)
-    intake = Intake(in_flight, in_flight, Counts(), seconds=1.0)
+    intake = Intake(in_flight, in_flight, Codes(), seconds=1.0)
     server = GrpcioServer({"/it/Ask": intake.method("Ask", handle)}, Http2Limits())
     address = await server.start("127.0.0.1:0")
     gc.disable()

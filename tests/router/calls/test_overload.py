@@ -12,6 +12,7 @@ from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.http2.hostile_client import HostileClient
 from tests.h2grpc.served import BOTH, SERVICE, Caller, ends_with, new_server
 from tests.router.error_details import ErrorDetails, details_of
+from tests.router.pick_calls import Codes
 from warmpath.router.admission.admission import LEAST_WAITING, Admission
 from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.calls.intake import Intake
@@ -20,21 +21,13 @@ from warmpath.router.transport.call import Call
 pytestmark = pytest.mark.parametrize("transport", BOTH)
 
 
-class Counts:
-    def __init__(self) -> None:
-        self.codes: list[str] = []
-
-    def answered(self, _: str, code: str, *__: object) -> None:
-        self.codes.append(code)
-
-
 class Stand:
     """A server whose loop takes the next call only when the test says so."""
 
     def __init__(self, transport: str, *, wait_seconds: float = 1e-9) -> None:
         self.soon: list[Callable[[], None]] = []
         self.read: list[bytes] = []
-        self.counts = Counts()
+        self.counts = Codes()
         self.admission = Admission(
             wait_seconds=wait_seconds,
             soon=self.soon.append,
@@ -79,7 +72,7 @@ async def test_the_newest_call_beyond_those_that_may_wait_is_refused_with_a_hint
         limit = {"limit": "limits.wait-seconds"}
         told = ErrorDetails(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", limit, 1e-9, 1)
         assert details_of(raised.value) == told
-        assert stand.counts.codes == ["RESOURCE_EXHAUSTED"]
+        assert stand.counts.seen == ["RESOURCE_EXHAUSTED"]
         urgent = asyncio.ensure_future(call("uu_urgent", b"urgent"))
         while stand.admission.waiting == LEAST_WAITING:
             await asyncio.sleep(0.001)

@@ -25,6 +25,7 @@ from tests.router.endpoint_picker.behind_envoy import (
 )
 from tests.router.endpoint_picker.gateway import IDS, Gateway, asking
 from tests.router.pick_stand import QUIET, pod, until
+from tests.servers.http import listening
 from warmpath.lab.local.cluster import WorkerSettings
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2
@@ -435,13 +436,7 @@ async def test_a_websocket_is_opened_at_once(tmp_path: Path, changes: list[Chang
             await socket.send_str(message.data)
         return socket
 
-    app = web.Application()
-    app.router.add_get("/v1/realtime", echo)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        engine = "{}:{}".format(*runner.addresses[0][:2])
+    async with listening(echo) as engine:
         upgrades = (
             "stat_prefix: inference\n",
             "stat_prefix: inference\n                upgrade_configs: [{upgrade_type: websocket}]\n",
@@ -455,5 +450,3 @@ async def test_a_websocket_is_opened_at_once(tmp_path: Path, changes: list[Chang
                 async with envoy.http.ws_connect("/v1/realtime") as socket:
                     await socket.send_str("hi")
                     assert await socket.receive_str() == "hi"
-    finally:
-        await runner.cleanup()

@@ -278,20 +278,6 @@ def test_what_a_dead_router_booked_vanishes_in_three_seconds(
     assert other.peers.received.on("p", 0, other.now) is NOBODY
 
 
-def test_a_router_that_ends_without_bookings_leaves_only_its_last_word(
-    two: tuple[Router, Router], store: FakeStore
-) -> None:
-    one, other = two
-    rounds(two)
-    assert other.peers.received.routers(other.now) == 1
-    store.run(one.peers.leave(one.now))
-    other.round()
-    assert other.peers.received.routers(other.now) == 0
-    store.run(other.peers.leave(other.now))
-    store.now += EXPIRE_SECONDS
-    assert store.keys() == [NAMES.routers]
-
-
 def test_what_an_ended_router_booked_counts_until_engines_tell_of_it(
     two: tuple[Router, Router], store: FakeStore
 ) -> None:

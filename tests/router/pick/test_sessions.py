@@ -11,6 +11,15 @@ from tests.router.consistent import check
 from warmpath.router.pick.sessions import Sessions
 
 
+def test_a_session_that_pauses_too_long_is_forgotten() -> None:
+    sessions = Sessions(most=10, seconds=60.0)
+    sessions.put("s", "p", 0, 0.0)
+    sessions.put("s", "p", 0, 50.0)
+    assert sessions.get("s", 109.9) == ("p", 0)
+    assert sessions.get("s", 110.0) is None
+    assert len(sessions) == 0
+
+
 def test_what_is_past_its_time_makes_room_unasked() -> None:
     sessions = Sessions(most=10, seconds=60.0)
     sessions.put("s", "p", 0, 0.0)

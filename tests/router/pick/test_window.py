@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -96,6 +97,14 @@ class Stand:
         check(self.parts.bookings)
 
 
+Make = Callable[..., Stand]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Make:
+    return partial(Stand, monkeypatch)
+
+
 async def turns() -> None:
     """Let everything happen that waits for no timer."""
     for _ in range(64):
@@ -106,10 +115,8 @@ def pods_of(*tasks: "asyncio.Task[Chosen]") -> list[str]:
     return [first(task.result()[1]) for task in tasks]
 
 
-async def test_siblings_are_placed_together_so_many_to_a_rank(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stand = Stand(monkeypatch, size=4, pods=3)
+async def test_siblings_are_placed_together_so_many_to_a_rank(make: Make) -> None:
+    stand = make(size=4, pods=3)
     samples = [stand.ask(policy=SPREAD) for _ in range(10)]
     await turns()
     assert not any(task.done() for task in samples)
@@ -122,19 +129,15 @@ async def test_siblings_are_placed_together_so_many_to_a_rank(
     stand.check()
 
 
-async def test_one_after_the_other_they_would_spread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stand = Stand(monkeypatch, seconds=0.0, pods=3)
+async def test_one_after_the_other_they_would_spread(make: Make) -> None:
+    stand = make(seconds=0.0, pods=3)
     samples = [stand.ask(policy=SPREAD) for _ in range(3)]
     await turns()
     assert len(set(pods_of(*samples))) == 3
 
 
-async def test_each_is_booked_as_a_pick_of_its_own_and_only_the_first_as_cold(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stand = Stand(monkeypatch, size=5)
+async def test_each_is_booked_as_a_pick_of_its_own_and_only_the_first_as_cold(make: Make) -> None:
+    stand = make(size=5)
     samples = [stand.ask() for _ in range(5)]
     await turns()
     await stand.pass_time(SECONDS)
@@ -148,8 +151,8 @@ async def test_each_is_booked_as_a_pick_of_its_own_and_only_the_first_as_cold(
     assert len(stand.parts.bookings) == 0
 
 
-async def test_the_ranks_of_a_pod_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand = Stand(monkeypatch, size=4, pods=0)
+async def test_the_ranks_of_a_pod_are_apart(make: Make) -> None:
+    stand = make(size=4, pods=0)
     ranks = [stand.parts.ingest.watch("pod-d", number) for number in range(4)]
     for rank in ranks:
         rank.connected()
@@ -166,10 +169,8 @@ async def test_the_ranks_of_a_pod_are_apart(monkeypatch: pytest.MonkeyPatch) -> 
     [{"prompt": OTHER}, {"policy": "round-robin"}, {"pods": 2}],
     ids=["prompt", "policy", "pods"],
 )
-async def test_what_differs_is_not_mixed(
-    monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
-) -> None:
-    stand = Stand(monkeypatch, size=4, pods=3)
+async def test_what_differs_is_not_mixed(make: Make, other: dict[str, Any]) -> None:
+    stand = make(size=4, pods=3)
     if "pods" in other:
         other = {"pods": stand.parts.pods[: other["pods"]]}
     ours, theirs = stand.ask(policy=SPREAD), stand.ask(**{"policy": SPREAD, **other})
@@ -179,7 +180,7 @@ async def test_what_differs_is_not_mixed(
     assert len(set(pods_of(ours, theirs))) == 2, "each is placed where less waits"
 
 
-async def test_texts_with_their_keys_kept_are_one_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_texts_with_their_keys_kept_are_one_prompt(make: Make) -> None:
     class Memo:
         """Every text that is read has one of its own."""
 
@@ -193,7 +194,7 @@ async def test_texts_with_their_keys_kept_are_one_prompt(monkeypatch: pytest.Mon
     def prompt(salt: str = "") -> TokenPrompt:
         return TokenPrompt("m", pack_tokens(range(500)), cache_salt=salt, memo=Memo())
 
-    stand = Stand(monkeypatch)
+    stand = make()
     samples = [stand.ask(prompt()) for _ in range(3)]
     salted = stand.ask(prompt("s"))
     await turns()
@@ -203,10 +204,8 @@ async def test_texts_with_their_keys_kept_are_one_prompt(monkeypatch: pytest.Mon
     assert salted.done()
 
 
-async def test_who_comes_after_the_window_has_closed_opens_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stand = Stand(monkeypatch)
+async def test_who_comes_after_the_window_has_closed_opens_another(make: Make) -> None:
+    stand = make()
     early = stand.ask()
     await turns()
     await stand.pass_time(SECONDS / 2)
@@ -225,19 +224,17 @@ async def test_who_comes_after_the_window_has_closed_opens_another(
 
 @pytest.mark.parametrize("fields", [{}, {"shadow": True}], ids=["window-0", "shadow"])
 async def test_without_a_window_or_in_shadow_nobody_waits(
-    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+    make: Make, fields: dict[str, Any]
 ) -> None:
-    stand = Stand(monkeypatch, seconds=SECONDS if fields else 0.0)
+    stand = make(seconds=SECONDS if fields else 0.0)
     task = stand.ask(**fields)
     await turns()
     assert task.done()
     assert len(stand.window) == 0
 
 
-async def test_a_caller_that_goes_away_takes_no_booking_and_no_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stand = Stand(monkeypatch, size=2)
+async def test_a_caller_that_goes_away_takes_no_booking_and_no_place(make: Make) -> None:
+    stand = make(size=2)
     samples = [stand.ask(policy=SPREAD) for _ in range(3)]
     await turns()
     samples[0].cancel()
@@ -250,9 +247,9 @@ async def test_a_caller_that_goes_away_takes_no_booking_and_no_place(
 
 
 async def test_a_caller_that_goes_away_as_it_is_placed_leaves_no_booking(
-    monkeypatch: pytest.MonkeyPatch,
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand = Stand(monkeypatch)
+    stand = make()
     gone, stays = stand.ask(), stand.ask()
     await turns()
     monkeypatch.setattr(stand.parts.picker, "reserve", _reserve_and(stand, gone.cancel))
@@ -275,8 +272,8 @@ def _reserve_and(stand: Stand, then: Callable[[], object]) -> Callable[..., Pick
     return reserved
 
 
-async def test_nobody_is_left_when_all_go_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand = Stand(monkeypatch)
+async def test_nobody_is_left_when_all_go_away(make: Make) -> None:
+    stand = make()
     samples = [stand.ask() for _ in range(3)]
     await turns()
     for task in samples:
@@ -300,9 +297,9 @@ async def test_nobody_is_left_when_all_go_away(monkeypatch: pytest.MonkeyPatch) 
     ids=["no-pod", "unknown-policy"],
 )
 async def test_an_error_reaches_every_caller(
-    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], error: type[Exception]
+    make: Make, fields: dict[str, Any], error: type[Exception]
 ) -> None:
-    stand = Stand(monkeypatch, size=2)
+    stand = make(size=2)
     samples = [stand.ask(**fields) for _ in range(5)]
     await turns()
     await stand.pass_time(SECONDS)
@@ -310,10 +307,8 @@ async def test_an_error_reaches_every_caller(
     assert len(stand.window) == 0
 
 
-async def test_sessions_of_one_group_are_each_remembered_where_they_went(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stand = Stand(monkeypatch, size=4)
+async def test_sessions_of_one_group_are_each_remembered_where_they_went(make: Make) -> None:
+    stand = make(size=4)
     samples = [stand.ask(session=f"rollout-{number}", policy=SPREAD) for number in range(4)]
     await turns()
     await stand.pass_time(SECONDS)
@@ -322,17 +317,17 @@ async def test_sessions_of_one_group_are_each_remembered_where_they_went(
         assert stand.parts.sessions.get(f"rollout-{number}", stand.parts.now) == (pod, 0)
 
 
-async def test_a_rank_that_is_gone_is_no_place_for_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stand = Stand(monkeypatch, size=2)
+async def test_a_rank_that_is_gone_is_no_place_for_the_others(make: Make) -> None:
+    stand = make(size=2)
     beside = stand.parts.choose(beside=("pod-gone", 0))[1]
     assert not beside.is_beside
     assert [*beside.options] == sorted(beside.options, key=lambda one: one.cost)
 
 
-async def test_a_decision_says_that_it_follows_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand = Stand(monkeypatch, size=2)
+async def test_a_decision_says_that_it_follows_its_group(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand = make(size=2)
     kept = Decisions()
     monkeypatch.setattr(stand.parts.picker, "_witnesses", (kept,))
     samples = [stand.ask(policy=SPREAD) for _ in range(2)]

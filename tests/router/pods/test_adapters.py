@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from tests.router.running_router import running_router
+from tests.servers.http import listening
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
@@ -54,16 +55,8 @@ class Engine:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["Engine"]:
-        app = web.Application()
-        app.router.add_get("/{path:.*}", self.answer)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.address = f"127.0.0.1:{runner.addresses[0][1]}"
-        try:
+        async with listening(self.answer) as self.address:
             yield self
-        finally:
-            await runner.cleanup()
 
 
 async def until(condition: Callable[[], object]) -> None:

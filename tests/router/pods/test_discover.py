@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -55,21 +56,23 @@ def found(pod_id: str, address: str = "h:1", identity: str = "") -> FoundPod:
     return FoundPod(spec, identity)
 
 
-async def test_pods_are_followed_and_dropped_as_they_come_and_go() -> None:
+async def calls(*sets: Mapping[str, FoundPod]) -> list[str]:
+    """Return what is done of the pods that a source finds, one set after the other."""
     follower = Follower()
     reconciler = Reconciler(follower)
-    await reconciler.reconcile("s", {"a": found("a"), "b": found("b")})
-    await reconciler.reconcile("s", {"a": found("a"), "b": found("b")})
-    await reconciler.reconcile("s", {"b": found("b"), "c": found("c")})
-    assert follower.calls == ["+a@h:1", "+b@h:1", "-a", "+c@h:1"]
+    for said in sets:
+        await reconciler.reconcile("s", said)
+    return follower.calls
+
+
+async def test_pods_are_followed_and_dropped_as_they_come_and_go() -> None:
+    a, b, c = ({one: found(one)} for one in "abc")
+    assert await calls(a | b, a | b, b | c) == ["+a@h:1", "+b@h:1", "-a", "+c@h:1"]
 
 
 async def test_a_pod_of_another_identity_under_the_same_name_and_address_inherits_nothing() -> None:
-    follower = Follower()
-    reconciler = Reconciler(follower)
-    await reconciler.reconcile("s", {"a": found("a", identity="uid-1")})
-    await reconciler.reconcile("s", {"a": found("a", identity="uid-2")})
-    assert follower.calls == ["+a@h:1", "-a", "+a@h:1"]
+    lives = [{"a": found("a", identity=f"uid-{life}")} for life in (1, 2)]
+    assert await calls(*lives) == ["+a@h:1", "-a", "+a@h:1"]
 
 
 async def test_a_pod_with_a_longer_id_than_may_be_is_ignored_and_named(
@@ -282,22 +285,18 @@ async def test_a_file_that_is_empty_for_a_moment_keeps_its_pods(tmp_path: Path) 
 
 
 async def test_a_pod_that_takes_no_requests_stays_followed_and_is_not_followed_for_that() -> None:
-    follower = Follower()
-    reconciler = Reconciler(follower)
-    ready, unready = found("a"), replace(found("a"), withheld="not ready")
-    await reconciler.reconcile("s", {"a": unready})
-    assert follower.calls == []
-    for one in (ready, unready, unready, ready):
-        await reconciler.reconcile("s", {"a": one})
-    assert follower.calls == ["+a@h:1", "a: not ready", "a: "]
+    ready, unready = {"a": found("a")}, {"a": replace(found("a"), withheld="not ready")}
+    assert await calls(unready) == []
+    said = unready, ready, unready, unready, ready
+    assert await calls(*said) == ["+a@h:1", "a: not ready", "a: "]
 
 
 async def test_a_pod_that_takes_no_requests_and_has_another_identity_is_forgotten() -> None:
-    follower = Follower()
-    reconciler = Reconciler(follower)
-    await reconciler.reconcile("s", {"a": found("a", identity="1")})
-    await reconciler.reconcile("s", {"a": replace(found("a", identity="2"), withheld="not ready")})
-    assert follower.calls == ["+a@h:1", "-a"]
+    first, second = found("a", identity="1"), found("a", identity="2")
+    assert await calls({"a": first}, {"a": replace(second, withheld="not ready")}) == [
+        "+a@h:1",
+        "-a",
+    ]
 
 
 async def test_a_pod_that_is_not_listed_any_more_is_forgotten_when_its_events_end() -> None:
@@ -357,16 +356,9 @@ async def test_an_unlisted_pod_that_took_requests_waits_when_a_listed_one_is_wel
 
 
 async def test_pods_of_another_role_do_not_take_the_place_of_unlisted_ones() -> None:
-    follower = Follower()
-    reconciler = Reconciler(follower)
-    decode = unlisted("a", role="decode")
-    prefill = unlisted("b", role="prefill")
-    listed = {
-        one.spec.id: replace(one, withheld="", is_unlisted=False) for one in (decode, prefill)
-    }
-    await reconciler.reconcile("s", listed)
-    await reconciler.reconcile("s", listed | {"a": decode})
-    assert follower.calls == ["+a@h:1", "+b@h:1"]
+    both = unlisted("a", role="decode"), unlisted("b", role="prefill")
+    listed = {one.spec.id: replace(one, withheld="", is_unlisted=False) for one in both}
+    assert await calls(listed, listed | {"a": both[0]}) == ["+a@h:1", "+b@h:1"]
 
 
 @pytest.mark.parametrize(

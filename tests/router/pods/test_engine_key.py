@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests.servers.http import listening
 from warmpath.router.diagnosis.attribution import Row
 from warmpath.router.diagnosis.facts import PodFacts
 from warmpath.router.diagnosis.findings import findings
@@ -37,13 +38,8 @@ class Guarded:
 @pytest.fixture
 async def engine() -> AsyncIterator[tuple[Guarded, Pod]]:
     guarded = Guarded("first-key")
-    app = web.Application()
-    app.router.add_get("/{path:.*}", guarded.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield guarded, Pod("p", f"127.0.0.1:{runner.addresses[0][1]}", "m", (), has_events=False)
-    await runner.cleanup()
+    async with listening(guarded.answer) as address:
+        yield guarded, Pod("p", address, "m", (), has_events=False)
 
 
 async def look(prober: Prober, times: int = 1) -> None:

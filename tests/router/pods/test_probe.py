@@ -15,7 +15,8 @@ from aiohttp import web
 
 from tests.indexer.engine_model import EngineModel
 from tests.lab.simworker.local_worker import LocalWorker
-from tests.servers.certificates import Authority
+from tests.servers.certificates import Authority, Certificate
+from tests.servers.http import listening
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource
@@ -51,11 +52,6 @@ class Engine:
             b'# HELP x\nvllm:cache_config_info{block_size="16",num_gpu_blocks="97"} 1.0\n'
         )
 
-    def app(self) -> web.Application:
-        app = web.Application()
-        app.router.add_get("/{path:.*}", self.answer)
-        return app
-
     async def answer(self, request: web.Request) -> web.Response:
         self.asked.append(request.path)
         if request.path in self.late:
@@ -76,17 +72,17 @@ class Engine:
         return web.Response(body=self.metrics if "metrics" in request.path else self.models)
 
 
+Probed = tuple[Engine, Pod, RankIngest]
+
+
 @pytest.fixture
-async def engine() -> AsyncIterator[tuple[Engine, Pod, RankIngest]]:
+async def engine() -> AsyncIterator[Probed]:
     engine = Engine()
-    runner = web.AppRunner(engine.app(), handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
     ingest = Ingest(MemoryIndex(), hash_seed="", pending_bytes=1, stale_after=1, clock=lambda: 0.0)
     rank = ingest.add(RankSource("p", 0, "m", vllm.decode, has_replay=False))
     rank.connected()
-    yield engine, Pod("p", f"127.0.0.1:{runner.addresses[0][1]}", "m", (rank,)), rank
-    await runner.cleanup()
+    async with listening(engine.answer) as address:
+        yield engine, Pod("p", address, "m", (rank,)), rank
 
 
 async def look(prober: Prober, times: int = 1, timeout: float = 300.0) -> None:
@@ -95,77 +91,70 @@ async def look(prober: Prober, times: int = 1, timeout: float = 300.0) -> None:
             await prober.look(session)
 
 
+def shown(theirs: Certificate, asked_of: Authority | None = None) -> ssl.SSLContext:
+    """Return the TLS of an engine with this certificate; callers show one of `asked_of`."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    if asked_of is not None:
+        context.load_verify_locations(asked_of.ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(theirs.cert, theirs.key)
+    return context
+
+
 async def test_an_engine_with_https_is_asked_so_and_has_to_be_who_its_address_says(
     tmp_path: Path,
 ) -> None:
     authority = Authority(tmp_path)
     own = authority.certificate("router")
+    table = ProbeTable(ca=authority.ca.name, cert=own.cert.name, key=own.key.name)
+    stranger = ProbeTable(ca=authority.ca.name)
     for host, problem in (
         ("127.0.0.1", "/health answers"),
         ("127.0.0.2", "its certificate is refused"),
     ):
-        theirs = authority.certificate("engine", host)
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_cert_chain(theirs.cert, theirs.key)
-        runner = web.AppRunner(Engine().app())
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-        pod = Pod("p", f"127.0.0.1:{runner.addresses[0][1]}", "m", (), https=True)
-        table = ProbeTable(ca=authority.ca.name, cert=own.cert.name, key=own.key.name)
-        await look(Prober(pod, interval=1, timeout=5, tls=engine_credentials(table, tmp_path)), 3)
-        assert problem in pod.status.reason
-        stranger = ProbeTable(ca=authority.ca.name)
-        await look(
-            Prober(pod, interval=1, timeout=5, tls=engine_credentials(stranger, tmp_path)), 3
-        )
-        assert pod.status.healthy is False, "the engine wants to see a certificate"
-        await runner.cleanup()
+        context = shown(authority.certificate("engine", host), authority)
+        async with listening(Engine().answer, context) as address:
+            pod = Pod("p", address, "m", (), https=True)
+            tls = engine_credentials(table, tmp_path)
+            await look(Prober(pod, interval=1, timeout=5, tls=tls), 3)
+            assert problem in pod.status.reason
+            tls = engine_credentials(stranger, tmp_path)
+            await look(Prober(pod, interval=1, timeout=5, tls=tls), 3)
+            assert pod.status.healthy is False, "the engine wants to see a certificate"
 
 
 async def test_the_next_connection_to_an_engine_is_made_with_the_newest_files(
     tmp_path: Path,
 ) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
-    theirs = authority.certificate("engine")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.ca)
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_cert_chain(theirs.cert, theirs.key)
-    runner = web.AppRunner(Engine().app())
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-    pod = Pod("p", f"127.0.0.1:{runner.addresses[0][1]}", "m", (), https=True)
-    own = other.certificate("wrong").copy("own")
-    table = ProbeTable(ca=authority.ca.name, cert=own.cert.name, key=own.key.name)
-    tls = engine_credentials(table, tmp_path)
-    prober = Prober(pod, interval=1, timeout=5, tls=tls)
-    await look(prober, 3)
-    assert pod.status.healthy is False
-    own.replace(authority.certificate("right"))
-    tls.tls.files.look()
-    await look(prober, 1)
-    assert pod.status.reason == "/health answers"
-    await runner.cleanup()
+    context = shown(authority.certificate("engine"), authority)
+    async with listening(Engine().answer, context) as address:
+        pod = Pod("p", address, "m", (), https=True)
+        own = other.certificate("wrong").copy("own")
+        table = ProbeTable(ca=authority.ca.name, cert=own.cert.name, key=own.key.name)
+        tls = engine_credentials(table, tmp_path)
+        prober = Prober(pod, interval=1, timeout=5, tls=tls)
+        await look(prober, 3)
+        assert pod.status.healthy is False
+        own.replace(authority.certificate("right"))
+        tls.tls.files.look()
+        await look(prober, 1)
+        assert pod.status.reason == "/health answers"
 
 
 async def test_engines_with_one_name_are_recognised_by_it_at_any_address(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    theirs = authority.certificate("engine", "engines.example")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(theirs.cert, theirs.key)
-    runner = web.AppRunner(Engine().app())
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-    pod = Pod("p", f"127.0.0.1:{runner.addresses[0][1]}", "m", (), https=True)
-    for name, problem in (
-        ("engines.example", "/health answers"),
-        ("", "its certificate is refused"),
-        ("other.example", "its certificate is refused"),
-    ):
-        table = ProbeTable(ca=authority.ca.name, server_name=name)
-        await look(Prober(pod, interval=1, timeout=5, tls=engine_credentials(table, tmp_path)), 3)
-        assert problem in pod.status.reason
-    await runner.cleanup()
+    context = shown(authority.certificate("engine", "engines.example"))
+    async with listening(Engine().answer, context) as address:
+        pod = Pod("p", address, "m", (), https=True)
+        for name, problem in (
+            ("engines.example", "/health answers"),
+            ("", "its certificate is refused"),
+            ("other.example", "its certificate is refused"),
+        ):
+            tls = engine_credentials(ProbeTable(ca=authority.ca.name, server_name=name), tmp_path)
+            await look(Prober(pod, interval=1, timeout=5, tls=tls), 3)
+            assert problem in pod.status.reason
 
 
 def test_credentials_that_cannot_be_used_are_named(tmp_path: Path) -> None:
@@ -201,7 +190,7 @@ class Seen:
 
 
 async def test_an_engine_that_is_up_tells_its_models_and_the_size_of_its_cache(
-    engine: tuple[Engine, Pod, RankIngest],
+    engine: Probed,
 ) -> None:
     _, pod, rank = engine
     assert pod.ready, "before it is asked, its events speak for it"
@@ -211,7 +200,7 @@ async def test_an_engine_that_is_up_tells_its_models_and_the_size_of_its_cache(
     assert rank.capacity == 96
 
 
-async def test_one_failed_look_is_no_reason_two_are(engine: tuple[Engine, Pod, RankIngest]) -> None:
+async def test_one_failed_look_is_no_reason_two_are(engine: Probed) -> None:
     server, pod, _ = engine
     prober = Prober(pod, interval=1, timeout=1)
     await look(prober)
@@ -227,7 +216,7 @@ async def test_one_failed_look_is_no_reason_two_are(engine: tuple[Engine, Pod, R
 
 
 async def test_each_cause_for_which_a_pod_is_down_is_logged_once(
-    engine: tuple[Engine, Pod, RankIngest], caplog: pytest.LogCaptureFixture
+    engine: Probed, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     server, pod, _ = engine
@@ -245,9 +234,7 @@ async def test_each_cause_for_which_a_pod_is_down_is_logged_once(
     ]
 
 
-async def test_what_it_says_of_its_models_may_be_nonsense(
-    engine: tuple[Engine, Pod, RankIngest],
-) -> None:
+async def test_what_it_says_of_its_models_may_be_nonsense(engine: Probed) -> None:
     server, pod, rank = engine
     server.models, server.metrics = b"nonsense", b"nothing here"
     await look(Prober(pod, interval=1, timeout=1))
@@ -257,9 +244,7 @@ async def test_what_it_says_of_its_models_may_be_nonsense(
 
 
 @pytest.mark.parametrize("page", [b"[" * 200_000 + b"]" * 200_000, b'{"data":[{"id":"\xff"}]}'])
-async def test_pages_that_cannot_be_read_are_as_good_as_none(
-    engine: tuple[Engine, Pod, RankIngest], page: bytes
-) -> None:
+async def test_pages_that_cannot_be_read_are_as_good_as_none(engine: Probed, page: bytes) -> None:
     server, pod, _ = engine
     server.models = server.metrics = page
     await look(Seen().prober(pod, "trtllm"))
@@ -268,7 +253,7 @@ async def test_pages_that_cannot_be_read_are_as_good_as_none(
 
 
 async def test_names_of_models_and_versions_have_a_length_and_names_a_sum(
-    engine: tuple[Engine, Pod, RankIngest], caplog: pytest.LogCaptureFixture
+    engine: Probed, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, pod, _ = engine
     names = ["m", "x" * 1025, *(f"{number:01024d}" for number in range(70)), "short"]
@@ -286,9 +271,7 @@ vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
 """
 
 
-async def test_every_look_tells_the_load_over_one_connection(
-    engine: tuple[Engine, Pod, RankIngest],
-) -> None:
+async def test_every_look_tells_the_load_over_one_connection(engine: Probed) -> None:
     server, pod, rank = engine
     server.metrics += LOADED
     seen = Seen()
@@ -302,9 +285,7 @@ async def test_every_look_tells_the_load_over_one_connection(
     assert len(server.connections) == 1
 
 
-async def test_an_engine_that_says_nothing_of_its_load_is_up_all_the_same(
-    engine: tuple[Engine, Pod, RankIngest],
-) -> None:
+async def test_an_engine_that_says_nothing_of_its_load_is_up_all_the_same(engine: Probed) -> None:
     server, pod, _ = engine
     seen = Seen()
     for server.metrics in (
@@ -320,9 +301,7 @@ async def test_an_engine_that_says_nothing_of_its_load_is_up_all_the_same(
     assert not seen.all
 
 
-async def test_an_engine_that_is_not_well_is_not_asked_for_its_load(
-    engine: tuple[Engine, Pod, RankIngest],
-) -> None:
+async def test_an_engine_that_is_not_well_is_not_asked_for_its_load(engine: Probed) -> None:
     server, pod, _ = engine
     server.metrics, server.health = LOADED, 500
     seen = Seen()
@@ -331,7 +310,7 @@ async def test_an_engine_that_is_not_well_is_not_asked_for_its_load(
 
 
 async def test_where_prometheus_is_not_served_tensorrt_llms_statistics_are_read(
-    engine: tuple[Engine, Pod, RankIngest],
+    engine: Probed,
 ) -> None:
     server, pod, _ = engine
     server.metrics = b'[{"numActiveRequests":3,"numQueuedRequests":2}]'
@@ -343,7 +322,7 @@ async def test_where_prometheus_is_not_served_tensorrt_llms_statistics_are_read(
 
 
 async def test_an_engine_that_says_that_it_takes_no_requests_is_believed_at_once(
-    engine: tuple[Engine, Pod, RankIngest],
+    engine: Probed,
 ) -> None:
     server, pod, _ = engine
     prober = Prober(pod, interval=1, timeout=5)
@@ -358,7 +337,7 @@ async def test_an_engine_that_says_that_it_takes_no_requests_is_believed_at_once
 
 
 async def test_an_engine_that_ends_is_told_of_when_that_is_known_and_when_it_is_well_again(
-    engine: tuple[Engine, Pod, RankIngest], held_port: int
+    engine: Probed, held_port: int
 ) -> None:
     server, pod, _ = engine
     told: list[str] = []
@@ -388,7 +367,7 @@ async def test_an_engine_that_ends_is_told_of_when_that_is_known_and_when_it_is_
 
 
 async def test_adapters_that_are_loaded_while_an_engine_runs_are_found_in_time(
-    engine: tuple[Engine, Pod, RankIngest],
+    engine: Probed,
 ) -> None:
     server, pod, _ = engine
     prober = Prober(pod, interval=1, timeout=5)
@@ -404,7 +383,7 @@ async def test_adapters_that_are_loaded_while_an_engine_runs_are_found_in_time(
 
 
 async def test_an_engine_tells_its_version_and_one_that_is_not_supported_is_not_exact(
-    engine: tuple[Engine, Pod, RankIngest],
+    engine: Probed,
 ) -> None:
     server, pod, rank = engine
     await look(Prober(pod, interval=1, timeout=5))
@@ -425,7 +404,7 @@ async def test_an_engine_tells_its_version_and_one_that_is_not_supported_is_not_
     ],
 )  # fmt: skip
 async def test_an_sglang_that_has_a_cache_beside_the_full_one_is_not_exact(
-    engine: tuple[Engine, Pod, RankIngest], name: str
+    engine: Probed, name: str
 ) -> None:
     server, pod, rank = engine
     pod.engine = "sglang"
@@ -488,7 +467,7 @@ async def test_a_worker_that_restarts_while_its_sockets_stay_up_is_found_out(
 
 @pytest.mark.parametrize("problem", ["refuses", "is not there"])
 async def test_an_engine_that_was_away_and_does_not_say_when_it_began_is_doubted(
-    engine: tuple[Engine, Pod, RankIngest], problem: str, held_port: int
+    engine: Probed, problem: str, held_port: int
 ) -> None:
     server, pod, rank = engine
     prober = Prober(pod, interval=1, timeout=5)
@@ -509,9 +488,7 @@ async def test_an_engine_that_was_away_and_does_not_say_when_it_began_is_doubted
     )
 
 
-async def test_an_engine_that_was_away_and_began_no_later_is_not_doubted(
-    engine: tuple[Engine, Pod, RankIngest],
-) -> None:
+async def test_an_engine_that_was_away_and_began_no_later_is_not_doubted(engine: Probed) -> None:
     server, pod, rank = engine
     prober = Prober(pod, interval=1, timeout=5)
     rank.live("", *EngineModel().store((0, 1)))
@@ -526,9 +503,7 @@ async def test_an_engine_that_was_away_and_began_no_later_is_not_doubted(
     assert rank.trust.level is Level.EXACT
 
 
-async def test_an_engine_that_was_slow_or_never_well_is_not_doubted(
-    engine: tuple[Engine, Pod, RankIngest],
-) -> None:
+async def test_an_engine_that_was_slow_or_never_well_is_not_doubted(engine: Probed) -> None:
     server, pod, rank = engine
     prober = Prober(pod, interval=1, timeout=5)
     rank.live("", *EngineModel().store((0, 1)))
@@ -539,7 +514,7 @@ async def test_an_engine_that_was_slow_or_never_well_is_not_doubted(
 
 
 async def test_an_engine_whose_events_have_told_of_its_new_life_is_not_doubted(
-    engine: tuple[Engine, Pod, RankIngest],
+    engine: Probed,
 ) -> None:
     server, pod, rank = engine
     prober = Prober(pod, interval=1, timeout=5)
@@ -558,7 +533,7 @@ async def test_an_engine_whose_events_have_told_of_its_new_life_is_not_doubted(
 
 
 async def test_an_engine_that_serves_another_model_is_doubted_and_adapters_come_and_go(
-    engine: tuple[Engine, Pod, RankIngest],
+    engine: Probed,
 ) -> None:
     server, pod, rank = engine
     prober = Prober(pod, interval=1, timeout=5)
@@ -574,7 +549,7 @@ async def test_an_engine_that_serves_another_model_is_doubted_and_adapters_come_
 
 
 async def test_an_engine_that_restarts_is_doubted_at_once_where_nothing_can_be_replayed(
-    engine: tuple[Engine, Pod, RankIngest],
+    engine: Probed,
 ) -> None:
     server, pod, rank = engine
     prober = Prober(pod, interval=1, timeout=5)
@@ -589,22 +564,15 @@ async def test_an_engine_that_restarts_is_doubted_at_once_where_nothing_can_be_r
     assert rank.trust.reason.startswith("restarted: the engine's process started 60.0 s after")
 
 
-async def test_a_pod_cannot_have_other_hosts_asked(
-    engine: tuple[Engine, Pod, RankIngest],
-) -> None:
+async def test_a_pod_cannot_have_other_hosts_asked(engine: Probed) -> None:
     other, other_pod, _ = engine
-    redirects = web.Application()
 
     async def redirect(request: web.Request) -> web.Response:
         raise web.HTTPFound(f"http://{other_pod.address}{request.path}")
 
-    redirects.router.add_get("/{path:.*}", redirect)
-    runner = web.AppRunner(redirects)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    pod = Pod("q", f"127.0.0.1:{runner.addresses[0][1]}", "m", ())
-    await look(Prober(pod, interval=1, timeout=5))
-    await runner.cleanup()
+    async with listening(redirect) as address:
+        pod = Pod("q", address, "m", ())
+        await look(Prober(pod, interval=1, timeout=5))
     assert (pod.status.healthy, pod.status.reason) == (False, "/health answers 302")
     assert not other.asked
 
@@ -622,7 +590,7 @@ def stored(**more: object) -> bytes:
 
 
 async def test_an_engine_that_drafts_tokens_is_exact_only_where_its_events_tell_what_it_needs(
-    engine: tuple[Engine, Pod, RankIngest],
+    engine: Probed,
 ) -> None:
     server, pod, rank = engine
     rank.live("", 0, stored())
@@ -641,7 +609,7 @@ async def test_an_engine_that_drafts_tokens_is_exact_only_where_its_events_tell_
 
 
 async def test_an_engine_whose_events_tell_the_next_tokens_is_exact_with_a_drafter(
-    engine: tuple[Engine, Pod, RankIngest],
+    engine: Probed,
 ) -> None:
     server, pod, rank = engine
     server.metrics += SPECULATES
@@ -652,7 +620,7 @@ async def test_an_engine_whose_events_tell_the_next_tokens_is_exact_with_a_draft
 
 @pytest.mark.parametrize("is_seen_away", [True, False])
 async def test_what_an_engine_showed_of_its_options_ends_with_its_life(
-    engine: tuple[Engine, Pod, RankIngest], *, is_seen_away: bool
+    engine: Probed, *, is_seen_away: bool
 ) -> None:
     server, pod, rank = engine
     rank.live("", 0, stored())
@@ -674,7 +642,7 @@ async def test_what_an_engine_showed_of_its_options_ends_with_its_life(
 
 @pytest.mark.parametrize("size", [b"9" * 5000, b"0", b"1", b"-1"])
 async def test_a_cache_of_a_size_that_no_cache_has_is_not_learnt(
-    engine: tuple[Engine, Pod, RankIngest], size: bytes
+    engine: Probed, size: bytes
 ) -> None:
     server, pod, rank = engine
     server.metrics = b'vllm:cache_config_info{num_gpu_blocks="%s"} 1.0\n' % size
@@ -704,9 +672,7 @@ class Signs:
             await look(self.prober, timeout=timeout)
 
 
-async def test_a_late_health_is_no_reason_while_answers_to_requests_arrive(
-    engine: tuple[Engine, Pod, RankIngest],
-) -> None:
+async def test_a_late_health_is_no_reason_while_answers_to_requests_arrive(engine: Probed) -> None:
     server, pod, _ = engine
     pod.has_events, signs = False, Signs(pod)
     await signs.look()
@@ -727,9 +693,7 @@ async def test_a_late_health_is_no_reason_while_answers_to_requests_arrive(
     assert (pod.ready, pod.status.is_late, pod.status.reason) == (True, False, "/health answers")
 
 
-async def test_a_late_health_is_no_reason_while_events_arrive(
-    engine: tuple[Engine, Pod, RankIngest],
-) -> None:
+async def test_a_late_health_is_no_reason_while_events_arrive(engine: Probed) -> None:
     server, pod, rank = engine
     signs = Signs(pod)
     server.late = {"/health"}
@@ -768,7 +732,7 @@ async def break_off(request: web.Request) -> None:
 
 @pytest.mark.parametrize("says", [408, 425, 429, 504, reset_at_once, close_at_once, break_off])
 async def test_a_busy_health_or_a_cut_connection_is_no_reason_while_answers_arrive(
-    engine: tuple[Engine, Pod, RankIngest], says: int | Callable[[web.Request], Awaitable[None]]
+    engine: Probed, says: int | Callable[[web.Request], Awaitable[None]]
 ) -> None:
     server, pod, _ = engine
     pod.has_events, signs = False, Signs(pod)
@@ -789,9 +753,7 @@ async def test_a_busy_health_or_a_cut_connection_is_no_reason_while_answers_arri
     assert (pod.ready, pod.status.is_late) == (True, False)
 
 
-async def test_metrics_are_read_of_a_pod_whose_health_is_late(
-    engine: tuple[Engine, Pod, RankIngest],
-) -> None:
+async def test_metrics_are_read_of_a_pod_whose_health_is_late(engine: Probed) -> None:
     server, pod, _ = engine
     server.metrics = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 1\n"
     server.late = {"/health"}
@@ -803,7 +765,7 @@ async def test_metrics_are_read_of_a_pod_whose_health_is_late(
 
 @pytest.mark.parametrize("status", [500, 503])
 async def test_a_pod_that_was_late_and_then_refuses_is_down_at_once(
-    engine: tuple[Engine, Pod, RankIngest], status: int
+    engine: Probed, status: int
 ) -> None:
     server, pod, _ = engine
     signs = Signs(pod)
@@ -823,7 +785,7 @@ async def test_a_pod_that_was_late_and_then_refuses_is_down_at_once(
 
 
 async def test_an_engine_that_ends_while_it_is_late_has_ended(
-    engine: tuple[Engine, Pod, RankIngest], held_port: int
+    engine: Probed, held_port: int
 ) -> None:
     server, pod, _ = engine
     signs = Signs(pod)
@@ -849,7 +811,7 @@ def sleep_page(awake: int, offloaded: int, discarded: int) -> bytes:
 
 @pytest.mark.parametrize("states", [(0, 1, 0), (0, 0, 1)])
 async def test_an_engine_that_sleeps_refuses_requests_and_holds_nothing(
-    engine: tuple[Engine, Pod, RankIngest], states: tuple[int, int, int]
+    engine: Probed, states: tuple[int, int, int]
 ) -> None:
     server, pod, rank = engine
     ended: list[str] = []
@@ -873,9 +835,7 @@ async def test_an_engine_that_sleeps_refuses_requests_and_holds_nothing(
     assert not any(rank.blocks().values())
 
 
-async def test_an_engine_that_is_paused_is_not_ready_and_keeps_its_blocks(
-    engine: tuple[Engine, Pod, RankIngest],
-) -> None:
+async def test_an_engine_that_is_paused_is_not_ready_and_keeps_its_blocks(engine: Probed) -> None:
     server, pod, rank = engine
     prober = Prober(pod, interval=1, timeout=5)
     rank.live("", *EngineModel().store((0, 1)))
