@@ -4,11 +4,8 @@ import grpc
 import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import attacked, until
-from tests.h2grpc.served import MISSING
+from tests.h2grpc.http2.attacked import Attack, until
 from warmpath.h2grpc import announced
-
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 METHODS = ["Echo", "Once", "Many", "Take", "Deaf", "Each"]
 
@@ -16,12 +13,9 @@ METHODS = ["Echo", "Once", "Many", "Take", "Deaf", "Each"]
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("came", [b"", b"\0", raw.message(b"half of it")[:-2]])
 async def test_a_call_without_its_whole_message_runs_no_handler_and_ends(
-    method: str, came: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    method: str, came: bytes, attack: Attack
 ) -> None:
-    async with (
-        attacked(caplog, monkeypatch, message_seconds=10) as server,
-        server.client() as client,
-    ):
+    async with attack(message_seconds=10) as server, server.client() as client:
         begun = server.service.begun[method]
         client.send(raw.headers(1, raw.fields(method)))
         if came:
@@ -39,13 +33,8 @@ async def test_a_call_without_its_whole_message_runs_no_handler_and_ends(
         assert (await client.frame(raw.DATA, 3)).payload == raw.message(b"x")
 
 
-async def test_a_stream_whose_first_message_has_come_may_wait_for_the_next(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        attacked(caplog, monkeypatch, message_seconds=10) as server,
-        server.client() as client,
-    ):
+async def test_a_stream_whose_first_message_has_come_may_wait_for_the_next(attack: Attack) -> None:
+    async with attack(message_seconds=10) as server, server.client() as client:
         client.send(raw.headers(1, raw.fields("Each")), raw.data(1, raw.message(b"x")))
         await client.frame(raw.DATA, 1)
         await server.pass_time(100)
@@ -56,11 +45,11 @@ async def test_a_stream_whose_first_message_has_come_may_wait_for_the_next(
 
 @pytest.mark.parametrize("method", METHODS)
 async def test_beyond_the_most_calls_the_oldest_of_the_address_with_the_most_ends(
-    method: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    method: str, monkeypatch: pytest.MonkeyPatch, attack: Attack
 ) -> None:
     monkeypatch.setattr(announced, "MOST", 20)
     async with (
-        attacked(caplog, monkeypatch) as server,
+        attack() as server,
         server.client() as greedy,
         server.client(source="127.0.0.2") as modest,
     ):

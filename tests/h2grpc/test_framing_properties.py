@@ -200,8 +200,7 @@ def test_a_long_status_message_is_cut_between_characters_of_its_encoding(
 
 
 @given(
-    st.floats(0.5, 50),
-    st.lists(st.tuples(st.floats(0, 30), st.integers(-10, 100)), max_size=60),
+    st.floats(0.5, 50), st.lists(st.tuples(st.floats(0, 30), st.integers(-10, 100)), max_size=60)
 )
 def test_a_budget_allows_what_was_earned_and_no_more(
     rate: float, acts: list[tuple[float, int]]

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import grpc
@@ -23,6 +23,9 @@ from warmpath.router.transport.nghttp2 import Nghttp2Server
 
 SECONDS = 60.0
 """Longest wait for anything, on a machine that is busy with other things."""
+
+
+Attack = Callable[..., AbstractAsyncContextManager["Attacked"]]
 
 
 class Clock:

@@ -5,24 +5,16 @@ import zlib
 import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import attacked, until
-from tests.h2grpc.served import MISSING
+from tests.h2grpc.http2.attacked import Attack, until
 from tests.router.error_details import details_in
 from tests.router.http2_client import frame
-
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = b"8", b"12", b"13"
 REASONS = {RESOURCE_EXHAUSTED: "TOO_LARGE", INTERNAL: "BAD_CALL"}
 
 
-async def test_calls_that_are_reset_at_once_are_limited(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        attacked(caplog, monkeypatch, resets_per_second=5) as server,
-        server.client() as client,
-    ):
+async def test_calls_that_are_reset_at_once_are_limited(attack: Attack) -> None:
+    async with attack(resets_per_second=5) as server, server.client() as client:
         client.send(*(raw.call(one, "Hold", b"x") + raw.reset(one) for one in raw.streams(10_000)))
         await server.answers()
         await server.ended(client, "resets-per-second = 5")
@@ -33,12 +25,9 @@ async def test_calls_that_are_reset_at_once_are_limited(
 @pytest.mark.deep
 @pytest.mark.parametrize("code", [2, 8], ids=["INTERNAL_ERROR, as Envoy", "CANCEL"])
 async def test_calls_that_are_reset_after_an_answer_are_not_limited(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, code: int
+    code: int, attack: Attack
 ) -> None:
-    async with (
-        attacked(caplog, monkeypatch, resets_per_second=1) as server,
-        server.client() as client,
-    ):
+    async with attack(resets_per_second=1) as server, server.client() as client:
         for stream in raw.streams(200):
             client.send(raw.headers(stream, raw.fields("Each")))
             client.send(raw.data(stream, raw.message(b"x")))
@@ -49,10 +38,8 @@ async def test_calls_that_are_reset_after_an_answer_are_not_limited(
         assert server.attackers
 
 
-async def test_calls_that_are_reset_later_are_cancelled(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with attacked(caplog, monkeypatch) as server, server.client() as client:
+async def test_calls_that_are_reset_later_are_cancelled(attack: Attack) -> None:
+    async with attack() as server, server.client() as client:
         for stream in raw.streams(100):
             client.send(raw.call(stream, "Hold", b"x"))
         await until(lambda: server.service.running["Hold"] == 100)
@@ -61,13 +48,8 @@ async def test_calls_that_are_reset_later_are_cancelled(
         await server.answers()
 
 
-async def test_calls_that_are_half_open_are_no_more_than_the_limit(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        attacked(caplog, monkeypatch, streams=20) as server,
-        server.client(acks=False) as client,
-    ):
+async def test_calls_that_are_half_open_are_no_more_than_the_limit(attack: Attack) -> None:
+    async with attack(streams=20) as server, server.client(acks=False) as client:
         for stream in raw.streams(60):
             client.send(raw.headers(stream, raw.fields("Take")))
         client.send(*(raw.data(stream, raw.message(b"x")) for stream in raw.streams(20)))
@@ -84,10 +66,10 @@ async def test_calls_that_are_half_open_are_no_more_than_the_limit(
 
 @pytest.mark.parametrize("reads", [True, False])
 async def test_calls_beyond_the_limit_that_is_never_acknowledged_are_a_flood(
-    reads: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    reads: bool, caplog: pytest.LogCaptureFixture, attack: Attack
 ) -> None:
     async with (
-        attacked(caplog, monkeypatch, streams=5, control_frames_per_second=50) as server,
+        attack(streams=5, control_frames_per_second=50) as server,
         server.client(acks=False, reads=reads) as client,
     ):
         block = raw.fields("Take")
@@ -106,14 +88,9 @@ async def test_calls_beyond_the_limit_that_is_never_acknowledged_are_a_flood(
     ],
 )
 async def test_a_header_that_cannot_be_honoured_ends_its_call_with_the_reason(
-    header: tuple[bytes, bytes],
-    message: bytes,
-    status: bytes,
-    reason: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    header: tuple[bytes, bytes], message: bytes, status: bytes, reason: str, attack: Attack
 ) -> None:
-    async with attacked(caplog, monkeypatch) as server, server.client() as client:
+    async with attack() as server, server.client() as client:
         client.send(raw.headers(1, raw.fields("Take", header)))
         client.send(raw.data(1, message, raw.END_STREAM))
         ended = await client.frame(raw.HEADERS, 1, raw.END_STREAM)
@@ -138,18 +115,11 @@ async def test_a_header_that_cannot_be_honoured_ends_its_call_with_the_reason(
 )
 @pytest.mark.parametrize("method", ["Take", "Echo", "Once"])
 async def test_a_message_that_cannot_be_read_ends_only_its_call(
-    method: str,
-    what: bytes,
-    status: bytes,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    method: str, what: bytes, status: bytes, attack: Attack
 ) -> None:
     if method == "Take" and not what:
         status = b"0"
-    async with (
-        attacked(caplog, monkeypatch, message_bytes=1 << 18) as server,
-        server.client() as client,
-    ):
+    async with attack(message_bytes=1 << 18) as server, server.client() as client:
         client.send(raw.headers(1, raw.fields("Hold")))
         client.send(raw.headers(3, raw.fields(method, (b"grpc-encoding", b"gzip"))))
         at = -(-len(what) // 3) or 1
@@ -164,10 +134,8 @@ async def test_a_message_that_cannot_be_read_ends_only_its_call(
         assert not client.is_closed
 
 
-async def test_bytes_of_a_call_that_nobody_reads_are_bounded_by_its_window(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with attacked(caplog, monkeypatch) as server, server.client() as client:
+async def test_bytes_of_a_call_that_nobody_reads_are_bounded_by_its_window(attack: Attack) -> None:
+    async with attack() as server, server.client() as client:
         client.send(raw.headers(1, raw.fields("Hold")))
         client.send(raw.data(1, raw.message(b"x")))
         await until(lambda: server.service.running["Hold"])
@@ -228,9 +196,9 @@ async def test_bytes_of_a_call_that_nobody_reads_are_bounded_by_its_window(
     ids=lambda raw: raw[:20].hex(),
 )
 async def test_frames_that_break_the_protocol_end_the_connection_and_its_calls(
-    broken: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    broken: bytes, attack: Attack
 ) -> None:
-    async with attacked(caplog, monkeypatch) as server, server.client() as client:
+    async with attack() as server, server.client() as client:
         client.send(raw.headers(1, raw.fields("Take")), raw.data(1, raw.message(b"x")))
         client.send(raw.call(3, "Hold", b"x"))
         await until(lambda: server.service.running["Hold"] == server.service.running["Take"] == 1)
@@ -239,10 +207,8 @@ async def test_frames_that_break_the_protocol_end_the_connection_and_its_calls(
         await until(lambda: not server.attackers)
 
 
-async def test_padding_does_not_reach_the_messages(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with attacked(caplog, monkeypatch) as server, server.client() as client:
+async def test_padding_does_not_reach_the_messages(attack: Attack) -> None:
+    async with attack() as server, server.client() as client:
         block = b"\5" + raw.fields("Echo") + bytes(5)
         client.send(frame(raw.HEADERS, raw.PADDED | raw.END_HEADERS, 1, block))
         for part in (b"\0\0", b"\0\0\2a", b"b"):
@@ -256,9 +222,9 @@ async def test_padding_does_not_reach_the_messages(
 )
 @pytest.mark.parametrize("how", ["close", "abort", "goaway"])
 async def test_a_connection_that_is_lost_in_any_phase_leaves_nothing(
-    phase: str, how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    phase: str, how: str, attack: Attack
 ) -> None:
-    async with attacked(caplog, monkeypatch) as server, server.client() as client:
+    async with attack() as server, server.client() as client:
         running = server.service.running
         if phase == "headers":
             client.send(raw.headers(1, raw.fields("Echo"), 0))

@@ -7,13 +7,10 @@ import grpc
 import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import attacked, until
-from tests.h2grpc.served import MISSING
+from tests.h2grpc.http2.attacked import Attack, until
 from tests.router.http2_client import frame
 from tests.servers.certificates import Authority
 from warmpath.process.logs import BURST, LogLimit
-
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 HTTP_1 = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
 
@@ -40,10 +37,10 @@ class Tls:
     "said", [b"", b"P", raw.PREFACE[:-1], raw.PREFACE, raw.PREFACE + raw.settings()[:-1]]
 )
 async def test_a_client_without_a_whole_preface_is_cut_off_in_time(
-    said: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    said: bytes, attack: Attack
 ) -> None:
     async with (
-        attacked(caplog, monkeypatch, handshake_seconds=10) as server,
+        attack(handshake_seconds=10) as server,
         server.client(preface=said, acks=False) as client,
     ):
         await client.frame(raw.SETTINGS)
@@ -54,10 +51,10 @@ async def test_a_client_without_a_whole_preface_is_cut_off_in_time(
 
 
 async def test_connections_of_one_address_that_are_cut_off_write_few_lines(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, attack: Attack
 ) -> None:
     limit = LogLimit(lambda: 0.0)
-    async with attacked(caplog, monkeypatch) as server:
+    async with attack() as server:
         for _ in range(2 * BURST):
             async with server.client(preface=HTTP_1) as client:
                 await client.until_closed()
@@ -68,18 +65,14 @@ async def test_connections_of_one_address_that_are_cut_off_write_few_lines(
     "said",
     [HTTP_1, raw.settings(), b"\x16\x03\x01" + bytes(200), raw.PREFACE + raw.call(1, "Echo", b"x")],
 )
-async def test_a_client_of_another_protocol_is_cut_off_at_once(
-    said: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with attacked(caplog, monkeypatch) as server, server.client(preface=said) as client:
+async def test_a_client_of_another_protocol_is_cut_off_at_once(said: bytes, attack: Attack) -> None:
+    async with attack() as server, server.client(preface=said) as client:
         await client.until_closed()
         assert not server.service.running.total()
 
 
-async def test_busy_connections_leave_no_place_to_one_more_of_their_address(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with attacked(caplog, monkeypatch, connections=4) as server:
+async def test_busy_connections_leave_no_place_to_one_more_of_their_address(attack: Attack) -> None:
+    async with attack(connections=4) as server:
         assert server.honest is not None
         held = server.honest.unary_unary("/t.T/Hold")(b"x")
         clients = [server.client() for _ in range(3)]
@@ -100,10 +93,8 @@ async def test_busy_connections_leave_no_place_to_one_more_of_their_address(
         held.cancel()
 
 
-async def test_idle_connections_of_one_address_keep_no_other_out(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with attacked(caplog, monkeypatch, connections=8) as server:
+async def test_idle_connections_of_one_address_keep_no_other_out(attack: Attack) -> None:
+    async with attack(connections=8) as server:
         many = [server.client(source="127.0.0.2") for _ in range(30)]
         for number, client in enumerate(many):
             await client.__aenter__()
@@ -125,21 +116,11 @@ async def test_idle_connections_of_one_address_keep_no_other_out(
 @pytest.mark.deep
 @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00"])
 async def test_tls_handshakes_that_stall_count_as_connections_and_are_cut_off(
-    said: bytes,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    said: bytes, tmp_path: Path, attack: Attack
 ) -> None:
     tls = Tls(tmp_path)
     async with (
-        attacked(
-            caplog,
-            monkeypatch,
-            tls=tls,
-            credentials=tls.caller,
-            connections=3,
-            handshake_seconds=2.0,
-        ) as server,
+        attack(tls=tls, credentials=tls.caller, connections=3, handshake_seconds=2.0) as server,
         server.client(preface=said) as one,
         server.client(preface=said) as two,
     ):
@@ -157,28 +138,21 @@ async def test_tls_handshakes_that_stall_count_as_connections_and_are_cut_off(
 
 @pytest.mark.parametrize("said", [b"no TLS at all", HTTP_1, raw.PREFACE])
 async def test_a_client_without_tls_is_refused_where_it_is_served(
-    said: bytes,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    said: bytes, tmp_path: Path, attack: Attack
 ) -> None:
     tls = Tls(tmp_path)
     async with (
-        attacked(caplog, monkeypatch, tls=tls, credentials=tls.caller) as server,
+        attack(tls=tls, credentials=tls.caller) as server,
         server.client(preface=said) as client,
     ):
         await client.until_closed()
         await until(lambda: not server.listener.opening)
 
 
-async def test_a_client_is_limited_over_tls_as_well(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_client_is_limited_over_tls_as_well(tmp_path: Path, attack: Attack) -> None:
     tls = Tls(tmp_path)
     async with (
-        attacked(
-            caplog, monkeypatch, tls=tls, credentials=tls.caller, resets_per_second=5
-        ) as server,
+        attack(tls=tls, credentials=tls.caller, resets_per_second=5) as server,
         server.client(tls=tls.client) as client,
     ):
         client.send(*(raw.call(one, "Hold", b"x") + raw.reset(one) for one in raw.streams(1000)))
@@ -186,13 +160,8 @@ async def test_a_client_is_limited_over_tls_as_well(
         await server.ended(client, "resets-per-second = 5")
 
 
-async def test_a_client_that_does_not_answer_pings_is_cut_off(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        attacked(caplog, monkeypatch, ping_seconds=10) as server,
-        server.client(acks=False) as client,
-    ):
+async def test_a_client_that_does_not_answer_pings_is_cut_off(attack: Attack) -> None:
+    async with attack(ping_seconds=10) as server, server.client(acks=False) as client:
         client.send(raw.headers(1, raw.fields("Take")), raw.data(1, raw.message(b"x")))
         await until(lambda: server.service.running["Take"])
         await server.pass_time(0)
@@ -204,12 +173,9 @@ async def test_a_client_that_does_not_answer_pings_is_cut_off(
 
 
 async def test_a_client_that_answers_pings_and_does_nothing_else_is_closed_when_idle(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    attack: Attack,
 ) -> None:
-    async with (
-        attacked(caplog, monkeypatch, ping_seconds=10, idle_seconds=100) as server,
-        server.client() as client,
-    ):
+    async with attack(ping_seconds=10, idle_seconds=100) as server, server.client() as client:
         for _ in range(9):
             await server.pass_time(0)
             await server.pass_time(11)
@@ -222,9 +188,9 @@ async def test_a_client_that_answers_pings_and_does_nothing_else_is_closed_when_
 
 
 async def test_a_client_that_says_goodbye_is_closed_once_its_calls_have_ended(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    attack: Attack,
 ) -> None:
-    async with attacked(caplog, monkeypatch) as server, server.client() as client:
+    async with attack() as server, server.client() as client:
         client.send(raw.headers(1, raw.fields("Echo")), frame(raw.GOAWAY, 0, 0, bytes(8)))
         await server.answers()
         assert not client.is_closed

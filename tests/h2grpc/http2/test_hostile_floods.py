@@ -6,11 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import attacked, until
-from tests.h2grpc.served import MISSING
+from tests.h2grpc.http2.attacked import Attack, until
 from tests.router.http2_client import frame
-
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 BURST = 50
 """Frames that 5 a second allow at once."""
@@ -39,12 +36,9 @@ FLOODS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", FLOODS)
 async def test_a_flood_ends_its_connection_and_another_client_is_served(
-    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    name: str, attack: Attack
 ) -> None:
-    async with (
-        attacked(caplog, monkeypatch, control_frames_per_second=5) as server,
-        server.client() as client,
-    ):
+    async with attack(control_frames_per_second=5) as server, server.client() as client:
         client.send(raw.headers(1, raw.fields("Take")), raw.call(3, "Echo", b"x"))
         client.send(raw.settings())
         await client.frame(raw.HEADERS, 3, raw.END_STREAM)
@@ -79,12 +73,9 @@ def _headers_beyond(stream: int) -> bytes:
 
 @pytest.mark.parametrize("one", [_too_wide, _bad_name, _no_path, _wrong_length, _headers_beyond])
 async def test_calls_that_make_the_server_reset_them_are_limited(
-    one: Callable[[int], bytes], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    one: Callable[[int], bytes], attack: Attack
 ) -> None:
-    async with (
-        attacked(caplog, monkeypatch, resets_per_second=5) as server,
-        server.client() as client,
-    ):
+    async with attack(resets_per_second=5) as server, server.client() as client:
         for stream in raw.streams(10 * BURST):
             # Each is over before the next one begins, so that the most streams do not matter.
             client.send(one(stream), frame(raw.PING, 0, 0, bytes(8)))
@@ -98,13 +89,8 @@ async def test_calls_that_make_the_server_reset_them_are_limited(
         await until(lambda: server.service.running["Take"] == 0)
 
 
-async def test_frames_of_honest_proportions_are_not_limited(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        attacked(caplog, monkeypatch, control_frames_per_second=1) as server,
-        server.client() as client,
-    ):
+async def test_frames_of_honest_proportions_are_not_limited(attack: Attack) -> None:
+    async with attack(control_frames_per_second=1) as server, server.client() as client:
         for stream in raw.streams(40):
             client.send(raw.headers(stream, raw.fields("Large")))
             client.send(

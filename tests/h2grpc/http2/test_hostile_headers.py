@@ -5,13 +5,10 @@ import asyncio
 import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import attacked, until
+from tests.h2grpc.http2.attacked import Attack, until
 from tests.h2grpc.http2.hostile_client import HostileClient
-from tests.h2grpc.served import MISSING
 from tests.router.error_details import details_in
 from tests.router.http2_client import frame
-
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 MOST = 4096
 LARGE = raw.literal(b"k", b"v" * 3000, keep=True)
@@ -34,13 +31,8 @@ async def _is_served(client: HostileClient, stream: int) -> None:
     ],
     ids=["value", "name", "index", "many"],
 )
-async def test_a_call_with_too_long_headers_gets_a_status(
-    block: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        attacked(caplog, monkeypatch, header_bytes=MOST) as server,
-        server.client() as client,
-    ):
+async def test_a_call_with_too_long_headers_gets_a_status(block: bytes, attack: Attack) -> None:
+    async with attack(header_bytes=MOST) as server, server.client() as client:
         for stream in raw.streams(3):
             client.send(raw.headers(stream, raw.fields("Echo") + block))
             ended = await client.frame(raw.HEADERS, stream, raw.END_STREAM)
@@ -51,13 +43,8 @@ async def test_a_call_with_too_long_headers_gets_a_status(
         assert server.service.begun["Echo"] == 2
 
 
-async def test_headers_that_inflate_reset_their_call(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        attacked(caplog, monkeypatch, header_bytes=MOST) as server,
-        server.client() as client,
-    ):
+async def test_headers_that_inflate_reset_their_call(attack: Attack) -> None:
+    async with attack(header_bytes=MOST) as server, server.client() as client:
         # 8 frames of 16,000 references to a value of 3,000 bytes: 384 MB.
         bomb = raw.fields("Echo") + LARGE + raw.indexed(62) * 8000
         more = raw.indexed(62) * 16_000
@@ -71,10 +58,8 @@ async def test_headers_that_inflate_reset_their_call(
 
 
 @pytest.mark.parametrize("payload", [b"", raw.literal(b"k", b"v"), bytes(2)])
-async def test_continuations_without_end_end_the_connection(
-    payload: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with attacked(caplog, monkeypatch) as server, server.client() as client:
+async def test_continuations_without_end_end_the_connection(payload: bytes, attack: Attack) -> None:
+    async with attack() as server, server.client() as client:
         client.send(raw.headers(1, raw.fields("Echo"), 0))
         flooding = asyncio.create_task(
             client.flood(frame(raw.CONTINUATION, 0, 1, payload) * 100, 1000)
@@ -94,12 +79,9 @@ async def test_continuations_without_end_end_the_connection(
     ],
 )
 async def test_headers_that_do_not_end_in_time_end_the_connection(
-    begun: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    begun: bytes, attack: Attack
 ) -> None:
-    async with (
-        attacked(caplog, monkeypatch, handshake_seconds=10) as server,
-        server.client() as client,
-    ):
+    async with attack(handshake_seconds=10) as server, server.client() as client:
         attacker = await server.attacker()
         client.send(begun)
         await until(lambda: attacker.session.headers_since is not None)
@@ -123,12 +105,9 @@ async def test_headers_that_do_not_end_in_time_end_the_connection(
     ],
 )
 async def test_malformed_headers_cost_their_call_and_not_the_connection(
-    block: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    block: bytes, attack: Attack
 ) -> None:
-    async with (
-        attacked(caplog, monkeypatch, handshake_seconds=10, ping_seconds=1000) as server,
-        server.client() as client,
-    ):
+    async with attack(handshake_seconds=10, ping_seconds=1000) as server, server.client() as client:
         attacker = await server.attacker()
         client.send(raw.headers(1, block))
         await client.frame(raw.RESET, 1)
@@ -155,12 +134,9 @@ async def test_malformed_headers_cost_their_call_and_not_the_connection(
     ],
 )
 async def test_headers_of_any_content_are_answered(
-    header: tuple[bytes, bytes],
-    status: bytes,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    header: tuple[bytes, bytes], status: bytes, attack: Attack
 ) -> None:
-    async with attacked(caplog, monkeypatch) as server, server.client() as client:
+    async with attack() as server, server.client() as client:
         client.send(raw.headers(1, raw.fields("Echo", header)))
         if status != b"4":
             client.send(raw.data(1, raw.message(b"x"), raw.END_STREAM))
@@ -178,9 +154,9 @@ async def test_headers_of_any_content_are_answered(
     ],
 )
 async def test_requests_that_are_no_calls_get_a_status_of_http(
-    block: bytes, status: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    block: bytes, status: bytes, attack: Attack
 ) -> None:
-    async with attacked(caplog, monkeypatch) as server, server.client() as client:
+    async with attack() as server, server.client() as client:
         client.send(raw.headers(1, block))
         ended = await client.frame(raw.HEADERS, 1, raw.END_STREAM)
         assert ended.headers[":status"] == status

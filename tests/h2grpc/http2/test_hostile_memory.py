@@ -6,14 +6,11 @@ from contextlib import AsyncExitStack
 import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import Attacked, attacked, until
+from tests.h2grpc.http2.attacked import Attack, Attacked, until
 from tests.h2grpc.http2.hostile_client import HostileClient
-from tests.h2grpc.served import MISSING
 from tests.router.error_details import details_in
 from warmpath.h2grpc import server as nghttp2_server
 from warmpath.h2grpc.server import Server
-
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 LIMIT = 1 << 20
 FRAME = 16_000
@@ -62,13 +59,11 @@ async def test_connections_that_each_hold_half_a_message_hold_no_more_than_the_l
     late_seconds: float,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
+    attack: Attack,
 ) -> None:
     monkeypatch.setattr(nghttp2_server, "LATE_SECONDS", late_seconds)
     most = Most(monkeypatch)
-    async with (
-        attacked(caplog, monkeypatch, received_bytes=LIMIT) as server,
-        AsyncExitStack() as stack,
-    ):
+    async with attack(received_bytes=LIMIT) as server, AsyncExitStack() as stack:
         connected = await clients(server, stack, 20)
         for stream in raw.streams(20):
             for client in connected:
@@ -89,13 +84,10 @@ async def test_connections_that_each_hold_half_a_message_hold_no_more_than_the_l
 
 
 async def test_whole_messages_that_nobody_reads_go_where_a_connection_has_the_most(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, attack: Attack
 ) -> None:
     most = Most(monkeypatch)
-    async with (
-        attacked(caplog, monkeypatch, received_bytes=LIMIT) as server,
-        AsyncExitStack() as stack,
-    ):
+    async with attack(received_bytes=LIMIT) as server, AsyncExitStack() as stack:
         modest, *greedy = await clients(server, stack, 5)
         send(modest, 1, "Deaf", WHOLE)
         await until(lambda: held(server.server._server) == len(WHOLE))
@@ -110,12 +102,9 @@ async def test_whole_messages_that_nobody_reads_go_where_a_connection_has_the_mo
 
 @pytest.mark.deep
 async def test_messages_that_are_read_as_they_come_never_count_for_long(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, attack: Attack
 ) -> None:
-    async with (
-        attacked(caplog, monkeypatch, received_bytes=LIMIT) as server,
-        server.client() as client,
-    ):
+    async with attack(received_bytes=LIMIT) as server, server.client() as client:
         for stream in raw.streams(100):
             send(client, stream, "Take", WHOLE)
             client.send(raw.data(stream, b"", raw.END_STREAM))

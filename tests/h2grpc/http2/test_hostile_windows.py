@@ -3,23 +3,16 @@
 import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import attacked, until
+from tests.h2grpc.http2.attacked import Attack, until
 from tests.h2grpc.http2.hostile_client import PREFACE
-from tests.h2grpc.served import MISSING
 from tests.router.error_details import details_in
-
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 
 @pytest.mark.parametrize("width", [0, 1, 5])
-async def test_answers_that_are_not_let_through_are_bounded(
-    width: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_answers_that_are_not_let_through_are_bounded(width: int, attack: Attack) -> None:
     size = 20_000
     async with (
-        attacked(
-            caplog, monkeypatch, unsent_bytes=10 * size + 1000, stall_seconds=30, ping_seconds=1000
-        ) as server,
+        attack(unsent_bytes=10 * size + 1000, stall_seconds=30, ping_seconds=1000) as server,
         server.client(preface=PREFACE + raw.settings(window=width)) as client,
     ):
         for stream in raw.streams(100):
@@ -44,11 +37,9 @@ async def test_answers_that_are_not_let_through_are_bounded(
         assert ended.headers["grpc-status"] == b"0"
 
 
-async def test_an_answer_whose_end_is_not_let_through_is_reset(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_whose_end_is_not_let_through_is_reset(attack: Attack) -> None:
     async with (
-        attacked(caplog, monkeypatch, stall_seconds=30, ping_seconds=1000) as server,
+        attack(stall_seconds=30, ping_seconds=1000) as server,
         server.client(preface=PREFACE + raw.settings(window=105)) as client,
     ):
         # The only message fills the window, and no byte of it waits.
@@ -62,11 +53,9 @@ async def test_an_answer_whose_end_is_not_let_through_is_reset(
         await until(lambda: not server.calls)
 
 
-async def test_an_answer_that_is_read_slowly_is_not_reset(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_that_is_read_slowly_is_not_reset(attack: Attack) -> None:
     async with (
-        attacked(caplog, monkeypatch, stall_seconds=30, ping_seconds=1000) as server,
+        attack(stall_seconds=30, ping_seconds=1000) as server,
         server.client(preface=PREFACE + raw.settings(window=0)) as client,
     ):
         client.send(raw.call(1, "Large", b"100"))
@@ -79,11 +68,9 @@ async def test_an_answer_that_is_read_slowly_is_not_reset(
         await client.frame(raw.HEADERS, 1, raw.END_STREAM)
 
 
-async def test_writes_of_a_stream_wait_for_the_client(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_writes_of_a_stream_wait_for_the_client(attack: Attack) -> None:
     async with (
-        attacked(caplog, monkeypatch) as server,
+        attack() as server,
         server.client(preface=PREFACE + raw.settings(window=0)) as client,
     ):
         for stream in raw.streams(50):
@@ -96,13 +83,11 @@ async def test_writes_of_a_stream_wait_for_the_client(
 
 
 async def test_a_client_that_does_not_read_its_socket_is_cut_off(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, attack: Attack
 ) -> None:
     most = 1 << 31
     async with (
-        attacked(
-            caplog, monkeypatch, stall_seconds=20, ping_seconds=1000, unsent_bytes=1 << 20
-        ) as server,
+        attack(stall_seconds=20, ping_seconds=1000, unsent_bytes=1 << 20) as server,
         server.client(reads=False, preface=PREFACE + raw.settings(window=most - 1)) as client,
     ):
         client.send(raw.window(0, most - 1 - 65_535))
@@ -126,12 +111,10 @@ async def test_a_client_that_does_not_read_its_socket_is_cut_off(
         assert "nothing was read for 20 s" in caplog.text
 
 
-async def test_acknowledgements_that_are_not_read_are_bounded(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_acknowledgements_that_are_not_read_are_bounded(attack: Attack) -> None:
     most = 1 << 31
     async with (
-        attacked(caplog, monkeypatch, control_frames_per_second=10**6) as server,
+        attack(control_frames_per_second=10**6) as server,
         server.client(reads=False, preface=PREFACE + raw.settings(window=most - 1)) as client,
     ):
         client.send(raw.window(0, most - 1 - 65_535))
