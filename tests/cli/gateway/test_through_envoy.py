@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,30 @@ async def gateway(
         yield session
 
 
+@asynccontextmanager
+async def through(
+    folder: Path,
+    *names: str,
+    mode: FailureMode = "fail-close",
+    serve: Serve | None = None,
+    more: str = "",
+    **fields: Any,
+) -> AsyncIterator[tuple[aiohttp.ClientSession, router_pb2_grpc.RouterStub]]:
+    """Run pods (pod-1, unless others are named), a router with more tables, and Envoy before them."""
+    async with (
+        pods(*(names or ("pod-1",)), serve=serve) as addresses,
+        running_router(folder, more + tables(addresses)) as (router, channel),
+        gateway(router.address, addresses, mode, **fields) as session,
+    ):
+        yield session, router_pb2_grpc.RouterStub(channel)
+
+
+async def states(stub: router_pb2_grpc.RouterStub) -> list[int]:
+    """Return the states of the router's decisions."""
+    listed = (await stub.ListDecisions(pb.ListDecisionsRequest())).decisions
+    return [one.state for one in listed]
+
+
 def completion(*ids: int, model: str = "demo") -> dict[str, Any]:
     return {"model": model, "prompt": [*ids]}
 
@@ -96,11 +121,7 @@ def completion(*ids: int, model: str = "demo") -> dict[str, Any]:
 async def test_a_request_gets_to_the_picked_pod_and_its_answer_says_so(
     tmp_path: Path, mode: FailureMode
 ) -> None:
-    async with (
-        pods("pod-1", "pod-2") as addresses,
-        running_router(tmp_path, tables(addresses)) as (router, channel),
-        gateway(router.address, addresses, mode) as session,
-    ):
+    async with through(tmp_path, "pod-1", "pod-2", mode=mode) as (session, stub):
         served = set()
         for cached in ("0", "192"):
             async with session.post(PATH, json=completion(*range(200))) as answer:
@@ -110,11 +131,9 @@ async def test_a_request_gets_to_the_picked_pod_and_its_answer_says_so(
                 assert answer.headers["x-warmpath-cached-tokens"] == cached
                 served.add(told["pod"])
         assert len(served) == 1
-        stub = router_pb2_grpc.RouterStub(channel)
 
         async def has_ended() -> bool:
-            listed = (await stub.ListDecisions(pb.ListDecisionsRequest())).decisions
-            return [one.state for one in listed] == [pb.Decision.FINISHED] * 2
+            return await states(stub) == [pb.Decision.FINISHED] * 2
 
         await until(has_ended)
 
@@ -125,11 +144,7 @@ async def test_a_large_body_arrives_as_it_was_sent_and_a_larger_one_is_refused(
 ) -> None:
     body = json.dumps(completion(*range(1_000_000))).encode()
     assert 4 << 20 < len(body) < GatewayLimits().body_bytes
-    async with (
-        pods("pod-1", "pod-2") as addresses,
-        running_router(tmp_path, tables(addresses)) as (router, _),
-        gateway(router.address, addresses, mode) as session,
-    ):
+    async with through(tmp_path, "pod-1", "pod-2", mode=mode) as (session, _):
         async with session.post(PATH, data=BytesIO(body)) as answer:
             assert answer.status == 200
             assert (await answer.json())["sha256"] == hashlib.sha256(body).hexdigest()
@@ -150,9 +165,7 @@ async def test_a_body_beyond_what_the_router_reads_is_served_all_the_same(
     body = bytes(GatewayLimits().body_bytes + (1 << 20))
     wide = replace(PATIENT_LIMITS, body_bytes=2 * len(body))
     async with (
-        pods("pod-1", "pod-2") as addresses,
-        running_router(tmp_path, tables(addresses)) as (router, _),
-        gateway(router.address, addresses, mode, limits=wide) as session,
+        through(tmp_path, "pod-1", "pod-2", mode=mode, limits=wide) as (session, _),
         session.post(PATH, data=BytesIO(body)) as answer,
     ):
         assert answer.status == 200
@@ -166,27 +179,15 @@ async def hang(_: web.Request) -> web.Response:
 
 @MODES
 async def test_a_client_that_goes_away_leaves_no_booking(tmp_path: Path, mode: FailureMode) -> None:
-    async with (
-        pods("pod-1", serve=hang) as addresses,
-        running_router(tmp_path, tables(addresses)) as (router, channel),
-        gateway(router.address, addresses, mode) as session,
-    ):
-        stub = router_pb2_grpc.RouterStub(channel)
+    async with through(tmp_path, mode=mode, serve=hang) as (session, stub):
 
-        async def states() -> list[int]:
-            listed = (await stub.ListDecisions(pb.ListDecisionsRequest())).decisions
-            return [one.state for one in listed]
-
-        async def is_picked() -> bool:
-            return await states() == [pb.Decision.PICKED]
-
-        async def has_failed() -> bool:
-            return await states() == [pb.Decision.FAILED]
+        async def are(*expected: int) -> bool:
+            return await states(stub) == [*expected]
 
         asking = asyncio.create_task(session.post(PATH, json=completion(1)).__aenter__())
-        await until(is_picked)
+        await until(partial(are, pb.Decision.PICKED))
         asking.cancel()
-        await until(has_failed)
+        await until(partial(are, pb.Decision.FAILED))
 
 
 @MODES
@@ -269,9 +270,7 @@ async def test_without_a_router_an_open_gateway_serves_by_any_pod_in_turn(tmp_pa
 
 async def test_what_the_router_refuses_is_told_with_its_reason(tmp_path: Path) -> None:
     async with (
-        pods("pod-1") as addresses,
-        running_router(tmp_path, tables(addresses)) as (router, _),
-        gateway(router.address, addresses) as session,
+        through(tmp_path) as (session, _),
         session.post(PATH, json=completion(1, model="empty")) as answer,
     ):
         assert answer.status == 503
@@ -303,24 +302,6 @@ async def test_that_no_pod_is_left_is_told_as_the_reason(tmp_path: Path) -> None
                     dict(answer.headers),
                     await answer.text(),
                 )
-
-
-async def test_the_router_can_ask_for_the_gateways_certificate(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    its, own = authority.certificate("router"), authority.certificate("gateway", "gateway.example")
-    tls = (
-        f'[server.tls]\ncert = "{its.cert}"\nkey = "{its.key}"\nclient-ca = "{authority.ca}"\n'
-        '[[clients]]\nname = "gateway"\nroles = ["score"]\ncertificate = "gateway.example"\n'
-    )
-    files = RouterTls(authority.ca, own.cert, own.key)
-    async with (
-        pods("pod-1") as addresses,
-        running_router(tmp_path, tls + tables(addresses)) as (router, _),
-        gateway(router.address, addresses, router_tls=files) as session,
-        session.post(PATH, json=completion(1)) as answer,
-    ):
-        assert answer.status == 200
-        assert answer.headers["x-warmpath-pod"] == "pod-1"
 
 
 async def test_certificates_are_read_again_when_they_are_replaced(
@@ -380,14 +361,8 @@ async def test_a_burst_over_a_new_connection_is_picked_for_whatever_the_router_a
         await may_answer.wait()
         return web.json_response({})
 
-    async with (
-        pods("pod-1", serve=hold) as addresses,
-        running_router(tmp_path, tables(addresses) + f"[server.http2]\nmax-streams = {most}\n") as (
-            router,
-            _,
-        ),
-        gateway(router.address, addresses, mode, limits=limits) as session,
-    ):
+    more = f"[server.http2]\nmax-streams = {most}\n"
+    async with through(tmp_path, mode=mode, serve=hold, more=more, limits=limits) as (session, _):
 
         async def ask(start: int) -> tuple[int, str]:
             async with session.post(PATH, json=completion(start)) as answer:
@@ -409,9 +384,7 @@ async def test_a_pod_that_says_nothing_for_too_long_gives_a_504_with_a_reason(
 ) -> None:
     limits = replace(PATIENT_LIMITS, silence_seconds=0.5)
     async with (
-        pods("pod-1", serve=hang) as addresses,
-        running_router(tmp_path, tables(addresses)) as (router, _),
-        gateway(router.address, addresses, limits=limits) as session,
+        through(tmp_path, serve=hang, limits=limits) as (session, _),
         session.post(PATH, json=completion(1)) as answer,
     ):
         assert answer.status == 504
@@ -421,11 +394,7 @@ async def test_a_pod_that_says_nothing_for_too_long_gives_a_504_with_a_reason(
 
 async def test_every_response_of_envoys_own_has_a_reason_and_is_json(tmp_path: Path) -> None:
     limits = replace(PATIENT_LIMITS, headers_seconds=0.2)
-    async with (
-        pods("pod-1") as addresses,
-        running_router(tmp_path, tables(addresses)) as (router, _),
-        gateway(router.address, addresses, limits=limits) as session,
-    ):
+    async with through(tmp_path, limits=limits) as (session, _):
         assert session._base_url is not None
         reader, writer = await asyncio.open_connection(HOST, session._base_url.port)
         writer.write(b"POST / HTTP/1.1\r\nhost: a\r\n")
