@@ -1,8 +1,9 @@
 """What looks wrong of a pod, from simulated streams of reports: each fault is found by its traces."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from tests.router.consistent import check
 from warmpath.indexer.shared.records.registry import NOBODY
 from warmpath.indexer.trust import BEHIND, DRIFTED, Level, Trust
 from warmpath.router.diagnosis.attribution import Row
-from warmpath.router.diagnosis.evidence import Evidence, ReportCounts
+from warmpath.router.diagnosis.evidence import Evidence
 from warmpath.router.diagnosis.facts import Finding, PodFacts, RankFacts
 from warmpath.router.diagnosis.findings import findings
 from warmpath.router.diagnosis.mispredictions import ENOUGH, GAP, OFF_SHARE
@@ -37,6 +38,19 @@ def rank(
 ) -> RankFacts:
     blocks = stored - removed
     return RankFacts(number, trust, trust.since, block_size, blocks, stored, removed, has_load)
+
+
+def found(*ranks: RankFacts, now: float = NOW, **more: Any) -> Sequence[Finding]:
+    """Return what is found of a pod that was asked nothing."""
+    return findings(PodFacts(True, True, ranks, Row("pod-a", "m"), **more), now)
+
+
+def inexact(level: Level, reason: str, seconds: float) -> RankFacts:
+    """Return a rank that has had a level for some seconds."""
+    return rank(trust=Trust(level, reason, NOW - seconds))
+
+
+BLIND = rank(trust=Trust(Level.COLD, "it has no events", 0.0), block_size=0, stored=0, removed=0)
 
 
 class Stream:
@@ -124,12 +138,16 @@ def test_blocks_of_another_size_show_in_what_engines_find() -> None:
     assert "multiples of 24 tokens cached, but its events have blocks of 16" in stream.text()
 
 
-def test_larger_steps_of_the_same_blocks_are_no_finding() -> None:
-    assert Stream().run(TEXT, block=32, finds=0.99).kinds() == []
-
-
-def test_an_engine_that_reuses_parts_of_blocks_says_nothing_of_their_size() -> None:
-    assert Stream().run(TEXT, block=1).kinds() == []
+@pytest.mark.parametrize(
+    ("traits", "reports"),
+    [
+        (TEXT, {"block": 32, "finds": 0.99}),  # larger steps of the same blocks
+        (TEXT, {"block": 1}),  # an engine that reuses parts of blocks
+        (CHAT, {"extra": 3}),  # another count of tokens alone
+    ],
+)
+def test_what_a_sound_engine_may_do_is_no_finding(traits: Traits, reports: dict[str, Any]) -> None:
+    assert Stream().run(traits, **reports).kinds() == []
 
 
 def test_one_shared_prefix_says_nothing_of_the_size_of_blocks() -> None:
@@ -146,40 +164,31 @@ def test_events_that_told_no_block_size_are_found() -> None:
     )
 
 
-def test_only_salted_requests_wrong_is_the_salt() -> None:
-    stream = Stream().run(TEXT, missing=0.1).run(CHAT, 50).run(SALTED, 40, predicts=0.0)
-    assert stream.kinds() == ["cache-salt"]
-    assert "only requests with a cache salt are predicted wrong, 100%" in stream.text()
-
-
-def test_only_adapters_wrong_is_the_adapter() -> None:
-    assert Stream().run(TEXT).run(CHAT).run(ADAPTED, 40, predicts=0.0).kinds() == ["adapter"]
-
-
-def test_only_pictures_wrong_is_how_their_tokens_are_placed() -> None:
-    assert Stream().run(CHAT).run(PICTURED, 40, predicts=0.1).kinds() == ["multimodal"]
-
-
-def test_only_chats_wrong_is_the_template() -> None:
-    stream = Stream().run(TEXT).run(CHAT, 40, predicts=0.0, extra=7)
-    assert stream.kinds() == ["template"]
-    assert "its engine's and the router's token counts differ in 100%" in stream.text()
-
-
-def test_texts_and_chats_wrong_and_ids_right_is_the_tokenizer() -> None:
-    stream = Stream().run(IDS, 20).run(TEXT, predicts=0.2).run(CHAT, predicts=0.2)
-    assert stream.kinds() == ["tokenizer"]
-
-
-@pytest.mark.parametrize(("traits", "kind"), [(CHAT, "template"), (TEXT, "tokenizer")])
-def test_where_there_is_nothing_to_compare_with_the_engines_count_tells(
-    traits: Traits, kind: str
+@pytest.mark.parametrize(
+    ("right", "wrong", "kind", "text"),
+    [
+        ([(TEXT, 100, {"missing": 0.1}), (CHAT, 50, {})], [(SALTED, 40, {"predicts": 0.0})], "cache-salt", "only requests with a cache salt are predicted wrong, 100%"),
+        ([(TEXT, 100, {}), (CHAT, 100, {})], [(ADAPTED, 40, {"predicts": 0.0})], "adapter", ""),
+        ([(CHAT, 100, {})], [(PICTURED, 40, {"predicts": 0.1})], "multimodal", ""),
+        ([(TEXT, 100, {})], [(CHAT, 40, {"predicts": 0.0, "extra": 7})], "template", "its engine's and the router's token counts differ in 100%"),
+        ([(IDS, 20, {})], [(TEXT, 100, {"predicts": 0.2}), (CHAT, 100, {"predicts": 0.2})], "tokenizer", ""),
+        # Where there is nothing to compare with, the engine's count tells.
+        ([], [(CHAT, 100, {"predicts": 0.1, "extra": 3})], "template", ""),
+        ([], [(TEXT, 100, {"predicts": 0.1, "extra": 3})], "tokenizer", ""),
+        ([], [(TEXT, 100, {"predicts": 0.0})], "hash-seed", "none of the 990 blocks"),
+        # An engine that never finds anything does not tell, or does not cache.
+        ([], [(TEXT, 100, {"finds": 0.0})], "cached-tokens", "--enable-prompt-tokens-details"),
+        ([], [(TEXT, 100, {"predicts": 0.5})], "predictions", ""),
+    ],
+)  # fmt: skip
+def test_the_kind_of_requests_that_is_predicted_wrong_names_the_cause(
+    right: list[Any], wrong: list[Any], kind: str, text: str
 ) -> None:
-    assert Stream().run(traits, predicts=0.1, extra=3).kinds() == [kind]
-
-
-def test_another_count_of_tokens_alone_is_no_finding() -> None:
-    assert Stream().run(CHAT, extra=3).kinds() == []
+    stream = Stream()
+    for traits, number, reports in right + wrong:
+        stream.run(traits, number, **reports)
+    assert stream.kinds() == [kind]
+    assert text in stream.text()
 
 
 def test_too_few_reports_say_nothing() -> None:
@@ -203,18 +212,6 @@ def test_a_publisher_of_another_keyspace_is_the_hash_seed_before_any_report() ->
     assert reason in stream.text(cold)
 
 
-def test_blocks_among_which_nothing_is_ever_found_are_of_other_keys() -> None:
-    stream = Stream().run(TEXT, predicts=0.0)
-    assert stream.kinds() == ["hash-seed"]
-    assert "none of the 990 blocks" in stream.text()
-
-
-def test_an_engine_that_never_finds_anything_does_not_tell_or_does_not_cache() -> None:
-    stream = Stream().run(TEXT, finds=0.0)
-    assert stream.kinds() == ["cached-tokens"]
-    assert "--enable-prompt-tokens-details" in stream.text()
-
-
 def test_blocks_that_are_gone_when_they_are_needed_are_evictions() -> None:
     stream = Stream().run(TEXT, finds=0.3).run(CHAT, finds=0.3)
     assert stream.kinds(rank(removed=800)) == ["evictions"]
@@ -223,40 +220,31 @@ def test_blocks_that_are_gone_when_they_are_needed_are_evictions() -> None:
     assert stream.kinds(watched) == ["evictions"]
 
 
-def test_what_has_no_reason_is_told_nevertheless() -> None:
-    assert Stream().run(TEXT, predicts=0.5).kinds() == ["predictions"]
-
-
 def test_a_pod_without_events_is_told_that_what_was_sent_there_is_not_there() -> None:
-    blind = rank(
-        trust=Trust(Level.COLD, "it has no events", 0.0), block_size=0, stored=0, removed=0
-    )
-    assert Stream().run(TEXT, finds=0.3, block=64).kinds(blind, has_events=False) == ["no-events"]
-    assert Stream().run(TEXT, block=64).kinds(blind, has_events=False) == []
+    assert Stream().run(TEXT, finds=0.3, block=64).kinds(BLIND, has_events=False) == ["no-events"]
+    assert Stream().run(TEXT, block=64).kinds(BLIND, has_events=False) == []
     of_model = Stream().run(TEXT, finds=0.3, block=16)
-    assert of_model.kinds(blind, has_events=False) == ["no-events"]
+    assert of_model.kinds(BLIND, has_events=False) == ["no-events"]
     of_model.evidence.block_size = 0
-    assert "assumes blocks of 64" in of_model.text(blind, has_events=False)
+    assert "assumes blocks of 64" in of_model.text(BLIND, has_events=False)
 
 
 def test_a_view_that_is_doubtful_for_long_is_told_and_explains_wrong_predictions() -> None:
     stream = Stream().run(TEXT, predicts=0.3)
-    gap = Trust(Level.DEGRADED, "12 batches were missed", NOW - 300)
-    assert stream.kinds(rank(trust=gap)) == ["trust"]
+    gap = inexact(Level.DEGRADED, "12 batches were missed", 300)
+    assert stream.kinds(gap) == ["trust"]
     text = "rank 0 is degraded, and not exact for 300 s: 12 batches were missed"
-    assert text in stream.text(rank(trust=gap))
-    healing = Trust(Level.DEGRADED, "12 batches were missed", NOW - 5)
-    assert "trust" not in stream.kinds(rank(trust=healing))
+    assert text in stream.text(gap)
+    assert "trust" not in stream.kinds(inexact(Level.DEGRADED, "12 batches were missed", 5))
 
 
 def test_a_worse_level_or_another_reason_does_not_begin_the_wait_anew() -> None:
-    stale = rank(trust=Trust(Level.STALE, "the shared index: no answer", NOW - 1))
+    stale = inexact(Level.STALE, "the shared index: no answer", 1)
     stale = replace(stale, inexact_since=NOW - 90)
-    [found] = Stream().found(stale)
-    assert "rank 0 is stale, and not exact for 90 s: " in found.text
-    shared = PodFacts(True, True, [stale], Row("pod-a", "m"), shared=SHARED)
-    [found] = findings(shared, NOW)
-    assert "rank 0 is stale, and not exact for 90 s: " in found.text
+    [told] = found(stale)
+    assert "rank 0 is stale, and not exact for 90 s: " in told.text
+    [told] = found(stale, shared=SHARED)
+    assert "rank 0 is stale, and not exact for 90 s: " in told.text
 
 
 def test_more_blocks_than_the_cache_has_are_told_at_once_and_once_they_were_given_up() -> None:
@@ -266,7 +254,7 @@ def test_more_blocks_than_the_cache_has_are_told_at_once_and_once_they_were_give
         replace(rank(), capacity=95, drifts=2),
         rank(trust=replace(drifted, since=0.0)),
     ):
-        [finding] = Stream().found(one)
+        [finding] = found(one)
         assert finding.kind == "drift"
         assert "kv_cache_report_mode" in finding.text
         assert ("cache has (95)" in finding.text) == (one.capacity == 95)
@@ -361,48 +349,49 @@ def test_a_gap_is_no_finding_where_it_is_small_or_short_or_explained() -> None:
         # Four blocks: the engine computes the last one anew, the router counts all but a token.
         short.evidence.found_cached(TEXT, 64, 63, 48, 64)
     assert short.kinds() == []
-    gap = rank(trust=Trust(Level.DEGRADED, "12 batches were missed", NOW - 300))
+    gap = inexact(Level.DEGRADED, "12 batches were missed", 300)
     assert some_off(Stream(), 5, finds=0.0).kinds(gap) == ["trust"]
     assert Stream().run(TEXT, ENOUGH - 1, finds=0.0).kinds() == []
 
 
 def test_a_pod_without_events_may_have_the_gap_that_is_counted_on() -> None:
-    blind = rank(
-        trust=Trust(Level.COLD, "it has no events", 0.0), block_size=0, stored=0, removed=0
-    )
-    assert some_off(Stream(), 7, finds=0.0).kinds(blind, has_events=False) == []
+    assert some_off(Stream(), 7, finds=0.0).kinds(BLIND, has_events=False) == []
     stream = some_off(Stream(), 4, finds=0.0)
-    assert stream.kinds(blind, has_events=False) == ["gap"]
-    assert "pick.assumed-seconds" in stream.text(blind, has_events=False)
-
-
-def pairs() -> Iterator[tuple[ReportCounts, ReportCounts]]:
-    stream = Stream().run(TEXT, 20, predicts=0.5).run(CHAT, 30)
-    yield stream.evidence.tallies[TEXT], stream.evidence.tallies[CHAT]
+    assert stream.kinds(BLIND, has_events=False) == ["gap"]
+    assert "pick.assumed-seconds" in stream.text(BLIND, has_events=False)
 
 
 def test_reports_of_several_kinds_are_counted_together() -> None:
-    for one, other in pairs():
-        both = one.plus(other)
-        assert both.reports == 50
-        assert both.weight == pytest.approx(one.weight + other.weight)
-        assert both.predicted == pytest.approx(one.predicted + other.predicted)
-        assert one.off_share == 1.0 > both.off_share > other.off_share == 0.0
+    tallies = Stream().run(TEXT, 20, predicts=0.5).run(CHAT, 30).evidence.tallies
+    one, other = tallies[TEXT], tallies[CHAT]
+    both = one.plus(other)
+    assert both.reports == 50
+    assert both.weight == pytest.approx(one.weight + other.weight)
+    assert both.predicted == pytest.approx(one.predicted + other.predicted)
+    assert one.off_share == 1.0 > both.off_share > other.off_share == 0.0
 
 
 SHARED = "redis://10.0.0.9:6379 under prefix 'x'"
+OOM = "OOM command not allowed when used memory > 'maxmemory'."
 
 
-@pytest.mark.parametrize("level", [Level.STALE, Level.DEGRADED, Level.COLD])
-def test_a_shared_index_that_is_away_is_named(level: Level) -> None:
-    away = Trust(level, "the shared index: 10.0.0.9:6379: Connection refused", NOW - 20)
-    facts = PodFacts(True, True, [rank(trust=away)], Row("pod-a", "m"), shared=SHARED)
-    (found,) = findings(facts, NOW)
-    assert found.kind == "shared-index"
-    assert SHARED in found.text
-    assert "Connection refused" in found.text
-    assert "Do this: look whether Redis runs" in found.text
-    assert findings(facts, NOW - 15) == []
+@pytest.mark.parametrize(
+    ("level", "reason", "told"),
+    [
+        *((level, "the shared index: 10.0.0.9:6379: Connection refused", [SHARED, "Connection refused", "Do this: look whether Redis runs"]) for level in (Level.STALE, Level.DEGRADED, Level.COLD)),
+        (Level.DEGRADED, OOM, [SHARED, "is full and refuses its publisher's writes: rank 0 is degraded", "'maxmemory'. Do this: raise maxmemory in Redis"]),
+        (Level.COLD, NOBODY, [f"no publisher has written it to the shared index at {SHARED}", "look at its log: Redis may refuse its writes"]),
+    ],
+)  # fmt: skip
+def test_a_shared_index_that_is_away_full_or_without_the_pod_is_named(
+    level: Level, reason: str, told: list[str]
+) -> None:
+    ill = inexact(level, reason, 20)
+    (finding,) = found(ill, shared=SHARED)
+    assert finding.kind == "shared-index"
+    assert all(part in finding.text for part in told)
+    assert found(ill, shared=SHARED, now=NOW - 15) == []
+    assert found(rank(), shared=SHARED) == []
 
 
 @pytest.mark.parametrize(
@@ -416,52 +405,27 @@ def test_a_shared_index_that_is_away_is_named(level: Level) -> None:
 )
 def test_where_a_reason_says_what_helps_the_finding_adds_nothing(problem: str) -> None:
     reason = f"the shared index: 10.0.0.9:6379: {problem}; 64 of 64 buckets are left alone"
-    away = rank(trust=Trust(Level.DEGRADED, reason, NOW - 20))
-    (found,) = findings(PodFacts(True, True, [away], Row("pod-a", "m"), shared=SHARED), NOW)
-    assert found.text.endswith(reason)
-
-
-def test_a_full_redis_that_refuses_its_publisher_is_named_with_what_helps() -> None:
-    reason = "OOM command not allowed when used memory > 'maxmemory'."
-    full = rank(trust=Trust(Level.DEGRADED, reason, NOW - 62))
-    (found,) = findings(PodFacts(True, True, [full], Row("pod-a", "m"), shared=SHARED), NOW)
-    assert found.kind == "shared-index"
-    assert SHARED in found.text
-    assert "is full and refuses its publisher's writes: rank 0 is degraded" in found.text
-    assert "'maxmemory'. Do this: raise maxmemory in Redis" in found.text
-
-
-def test_a_pod_that_nobody_writes_in_the_shared_index_is_named() -> None:
-    nobody = Trust(Level.COLD, NOBODY, NOW - 20)
-    facts = PodFacts(True, True, [rank(trust=nobody)], Row("pod-a", "m"), shared=SHARED)
-    (found,) = findings(facts, NOW)
-    assert found.kind == "shared-index"
-    assert f"no publisher has written it to the shared index at {SHARED}" in found.text
-    assert "look at its log: Redis may refuse its writes" in found.text
-    assert findings(facts, NOW - 15) == []
-    exact = PodFacts(True, True, [rank()], Row("pod-a", "m"), shared=SHARED)
-    assert findings(exact, NOW) == []
+    (finding,) = found(inexact(Level.DEGRADED, reason, 20), shared=SHARED)
+    assert finding.text.endswith(reason)
 
 
 def test_events_that_are_followed_late_for_longer_than_a_burst_are_a_finding_of_their_own() -> None:
-    late = Trust(Level.DEGRADED, f"{BEHIND}: more than 2 s", NOW - 70)
-    behind = replace(rank(trust=late), lag_batches=1234)
-    (found,) = findings(PodFacts(True, True, [behind], Row("pod-a", "m")), NOW)
-    assert found.kind == "lag"
-    assert "rank 0 have been applied late for 70 s (1234 batches wait here)" in found.text
-    burst = replace(behind, trust=replace(late, since=NOW - 3))
-    assert findings(PodFacts(True, True, [burst], Row("pod-a", "m")), NOW) == []
+    behind = replace(inexact(Level.DEGRADED, f"{BEHIND}: more than 2 s", 70), lag_batches=1234)
+    (finding,) = found(behind)
+    assert finding.kind == "lag"
+    assert "rank 0 have been applied late for 70 s (1234 batches wait here)" in finding.text
+    assert found(behind, now=NOW - 67) == []
 
 
 def test_a_figure_that_cannot_be_is_named() -> None:
-    (found,) = Stream().found(replace(rank(), bad_figures=("kv_usage",)))
-    assert found.kind == "load"
-    assert "kv_usage" in found.text
+    (told,) = found(replace(rank(), bad_figures=("kv_usage",)))
+    assert told.kind == "load"
+    assert "kv_usage" in told.text
 
 
 def test_a_stuck_rank_is_named_whatever_is_known_of_its_load() -> None:
     stuck = replace(rank(1, has_load=False), stuck_seconds=34.2)
-    (found,) = Stream().found(rank(), stuck)
-    assert found.kind == "stuck"
-    assert "rank 1 has answered nothing for 34 s" in found.text
+    (told,) = found(rank(), stuck)
+    assert told.kind == "stuck"
+    assert "rank 1 has answered nothing for 34 s" in told.text
     assert Stream().kinds(stuck) == ["stuck"], "its gauges may stand still"
