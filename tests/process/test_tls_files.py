@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from tests.process.tls_stand import Stand, calling, loops, run
+from tests.process.tls_stand import Stand, calling, loops
 from warmpath.process.grpc_tls import channel_credentials, server_credentials
 from warmpath.process.reread import MOST_BYTES
 from warmpath.process.tls import ClientTls, ServerTls, TlsFilesError, TlsPaths
@@ -22,7 +22,7 @@ def stand(tmp_path: Path) -> Stand:
 
 
 @loops
-def test_a_session_of_an_authority_that_has_gone_opens_nothing(loop: str, stand: Stand) -> None:
+async def test_a_session_of_an_authority_that_has_gone_opens_nothing(stand: Stand) -> None:
     """OpenSSL itself would let whoever has a session in for two hours."""
 
     async def resumed(session_file: Path, address: str, option: str) -> bool:
@@ -40,19 +40,16 @@ def test_a_session_of_an_authority_that_has_gone_opens_nothing(loop: str, stand:
         said, _ = await process.communicate(b"")
         return b"Reused, TLSv1.2" in said
 
-    async def work() -> None:
-        tls = stand.server()
-        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=tls.grpc_context)
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        session_file = stand.ca.with_name("session")
-        assert not await resumed(session_file, address, "-sess_out")
-        assert await resumed(session_file, address, "-sess_in")
-        stand.rotate()
-        tls.files.look()
-        assert not await resumed(session_file, address, "-sess_in")
-        server.close()
-
-    run(loop, work())
+    tls = stand.server()
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=tls.grpc_context)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    session_file = stand.ca.with_name("session")
+    assert not await resumed(session_file, address, "-sess_out")
+    assert await resumed(session_file, address, "-sess_in")
+    stand.rotate()
+    tls.files.look()
+    assert not await resumed(session_file, address, "-sess_in")
+    server.close()
 
 
 async def test_old_versions_of_tls_are_refused(stand: Stand) -> None:

@@ -1,7 +1,11 @@
 """Two authorities, a listener whose files can be replaced, and who calls it."""
 
 import asyncio
-from collections.abc import Coroutine
+import inspect
+import ssl
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import uvloop
 from aiohttp import web
 
 from tests.servers.certificates import Authority, Certificate
+from warmpath.process.listen import http_listener
 from warmpath.process.tls import ClientTls, ServerTls, TlsPaths
 
 
@@ -32,6 +37,11 @@ class Stand:
     def server(self) -> ServerTls:
         given = TlsPaths(self.ca, self.files.cert, self.files.key)
         return ServerTls("listener", given, http_optional=True)
+
+    def https(self, tls: ServerTls | None = None, **more: Any) -> AbstractAsyncContextManager[str]:
+        """Serve a page over HTTPS; the context is its address."""
+        context = (tls or self.server()).http_context
+        return http_listener(page(), "127.0.0.1:0", named="here", tls=context, **more)
 
     def rotate(self) -> None:
         self.files.replace(self.new.certificate("server-2"))
@@ -64,10 +74,23 @@ async def ask(address: str, tls: ClientTls) -> str:
         return type(error).__name__
 
 
-def run(loop: str, work: Coroutine[Any, Any, None]) -> None:
-    factory = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(work)
+async def connected(
+    address: str, ssl: ssl.SSLContext | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = address.rpartition(":")
+    return await asyncio.open_connection(host, int(port), ssl=ssl)
 
 
-loops = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test on both kinds of event loop."""
+
+    @wraps(test)
+    def on_loop(loop: Callable[[], asyncio.AbstractEventLoop], **fixtures: Any) -> None:
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(test(**fixtures))
+
+    own = inspect.Parameter("loop", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    taken = inspect.signature(test).parameters.values()
+    on_loop.__signature__ = inspect.Signature([own, *taken])  # type: ignore[attr-defined]
+    made = [asyncio.new_event_loop, uvloop.new_event_loop]
+    return pytest.mark.parametrize("loop", made, ids=["asyncio", "uvloop"])(on_loop)
