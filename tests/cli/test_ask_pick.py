@@ -1,13 +1,13 @@
 """`warmpath explain`, `decisions` and `doctor`: what a user types, and what they see."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import grpc.aio
 import pytest
 
+from tests.cli.conftest import Output
 from warmpath.cli import doctor
 from warmpath.cli.picks import NO_PICKS, _candidates, _went, decisions_main, explain_main
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -29,20 +29,14 @@ def candidate() -> pb.Candidate:
         trust=trust,
         predicted_ttft=0.64,
     )
-    details = one.details
-    details.tiers.add(tier="gpu", tokens=800)
-    details.arriving_tokens = 960
-    details.counted_tokens = 959
-    details.prefill_seconds = 0.64
-    details.in_flight = 3
-    details.waiting = 1
-    details.calibration = 1.5
-    details.is_session = True
-    details.load_source = "engine"
-    details.load_age = 1.2
-    details.queue = 4
-    details.terms.add(name="wait", value=0.0)
-    details.terms.add(name="prefill", value=0.64)
+    one.details.CopyFrom(
+        pb.CandidateDetails(
+            tiers=[pb.TierTokens(tier="gpu", tokens=800)], arriving_tokens=960, counted_tokens=959,
+            prefill_seconds=0.64, in_flight=3, waiting=1, calibration=1.5, is_session=True,
+            load_source="engine", load_age=1.2, queue=4,
+            terms=[pb.Term(name="wait"), pb.Term(name="prefill", value=0.64)],
+        )
+    )  # fmt: skip
     return one
 
 
@@ -50,10 +44,14 @@ class Router(router_pb2_grpc.RouterServicer):
     """Answers with what a test has set, and keeps what was asked."""
 
     def __init__(self) -> None:
+        self.address = ""
         self.asked: list[object] = []
         self.pods = [pb.Pod(id="pod-a", model="m", ready=True)]
         self.diagnosis = pb.DiagnoseResponse()
         self.decisions: list[pb.Decision] = []
+
+    async def run(self, main: Callable[[list[str]], int], *args: str) -> int:
+        return await asyncio.to_thread(main, ["--router", self.address, *args])
 
     async def Explain(  # noqa: N802
         self, request: pb.ExplainRequest, context: Context
@@ -95,32 +93,31 @@ class Router(router_pb2_grpc.RouterServicer):
 
 
 @pytest.fixture
-async def router() -> AsyncIterator[tuple[Router, str]]:
+async def router() -> AsyncIterator[Router]:
     server = grpc.aio.server()
-    servicer = Router()
-    router_pb2_grpc.add_RouterServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    router = Router()
+    router_pb2_grpc.add_RouterServicer_to_server(router, server)
+    router.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    yield servicer, f"127.0.0.1:{port}"
+    yield router
     await server.stop(None)
 
 
-async def run(main: Callable[[list[str]], int], address: str, *args: str) -> int:
-    return await asyncio.to_thread(main, ["--router", address, *args])
+def finding(router: Router, kind: str, text: str, pod: str = "") -> None:
+    router.diagnosis.findings.add(pod=pod, model="m", kind=kind, text=text)
 
 
 async def test_an_explanation_shows_each_candidate_and_the_sentence_why_one_won(
-    router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
+    router: Router, output: Output
 ) -> None:
-    servicer, address = router
     args = ["--model=m", "--session=s", "--policy=warmpath", "--pod=pod-a", "--pod=pod-b", "hello"]
-    assert await run(explain_main, address, *args) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    assert await router.run(explain_main, *args) == 0
+    printed = output.words()
     for part in ("1,600 tokens, policy warmpath, utilisation 50%", "pod-a", "(session)"):
         assert part in printed
     assert REASON in printed
     assert "decode" not in printed
-    assert servicer.asked == [
+    assert router.asked == [
         pb.ExplainRequest(
             prompt=pb.Prompt(model="m", text="hello"),
             pods=["pod-a", "pod-b"],
@@ -154,45 +151,37 @@ def test_a_candidates_row_has_all_that_its_cost_is_made_of() -> None:
 
 
 async def test_a_disaggregated_explanation_shows_where_to_decode_and_the_source(
-    router: tuple[Router, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    router: Router, tmp_path: Path, output: Output
 ) -> None:
     ids = tmp_path / "ids"
     ids.write_text("1 2 3")
     args = ["--disaggregated", "--token-ids-file", str(ids)]
-    assert await run(explain_main, router[1], *args) == 0
-    printed = capsys.readouterr().out
+    assert await router.run(explain_main, *args) == 0
+    printed = output.out()
     assert "where to decode" in printed
     assert "pod-d" in printed
     assert "pod-s holds 1,200 tokens that could be pulled" in printed
 
 
 async def test_an_explanation_in_json_has_the_contracts_own_names(
-    router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
+    router: Router, output: Output
 ) -> None:
-    assert await run(explain_main, router[1], "--json", "hello") == 0
-    answer = json.loads(capsys.readouterr().out)
+    assert await router.run(explain_main, "--json", "hello") == 0
+    answer = output.json()
     assert answer["reason"] == REASON
     assert answer["candidates"][0]["details"]["counted_tokens"] == 959
 
 
-async def test_an_unknown_policy_is_said(
-    router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert await run(explain_main, router[1], "--policy=x", "hello") == 1
-    assert capsys.readouterr().err == "warmpath: INVALID_ARGUMENT: policy: no policy 'x'\n"
-
-
-def test_an_explanation_of_no_prompt_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert explain_main([]) == 2
-    assert capsys.readouterr().err.startswith("warmpath explain: give exactly one of")
+async def test_an_unknown_policy_is_said(router: Router, output: Output) -> None:
+    assert await router.run(explain_main, "--policy=x", "hello") == 1
+    assert output.err() == "warmpath: INVALID_ARGUMENT: policy: no policy 'x'\n"
 
 
 async def test_decisions_are_listed_with_what_became_of_them(
-    router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
+    router: Router, output: Output
 ) -> None:
-    servicer, address = router
     common = {"at": 3661.5, "model": "m", "prompt_tokens": 1600, "candidates": [candidate()]}
-    servicer.decisions = [
+    router.decisions = [
         pb.Decision(
             **common,
             pod="pod-b",
@@ -204,12 +193,12 @@ async def test_decisions_are_listed_with_what_became_of_them(
         pb.Decision(**common, pod="pod-a", state=pb.Decision.FIRST_TOKEN, shadow=True),
     ]
     args = ["--limit=7", "--model=m", "--pod=pod-a"]
-    assert await run(decisions_main, address, *args) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    assert await router.run(decisions_main, *args) == 0
+    printed = output.words()
     for part in ("01:01:01.500", "960 / 640", "0.64 s / 0.5 s", "finished", "first token"):
         assert part in printed
     assert "960 / ?" in printed
-    assert servicer.asked == [pb.ListDecisionsRequest(limit=7, model="m", pod="pod-a")]
+    assert router.asked == [pb.ListDecisionsRequest(limit=7, model="m", pod="pod-a")]
 
 
 def test_where_a_request_went_is_told_beside_where_it_was_picked_to_go() -> None:
@@ -222,19 +211,16 @@ def test_a_request_that_waits_went_nowhere_yet() -> None:
     assert _went(pb.Decision(state=pb.Decision.WAITING), candidate()) == "pod-a"
 
 
-async def test_no_decisions_are_said_to_be_none(
-    router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert await run(decisions_main, router[1]) == 0
-    assert capsys.readouterr().out == f"{NO_PICKS}\n"
-    assert await run(decisions_main, router[1], "--limit=-1") == 2
+async def test_no_decisions_are_said_to_be_none(router: Router, output: Output) -> None:
+    assert await router.run(decisions_main) == 0
+    assert output.out() == f"{NO_PICKS}\n"
+    assert await router.run(decisions_main, "--limit=-1") == 2
 
 
 async def test_the_doctor_finds_nothing_and_says_what_it_looked_at(
-    router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
+    router: Router, output: Output
 ) -> None:
-    servicer, address = router
-    servicer.diagnosis.attributions.add(
+    router.diagnosis.attributions.add(
         pod="pod-a",
         model="m",
         requests=50,
@@ -246,8 +232,8 @@ async def test_the_doctor_finds_nothing_and_says_what_it_looked_at(
         predicted_tokens=400,
         delivered_tokens=390,
     )
-    assert await run(doctor.main, address) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    assert await router.run(doctor.main) == 0
+    printed = output.words()
     for part in (
         "80.0%",
         "75.0%",
@@ -259,63 +245,60 @@ async def test_the_doctor_finds_nothing_and_says_what_it_looked_at(
 
 @pytest.mark.parametrize(("told", "is_said"), [(2, True), (75, True), (77, False)])
 async def test_the_doctor_says_how_few_requests_tell_what_was_cached(
-    router: tuple[Router, str], capsys: pytest.CaptureFixture[str], told: int, is_said: bool
+    router: Router, output: Output, told: int, is_said: bool
 ) -> None:
-    servicer, address = router
     for pod, requests, reported in (("pod-a", 100, told), ("pod-b", 52, 0)):
-        servicer.diagnosis.attributions.add(
+        router.diagnosis.attributions.add(
             pod=pod, model="m", requests=requests, reported_requests=reported
         )
-    assert await run(doctor.main, address) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    assert await router.run(doctor.main) == 0
+    printed = output.words()
     said = f"{told} of 152 requests told how many tokens the engine found cached"
     assert (said in printed) == is_said
     assert ("include_usage" in printed) == is_said
 
 
 async def test_the_doctor_tells_findings_in_sentences_and_by_its_exit_status(
-    router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
+    router: Router, output: Output
 ) -> None:
-    servicer, address = router
     for pod in ("pod-a", "pod-b", "pod-c"):
         text = f"only chats are predicted wrong on {pod}"
-        servicer.diagnosis.findings.add(pod=pod, model="m", kind="template", text=text)
+        finding(router, "template", text, pod)
     for text in ("one source cannot be asked", "another one cannot be asked"):
-        servicer.diagnosis.findings.add(model="m", kind="source", text=text)
-    assert await run(doctor.main, address) == 1
-    printed = " ".join(capsys.readouterr().out.split())
+        finding(router, "source", text)
+    assert await router.run(doctor.main) == 1
+    printed = output.words()
     assert "source: m: one source cannot be asked." in printed
     assert "source: m: another one cannot be asked." in printed
     assert (
         "template: m pod-a: only chats are predicted wrong on pod-a. Likewise pod-b, pod-c."
     ) in printed
     assert "Nothing looks wrong" not in printed
-    assert await run(doctor.main, address, "--json") == 1
-    answer = json.loads(capsys.readouterr().out)
+    assert await router.run(doctor.main, "--json") == 1
+    answer = output.json()
     assert [one["kind"] for one in answer["findings"]] == 3 * ["template"] + 2 * ["source"]
     assert [pod["id"] for pod in answer["pods"]] == ["pod-a"]
 
 
 async def test_the_doctor_groups_only_pods_with_the_same_cause(
-    router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
+    router: Router, output: Output
 ) -> None:
-    servicer, address = router
     for pod, text in (
         ("pod-1", "it is not ready: cannot connect to 10.0.0.1:8000 for 5 s"),
         ("pod-2", "it is not ready: its publisher is pod-9's, not pod-2's"),
         ("pod-3", "it is not ready: cannot connect to 10.0.0.3:8000 for 61.5 s"),
     ):
-        servicer.diagnosis.findings.add(pod=pod, model="m", kind="ready", text=text)
-    assert await run(doctor.main, address) == 1
-    printed = " ".join(capsys.readouterr().out.split())
+        finding(router, "ready", text, pod)
+    assert await router.run(doctor.main) == 1
+    printed = output.words()
     assert "cannot connect to 10.0.0.1:8000 for 5 s. Likewise pod-3." in printed
     assert "ready: m pod-2: it is not ready: its publisher is pod-9's, not pod-2's." in printed
 
 
 async def test_the_doctor_says_what_the_shadow_would_have_saved(
-    router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
+    router: Router, output: Output
 ) -> None:
-    router[0].diagnosis.shadows.add(
+    router.diagnosis.shadows.add(
         model="m",
         requests=10,
         prompt_tokens=1000,
@@ -325,25 +308,21 @@ async def test_the_doctor_says_what_the_shadow_would_have_saved(
         warmpath_ttft=2.0,
         agreed=6,
     )
-    assert await run(doctor.main, router[1]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    assert await router.run(doctor.main) == 0
+    printed = output.words()
     assert "of 10 requests 6 went where warmpath would have sent them" in printed
     assert (
         "Where they went 40.0% of their tokens were cached, with warmpath's choice 70.0%" in printed
     )
     assert "comes 0.3 s earlier on average" in printed
-    router[0].diagnosis.shadows[0].chosen_ttft = 1.0
-    assert await run(doctor.main, router[1]) == 0
-    assert "comes 0.1 s later on average" in " ".join(capsys.readouterr().out.split())
-    router[0].diagnosis.shadows[0].chosen_ttft = 2.0
-    assert await run(doctor.main, router[1]) == 0
-    assert "predicted first token comes as soon." in " ".join(capsys.readouterr().out.split())
+    router.diagnosis.shadows[0].chosen_ttft = 1.0
+    assert await router.run(doctor.main) == 0
+    assert "comes 0.1 s later on average" in output.words()
+    router.diagnosis.shadows[0].chosen_ttft = 2.0
+    assert await router.run(doctor.main) == 0
+    assert "predicted first token comes as soon." in output.words()
 
 
-async def test_a_router_that_does_not_answer_is_neither_well_nor_ill(
-    router: tuple[Router, str], held_port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert await run(doctor.main, f"127.0.0.1:{held_port}") == 3
-    assert "no router answers" in capsys.readouterr().err
-    assert await run(doctor.main, router[1], "--model=x") == 1
-    assert "NOT_FOUND: model 'x' is not served" in capsys.readouterr().err
+async def test_a_model_that_is_not_served_is_said(router: Router, output: Output) -> None:
+    assert await router.run(doctor.main, "--model=x") == 1
+    assert "NOT_FOUND: model 'x' is not served" in output.err()

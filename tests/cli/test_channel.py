@@ -1,12 +1,12 @@
 """Commands show a router who asks, by certificate or by token, and keep the token to themselves."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Output
 from tests.servers.certificates import Authority, Certificate
 from warmpath.cli.asking import pods_main
 from warmpath.cli.doctor import main as doctor_main
@@ -51,28 +51,26 @@ async def router(tmp_path: Path) -> AsyncIterator[Guarded]:
         yield guarded
 
 
-async def test_a_certificate_or_a_token_opens_the_router(
-    router: Guarded, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_certificate_or_a_token_opens_the_router(router: Guarded, output: Output) -> None:
     for options in (
         router.options(router.known),
         [*router.options(router.other), f"--token-file={router.token}"],
     ):
         assert await asyncio.to_thread(pods_main, [*options, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out) == {"pods": []}
+        assert output.json() == {"pods": []}
         assert await asyncio.to_thread(doctor_main, [*options, "--json"]) == 1
-        findings = json.loads(capsys.readouterr().out)["findings"]
+        findings = output.json()["findings"]
         assert "pods" in {one["kind"] for one in findings}
 
 
 async def test_without_them_the_refusal_says_what_is_missing(
-    router: Guarded, capsys: pytest.CaptureFixture[str]
+    router: Guarded, output: Output
 ) -> None:
     assert await asyncio.to_thread(pods_main, router.options(router.other)) == 1
-    said = capsys.readouterr().err
+    said = output.err()
     assert said.startswith("warmpath: UNAUTHENTICATED: ListPods needs the role 'read'")
     assert await asyncio.to_thread(pods_main, [f"--router={router.address}"]) == 3
-    assert capsys.readouterr().err.startswith("warmpath: ")
+    assert output.err().startswith("warmpath: ")
 
 
 @pytest.mark.parametrize(
@@ -95,17 +93,15 @@ async def test_without_them_the_refusal_says_what_is_missing(
     ],
 )
 def test_options_that_do_not_fit_are_named(
-    options: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+    options: list[str], problem: str, output: Output
 ) -> None:
     assert pods_main(options) == 2
-    assert capsys.readouterr().err == f"warmpath: {problem}\n"
+    assert output.err() == f"warmpath: {problem}\n"
 
 
-def test_a_token_that_is_none_is_not_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_token_that_is_none_is_not_printed(tmp_path: Path, output: Output) -> None:
     (tmp_path / "token").write_text("sesame")
     assert pods_main([f"--token-file={tmp_path / 'token'}"]) == 2
-    said = capsys.readouterr().err
+    said = output.err()
     assert "has 6 bytes in its line" in said
     assert "sesame" not in said

@@ -1,11 +1,11 @@
 """`warmpath check-config`: all mistakes, the pods that are found, and the dates of certificates."""
 
 import datetime as dt
-import json
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Output
 from tests.servers.certificates import Authority
 from warmpath.cli import check_config
 
@@ -19,12 +19,10 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
-def test_all_mistakes_are_printed_and_the_status_is_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_mistakes_are_printed_and_the_status_is_one(tmp_path: Path, output: Output) -> None:
     file = write(tmp_path, f'{MODEL}tokenizer = "none"\n[limits]\nwait-seconds = 0\nx = 1\n')
     assert check_config.main([str(file)]) == 1
-    printed = capsys.readouterr()
+    printed = output.both()
     assert [line.split(": ")[:2] for line in printed.err.splitlines()] == [
         [f"{file}:3", "models[0].tokenizer"],
         [f"{file}:5", "limits.wait-seconds"],
@@ -32,31 +30,27 @@ def test_all_mistakes_are_printed_and_the_status_is_one(
     ]
     assert printed.out == ""
     assert check_config.main([str(file), "--json"]) == 1
-    said = json.loads(capsys.readouterr().out)
+    said = output.json()
     assert said["ok"] is False
     assert len(said["mistakes"]) == 3
 
 
-def test_what_several_processes_lack_is_one_mistake(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_several_processes_lack_is_one_mistake(tmp_path: Path, output: Output) -> None:
     state = '[index]\nstate-file = "none/state"\n[server]\nlisten = "127.0.0.1:1"\nprocesses = 3\n'
     file = write(tmp_path, state + MODEL)
     assert check_config.main([str(file)]) == 1
     said = f"{file}:2: index.state-file: there is no folder {tmp_path / 'none'}\n"
-    assert capsys.readouterr().err == said
+    assert output.err() == said
 
 
 @pytest.mark.parametrize("name", ["none/decisions.jsonl", "file/decisions.jsonl"])
-def test_a_decision_log_needs_a_folder(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_decision_log_needs_a_folder(name: str, tmp_path: Path, output: Output) -> None:
     (tmp_path / "file").touch()
     file = write(tmp_path, f'[pick]\ndecision-log = "{name}"\n{MODEL}')
     assert check_config.main([str(file)]) == 1
     folder = (tmp_path / name).parent
     said = f"{file}:2: pick.decision-log: there is no folder {folder}\n"
-    assert capsys.readouterr().err == said
+    assert output.err() == said
 
 
 @pytest.mark.parametrize("name", ["-", "decisions.jsonl"])
@@ -66,30 +60,26 @@ def test_a_decision_log_may_be_new_or_standard_output(name: str, tmp_path: Path)
 
 
 def test_each_key_that_a_variable_replaces_is_named_with_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write(tmp_path, MODEL)
     monkeypatch.setenv("WARMPATH_PICK__KEPT_DECISIONS", "1000")
     assert check_config.main([str(file)]) == 0
-    told = capsys.readouterr().out.splitlines()
+    told = output.out().splitlines()
     assert told[0] == f"{file}: pick.kept-decisions: replaced by WARMPATH_PICK__KEPT_DECISIONS"
     assert check_config.main([str(file), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["replaced"] == [
+    assert output.json()["replaced"] == [
         {"key": "pick.kept-decisions", "variable": "WARMPATH_PICK__KEPT_DECISIONS"}
     ]
     monkeypatch.setenv("WARMPATH_PICK__KEPT_DECISIONS", "many")
     assert check_config.main([str(file)]) == 1
-    assert capsys.readouterr().err.startswith(
-        "WARMPATH_PICK__KEPT_DECISIONS: pick.kept-decisions: "
-    )
+    assert output.err().startswith("WARMPATH_PICK__KEPT_DECISIONS: pick.kept-decisions: ")
 
 
-def test_a_text_that_is_no_toml_is_one_mistake(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_text_that_is_no_toml_is_one_mistake(tmp_path: Path, output: Output) -> None:
     file = write(tmp_path, "x = ]\n")
     assert check_config.main([str(file), "--json"]) == 1
-    [mistake] = json.loads(capsys.readouterr().out)["mistakes"]
+    [mistake] = output.json()["mistakes"]
     assert mistake.startswith(f"{file}:1: ")
 
 
@@ -101,7 +91,7 @@ def test_a_time_that_cannot_be_is_refused_with_status_two(seconds: str) -> None:
 
 
 def test_pods_are_shown_by_source_and_a_source_that_cannot_be_asked_says_why(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kubernetes_asyncio.config import kube_config
 
@@ -115,7 +105,7 @@ def test_pods_are_shown_by_source_and_a_source_that_cannot_be_asked_says_why(
     )
     (tmp_path / "pods.toml").write_text(POD.replace('"a"', '"b"'))
     assert check_config.main([str(file), "--json", "--seconds", "600"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = output.json()
     static, dns, cluster, listed = said["sources"]
     assert static == {"source": "the configuration", "pods": ["a"], "problem": ""}
     assert dns["source"] == "pod-sets local (dns localhost)"
@@ -123,54 +113,50 @@ def test_pods_are_shown_by_source_and_a_source_that_cannot_be_asked_says_why(
     assert cluster["problem"] == "no service account of a cluster and no kubeconfig"
     assert listed["pods"] == ["b"]
     assert check_config.main([str(file), "--seconds", "600"]) == 0
-    printed = capsys.readouterr().out
+    printed = output.out()
     assert f"{file}: ok: models 1, pods 1" in printed
     assert "pod-sets k (kubernetes ns/app=vllm): cannot be asked from here: no service" in printed
 
 
-def test_mistakes_in_the_file_of_pods_count(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_in_the_file_of_pods_count(tmp_path: Path, output: Output) -> None:
     file = write(tmp_path, f'pods-file = "pods.toml"\n{MODEL}')
     (tmp_path / "pods.toml").write_text(POD.replace('"m"', '"x"'))
     assert check_config.main([str(file)]) == 1
-    assert f"{tmp_path}/pods.toml:3: pods[0].model: no model" in capsys.readouterr().err
+    assert f"{tmp_path}/pods.toml:3: pods[0].model: no model" in output.err()
 
 
-def test_what_is_hardly_meant_is_a_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_hardly_meant_is_a_warning(tmp_path: Path, output: Output) -> None:
     file = write(tmp_path, MODEL + POD + POD.replace('"a"', '"b"'))
     assert check_config.main([str(file)]) == 0
     line = file.read_text().count("\n")
-    assert f"{file}:{line}: warning: pods[1].address: 'h:1' is also" in capsys.readouterr().err
+    assert f"{file}:{line}: warning: pods[1].address: 'h:1' is also" in output.err()
     assert check_config.main([str(file), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = output.json()
     assert said["ok"] is True
     assert said["warnings"][0].startswith(f"{file}:{line}: pods[1].address: 'h:1' is also")
 
 
 def test_a_warning_names_the_line_of_its_key_or_the_variable_that_replaces_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write(tmp_path, MODEL + "[queue]\nmax-looks = 8\n")
     monkeypatch.setenv("WARMPATH_QUEUE__MAX_REQUESTS", "9")
     assert check_config.main([str(file)]) == 0
     line = file.read_text().count("\n")
-    printed = capsys.readouterr().err
+    printed = output.err()
     assert f"{file}:{line}: warning: queue.max-looks: has no effect" in printed
     assert "WARMPATH_QUEUE__MAX_REQUESTS: warning: queue.max-requests: has no effect" in printed
 
 
 def test_a_pod_of_the_file_of_pods_is_not_to_have_the_address_or_the_id_of_another_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, output: Output
 ) -> None:
     file = write(tmp_path, f'pods-file = "pods.toml"\n{MODEL}{POD}')
     other = POD.replace('"a"', '"b"')
     pods = tmp_path / "pods.toml"
     pods.write_text(POD + other + other.replace('"b"', '"c"').replace("h:1", "h:2"))
     assert check_config.main([str(file)]) == 0
-    told = capsys.readouterr().err.splitlines()
+    told = output.err().splitlines()
     assert len(told) == 2
     assert told[0].startswith(f"pods-file {pods}: warning: pod 'a': the configuration has it, too")
     twin = "pod 'b': 'h:1' is also the address of pod 'a' of the configuration"
@@ -192,12 +178,7 @@ def in_days(days: float) -> dt.datetime:
     ],
 )
 def test_a_certificate_that_ends_soon_is_a_warning_and_one_that_has_ended_a_mistake(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    begins: float,
-    ends: float,
-    status: int,
-    said: str,
+    tmp_path: Path, output: Output, begins: float, ends: float, status: int, said: str
 ) -> None:
     authority = Authority(tmp_path)
     shown = authority.certificate("shown", begins=in_days(begins), ends=in_days(ends))
@@ -207,7 +188,7 @@ def test_a_certificate_that_ends_soon_is_a_warning_and_one_that_has_ended_a_mist
         'client-ca = "authority.pem"\n',
     )
     assert check_config.main([str(file)]) == status
-    printed = capsys.readouterr()
+    printed = output.both()
     assert said.format(file=shown.cert) in printed.err
     assert bool(printed.err) == bool(said)
     if status == 0:

@@ -1,12 +1,12 @@
 """`warmpath health` says with its exit status whether a process is fit, and why it is not."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
 
 from tests import base_install
+from tests.cli.conftest import Output
 from tests.servers.certificates import Authority
 from warmpath.cli.health import main
 from warmpath.router.assemble.running import running
@@ -36,13 +36,11 @@ def config(folder: Path, *, tls: str = "", pods: str = "") -> Path:
     return file
 
 
-async def test_a_router_with_a_pod_is_fit_by_both_ways(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_router_with_a_pod_is_fit_by_both_ways(tmp_path: Path, output: Output) -> None:
     async with running(load(config(tmp_path, pods=POD)), tmp_path) as router:
         assert await health(f"http://{router.http_address}/readyz") == 0
         assert await health(f"grpc://{router.address}/warmpath.v1.Router") == 0
-    by_page, by_grpc = capsys.readouterr().out.split("ok\n")[1:]
+    by_page, by_grpc = output.out().split("ok\n")[1:]
     lines = by_page.splitlines()
     assert "holds  pods: 1 of 1 pods are well" in lines
     assert "holds  listening: gRPC listens" in lines
@@ -52,21 +50,19 @@ async def test_a_router_with_a_pod_is_fit_by_both_ways(
     assert not by_grpc
 
 
-async def test_a_router_without_pods_is_unfit_and_says_why(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_router_without_pods_is_unfit_and_says_why(tmp_path: Path, output: Output) -> None:
     async with running(load(config(tmp_path)), tmp_path) as router:
         assert await health(f"http://{router.http_address}/readyz") == 1
-        assert "FAILS  pods: no pod is known" in capsys.readouterr().err
+        assert "FAILS  pods: no pod is known" in output.err()
         assert await health(f"http://{router.http_address}/readyz", "--json") == 1
-        found = json.loads(capsys.readouterr().out)
+        found = output.json()
         assert (found["fit"], found["problem"]) == (False, "status 503")
         assert found["conditions"]["pods"] == {
             "required": True, "holds": False, "reason": "no pod is known"
         }  # fmt: skip
         assert await health(f"http://{router.http_address}/healthz") == 0
         assert await health(f"grpc://{router.address}/no.such.Service") == 1
-    assert "NOT_FOUND" in capsys.readouterr().err
+    assert "NOT_FOUND" in output.err()
 
 
 async def test_under_tls_the_certificate_is_checked(tmp_path: Path) -> None:
@@ -82,9 +78,9 @@ async def test_under_tls_the_certificate_is_checked(tmp_path: Path) -> None:
         assert await health(page) == 1
 
 
-def test_nobody_there_is_unfit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_there_is_unfit(output: Output) -> None:
     assert main(["http://127.0.0.1:9/readyz", "--timeout", "1"]) == 1
-    assert "nothing listens there" in capsys.readouterr().err
+    assert "nothing listens there" in output.err()
 
 
 @pytest.mark.parametrize("args", [["127.0.0.1:7401"], ["file:///etc/passwd"], ["--tls-cert", "x"]])

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from tests.cli.conftest import Output
 from tests.cli.installed import commands
 from warmpath.cli.completion import main, parsers
 
@@ -12,10 +13,10 @@ FOUND = dict(parsers(commands()))
 
 
 @pytest.fixture
-def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+def script(output: Output, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: commands())
     assert main(["bash"]) == 0
-    return capsys.readouterr().out
+    return output.out()
 
 
 def completed(script: str, *words: str) -> list[str]:
@@ -54,12 +55,10 @@ def test_bash_offers_files_where_an_option_takes_one(script: str) -> None:
     assert "README.md" in completed(script, "score", "--file", "READ")
 
 
-def test_zsh_reads_its_script(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zsh_reads_its_script(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: commands())
     assert main(["zsh"]) == 0
-    script = capsys.readouterr().out
+    script = output.out()
     assert "'--engine[its kind]:engine:(vllm sglang trtllm)'" in script
     if (zsh := shutil.which("zsh")) is not None:
         subprocess.run([zsh, "--no-rcs", "-n"], input=script, text=True, check=True)

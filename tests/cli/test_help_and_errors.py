@@ -10,6 +10,7 @@ from threading import Thread
 import grpc
 import pytest
 
+from tests.cli.conftest import Output
 from tests.cli.installed import commands
 from warmpath.cli.asking import problem_of_call
 from warmpath.cli.completion import parsers
@@ -76,17 +77,18 @@ def run(words: list[str]) -> int:
         ("score --file nofile", 2, "nofile: there is no such file"),
         ("explain --chat-file /", 2, "/: it is a folder, not a file"),
         ("score", 2, "give exactly one of PROMPT"),
+        ("explain", 2, "warmpath explain: give exactly one of"),
         ("score hello --timeout soon", 2, "soon is not a number above 0"),
         ("pods --token-file nofile", 2, "--token-file: nofile: there is no such file or folder; the file must have a token"),
         ("pods --tls-ca nofile", 2, "--tls-ca: there is no file nofile"),
     ],
 )  # fmt: skip
 def test_an_error_names_the_problem_and_the_next_step(
-    line: str, status: int, says: str, held_port: int, capsys: pytest.CaptureFixture[str]
+    line: str, status: int, says: str, held_port: int, output: Output
 ) -> None:
     at = f"127.0.0.1:{held_port}"
     assert run([*line.split(), "--router", at]) == status
-    said = capsys.readouterr().err
+    said = output.err()
     assert says.format(at=at) in said
     assert not RAW.search(said)
 
@@ -119,10 +121,10 @@ def test_an_error_names_the_problem_and_the_next_step(
     ],
 )  # fmt: skip
 def test_an_error_is_in_our_words(
-    line: str, status: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    line: str, status: int, says: str, tmp_path: Path, output: Output
 ) -> None:
     assert run(line.format(new=tmp_path / "new.jsonl.gz").split()) == status
-    said = capsys.readouterr().err
+    said = output.err()
     assert says in said
     assert not RAW.search(said)
     assert len(said.splitlines()) <= 2, "a usage of many lines hides the error"
@@ -134,17 +136,15 @@ def test_a_model_that_is_missing_is_asked_for_by_its_option() -> None:
     assert problem_of_call(missing, args).endswith("is missing; name the model with --model")
 
 
-def test_what_is_not_the_service_asked_for_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_the_service_asked_for_is_named(tmp_path: Path, output: Output) -> None:
     junk = tmp_path / "junk"
     junk.write_text("hello")
     assert run(["score", "--token-ids-file", str(junk)]) == 2
-    assert "neither a JSON array nor integers: 'hello'" in capsys.readouterr().err
+    assert "neither a JSON array nor integers: 'hello'" in output.err()
     assert run(["verify", str(junk)]) == 2
-    assert capsys.readouterr().err.endswith("line 1 is not JSON\n")
+    assert output.err().endswith("line 1 is not JSON\n")
     assert run(["pods", "--tls-ca", str(junk)]) == 2
-    assert f"{junk} cannot be used: no certificate or crl found" in capsys.readouterr().err
+    assert f"{junk} cannot be used: no certificate or crl found" in output.err()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_what_is_not_the_service_asked_for_is_named(
     ],
 )  # fmt: skip
 def test_a_wrong_port_is_named(
-    answer: bytes, line: str, status: int, says: str, capsys: pytest.CaptureFixture[str]
+    answer: bytes, line: str, status: int, says: str, output: Output
 ) -> None:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answering) as server:
         server.answer = answer  # type: ignore[attr-defined]
@@ -164,7 +164,7 @@ def test_a_wrong_port_is_named(
         at = f"127.0.0.1:{server.server_address[1]}"
         assert run(line.format(at=at).split()) == status
         server.shutdown()
-    assert says in capsys.readouterr().err
+    assert says in output.err()
 
 
 class Answering(socketserver.BaseRequestHandler):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Output
 from warmpath.cli.out_folder import LIST, OutFolderError, claim
 from warmpath.lab.demo import demo
 from warmpath.lab.fleet import command as fleet
@@ -20,12 +21,12 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], list[str], str]] = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_refuses_to_write_over_a_file_that_it_did_not_write(
-    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: str, output: Output
 ) -> None:
     main, options, name = COMMANDS[command]
     (tmp_path / name).write_text("a year of notes")
     assert main([*options, str(tmp_path)]) == 2
-    said = capsys.readouterr().err
+    said = output.err()
     assert f"{tmp_path / name} is there, and no warmpath command wrote it" in said
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "a year of notes"
@@ -33,7 +34,7 @@ def test_a_command_refuses_to_write_over_a_file_that_it_did_not_write(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_folder_that_cannot_be_made_is_a_wrong_option(
-    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: str, output: Output
 ) -> None:
     main, options, _ = COMMANDS[command]
     (tmp_path / "file").write_text("")
@@ -43,7 +44,7 @@ def test_a_folder_that_cannot_be_made_is_a_wrong_option(
         (Path("/proc/nothing"), "there is no such file or folder"),
     ):
         assert main([*options, str(folder)]) == 2
-        assert f"{folder}: {why}" in capsys.readouterr().err
+        assert f"{folder}: {why}" in output.err()
 
 
 def test_what_was_written_may_be_written_again_and_by_another_command_more(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.cli.conftest import Output
 from warmpath.cli import version
 
 ROOT = Path(__file__).parents[2]
@@ -21,39 +22,37 @@ REPEATED = {
 """What cannot read pyproject.toml, and how the version stands there."""
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+def said(output: Output) -> dict[str, object]:
     assert version.main(["--json"]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    found: dict[str, object] = output.json()
     return found
 
 
-def test_everything_that_outlives_a_process_has_its_version(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = said(capsys)
+def test_everything_that_outlives_a_process_has_its_version(output: Output) -> None:
+    found = said(output)
     assert found["shared_index"] == {"schema": 1, "buckets": 64, "segment": 64}
     assert found["contracts"] == ["warmpath.v1", "warmpath.watch.v1", "indexer.v1"]
     assert version.main([]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = output.out().splitlines()
     assert lines[0].startswith(f"warmpath {found['version']}, commit ")
     assert "shared index in Redis: schema 1, buckets 64, segment 64" in lines
     assert f"state file: {found['state_file']}" in lines
 
 
 def test_the_commit_of_an_image_or_of_an_installation_from_git_is_shown(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted = json.dumps({"url": "https://x", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}})
     distribution = SimpleNamespace(read_text=lambda _: noted)
     monkeypatch.setattr("importlib.metadata.distribution", lambda _: distribution)
     monkeypatch.delenv(version.REVISION, raising=False)
-    assert said(capsys)["commit"] == "c0ffee"
+    assert said(output)["commit"] == "c0ffee"
     monkeypatch.setenv(version.REVISION, "abcd")
-    assert said(capsys)["commit"] == "abcd"
+    assert said(output)["commit"] == "abcd"
 
 
 def test_a_commit_that_nobody_knows_is_said_to_be_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    output: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(version, "__file__", str(tmp_path / "a" / "b" / "version.py"))
     monkeypatch.setattr(
@@ -61,7 +60,7 @@ def test_a_commit_that_nobody_knows_is_said_to_be_so(
     )
     monkeypatch.delenv(version.REVISION, raising=False)
     assert version.main([]) == 0
-    assert "commit not known" in capsys.readouterr().out
+    assert "commit not known" in output.out()
 
 
 @pytest.mark.parametrize("path", REPEATED)

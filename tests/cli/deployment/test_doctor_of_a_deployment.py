@@ -1,12 +1,10 @@
 """`warmpath doctor --config` on a router and a simulated engine: all is well, and each fault is named."""
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.cli.conftest import Output
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.router.running_router import running_router
 from tests.router.service_stand import SETTINGS, standing, tables
@@ -24,13 +22,11 @@ IS_WELL = {
 }  # fmt: skip
 
 
-async def examined(
-    router: str, file: Path, capsys: pytest.CaptureFixture[str], seconds: float = 10
-) -> dict[Any, Any]:
+async def examined(router: str, file: Path, output: Output, seconds: float = 10) -> dict[Any, Any]:
     """Return the checks of a deployment, by subject and name."""
     options = [f"--router={router}", f"--config={file}", "--json", f"--seconds={seconds}"]
     status = await asyncio.to_thread(doctor.main, options)
-    found = json.loads(capsys.readouterr().out)
+    found = output.json()
     assert status == int(
         bool(found["findings"]) or any(one["verdict"] == "WRONG" for one in found["checks"])
     )
@@ -38,14 +34,14 @@ async def examined(
 
 
 async def test_a_deployment_is_well_and_each_fault_is_named_with_its_setting(
-    tmp_path: Path, model_folder: Path, held_port: int, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model_folder: Path, held_port: int, output: Output
 ) -> None:
     async with standing(tmp_path, model_folder) as stand:
         await stand.generate({"prompt": list(range(100, 200))})
         await stand.has_blocks(6)
         file, well = tmp_path / "doctor.toml", tables(stand.worker, model_folder, "vllm")
         file.write_text(well, encoding="utf-8")
-        checks = await examined(stand.router.address, file, capsys)
+        checks = await examined(stand.router.address, file, output)
         assert {at for at, one in checks.items() if one["verdict"] == "ok"} == IS_WELL
         assert checks["pod pod-1", "block size"]["text"] == "16 tokens"
 
@@ -54,7 +50,7 @@ async def test_a_deployment_is_well_and_each_fault_is_named_with_its_setting(
             'model = "demo"', 'model = "ids-only"'
         )
         file.write_text(wrong + "blocks = 7\n", encoding="utf-8")
-        checks = await examined(stand.router.address, file, capsys, seconds=2)
+        checks = await examined(stand.router.address, file, output, seconds=2)
         said = {name: one for (_, name), one in checks.items() if one["verdict"] == "WRONG"}
         assert said["blocks"]["text"] == "its cache has 199 blocks, not 7"
         assert said["model"]["text"] == "it serves demo, tuned, not ids-only"
@@ -63,12 +59,12 @@ async def test_a_deployment_is_well_and_each_fault_is_named_with_its_setting(
         assert set(said) == {"blocks", "model", "replay"}
 
         file.write_text(well.replace('engine = "vllm"', 'engine = "sglang"'), encoding="utf-8")
-        checks = await examined(stand.router.address, file, capsys)
+        checks = await examined(stand.router.address, file, output)
         assert checks["pod pod-1", "engine kind"]["change"] == 'pods[0].engine = "vllm"'
 
 
 async def test_an_engine_with_another_template_is_named(
-    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model_folder: Path, output: Output
 ) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -80,7 +76,7 @@ async def test_an_engine_with_another_template_is_named(
         file = tmp_path / "doctor.toml"
         file.write_text(tables(worker, model_folder, "vllm"), encoding="utf-8")
         async with running_router(tmp_path, file.read_text(encoding="utf-8")) as (router, _):
-            checks = await examined(router.address, file, capsys)
+            checks = await examined(router.address, file, output)
     assert checks["pod pod-1", "tokenizer"]["verdict"] == "ok"
     template = checks["pod pod-1", "chat template"]
     assert template["verdict"] == "WRONG"
@@ -89,7 +85,7 @@ async def test_an_engine_with_another_template_is_named(
 
 
 async def test_a_tokenizer_that_is_down_is_named_and_no_prompt_is_shown(
-    tmp_path: Path, held_port: int, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, held_port: int, output: Output
 ) -> None:
     async with LocalWorker.of(SETTINGS) as worker:
         file = tmp_path / "doctor.toml"
@@ -100,7 +96,7 @@ async def test_a_tokenizer_that_is_down_is_named_and_no_prompt_is_shown(
             encoding="utf-8",
         )
         async with running_router(tmp_path, file.read_text(encoding="utf-8")) as (router, _):
-            checks = await examined(router.address, file, capsys)
+            checks = await examined(router.address, file, output)
     for name in ("tokenizer", "chat template"):
         assert checks["model demo", name]["verdict"] == "WRONG"
         assert checks["model demo", name]["change"] == "models (demo).tokenizer-urls"
@@ -109,21 +105,21 @@ async def test_a_tokenizer_that_is_down_is_named_and_no_prompt_is_shown(
 
 
 async def test_a_model_for_token_ids_alone_gets_no_finding_by_being_checked(
-    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model_folder: Path, output: Output
 ) -> None:
     async with LocalWorker.of(SETTINGS) as worker:
         file = tmp_path / "doctor.toml"
         well = tables(worker, model_folder, "vllm")
         file.write_text(well.replace('model = "demo"', 'model = "ids-only"'), encoding="utf-8")
         async with running_router(tmp_path, file.read_text(encoding="utf-8")) as (router, _):
-            await examined(router.address, file, capsys)
+            await examined(router.address, file, output)
             await asyncio.to_thread(doctor.main, [f"--router={router.address}", "--json"])
-    found = json.loads(capsys.readouterr().out)["findings"]
+    found = output.json()["findings"]
     assert "tokenizer" not in {one["kind"] for one in found}, found
 
 
 async def test_without_router_and_engine_both_are_named(
-    tmp_path: Path, held_port: int, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, held_port: int, output: Output
 ) -> None:
     file = tmp_path / "router.toml"
     file.write_text(
@@ -132,7 +128,7 @@ async def test_without_router_and_engine_both_are_named(
         encoding="utf-8",
     )
     assert await asyncio.to_thread(doctor.main, [f"--config={file}"]) == 1
-    lines = capsys.readouterr().out.splitlines()
+    lines = output.out().splitlines()
     assert lines[0].startswith("WRONG      router: answer: no router answers at 127.0.0.1:")
     assert lines[0].endswith("; or change server.listen")
     assert lines[1].startswith("WRONG      pod p: engine: cannot connect to 127.0.0.1:")
@@ -140,8 +136,6 @@ async def test_without_router_and_engine_both_are_named(
     assert len(lines) == 2
 
 
-def test_a_file_that_is_none_is_a_mistake_of_use(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_none_is_a_mistake_of_use(tmp_path: Path, output: Output) -> None:
     assert doctor.main([f"--config={tmp_path / 'none.toml'}"]) == 2
-    assert "there is no such file" in capsys.readouterr().err
+    assert "there is no such file" in output.err()

@@ -1,10 +1,10 @@
 """The options of `warmpath gateway`: each mistake is named, and the configuration can be taken away."""
 
-import json
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Output
 from warmpath.cli.gateway.bootstrap import bootstrap
 from warmpath.cli.gateway.description import GatewayDescription, HostPort, RouterTls
 from warmpath.lab.local.gateway import main
@@ -37,15 +37,13 @@ POD = "--pod=10.0.0.1:8000"
         (["--simulate=1", "--listen=[::]:80"], "--listen: [::]:80 lets other machines in"),
     ],
 )
-def test_a_wrong_option_is_named(
-    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_option_is_named(options: list[str], message: str, output: Output) -> None:
     assert main(options) == 2
-    assert message in capsys.readouterr().err
+    assert message in output.err()
 
 
 def test_the_configuration_is_printed_without_an_envoy_or_a_router(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
     options = [
@@ -61,18 +59,14 @@ def test_the_configuration_is_printed_without_an_envoy_or_a_router(
         router_tls=RouterTls(Path("/tls/ca.pem")),
         logs_requests=True,
     )
-    assert json.loads(capsys.readouterr().out) == bootstrap(expected)
+    assert output.json() == bootstrap(expected)
 
 
-def test_a_router_that_is_away_cannot_tell_its_pods(
-    held_port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_router_that_is_away_cannot_tell_its_pods(held_port: int, output: Output) -> None:
     assert main([f"--router=127.0.0.1:{held_port}"]) == 3
-    assert "no router answers" in capsys.readouterr().err
+    assert "no router answers" in output.err()
 
 
-def test_without_an_envoy_the_command_says_how_to_get_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_an_envoy_the_command_says_how_to_get_one(tmp_path: Path, output: Output) -> None:
     assert main([POD, f"--envoy={tmp_path / 'none'}"]) == 2
-    assert "--envoy: " in capsys.readouterr().err
+    assert "--envoy: " in output.err()

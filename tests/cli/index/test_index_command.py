@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.cli.conftest import Output
 from tests.indexer.shared.index_model import Edge, Server
 from tests.indexer.shared.model_writer import ModelWriter, content
 from tests.publisher.published_pod import IDS, Pod
@@ -96,11 +97,7 @@ async def stand(redis_server: RedisServer, prefix: str, tmp_path: Path) -> Async
         yield stand
 
 
-def printed(capsys: pytest.CaptureFixture[str]) -> Any:
-    return json.loads(capsys.readouterr().out)
-
-
-async def check_under_churn(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
+async def check_under_churn(stand: Stand, output: Output) -> None:
     ended = asyncio.Event()
 
     async def churn() -> None:
@@ -113,7 +110,7 @@ async def check_under_churn(stand: Stand, capsys: pytest.CaptureFixture[str]) ->
     try:
         for _ in range(5):
             assert await stand.index("check", "--json") == 0
-            assert printed(capsys)["pods"][0]["problem"] == ""
+            assert output.json()["pods"][0]["problem"] == ""
     finally:
         ended.set()
         await task
@@ -121,9 +118,9 @@ async def check_under_churn(stand: Stand, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.deep
 async def test_check_is_right_while_the_publisher_writes_on_and_finds_what_was_planted(
-    stand: Stand, capsys: pytest.CaptureFixture[str]
+    stand: Stand, output: Output
 ) -> None:
-    await check_under_churn(stand, capsys)
+    await check_under_churn(stand, output)
     await stand.pod.generate(IDS)
     async with asyncio.timeout(60):
         while not stand.holds(KEYS[-2]):
@@ -131,25 +128,25 @@ async def test_check_is_right_while_the_publisher_writes_on_and_finds_what_was_p
     # On a busy machine each block may come or go meanwhile: then nothing was compared.
     async with asyncio.timeout(60):
         while (status := await stand.index("check", "--json")) == 3:
-            printed(capsys)
+            output.json()
     assert status == 0
-    found = printed(capsys)
+    found = output.json()
     assert found["well"]
     assert found["whole"]
     assert found["pods"][0]["keys"] >= len(KEYS) - 1
     stand.plant(gone=KEYS[1], extra=4711)
     assert await stand.index("check", "--json") == 1
-    (difference,) = printed(capsys)["pods"][0]["differences"]
+    (difference,) = output.json()["pods"][0]["differences"]
     assert difference == {
         "rank": 0, "tier": "gpu", "group": 0,
         "missing": [f"{KEYS[1]:016x}"], "extra": [f"{4711:016x}"], "twice": [],
     }  # fmt: skip
     assert await stand.index("check") == 1
-    assert f"1 missing, 1 extra (such as {KEYS[1]:016x})" in capsys.readouterr().out
+    assert f"1 missing, 1 extra (such as {KEYS[1]:016x})" in output.out()
 
 
 async def test_check_finds_values_that_cannot_be_read_and_a_checkpoint_that_is_lost(
-    stand: Stand, capsys: pytest.CaptureFixture[str]
+    stand: Stand, output: Output
 ) -> None:
     names, ask = stand.names, stand.server.ask
     await stand.pod.publisher.stop()
@@ -162,7 +159,7 @@ async def test_check_finds_values_that_cannot_be_read_and_a_checkpoint_that_is_l
     ask("HDEL", others[0], checkpoint("p"))
     ask("HSET", others[1], b"\x07" * 8, encode(pack({1: [2]})))
     assert await stand.index("check", "--json") == 1
-    found = printed(capsys)
+    found = output.json()
     assert len(found["structure"]) == 3
     text = " ".join(found["structure"])
     assert name.hex() in text
@@ -176,14 +173,14 @@ async def test_check_finds_values_that_cannot_be_read_and_a_checkpoint_that_is_l
     ask("HDEL", names.record("p"), "sound")
     # Nothing is known to be wrong, and it could not be compared.
     assert await stand.index("check", "--json") == 3
-    assert "not sound" in printed(capsys)["pods"][0]["problem"]
+    assert "not sound" in output.json()["pods"][0]["problem"]
 
 
 async def test_stats_count_what_is_there_and_dump_writes_it(
-    stand: Stand, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stand: Stand, tmp_path: Path, output: Output
 ) -> None:
     assert await stand.index("stats", "--json") == 0
-    found = printed(capsys)
+    found = output.json()
     (pod,) = found["pods"]
     assert (pod["pod"], pod["sound"], pod["token"], pod["model"]) == ("p", True, 1, MODEL)
     (rank,) = pod["ranks"]
@@ -197,7 +194,7 @@ async def test_stats_count_what_is_there_and_dump_writes_it(
     assert found["memory_bytes"] == server["index_bytes"] > found["bytes"] > 0
     assert found["dead_entries"] == found["unreadable_fields"] == 0
     assert await stand.index("stats") == 0
-    assert "exact" in capsys.readouterr().out
+    assert "exact" in output.out()
     file = tmp_path / "dump.jsonl"
     assert await stand.index("dump", "--out", str(file)) == 0
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -209,38 +206,38 @@ async def test_stats_count_what_is_there_and_dump_writes_it(
     assert all(line["holders"] == [holder] for line in lines if line["kind"] == "segment")
     assert sum(line["kind"] == "checkpoint" for line in lines) == 64
     assert await stand.index("dump", "--out", str(file)) == 2
-    assert "it is there already" in capsys.readouterr().err
+    assert "it is there already" in output.err()
     assert await stand.index("dump", "--out", str(tmp_path / "another"), "--pod", "another") == 2
-    assert "is of a pod 'another' (--pod)" in capsys.readouterr().err
+    assert "is of a pod 'another' (--pod)" in output.err()
     assert not (tmp_path / "another").exists()
     assert await stand.index("dump", "--pod", "p") == 0
-    assert capsys.readouterr().out.startswith('{"kind":"pod","pod":"p"')
+    assert output.out().startswith('{"kind":"pod","pod":"p"')
 
 
 async def test_stats_say_once_how_far_each_rank_may_be_believed(
-    stand: Stand, capsys: pytest.CaptureFixture[str]
+    stand: Stand, output: Output
 ) -> None:
     record, ask = stand.names.record("p"), stand.server.ask
     await stand.index("stats")
-    assert "exact: " in joined(capsys)
+    assert "exact: " in output.words()
     await stand.pod.publisher.stop()
     ask("PERSIST", record)
     ask("HSET", record, "reason", "OOM: no room")
     await stand.index("stats")
-    said = joined(capsys)
+    said = output.words()
     assert "degraded: OOM: no room" in said
     assert "exact" not in said
     assert "sound" not in said
     gap = pb.RankState(rank=0, trust=Level.DEGRADED, reason="a gap")
     ask("HSET", record, "state:0", gap.SerializeToString())
     await stand.index("stats")
-    assert "degraded: a gap; OOM: no room" in joined(capsys)
+    assert "degraded: a gap; OOM: no room" in output.words()
     ask("HSET", record, "token", "odd")
     await stand.index("stats")
-    assert "not known: a pod's record cannot be read" in joined(capsys)
+    assert "not known: a pod's record cannot be read" in output.words()
     ask("DEL", record)
     await stand.index("stats")
-    assert "cold: no record: its lease is over" in joined(capsys)
+    assert "cold: no record: its lease is over" in output.words()
 
 
 def test_a_dump_ends_quietly_where_nobody_reads_on(redis_server: RedisServer, prefix: str) -> None:
@@ -267,7 +264,7 @@ def test_a_dump_ends_quietly_where_nobody_reads_on(redis_server: RedisServer, pr
 
 
 async def test_sweep_takes_what_is_dead_and_says_who_else_sweeps(
-    stand: Stand, capsys: pytest.CaptureFixture[str]
+    stand: Stand, output: Output
 ) -> None:
     with stand.server.client() as client:
         dead = ModelWriter(Server(client), stand.names, "gone", 1)
@@ -276,21 +273,21 @@ async def test_sweep_takes_what_is_dead_and_says_who_else_sweeps(
             dead.write(0, segment, {segment + 100})
         dead.record_ends()
     await stand.index("stats", "--json")
-    before = printed(capsys)
+    before = output.json()
     assert before["dead_entries"] == 10
     stand.server.ask("SET", stand.names.sweeper, "router of mine", "PX", 300)
     assert await stand.index("sweep") == 1
-    assert "router of mine is sweeping now" in capsys.readouterr().err
+    assert "router of mine is sweeping now" in output.err()
     assert await stand.index("sweep", "--wait") == 0
-    assert "dead slots taken out of 10" in capsys.readouterr().out
+    assert "dead slots taken out of 10" in output.out()
     await stand.index("stats", "--json")
-    after = printed(capsys)
+    after = output.json()
     assert after["dead_entries"] == 0
     assert after["entries"] == before["entries"] - 10
     assert after["sweeper"]["last"].startswith("warmpath index on ")
     # The pod that is gone is not forgotten yet.
     assert await stand.index("check", "--json") == 3
-    problems = {one["pod"]: one["problem"] for one in printed(capsys)["pods"]}
+    problems = {one["pod"]: one["problem"] for one in output.json()["pods"]}
     assert problems["p"] == ""
     assert "no publisher holds it" in problems["gone"]
 
@@ -298,7 +295,7 @@ async def test_sweep_takes_what_is_dead_and_says_who_else_sweeps(
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", ["valkey_server", "redis_cluster"])
 def test_it_works_on_valkey_and_on_a_cluster(
-    kind: str, prefix: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+    kind: str, prefix: str, request: pytest.FixtureRequest, output: Output
 ) -> None:
     server, names = request.getfixturevalue(kind), KeyNames(prefix)
     where = ("--url", server.url, "--prefix", prefix)
@@ -312,7 +309,7 @@ def test_it_works_on_valkey_and_on_a_cluster(
             writer.tell()
         writers[0].record_ends()
         assert main(["stats", "--json", *where]) == 0
-        before = printed(capsys)
+        before = output.json()
         assert before["dead_entries"] * 2 == before["entries"]
         masters = 1 if kind == "valkey_server" else 3
         assert [one["server"][:6] for one in before["servers"]] == (
@@ -320,20 +317,18 @@ def test_it_works_on_valkey_and_on_a_cluster(
         )
         assert sum(len(one["buckets"]) for one in before["servers"]) == 64
         assert main(["sweep", *where]) == 0
-        capsys.readouterr()
+        output.both()
         assert main(["stats", "--json", *where]) == 0
-        after = printed(capsys)
+        after = output.json()
         assert (after["dead_entries"], after["entries"]) == (0, before["entries"] // 2)
         assert writers[1].missing(content(edge, names)) == []
         assert writers[1].audit()
     assert main(["dump", *where]) == 0
-    assert capsys.readouterr().out.count('"kind":"segment"') == len(range(0, 640, 7))
+    assert output.out().count('"kind":"segment"') == len(range(0, 640, 7))
 
 
 @pytest.mark.deep
-def test_what_the_living_nodes_hold_is_shown_while_one_is_dead(
-    prefix: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_living_nodes_hold_is_shown_while_one_is_dead(prefix: str, output: Output) -> None:
     names = KeyNames(prefix)
     with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
         where = ("--url", cluster.url, "--prefix", prefix)
@@ -342,7 +337,7 @@ def test_what_the_living_nodes_hold_is_shown_while_one_is_dead(
         dead = cluster.master_of(names.bucket(0))
         dead.close()
         assert main(["stats", "--json", *where]) == 3
-        found = printed(capsys)
+        found = output.json()
         assert f"127.0.0.1:{dead.port}: " in found["not_reached"]
         assert sorted(one["address"] for one in found["servers"]) == sorted(
             f"127.0.0.1:{node.port}" for node in cluster.nodes_alive()
@@ -352,16 +347,16 @@ def test_what_the_living_nodes_hold_is_shown_while_one_is_dead(
         assert found["blocks"] == read
         assert [one["pod"] for one in found["pods"]] == ["p"]
         assert index("check", "--json", *where) == 3
-        found = printed(capsys)
+        found = output.json()
         assert (found["well"], found["whole"], found["empty"]) == (True, False, "")
         assert f"127.0.0.1:{dead.port}: " in found["not_reached"]
         assert [one["pod"] for one in found["pods"]] == ["p"]
         assert index("check", *where) == main(["stats", *where]) == 3
-        assert f"of 64 buckets were not reached: 127.0.0.1:{dead.port}" in joined(capsys)
+        assert f"of 64 buckets were not reached: 127.0.0.1:{dead.port}" in output.words()
 
 
 def test_nothing_is_called_dead_while_the_node_of_its_record_is_dead(
-    prefix: str, capsys: pytest.CaptureFixture[str]
+    prefix: str, output: Output
 ) -> None:
     names = KeyNames(prefix)
     with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
@@ -370,16 +365,16 @@ def test_nothing_is_called_dead_while_the_node_of_its_record_is_dead(
         cluster.master_of(names.record("p")).close()
         where = ("--url", cluster.url, "--prefix", prefix)
         assert main(["stats", "--json", *where]) == 3
-        found = printed(capsys)
+        found = output.json()
         assert found["entries"] > 0
         assert [(one["pod"], one["entries"]) for one in found["pods"]] == [("p", None)]
-        are_not_counted(where, "the record of pod p", capsys)
+        are_not_counted(where, "the record of pod p", output)
         assert main(["dump", *where]) == 3
-        assert '"dead":true' not in capsys.readouterr().out
+        assert '"dead":true' not in output.out()
 
 
 def test_an_incomplete_dump_without_a_line_leaves_no_file(
-    prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    prefix: str, tmp_path: Path, output: Output
 ) -> None:
     names = KeyNames(prefix)
     with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
@@ -390,13 +385,13 @@ def test_an_incomplete_dump_without_a_line_leaves_no_file(
         file = tmp_path / "dump.jsonl"
         where = ("--url", cluster.url, "--prefix", prefix, "--out", str(file))
         assert main(["dump", *where]) == 3
-        assert "buckets were not reached" in capsys.readouterr().err
+        assert "buckets were not reached" in output.err()
         assert not file.exists()
 
 
 @pytest.mark.deep
 def test_nothing_is_called_dead_while_the_node_of_the_list_of_pods_is_dead(
-    prefix: str, capsys: pytest.CaptureFixture[str]
+    prefix: str, output: Output
 ) -> None:
     names = KeyNames(prefix)
     with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
@@ -412,14 +407,14 @@ def test_nothing_is_called_dead_while_the_node_of_the_list_of_pods_is_dead(
         dead.close()
         where = ("--url", cluster.url, "--prefix", prefix)
         assert main(["stats", "--json", *where]) == 3
-        found = printed(capsys)
+        found = output.json()
         entries = {one["pod"]: one["entries"] for one in found["pods"]}
         assert entries[here] * 2 == found["entries"], "it is known by its checkpoints"
-        are_not_counted(where, "the list of pods", capsys)
+        are_not_counted(where, "the list of pods", output)
 
 
 def test_a_living_pod_that_the_list_of_pods_lacks_is_known_by_its_checkpoints(
-    redis_server: RedisServer, prefix: str, capsys: pytest.CaptureFixture[str]
+    redis_server: RedisServer, prefix: str, output: Output
 ) -> None:
     names, where = KeyNames(prefix), ("--url", redis_server.url, "--prefix", prefix)
     with Edge(redis_server.url) as edge:
@@ -427,21 +422,21 @@ def test_a_living_pod_that_the_list_of_pods_lacks_is_known_by_its_checkpoints(
     redis_server.ask("DEL", names.pods)
     for command in ("stats", "check"):
         index(command, "--json", *where)
-        found = printed(capsys)
+        found = output.json()
         assert (found["dead_entries"], found["not_read"]) == (0, "")
     redis_server.ask("HSET", names.record("p"), "token", "odd")
-    are_not_counted(where, "the record of pod p", capsys)
+    are_not_counted(where, "the record of pod p", output)
 
 
-def are_not_counted(where: Sequence[str], unread: str, capsys: pytest.CaptureFixture[str]) -> None:
+def are_not_counted(where: Sequence[str], unread: str, output: Output) -> None:
     """Both commands say that dead entries are not counted, and what was not read."""
     for command in ("stats", "check"):
         index(command, "--json", *where)
-        found = printed(capsys)
+        found = output.json()
         assert found["dead_entries"] is None
         assert unread in found["not_read"]
         index(command, *where)
-        said = joined(capsys)
+        said = output.words()
         assert "ow many entries are dead is not known: " in said
         assert unread in said
         assert "dead entries wait" not in said
@@ -459,15 +454,11 @@ def write_segments(edge: Edge, names: KeyNames, pod: str, base: int = 1) -> Mode
 
 
 def test_where_there_is_no_index_that_is_said(
-    redis_server: RedisServer,
-    prefix: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    held_port: int,
+    redis_server: RedisServer, prefix: str, tmp_path: Path, output: Output, held_port: int
 ) -> None:
     def problem(*words: str, status: int = 3) -> str:
         assert main(["stats", *words]) == status
-        return capsys.readouterr().err
+        return output.err()
 
     assert f"no blocks lie under the prefix '{prefix}'" in problem(
         "--url", redis_server.url, "--prefix", prefix
@@ -501,12 +492,12 @@ def test_where_there_is_no_index_that_is_said(
     ],
 )
 def test_an_option_that_can_mean_nothing_is_refused(
-    option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+    option: str, value: str, said: str, output: Output
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["stats", "--url", "redis://127.0.0.1:1", option, value])
     assert ended.value.code == 2
-    assert f"argument {option}: {said}" in capsys.readouterr().err
+    assert f"argument {option}: {said}" in output.err()
 
 
 @pytest.mark.parametrize(
@@ -522,16 +513,16 @@ def test_an_option_that_can_mean_nothing_is_refused(
     ],
 )  # fmt: skip
 def test_a_check_ends_with_what_it_did_not_compare(
-    pods: list[Compared], end: str, capsys: pytest.CaptureFixture[str]
+    pods: list[Compared], end: str, output: Output
 ) -> None:
     checked = Checked({f"p{n}": pod for n, pod in enumerate(pods)}, Structure([]))
     print_rich(shown(checked))
-    assert joined(capsys).endswith(end)
+    assert output.words().endswith(end)
     assert checked.is_whole == (not end.startswith(("Nothing", "Not")))
 
 
 def test_where_nothing_was_compared_that_is_said(
-    redis_server: RedisServer, prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    redis_server: RedisServer, prefix: str, tmp_path: Path, output: Output
 ) -> None:
     names, where = KeyNames(prefix), ("--url", redis_server.url, "--prefix", prefix)
     with Edge(redis_server.url) as edge:
@@ -540,9 +531,9 @@ def test_where_nothing_was_compared_that_is_said(
             f"nothing under the prefix '{prefix}' but a schema: no publisher has written there"
         )
         assert index("check", *where) == 3
-        assert joined(capsys).endswith(f"Nothing was compared with a publisher: {nothing}.")
+        assert output.words().endswith(f"Nothing was compared with a publisher: {nothing}.")
         assert main(["stats", *where]) == 0
-        assert nothing in joined(capsys)
+        assert nothing in output.words()
         config = tmp_path / "router.toml"
         config.write_text(
             '[[models]]\nname = "m"\n[[pods]]\nid = "configured"\naddress = "127.0.0.1:1"\nmodel = "m"\n'
@@ -550,28 +541,23 @@ def test_where_nothing_was_compared_that_is_said(
             encoding="utf-8",
         )
         assert index("check", "--json", "--config", str(config)) == 3
-        found = printed(capsys)
+        found = output.json()
         assert found["empty"] == nothing
         assert [one["pod"] for one in found["pods"]] == ["configured"]
         gone = ModelWriter(edge, names, "gone", 1)
         gone.begin()
         gone.record_ends()
         assert index("check", "--json", *where) == 3
-        found = printed(capsys)
+        found = output.json()
         (pod,) = found["pods"]
         assert (pod["pod"], found["empty"], found["well"]) == ("gone", "", True)
         assert "no publisher holds it" in pod["problem"]
         assert found["nothing_compared"].startswith("no pod could be compared")
         assert index("check", *where) == 3
-        assert joined(capsys).endswith(f"with a publisher: {found['nothing_compared']}.")
+        assert output.words().endswith(f"with a publisher: {found['nothing_compared']}.")
 
 
-def joined(capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what was printed, however it was broken into lines."""
-    return " ".join(capsys.readouterr().out.split())
-
-
-def test_a_wrong_password_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_password_is_said(tmp_path: Path, output: Output) -> None:
     with RedisServer("redis", requirepass="right") as server:
         (tmp_path / "password").write_text("wrong\n", encoding="utf-8")
         (tmp_path / "router.toml").write_text(
@@ -579,19 +565,17 @@ def test_a_wrong_password_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
             encoding="utf-8",
         )
         assert main(["stats", "--config", str(tmp_path / "router.toml")]) == 3
-        said = capsys.readouterr().err
+        said = output.err()
         assert "refuses user or password" in said
         assert "look at shared-index.user and shared-index.password-file" in said
         where = ("--config", str(tmp_path / "router.toml"), "--user", "joe")
         assert main(["stats", *where]) == 3
-        assert "look at --user and --password-file" in capsys.readouterr().err
+        assert "look at --user and --password-file" in output.err()
         assert main(["stats", "--url", server.url]) == 3
-        assert "wants a password: give it in --password-file" in capsys.readouterr().err
+        assert "wants a password: give it in --password-file" in output.err()
 
 
-def test_a_user_limited_to_the_prefix_suffices(
-    prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_user_limited_to_the_prefix_suffices(prefix: str, tmp_path: Path, output: Output) -> None:
     password = tmp_path / "password"
     password.write_text("secret\n", encoding="utf-8")
     commands = (
@@ -613,18 +597,18 @@ def test_a_user_limited_to_the_prefix_suffices(
         where = ("--url", server.url, "--prefix", prefix)
         user = ("--user", "looker", "--password-file", str(password))
         assert main(["stats", "--json", *where, *user]) == 0
-        found = printed(capsys)
+        found = output.json()
         assert found["dead_entries"] == 2
         assert found["memory_bytes"] is None
         assert found["servers"][0]["server"] == ""
         assert main(["stats", *where, *user]) == 0
-        assert "INFO is not permitted" in capsys.readouterr().out
+        assert "INFO is not permitted" in output.out()
         assert index("check", *where, *user) == 3
         assert main(["sweep", *where, *user]) == 0
         assert main(["dump", *where, *user]) == 0
-        assert '"kind":"segment"' not in capsys.readouterr().out
+        assert '"kind":"segment"' not in output.out()
         assert main(["stats", "--url", server.url, "--prefix", "other", *user]) == 3
-        assert "docs/guides/shared-index.md has the ACL" in capsys.readouterr().err
+        assert "docs/guides/shared-index.md has the ACL" in output.err()
 
 
 def test_what_is_wrong_counts_where_it_is_wrong_each_time() -> None:
