@@ -164,25 +164,6 @@ def test_a_call_that_is_reset_or_late_before_its_message_is_whole_is_not_answere
     stand.close()
 
 
-def test_a_call_that_ends_in_the_middle_of_its_message_fails_as_where_it_runs() -> None:
-    stand = Stand()
-    stream = stand.client.begin(PATH)
-    stand.client.put(stream, framed(b"message")[:-1], is_last=True)
-    stand.exchange()
-    assert stand.client.requests[stream].headers["grpc-status"] == b"13"
-    assert not stand.answers
-    stand.close()
-
-
-def test_a_message_that_is_too_long_is_refused_before_it_has_come() -> None:
-    stand = Stand()
-    stream = stand.client.begin(PATH)
-    stand.client.put(stream, framed(bytes(MOST + 1))[:1000])
-    stand.exchange()
-    assert stand.client.requests[stream].headers["grpc-status"] == b"8"
-    stand.close()
-
-
 def test_an_error_ends_the_call_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
     stand = Stand()
     streams = []

@@ -80,16 +80,6 @@ async def test_h2load_gets_an_answer_to_each_of_many_calls(body: str) -> None:
     assert "2000 succeeded, 0 failed, 0 errored, 0 timeout" in printed
 
 
-@pytest.mark.skipif(not which("nghttp"), reason="nghttp is not installed (nghttp2-client)")
-async def test_nghttp_sees_the_trailers(body: str) -> None:
-    async with serving("nghttp2", uu=echo) as address:
-        printed = await run(
-            "nghttp", "-v", "-H", "content-type: application/grpc", "-d", body,
-            f"http://{address}/{SERVICE}/uu",
-        )  # fmt: skip
-    assert "grpc-status: 0" in printed
-
-
 @pytest.mark.skipif(not which("curl"), reason="curl is not installed")
 async def test_curl_is_answered_and_told_what_is_not_grpc(body: str) -> None:
     def curl(address: str, *options: str) -> Any:

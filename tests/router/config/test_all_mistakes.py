@@ -78,24 +78,6 @@ def test_a_file_that_is_no_text_is_named_with_its_line(tmp_path: Path) -> None:
         mistakes(file)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '[[models]]\nname = 5\n[[pods]]\nid = "a"\nmodel = "m"\naddress = "h:1"\n',
-        '[[models]]\nname = "m"\n[server.tls]\ncert = 1\nkey = "k"\n',
-        '[[models]]\nname = "m"\n[limits]\nmax-prompt-bytes = true\nmax-queued-bytes = 5\n',
-        (
-            '[[models]]\nname = "m"\n[queue]\nclasses = 1\n[[clients]]\nname = "c"\n'
-            'roles = ["score"]\ntoken-file = "t"\nclasses = ["x"]\n'
-        ),
-    ],
-)
-def test_what_a_wrong_value_may_have_caused_is_no_mistake_yet(text: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        parse(text, "text")
-    assert len(raised.value.problems) == 1
-
-
 def test_all_options_of_a_policy_are_named() -> None:
     text = '[[models]]\nname = "m"\n[pick]\noptions = { load-margin = 0.5, kapa = 1.0 }\n'
     with pytest.raises(ConfigError) as raised:

@@ -61,7 +61,9 @@ async def test_every_form_is_one_value_in_both_schemas(
     )
     for schema in both(message):
         assert gives_ids(schema) == field.startswith("token_ids")
-        assert await parser.parse(schema) == CheckedPrompt(
+        prompt = await parser.parse(schema)
+        assert prompt.form == ("ids" if content == PACKED else "text")
+        assert prompt == CheckedPrompt(
             model=MODEL,
             adapter="a",
             field=f"prompt.{field}",
@@ -89,6 +91,7 @@ async def test_a_body_says_whatever_the_prompt_leaves_unsaid(parser: PromptParse
     for schema in both(pb.Prompt(chat_body=raw)):
         prompt = await parser.parse(schema)
         assert isinstance(prompt.content, ChatBody)
+        assert prompt.form == "chat"
         assert prompt.content.chat.messages == CHAT["messages"]
         assert (prompt.model, prompt.adapter, prompt.field) == (MODEL, "tuned", "prompt.chat_body")
         assert (prompt.cache_salt, prompt.extra_key, prompt.lora_path) == ("s", "e", "path")
@@ -127,23 +130,6 @@ async def test_a_wrong_field_is_named_with_its_limit_in_both_schemas(
             await parser.parse(schema)
         assert str(refused.value) == message
         assert refused.value.field == message.partition(":")[0]
-
-
-@pytest.mark.parametrize(
-    ("given", "form"),
-    [
-        ({"completions_body": body(prompt="hi")}, "text"),
-        ({"completions_body": body(prompt=IDS)}, "ids"),
-        ({"text": "hi"}, "text"),
-        ({"token_ids_packed": PACKED}, "ids"),
-        ({"chat_body": body(**CHAT)}, "chat"),
-    ],
-)
-async def test_a_prompts_form_is_its_contents_whichever_field_it_came_in(
-    parser: PromptParser, given: dict[str, Any], form: str
-) -> None:
-    [prompt, same] = [await parser.parse(one) for one in both(pb.Prompt(model="m", **given))]
-    assert prompt.form == same.form == form
 
 
 async def test_a_prompt_in_no_form_is_one_without_tokens_where_it_may_be(

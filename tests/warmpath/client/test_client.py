@@ -198,6 +198,8 @@ def test_files_may_be_named_by_texts(kind: str, tmp_path: Path) -> None:
     CLIENTS[kind]("127.0.0.1:1", tls=tls, token_file=str(token))
     with pytest.raises(SettingError, match=r"^tls\.ca: there is no file /nope$"):
         CLIENTS[kind]("127.0.0.1:1", tls=TlsPaths("/nope"))
+    with pytest.raises(SettingError, match=r"^tls\.cert: needs a key, and a key a cert: give both"):
+        CLIENTS[kind]("127.0.0.1:1", tls=TlsPaths(None, "/nope"))
     with pytest.raises(SettingError, match=r"^token_file: /nope: there is no such file"):
         CLIENTS[kind]("127.0.0.1:1", token_file="/nope")
 
@@ -223,8 +225,7 @@ def test_a_token_in_plain_text_goes_to_this_machine_only(kind: str, tmp_path: Pa
     "target",
     [
         "", "foo", ":7400", "127.0.0.1:99999", "http://127.0.0.1:7400", "dns:///router.example",
-        "dns:///127.0.0.1:99999", "ipv4:127.0.0.1:1,127.0.0.1:99999", "ipv6:::1",
-        None,
+        "dns:///127.0.0.1:99999", "ipv4:127.0.0.1:1,127.0.0.1:99999", "ipv6:::1", None,
     ],
 )  # fmt: skip
 def test_an_address_that_is_none_is_refused_before_any_call(kind: str, target: Any) -> None:

@@ -65,10 +65,6 @@ def test_a_pick_without_a_name_is_made_again_only_after_a_refusal_of_the_router(
     assert pause(CallError(EXHAUSTED, "", retry_after=0.5), is_repeatable=False) == 0.5
 
 
-def test_a_message_that_is_too_large_is_not_sent_again() -> None:
-    assert pause(CallError(EXHAUSTED, "Received message larger than max")) is None
-
-
 def test_pauses_grow_and_are_random() -> None:
     rng = Random(1)
     rule, failure = Retry(attempts=10, most_seconds=60), CallError(UNAVAILABLE, "")

@@ -12,7 +12,6 @@ from tests.router.access.guarded import Folder, channel_to, code_of, serving
 from tests.warmpath.client.scripted_router import CLIENTS
 from warmpath.client import credentials
 from warmpath.client.async_client import AsyncClient
-from warmpath.client.credentials import SettingError
 from warmpath.client.failure import CallError
 from warmpath.process.tls import TlsPaths
 
@@ -135,21 +134,3 @@ async def test_a_new_token_is_sent_from_the_next_call_on(folder: Folder, kind: s
         assert await first_refusal(client) is grpc.StatusCode.UNAUTHENTICATED
         own.write_text("the-next-token-of-it")
         await client.pods()
-
-
-@pytest.mark.parametrize("kind", CLIENTS)
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("key", r"tls\.cert: needs a key, and a key a cert: give both or none"),
-        ("ca", r"tls\.ca: there is no file .*nowhere"),
-        ("token", r"token_file: .*nowhere: there is no such file"),
-    ],
-)
-def test_files_that_cannot_be_used_are_named(
-    tmp_path: Path, kind: str, name: str, problem: str
-) -> None:
-    nowhere = tmp_path / "nowhere"
-    tls = {"key": TlsPaths(None, nowhere), "ca": TlsPaths(nowhere), "token": None}[name]
-    with pytest.raises(SettingError, match=problem):
-        CLIENTS[kind]("127.0.0.1:1", tls=tls, token_file=nowhere if name == "token" else None)

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from warmpath import Index, Picker, Scorer
 from warmpath.client.async_client import AsyncClient
 from warmpath.client.credentials import SettingError
 from warmpath.client.load import PodLoad
@@ -58,9 +60,11 @@ def test_a_value_that_calls_take(make: Callable[[], object], field: str) -> None
         make()
 
 
+NAMES = ("policy", "session", "booking_id", "priority", "tenant")
+NO_LIST = "pods is of type str; give a list of pods' ids$"
 CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("score", ([1],), {"pods": 5}, "pods"),
-    ("score", ([1],), {"pods": "a"}, "pods"),
+    ("score", ([1],), {"pods": "a"}, NO_LIST),
     ("score", ([1],), {"pods": iter("a")}, "pods"),
     ("score", ([1],), {"pods": [None]}, r"pods\[0\]"),
     ("score", ([1],), {"strategy": 5}, "strategy"),
@@ -69,22 +73,28 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("score", (5,), {}, "tokens"),
     ("score", ("\ud800",), {}, "text is not Unicode"),
     ("score", ([1],), {"strategy": "\ud800"}, "strategy is not Unicode"),
+    ("pick", ([1],), {"pods": "a"}, NO_LIST),
     ("pick", ([1],), {"loads": None}, "loads"),
     ("pick", ([1],), {"loads": ["x"]}, r"loads\[0\]"),
     ("pick", ([1],), {"shadow": "no"}, "shadow"),
-    ("pick", ([1],), {"tenant": b""}, "tenant"),
+    *(("pick", ([1],), {name: UUID(int=7)}, f"{name} is of type UUID, not str$") for name in NAMES),
+    ("explain", ([1],), {"pods": "a"}, NO_LIST),
     ("explain", ([1],), {"disaggregated": []}, "disaggregated"),
     ("explain", ([1],), {"loads": 5}, "loads"),
-    ("report", (5, "finished"), {}, "booking_id"),
+    ("report", (5, "finished"), {}, "booking_id is of type int, not str$"),
+    ("report", ("b", "started"), {"pod": 5}, "pod is of type int, not str$"),
+    ("report", ("b", "finished"), {"cached_tokens": "3"}, "cached_tokens is of type str, not int$"),
     ("report", ("b", None), {}, "event"),
     ("report", ("b", []), {}, "event"),
     ("report", ("b", "finished"), {"rank": "0"}, "rank"),
     ("report", ("b", "finished"), {"loads": [5]}, r"loads\[0\]"),
     ("pods", (5,), {}, "model"),
-    ("decisions", ("x",), {}, "limit"),
+    ("decisions", (1.5,), {}, "limit is of type float, not int$"),
+    ("decisions", (), {"pod": 5}, "pod is of type int, not str$"),
     ("diagnose", ([],), {}, "model"),
     ("score_stream", (5,), {}, "prompts"),
     ("score_stream", ([],), {"pods": 5}, "pods"),
+    ("score_stream", ([[1]],), {"pods": "a"}, NO_LIST),
 ]
 
 
@@ -113,3 +123,16 @@ async def test_an_argument_of_a_call(
         await asyncio.to_thread(blocking, method, given, more)
     with pytest.raises((TypeError, ValueError), match=f"^{field}"):
         await awaiting(method, given, more)
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: Scorer(Index("m")).score([1], pods="a"), NO_LIST),
+        (lambda: Picker(Index("m")).pick([1], pods="a"), NO_LIST),
+        (lambda: Picker(Index("m")).pick([1], booking_id=5), "booking_id is of type int, not str$"),  # type: ignore[arg-type]
+    ],
+)  # fmt: skip
+def test_an_argument_of_a_library_in_the_process(call: Callable[[], object], problem: str) -> None:
+    with pytest.raises(TypeError, match=f"^{problem}"):
+        call()

@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,8 +47,3 @@ def test_events_have_the_data_that_the_format_says(
 ) -> None:
     stream = b"".join(line + end for line, end in lines)
     assert events(stream, size) == by_the_format(stream)
-
-
-@pytest.mark.parametrize("size", [1, 7, 100])
-def test_an_event_that_has_not_ended_is_not_told(size: int) -> None:
-    assert events(b"data: a\n\ndata: b\n", size) == [b"a"]
