@@ -1,6 +1,5 @@
 """A call whose message is there is answered without a task, if its handler can; otherwise it runs."""
 
-import asyncio
 import gzip
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -12,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop, connection_of
-from tests.h2grpc.http2.lawful_client import LawfulClient
 from tests.h2grpc.served import MISSING
+from tests.h2grpc.stand import ClientStand
 from warmpath.h2grpc.framing import framed
-from warmpath.h2grpc.http2 import session as sessions
 from warmpath.h2grpc.http2.library import STREAM_WINDOW
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.method import Gate, Method, Refusal, RefusedError
@@ -27,21 +24,13 @@ PATH = b"/t.T/Once"
 MOST = 200_000
 
 
-class Stand:
+class Stand(ClientStand):
     """A connection whose only method answers b"at once" or, to messages with b"wait", b"run"."""
 
     def __init__(self, gate: Gate | None = None) -> None:
-        self.loop = FakeTimeLoop()
-        self.before = set(sessions.OPEN)
         self.answers: Counter[tuple[str, bytes]] = Counter()
-        limits = Http2Limits(message_bytes=MOST)
-        self.connection = connection_of(
-            {"/t.T/Once": Method(self._run, self._at_once)}, limits, gate=gate
-        )
-        self.socket = FakeSocket(self.connection)
-        self.client = LawfulClient(1 << 20)
-        self.loop.turn(lambda: self.connection.connection_made(self.socket))
-        self.exchange()
+        method = Method(self._run, self._at_once)
+        super().__init__({"/t.T/Once": method}, Http2Limits(message_bytes=MOST), gate)
 
     def _at_once(self, message: bytes, _: Any) -> bytes | None:
         if b"wait" in message:
@@ -57,24 +46,6 @@ class Stand:
         message = await call.read()
         self.answers["run", message] += 1
         call.put(b"run")
-
-    def exchange(self, step: int = 1 << 20) -> None:
-        """Carry bytes in both directions, `step` at once, until none are left."""
-        while (data := self.client.to_send()) or self.socket.written:
-            for at in range(0, len(data), step):
-                piece = data[at : at + step]
-                self.loop.turn(lambda piece=piece: self.connection.data_received(piece))
-            written, self.socket.written = bytes(self.socket.written), bytearray()
-            self.client.receive(written)
-
-    def close(self) -> None:
-        self.loop.turn(self.socket.lose)
-        assert not asyncio.all_tasks(self.loop)
-        assert self.loop.errors == []
-        assert set(sessions.OPEN) == self.before
-        assert self.client.problems == []
-        self.client.close()
-        self.loop.close()
 
 
 @dataclass
@@ -130,11 +101,11 @@ def test_each_call_is_answered_once_however_its_bytes_come(asked: list[Asked], s
                 is_last = number == one.pieces - 1 and not one.ends_apart
                 piece = one.data[number * size : (number + 1) * size]
                 stand.client.put(stream, piece, is_last=is_last)
-        stand.exchange(step)
+        stand.carry(step)
     for stream, one in zip(streams, asked, strict=True):
         if one.ends_apart:
             stand.client.put(stream, b"", is_last=True)
-    stand.exchange(step)
+    stand.carry(step)
     assert stand.answers == Counter(one.answer for one in asked)
     for stream, one in zip(streams, asked, strict=True):
         request = stand.client.requests[stream]
@@ -150,15 +121,15 @@ def test_a_call_that_is_reset_or_late_before_its_message_is_whole_is_not_answere
     late = stand.client.begin(PATH, (b"grpc-timeout", b"5S"))
     for stream in (reset, late):
         stand.client.put(stream, framed(b"message")[:-1])
-    stand.exchange()
+    stand.carry()
     stand.client.reset(reset)
-    stand.exchange()
+    stand.carry()
     stand.loop.now += 6.0
     stand.loop.turn()
-    stand.exchange()
+    stand.carry()
     assert stand.client.requests[late].headers["grpc-status"] == b"4"
     stand.client.put(late, b"e", is_last=True)
-    stand.exchange()
+    stand.carry()
     assert not stand.answers
     assert len(stand.connection.calls) == 0
     stand.close()
@@ -208,7 +179,7 @@ def test_deferred_answers_are_sent_together_when_the_gate_says_so() -> None:
     stand = Stand(gate)
     for message in (b"x", b"x", b"wait"):
         stand.client.put(stand.client.begin(PATH), framed(message), is_last=True)
-    stand.exchange()
+    stand.carry()
     assert not stand.answers
     before = len(stand.socket.writes)
     stand.loop.turn(gate.deferred[0])
@@ -216,7 +187,7 @@ def test_deferred_answers_are_sent_together_when_the_gate_says_so() -> None:
     assert stand.socket.writes[before].count(b"at once") == 2
     for answer in gate.deferred:
         stand.loop.turn(answer)
-    stand.exchange()
+    stand.carry()
     assert stand.answers.total() == 3
     stand.close()
 
@@ -225,7 +196,7 @@ def test_a_deferred_answer_of_a_connection_that_was_lost_is_none() -> None:
     gate = Deferring()
     stand = Stand(gate)
     stand.client.put(stand.client.begin(PATH), framed(b"x"), is_last=True)
-    stand.exchange()
+    stand.carry()
     stand.loop.turn(stand.socket.lose)
     for answer in gate.deferred:
         stand.loop.turn(answer)

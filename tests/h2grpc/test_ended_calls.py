@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop, connection_of
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.served import MISSING
+from tests.h2grpc.stand import Stand
 from warmpath.h2grpc.http2 import session as sessions
 from warmpath.h2grpc.http2.events import EndedError
 from warmpath.h2grpc.http2.journal import Journal
@@ -24,23 +24,9 @@ WHOLE = raw.PREFACE + raw.settings(window=0)
 HALF = raw.data(1, b"\0\0\2\0\0begun")
 
 
-class Stand:
-    """A connection without a client, and the handler of its only method."""
-
-    def __init__(self, handler: Callable[[Any], Any]) -> None:
-        self.loop = FakeTimeLoop()
-        self.connection = connection_of({"/t.T/Go": Method(handler)}, Http2Limits())
-        self.socket = FakeSocket(self.connection)
-        self.loop.turn(lambda: self.connection.connection_made(self.socket))
-
-    def send(self, *data: bytes) -> None:
-        self.loop.turn(lambda: self.connection.data_received(b"".join(data)))
-
-    def leave(self) -> None:
-        self.loop.turn(self.socket.lose)
-        assert not asyncio.all_tasks(self.loop)
-        assert self.loop.errors == []
-        self.loop.close()
+def stand_of(handler: Callable[[Any], Any]) -> Stand:
+    """Return a connection without a client, and with the handler of its only method."""
+    return Stand({"/t.T/Go": Method(handler)})
 
 
 def _lost(stand: Stand) -> None:
@@ -86,12 +72,12 @@ def test_a_method_that_ignores_its_end_is_told_so(end: Callable[[Stand], None], 
             told.append(error)
             raise
 
-    stand = Stand(handler)
+    stand = stand_of(handler)
     stand.send(WHOLE, raw.headers(1, raw.fields("Go", (b"grpc-timeout", b"5S"))), HALF)
     end(stand)
     (error,) = told
     assert isinstance(error, RefusedError if what == "refused" else asyncio.CancelledError)
-    stand.leave()
+    stand.close()
 
 
 @pytest.mark.parametrize("end", [_lost, _reset, _late, _broken, _cut_off])
@@ -103,7 +89,7 @@ def test_another_task_of_a_call_does_not_wait_for_ever(end: Callable[[Stand], No
         others.extend((loop.create_task(call.read()), loop.create_task(call.write(b"x"))))
         await asyncio.Event().wait()
 
-    stand = Stand(handler)
+    stand = stand_of(handler)
     stand.send(WHOLE, raw.headers(1, raw.fields("Go", (b"grpc-timeout", b"5S"))), HALF)
     end(stand)
     if end == _late:
@@ -111,14 +97,14 @@ def test_another_task_of_a_call_does_not_wait_for_ever(end: Callable[[Stand], No
         assert others[0].done()
         stand.send(raw.reset(1))
     assert all(one.cancelled() for one in others)
-    stand.leave()
+    stand.close()
 
 
 def test_a_client_is_told_of_the_end_once_and_of_all_calls_that_were_taken() -> None:
     async def handler(call: Any) -> None:
         await call.read()
 
-    stand = Stand(handler)
+    stand = stand_of(handler)
     stand.send(WHOLE)
     stand.connection.pause_writing()
     before = len(stand.socket.written)
@@ -131,14 +117,14 @@ def test_a_client_is_told_of_the_end_once_and_of_all_calls_that_were_taken() -> 
     kind = bytes([raw.GOAWAY]) + b"\0" + raw.word(0)
     assert written.count(kind) == 1
     assert written[written.index(kind) + len(kind) :].startswith(raw.word(3) + raw.word(0))
-    stand.leave()
+    stand.close()
 
 
 def test_calls_that_come_after_the_announcement_of_the_end_are_still_answered() -> None:
     async def handler(call: Any) -> None:
         await call.read()
 
-    stand = Stand(handler)
+    stand = stand_of(handler)
     stand.send(WHOLE)
     before = len(stand.socket.written)
     stand.loop.turn(stand.connection.go_away)
@@ -151,18 +137,18 @@ def test_calls_that_come_after_the_announcement_of_the_end_are_still_answered() 
     stand.loop.turn(stand.connection.terminate)
     told = bytes(stand.socket.written[before:])
     assert told[told.rindex(kind) + len(kind) :].startswith(raw.word(1) + raw.word(0))
-    stand.leave()
+    stand.close()
 
 
 def test_metadata_that_cannot_be_sent_end_the_call_with_an_error() -> None:
     async def handler(_: Any) -> None:
         raise RefusedError(Refusal(grpc.StatusCode.UNKNOWN, "x", (("KEY", "b"),)))
 
-    stand = Stand(handler)
+    stand = stand_of(handler)
     stand.send(WHOLE, raw.headers(1, raw.fields("Go")))
     stand.send(raw.data(1, b"", raw.END_STREAM))
     assert len(stand.connection.calls) == 0
-    stand.leave()
+    stand.close()
 
 
 class _Events:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop, connection_of
-from tests.h2grpc.http2.lawful_client import LawfulClient
 from tests.h2grpc.served import MISSING
+from tests.h2grpc.stand import ClientStand
 from warmpath.h2grpc.framing import framed
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.method import Method
@@ -21,7 +20,7 @@ FIRST = framed(b"first")
 CAME = FIRST, framed(b"second")
 
 
-class Stand:
+class Stand(ClientStand):
     """A connection with one call, whose handler is the given one; its window takes `window` bytes."""
 
     def __init__(
@@ -32,35 +31,17 @@ class Stand:
         most: int = 1000,
     ) -> None:
         """Send FIRST, with which the handler runs, and `sent` behind it; a message may have `most` bytes."""
-        self.loop = FakeTimeLoop()
-        self.connection = connection_of(
-            {"/t.T/Put": Method(handler)}, Http2Limits(message_bytes=most)
+        super().__init__(
+            {"/t.T/Put": Method(handler)}, Http2Limits(message_bytes=most), window=window
         )
-        self.socket = FakeSocket(self.connection)
-        self.client = LawfulClient(window)
-        self.loop.turn(lambda: self.connection.connection_made(self.socket))
-        self.carry()
         self.stream = self.client.begin(b"/t.T/Put", (b"grpc-encoding", b"gzip"))
         self.client.put(self.stream, b"".join((FIRST, *sent)))
         self.socket.writes.clear()
         self.carry()
 
-    def carry(self) -> None:
-        """Carry bytes in both directions until none are left."""
-        while (data := self.client.to_send()) or self.socket.written:
-            self.loop.turn(lambda data=data: self.connection.data_received(data))
-            written, self.socket.written = bytes(self.socket.written), bytearray()
-            self.client.receive(written)
-
     @property
     def answer(self) -> bytes:
         return bytes(self.client.requests[self.stream].answer)
-
-    def close(self) -> None:
-        self.loop.turn(self.socket.lose)
-        assert self.loop.errors == []
-        self.client.close()
-        self.loop.close()
 
 
 def put_both(call: Any) -> None:

@@ -1,15 +1,12 @@
 """A read of many small frames does not keep other connections waiting."""
 
-import asyncio
-
 import pytest
 
-from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop, connection_of
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.served import MISSING
 from tests.h2grpc.small_service import Service
+from tests.h2grpc.stand import Stand
 from warmpath.h2grpc import connection as module
-from warmpath.h2grpc.http2.limits import Http2Limits
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -21,27 +18,15 @@ WHOLE = (
 )  # fmt: skip
 
 
-class Stand:
-    def __init__(self) -> None:
-        self.loop = FakeTimeLoop()
-        self.service = Service()
-        self.connection = connection_of(self.service.methods(), Http2Limits())
-        self.socket = FakeSocket(self.connection)
-        self.loop.turn(lambda: self.connection.connection_made(self.socket))
-
-    def leave(self) -> None:
-        self.loop.turn(self.socket.lose)
-        assert not asyncio.all_tasks(self.loop)
-        assert self.loop.errors == []
-        self.loop.close()
-
-
-def test_a_long_read_is_taken_in_turns_and_no_more_is_read_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture(autouse=True)
+def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
     monkeypatch.setattr(module, "RECEIVE_BYTES", RECEIVE_BYTES)
-    stand = Stand()
+
+
+def test_a_long_read_is_taken_in_turns_and_no_more_is_read_meanwhile() -> None:
+    service = Service()
+    stand = Stand(service.methods())
     # The stream's window lets no more than this through.
     first, second = WHOLE[: 2 * RECEIVE_BYTES], WHOLE[2 * RECEIVE_BYTES : 60_000]
 
@@ -55,21 +40,18 @@ def test_a_long_read_is_taken_in_turns_and_no_more_is_read_meanwhile(
     stand.loop.turn(receive)
     assert stand.socket.is_read
     stand.loop.turn(lambda: stand.connection.data_received(WHOLE[60_000:]), turns=30)
-    assert stand.service.read == SENT
-    stand.leave()
+    assert service.read == SENT
+    stand.close()
 
 
-def test_a_connection_that_ends_in_a_turn_takes_nothing_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
-    monkeypatch.setattr(module, "RECEIVE_BYTES", RECEIVE_BYTES)
-    stand = Stand()
+def test_a_connection_that_ends_in_a_turn_takes_nothing_more() -> None:
+    service = Service()
+    stand = Stand(service.methods())
 
     def receive() -> None:
         stand.connection.data_received(WHOLE)
         stand.socket.lose()
 
     stand.loop.turn(receive)
-    assert len(stand.service.read) < len(SENT)
-    stand.leave()
+    assert len(service.read) < len(SENT)
+    stand.close()

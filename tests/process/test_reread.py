@@ -25,6 +25,16 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_file_that_is_put_in_the_place_of_another_is_taken(path: Path) -> None:
+    files = Reread("it", [path], first_line)
+    assert files.value == "good one"
+    new = path.with_name("new")
+    new.write_text("good new")
+    new.rename(path)
+    files.look()
+    assert files.value == "good new"
+
+
 def test_a_bad_change_is_logged_once_and_changes_nothing(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
