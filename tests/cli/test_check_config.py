@@ -2,6 +2,7 @@
 
 import datetime as dt
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,18 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
+def checked(file: Path, output: Output, *options: str, status: int = 0) -> Any:
+    """Return what a check in JSON says."""
+    assert check_config.main([str(file), "--json", *options]) == status
+    return output.json()
+
+
+def errors(file: Path, output: Output, status: int = 1) -> str:
+    """Return what a check prints as errors and warnings."""
+    assert check_config.main([str(file)]) == status
+    return output.err()
+
+
 def test_all_mistakes_are_printed_and_the_status_is_one(tmp_path: Path, output: Output) -> None:
     file = write(tmp_path, f'{MODEL}tokenizer = "none"\n[limits]\nwait-seconds = 0\nx = 1\n')
     assert check_config.main([str(file)]) == 1
@@ -29,8 +42,7 @@ def test_all_mistakes_are_printed_and_the_status_is_one(tmp_path: Path, output: 
         [f"{file}:6", "limits.x"],
     ]
     assert printed.out == ""
-    assert check_config.main([str(file), "--json"]) == 1
-    said = output.json()
+    said = checked(file, output, status=1)
     assert said["ok"] is False
     assert len(said["mistakes"]) == 3
 
@@ -38,19 +50,17 @@ def test_all_mistakes_are_printed_and_the_status_is_one(tmp_path: Path, output: 
 def test_what_several_processes_lack_is_one_mistake(tmp_path: Path, output: Output) -> None:
     state = '[index]\nstate-file = "none/state"\n[server]\nlisten = "127.0.0.1:1"\nprocesses = 3\n'
     file = write(tmp_path, state + MODEL)
-    assert check_config.main([str(file)]) == 1
     said = f"{file}:2: index.state-file: there is no folder {tmp_path / 'none'}\n"
-    assert output.err() == said
+    assert errors(file, output) == said
 
 
 @pytest.mark.parametrize("name", ["none/decisions.jsonl", "file/decisions.jsonl"])
 def test_a_decision_log_needs_a_folder(name: str, tmp_path: Path, output: Output) -> None:
     (tmp_path / "file").touch()
     file = write(tmp_path, f'[pick]\ndecision-log = "{name}"\n{MODEL}')
-    assert check_config.main([str(file)]) == 1
     folder = (tmp_path / name).parent
     said = f"{file}:2: pick.decision-log: there is no folder {folder}\n"
-    assert output.err() == said
+    assert errors(file, output) == said
 
 
 @pytest.mark.parametrize("name", ["-", "decisions.jsonl"])
@@ -67,19 +77,16 @@ def test_each_key_that_a_variable_replaces_is_named_with_it(
     assert check_config.main([str(file)]) == 0
     told = output.out().splitlines()
     assert told[0] == f"{file}: pick.kept-decisions: replaced by WARMPATH_PICK__KEPT_DECISIONS"
-    assert check_config.main([str(file), "--json"]) == 0
-    assert output.json()["replaced"] == [
+    assert checked(file, output)["replaced"] == [
         {"key": "pick.kept-decisions", "variable": "WARMPATH_PICK__KEPT_DECISIONS"}
     ]
     monkeypatch.setenv("WARMPATH_PICK__KEPT_DECISIONS", "many")
-    assert check_config.main([str(file)]) == 1
-    assert output.err().startswith("WARMPATH_PICK__KEPT_DECISIONS: pick.kept-decisions: ")
+    assert errors(file, output).startswith("WARMPATH_PICK__KEPT_DECISIONS: pick.kept-decisions: ")
 
 
 def test_a_text_that_is_no_toml_is_one_mistake(tmp_path: Path, output: Output) -> None:
     file = write(tmp_path, "x = ]\n")
-    assert check_config.main([str(file), "--json"]) == 1
-    [mistake] = output.json()["mistakes"]
+    [mistake] = checked(file, output, status=1)["mistakes"]
     assert mistake.startswith(f"{file}:1: ")
 
 
@@ -104,8 +111,7 @@ def test_pods_are_shown_by_source_and_a_source_that_cannot_be_asked_says_why(
         '[[pod-sets]]\nname = "k"\nmodel = "m"\nnamespace = "ns"\nselector = "app=vllm"\n',
     )
     (tmp_path / "pods.toml").write_text(POD.replace('"a"', '"b"'))
-    assert check_config.main([str(file), "--json", "--seconds", "600"]) == 0
-    said = output.json()
+    said = checked(file, output, "--seconds", "600")
     static, dns, cluster, listed = said["sources"]
     assert static == {"source": "the configuration", "pods": ["a"], "problem": ""}
     assert dns["source"] == "pod-sets local (dns localhost)"
@@ -121,17 +127,14 @@ def test_pods_are_shown_by_source_and_a_source_that_cannot_be_asked_says_why(
 def test_mistakes_in_the_file_of_pods_count(tmp_path: Path, output: Output) -> None:
     file = write(tmp_path, f'pods-file = "pods.toml"\n{MODEL}')
     (tmp_path / "pods.toml").write_text(POD.replace('"m"', '"x"'))
-    assert check_config.main([str(file)]) == 1
-    assert f"{tmp_path}/pods.toml:3: pods[0].model: no model" in output.err()
+    assert f"{tmp_path}/pods.toml:3: pods[0].model: no model" in errors(file, output)
 
 
 def test_what_is_hardly_meant_is_a_warning(tmp_path: Path, output: Output) -> None:
     file = write(tmp_path, MODEL + POD + POD.replace('"a"', '"b"'))
-    assert check_config.main([str(file)]) == 0
     line = file.read_text().count("\n")
-    assert f"{file}:{line}: warning: pods[1].address: 'h:1' is also" in output.err()
-    assert check_config.main([str(file), "--json"]) == 0
-    said = output.json()
+    assert f"{file}:{line}: warning: pods[1].address: 'h:1' is also" in errors(file, output, 0)
+    said = checked(file, output)
     assert said["ok"] is True
     assert said["warnings"][0].startswith(f"{file}:{line}: pods[1].address: 'h:1' is also")
 
@@ -141,9 +144,8 @@ def test_a_warning_names_the_line_of_its_key_or_the_variable_that_replaces_it(
 ) -> None:
     file = write(tmp_path, MODEL + "[queue]\nmax-looks = 8\n")
     monkeypatch.setenv("WARMPATH_QUEUE__MAX_REQUESTS", "9")
-    assert check_config.main([str(file)]) == 0
     line = file.read_text().count("\n")
-    printed = output.err()
+    printed = errors(file, output, 0)
     assert f"{file}:{line}: warning: queue.max-looks: has no effect" in printed
     assert "WARMPATH_QUEUE__MAX_REQUESTS: warning: queue.max-requests: has no effect" in printed
 
@@ -155,8 +157,7 @@ def test_a_pod_of_the_file_of_pods_is_not_to_have_the_address_or_the_id_of_anoth
     other = POD.replace('"a"', '"b"')
     pods = tmp_path / "pods.toml"
     pods.write_text(POD + other + other.replace('"b"', '"c"').replace("h:1", "h:2"))
-    assert check_config.main([str(file)]) == 0
-    told = output.err().splitlines()
+    told = errors(file, output, 0).splitlines()
     assert len(told) == 2
     assert told[0].startswith(f"pods-file {pods}: warning: pod 'a': the configuration has it, too")
     twin = "pod 'b': 'h:1' is also the address of pod 'a' of the configuration"

@@ -1,32 +1,19 @@
 """An index that its user feeds: with values or payloads, in order, and what is said of what is missing."""
 
 import json
-import threading
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.indexer.sides import CLEARED, removed, stored
+from tests.warmpath.conftest import Clock, run_at_once
 from warmpath import Cleared, Index, Level, Moved, Removed, Scorer, Stored, Tier
 from warmpath.indexer.follow.stream_source import RankIngest
 
 IDS = list(range(32))
 STORED = Stored.of([1, 2], IDS, block_size=16)
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -103,7 +90,7 @@ def test_a_pod_whose_events_end_is_stale_after_a_second(index: Index, clock: Clo
     index.feed("p", [STORED])
     index.disconnected("p")
     assert index.trust("p").level is Level.EXACT
-    clock.now = 2.0
+    clock.now += 2.0
     assert index.trust("p").level is Level.STALE
     [score] = Scorer(index).score([*IDS, 1])
     assert (score.matched_tokens, score.ready) == (0, False)
@@ -244,7 +231,6 @@ def test_dropped_blocks_are_swept_while_others_are_fed(index: Index, clock: Cloc
 
 def test_any_number_of_threads_may_feed_and_score(index: Index) -> None:
     scorer = Scorer(index)
-    problems: list[BaseException] = []
 
     def feed(pod: str) -> None:
         for _ in range(50):
@@ -256,19 +242,7 @@ def test_any_number_of_threads_may_feed_and_score(index: Index) -> None:
         for _ in range(100):
             assert all(one.matched_tokens in (0, 16, 32) for one in scorer.score([*IDS, 1]))
 
-    def kept(work: object, *args: object) -> None:
-        try:
-            work(*args)  # type: ignore[operator]
-        except BaseException as error:  # noqa: BLE001  the test's own thread raises it
-            problems.append(error)
-
-    threads = [threading.Thread(target=kept, args=(feed, f"pod-{n}")) for n in range(4)]
-    threads += [threading.Thread(target=kept, args=(score,)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not problems
+    run_at_once(*(partial(feed, f"pod-{n}") for n in range(4)), score, score)
     assert [one.matched_tokens for one in scorer.score([*IDS, 1])] == [32] * 4
     index.ingest.check()
 

@@ -1,8 +1,8 @@
 """A picker in a scheduler of its user's own: choices, bookings, beliefs and reports."""
 
-import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,24 +10,11 @@ from typing import Any
 import pytest
 
 from tests.router.consistent import check
+from tests.warmpath.conftest import Clock, run_at_once
 from warmpath import BookingTable, Index, NoPodError, Picker, PickTable, PodLoad, Prompt, Stored
 
 IDS = list(range(64))
 STORED = Stored.of([1, 2, 3, 4], IDS, block_size=16)
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
@@ -220,27 +207,18 @@ def test_a_text_is_picked_for_by_its_tokens(index: Index, model_folder: Path) ->
 
 
 def test_any_number_of_threads_may_pick_report_and_feed(picker: Picker, index: Index) -> None:
-    problems: list[BaseException] = []
     went: Counter[str] = Counter()
 
     def work(number: int) -> None:
-        try:
-            for turn in range(40):
-                picked = picker.pick([number, turn] * 20)
-                went[picked.pod] += 1
-                index.feed(picked.pod, [])
-                picker.scorer.score([*IDS, 1])
-                assert picker.report(picked.booking_id, "first_token")
-                assert picker.report(picked.booking_id, "finished", cached_tokens=0)
-        except BaseException as error:  # noqa: BLE001  the test's own thread raises it
-            problems.append(error)
+        for turn in range(40):
+            picked = picker.pick([number, turn] * 20)
+            went[picked.pod] += 1
+            index.feed(picked.pod, [])
+            picker.scorer.score([*IDS, 1])
+            assert picker.report(picked.booking_id, "first_token")
+            assert picker.report(picked.booking_id, "finished", cached_tokens=0)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not problems
+    run_at_once(*(partial(work, number) for number in range(4)))
     assert went.total() == 160
     check(picker._picking)
     index.ingest.check()

@@ -1,7 +1,7 @@
 """Diagnose: the answer made of attribution, the ranks' state and the load that was seen."""
 
 import asyncio
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,6 +16,7 @@ from warmpath.router.load.table import LoadTable
 from warmpath.router.pods.table import Pod, Status
 
 NOW = 1000.0
+COLD = Trust(Level.COLD, "keyspace: they differ", 5.0)
 
 
 def loads() -> LoadTable:
@@ -23,8 +24,36 @@ def loads() -> LoadTable:
     return LoadTable(bookings, stale_seconds=5.0)
 
 
-def pod(name: str, model: str = "m", *, healthy: bool | None = None) -> Pod:
-    return Pod(name, f"{name}:8000", model, (FakeRank(name),), Status(healthy))  # type: ignore[arg-type]
+def pod(name: str, model: str = "m", *, healthy: bool | None = None, shared: str = "") -> Pod:
+    rank: Any = FakeRank(name)
+    return Pod(name, f"{name}:8000", model, (rank,), Status(healthy), shared=shared)
+
+
+def silent(status: Status, trust: Trust | None = None, shared: str = "") -> Pod:
+    """Return a pod whose events do not come."""
+    one = pod("a", shared=shared)
+    one.status = status
+    rank: Any = one.ranks[0]
+    rank.is_connected = False
+    if trust is not None:
+        rank.believe(trust)
+    return one
+
+
+def told(
+    *pods: Pod,
+    model: str = "",
+    attribution: Attribution | None = None,
+    table: LoadTable | None = None,
+    now: float = NOW,
+) -> pb.DiagnoseResponse:
+    attributed = attribution or Attribution()
+    return asyncio.run(diagnose(model, pods, attributed, table or loads(), clock=lambda: now))
+
+
+def why_not_ready(one: Pod) -> str:
+    [found] = [finding.text for finding in told(one).findings if finding.kind == "ready"]
+    return found
 
 
 @pytest.mark.parametrize(
@@ -43,12 +72,7 @@ def pod(name: str, model: str = "m", *, healthy: bool | None = None) -> Pod:
 def test_why_a_pod_is_not_ready_names_its_health_only_where_that_is_bad(
     status: Status, said: str
 ) -> None:
-    silent = pod("a")
-    silent.status = status
-    silent.ranks[0].is_connected = False
-    silent.ranks[0].believe(Trust(Level.STALE, "no connection", 5.0))
-    told = asyncio.run(diagnose("", [silent], Attribution(), loads(), clock=lambda: NOW))
-    [found] = [one.text for one in told.findings if one.kind == "ready"]
+    found = why_not_ready(silent(status, Trust(Level.STALE, "no connection", 5.0)))
     assert found.startswith(said)
     assert ("`warmpath doctor --config FILE` say why" in found) == bool(status.healthy)
 
@@ -57,10 +81,7 @@ def test_why_a_pod_is_not_ready_names_its_health_only_where_that_is_bad(
 def test_a_pod_without_events_is_explained_by_the_lines_on_how_it_is_followed(
     shared: str, lines: str
 ) -> None:
-    silent = replace(pod("a"), status=Status(healthy=True, looked_at=9.0), shared=shared)
-    silent.ranks[0].is_connected = False
-    told = asyncio.run(diagnose("", [silent], Attribution(), loads(), clock=lambda: NOW))
-    [found] = [one.text for one in told.findings if one.kind == "ready"]
+    found = why_not_ready(silent(Status(healthy=True, looked_at=9.0), shared=shared))
     assert f"The lines on {lines} in `warmpath doctor --config FILE` say why" in found
 
 
@@ -68,14 +89,11 @@ def test_a_pod_without_events_is_explained_by_the_lines_on_how_it_is_followed(
 def test_a_pod_whose_publisher_refuses_the_router_is_not_explained_by_lines_on_connections(
     shared: str,
 ) -> None:
-    refused = replace(pod("a"), status=Status(healthy=True, looked_at=9.0), shared=shared)
-    refused.ranks[0].is_connected = False
-    refused.ranks[0].believe(Trust(Level.COLD, "keyspace: they differ", 5.0))
-    told = asyncio.run(diagnose("", [refused], Attribution(), loads(), clock=lambda: NOW))
-    [found] = [one.text for one in told.findings if one.kind == "ready"]
+    refused = silent(Status(healthy=True, looked_at=9.0), COLD, shared)
+    found = why_not_ready(refused)
     assert "doctor --config" not in found
     assert found.endswith("its publisher refuses this router, as the finding hash-seed says")
-    assert "hash-seed" in {one.kind for one in told.findings}
+    assert "hash-seed" in {one.kind for one in told(refused).findings}
 
 
 def test_rows_shadows_and_findings_are_told_by_model() -> None:
@@ -87,36 +105,24 @@ def test_rows_shadows_and_findings_are_told_by_model() -> None:
         attribution.found_cached(one, 640, None)
         shadow = placed(made, model=model, shadow=True)
         attribution.picked(shadow, made)
-    whole = asyncio.run(
-        diagnose("", [pod("a"), pod("a", "n")], attribution, loads(), clock=lambda: NOW)
-    )
-    assert [row.model for row in whole.attributions] == ["m", "n"]
-    told = asyncio.run(
-        diagnose("m", [pod("a"), pod("a", "n")], attribution, loads(), clock=lambda: NOW)
-    )
-    assert told.attributions == [
+    pods = pod("a"), pod("a", "n")
+    assert [row.model for row in told(*pods, attribution=attribution).attributions] == ["m", "n"]
+    of_one = told(*pods, model="m", attribution=attribution)
+    assert [*of_one.attributions] == [
         pb.Attribution(
-            pod="a",
-            model="m",
-            requests=1,
-            prompt_tokens=1600,
-            available_tokens=800,
-            captured_tokens=800,
-            average_tokens=800,
-            reported_requests=1,
-            reported_prompt_tokens=1600,
-            predicted_tokens=800,
+            pod="a", model="m", requests=1, prompt_tokens=1600, available_tokens=800, captured_tokens=800,
+            average_tokens=800, reported_requests=1, reported_prompt_tokens=1600, predicted_tokens=800,
             delivered_tokens=640,
         )
-    ]
-    assert not told.findings
+    ]  # fmt: skip
+    assert not of_one.findings
 
 
 def test_events_in_the_open_are_told_once_a_model() -> None:
     pods = [pod("a"), pod("b"), pod("c", "n")]
     for one in pods[:2]:
         one.exposed = f"tcp://{one.id}:5557"
-    [found] = asyncio.run(diagnose("", pods, Attribution(), loads(), clock=lambda: NOW)).findings
+    [found] = told(*pods).findings
     assert (found.model, found.pod, found.kind) == ("m", "", "plain-text")
     assert "events of 2 pods" in found.text
     assert "pod a from tcp://a:5557" in found.text
@@ -129,29 +135,20 @@ def test_a_shadow_is_told() -> None:
     one.shadow = True
     attribution.picked(one, made)
     attribution.ended(one, "finished", NOW)
-    told = asyncio.run(diagnose("", [], attribution, loads(), clock=lambda: NOW))
-    assert told.shadows == [
+    assert [*told(attribution=attribution).shadows] == [
         pb.Shadow(
-            model="m",
-            requests=1,
-            prompt_tokens=1600,
-            chosen_tokens=800,
-            warmpath_tokens=800,
-            chosen_ttft=0.8,
-            warmpath_ttft=0.8,
-            agreed=1,
+            model="m", requests=1, prompt_tokens=1600, chosen_tokens=800, warmpath_tokens=800,
+            chosen_ttft=0.8, warmpath_ttft=0.8, agreed=1,
         )
-    ]
+    ]  # fmt: skip
 
 
 def test_a_load_counts_as_told_while_it_is_fresh() -> None:
     table = loads()
     table.observe("a", 0, Observed(running=1, waiting=0, kv_usage=0.1, at=NOW))
-    pods = [pod("a", healthy=True)]
-    assert not asyncio.run(diagnose("", pods, Attribution(), table, clock=lambda: NOW + 1)).findings
-    (found,) = asyncio.run(
-        diagnose("", pods, Attribution(), table, clock=lambda: NOW + 60)
-    ).findings
+    one = pod("a", healthy=True)
+    assert not told(one, table=table, now=NOW + 1).findings
+    (found,) = told(one, table=table, now=NOW + 60).findings
     assert (found.pod, found.model, found.kind) == ("a", "m", "load")
 
 
@@ -159,10 +156,7 @@ def test_a_load_counts_as_told_while_it_is_fresh() -> None:
 def test_a_ranks_trust_is_looked_at(level: Level) -> None:
     ill = pod("a")
     ill.ranks[0].believe(Trust(level, "a gap", 5.0))
-    found = asyncio.run(
-        diagnose("", [ill, pod("b")], Attribution(), loads(), clock=lambda: NOW)
-    ).findings
-    assert [(one.pod, one.kind) for one in found] == [("a", "trust")]
+    assert [(one.pod, one.kind) for one in told(ill, pod("b")).findings] == [("a", "trust")]
 
 
 def test_the_models_median_is_what_a_slow_pod_is_compared_with() -> None:
@@ -173,16 +167,14 @@ def test_the_models_median_is_what_a_slow_pod_is_compared_with() -> None:
         row = attribution.row(name, "m")
         assert row is not None
         row.evidence.factors[0] = 3.0 if name == "c" else 1.1
-    found = asyncio.run(
-        diagnose("", [pod(name) for name in "abc"], attribution, loads(), clock=lambda: NOW)
-    ).findings
+    found = told(*map(pod, "abc"), attribution=attribution).findings
     assert [(one.pod, one.kind) for one in found] == [("c", "calibration")]
     assert "2.7 times" in found[0].text
 
 
 def test_a_pod_that_is_followed_through_the_shared_index_is_told_of_it() -> None:
-    ill = replace(pod("a"), shared="redis://h:1 under prefix 'x'")
+    ill = pod("a", shared="redis://h:1 under prefix 'x'")
     ill.ranks[0].believe(Trust(Level.STALE, "the shared index: refused", NOW - 20))
-    (found,) = asyncio.run(diagnose("", [ill], Attribution(), loads(), clock=lambda: NOW)).findings
+    (found,) = told(ill).findings
     assert (found.pod, found.kind) == ("a", "shared-index")
     assert "redis://h:1 under prefix 'x'" in found.text

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,15 @@ async def tab() -> AsyncIterator[Tab]:
 
 def text(selector: str) -> str:
     return f"document.querySelector({selector!r})?.innerText"
+
+
+@asynccontextmanager
+async def opened(tab: Tab, folder: Path, tables: str = pods("pod-1")) -> AsyncIterator[str]:
+    """Run a router of one pod and open its page; yield the router's address."""
+    async with live(folder, tables) as (router, _):
+        await tab.open(f"http://{router.http_address}/")
+        await tab.until(f"{ROWS} === 1")
+        yield router.http_address
 
 
 async def test_it_shows_pods_decisions_and_what_a_prompt_would_find(
@@ -150,9 +160,7 @@ async def test_few_and_many_pods_fit_a_wide_and_a_narrow_window(
 
 
 async def test_all_views_are_reached_by_keyboard(tab: Tab, tmp_path: Path) -> None:
-    async with live(tmp_path, pods("pod-1")) as (router, _):
-        await tab.open(f"http://{router.http_address}/")
-        await tab.until(f"{ROWS} === 1")
+    async with opened(tab, tmp_path):
         reached = []
         for _ in range(8):
             await tab.press("Tab")
@@ -184,9 +192,7 @@ COUNTED = """(async () => {
 async def test_the_share_that_was_cached_is_of_one_span(
     tab: Tab, tmp_path: Path, tokens: int, said: str
 ) -> None:
-    async with live(tmp_path, pods("pod-1")) as (router, _):
-        await tab.open(f"http://{router.http_address}/")
-        await tab.until(f"{ROWS} === 1")
+    async with opened(tab, tmp_path):
         await tab.run("document.getElementById('pause').click()")
         assert said in await tab.run(COUNTED % tokens)
 
@@ -197,9 +203,7 @@ async def test_names_are_never_markup(tab: Tab, tmp_path: Path) -> None:
         '[[models]]\nname = "<b>m"\n'
         f'[[pods]]\nid = "{name}"\nmodel = "<b>m"\naddress = "127.0.0.1:9"\nevents = "tcp://127.0.0.1:9"\n'
     )
-    async with live(tmp_path, tables) as (router, _):
-        await tab.open(f"http://{router.http_address}/")
-        await tab.until(f"{ROWS} === 1")
+    async with opened(tab, tmp_path, tables):
         assert await tab.run("document.querySelector('#pods tbody a').innerText") == name
         await tab.run("document.querySelector('#pods tbody a').click()")
         assert await tab.until(text("#pod h2")) == name
@@ -262,10 +266,8 @@ def _luminance(colour: str) -> float:
 
 @pytest.mark.deep
 async def test_the_page_follows_a_router_that_comes_back(tab: Tab, tmp_path: Path) -> None:
-    async with live(tmp_path, pods("pod-1")) as (router, _):
-        address = router.http_address
-        await tab.open(f"http://{address}/")
-        await tab.until(f"{ROWS} === 1")
+    async with opened(tab, tmp_path) as address:
+        pass
     await tab.until(f"({text('#status')}).includes('trying again')")
     async with running_router(tmp_path, pods("pod-1", "pod-2"), metrics=address):
         await tab.until(f"{ROWS} === 2")

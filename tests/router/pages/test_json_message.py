@@ -12,27 +12,9 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pages.json_message import MOST_TEXT, NoRequestError, message_of
 
 NAMES = st.sampled_from(
-    [
-        "prompt",
-        "text",
-        "model",
-        "pods",
-        "token_ids",
-        "tokenIds",
-        "ids",
-        "chat_body",
-        "multimodal",
-        "hash",
-        "offset",
-        "request_id",
-        "requestId",
-        "explain",
-        "strategy",
-        "loads",
-        "age",
-        "nobody",
-    ]
-)
+    ["prompt", "text", "model", "pods", "token_ids", "tokenIds", "ids", "chat_body", "multimodal", "hash",
+     "offset", "request_id", "requestId", "explain", "strategy", "loads", "age", "nobody"]
+)  # fmt: skip
 VALUES = st.recursive(
     st.none()
     | st.booleans()

@@ -27,6 +27,7 @@ from warmpath.router.config.read import parse
 
 TEXT = "You are a patient assistant that explains prefix caching, step by step."
 CHAT = {"messages": [{"role": "user", "content": TEXT}]}
+PATIENT = "[tokenizers]\nremote-seconds = 30.0\n[limits]\ntokenize-seconds = 30.0\n"
 SERVER = '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
 
 
@@ -68,6 +69,19 @@ def hub(model_folder: Path) -> Iterator[FakeHub]:
 
 
 @pytest.fixture
+def slow_hub(hub: FakeHub) -> FakeHub:
+    """Return a hub that answers once its gate is open."""
+    serve = hub.answer
+
+    def slow(asked: Asked) -> Answer:
+        assert hub.gate.wait(60)
+        return serve(asked)
+
+    hub.answer = slow
+    return hub
+
+
+@pytest.fixture
 def engine() -> Iterator[FakeEngine]:
     with FakeEngine() as engine:
         yield engine
@@ -85,14 +99,8 @@ def hub_table(hub: FakeHub, **changes: str) -> str:
 def tokens_of(model_folder: Path, text: str = TEXT) -> int:
     """Return how many tokens a text has, special ones counted."""
     tokenizer = FolderTokenizer(model_folder)
-    return (
-        len(
-            tokenizer.prefix
-            + b"".join(tokenizer.encode([text.encode()], at_start=True))
-            + tokenizer.suffix
-        )
-        // 4
-    )
+    own = b"".join(tokenizer.encode([text.encode()], at_start=True))
+    return len(tokenizer.prefix + own + tokenizer.suffix) // 4
 
 
 async def test_one_broken_tokenizer_is_said_once_and_everything_else_is_served(
@@ -206,38 +214,24 @@ async def test_a_hub_that_is_wrong_or_down_refuses_only_its_models_texts(
 
 
 async def test_while_a_tokenizer_is_being_loaded_texts_are_not_covered_and_ids_are(
-    tmp_path: Path, hub: FakeHub
+    tmp_path: Path, slow_hub: FakeHub
 ) -> None:
-    serve = hub.answer
-
-    def slow(asked: Asked) -> Answer:
-        assert hub.gate.wait(60)
-        return serve(asked)
-
-    hub.answer = slow
     item = pb.MultimodalItem(hash="x", offset=5, length=3)
-    models = '[limits]\ntokenize-seconds = 0.05\n[[models]]\nname = "m"\n' + hub_table(hub)
+    models = '[limits]\ntokenize-seconds = 0.05\n[[models]]\nname = "m"\n' + hub_table(slow_hub)
     async with routing(tmp_path, models) as router:
         early = await router.text("m")
         assert (early.prompt_tokens, early.covered_chars) == (0, 0)
         assert (await router.chat("m")).prompt_tokens == 0
         await router.score(pb.Prompt(model="m", text=TEXT, multimodal=[item]))
         assert (await router.ids("m", 5)).prompt_tokens == 1
-        hub.gate.set()
+        slow_hub.gate.set()
         while not (await router.text("m")).covered_chars:
             await asyncio.sleep(0)
 
 
 async def test_texts_that_were_not_tokenised_in_time_are_picked_for_each_by_its_length(
-    tmp_path: Path, hub: FakeHub
+    tmp_path: Path, slow_hub: FakeHub
 ) -> None:
-    serve = hub.answer
-
-    def slow(asked: Asked) -> Answer:
-        assert hub.gate.wait(60)
-        return serve(asked)
-
-    hub.answer = slow
     tables = (
         "[limits]\ntokenize-seconds = 0.05\n"
         # No prefill is reckoned to be over before the other text is placed.
@@ -246,7 +240,7 @@ async def test_texts_that_were_not_tokenised_in_time_are_picked_for_each_by_its_
     )
     pods = "".join(f'[[pods]]\nid = "{one}"\nmodel = "m"\naddress = "{one}:80"\n' for one in "ab")
     async with routing(
-        tmp_path, f'{tables}{pods}[[models]]\nname = "m"\n{hub_table(hub)}'
+        tmp_path, f'{tables}{pods}[[models]]\nname = "m"\n{hub_table(slow_hub)}'
     ) as router:
         picked = await asyncio.gather(
             *(
@@ -256,7 +250,7 @@ async def test_texts_that_were_not_tokenised_in_time_are_picked_for_each_by_its_
         )
         assert [one.prompt_tokens for one in picked] == [len(TEXT) * 25, 2250]
         assert {one.candidates[0].pod for one in picked} == {"a", "b"}, "they are no group"
-        hub.gate.set()
+        slow_hub.gate.set()
 
 
 async def test_texts_and_chats_are_what_a_real_worker_says_they_are(
@@ -266,9 +260,8 @@ async def test_texts_and_chats_are_what_a_real_worker_says_they_are(
     settings = WorkerSettings(blocks=50, block_size=16, speed=1000.0, vocab_size=2048)
     await worker.start(settings, f"--tokenizer={model_folder}")
     models = (
-        f'[[models]]\nname = "local"\ntokenizer = "{model_folder}"\n[tokenizers]\n'
-        f'remote-seconds = 30.0\n[[models]]\nname = "demo"\naliases = ["alias"]\n'
-        f'tokenizer-urls = ["http://{worker.address}"]\n[limits]\ntokenize-seconds = 30.0\n'
+        f'[[models]]\nname = "local"\ntokenizer = "{model_folder}"\n[[models]]\nname = "demo"\n'
+        f'aliases = ["alias"]\ntokenizer-urls = ["http://{worker.address}"]\n{PATIENT}'
     )
     try:
         async with routing(tmp_path, models) as router:
@@ -285,8 +278,7 @@ async def test_texts_and_chats_are_what_a_real_worker_says_they_are(
 
 
 async def test_the_same_chat_asks_the_engine_once(tmp_path: Path, engine: FakeEngine) -> None:
-    models = f'[[models]]\nname = "m"\ntokenizer-urls = ["{engine.url}"]\n'
-    models += "[tokenizers]\nremote-seconds = 30.0\n[limits]\ntokenize-seconds = 30.0\n"
+    models = f'[[models]]\nname = "m"\ntokenizer-urls = ["{engine.url}"]\n{PATIENT}'
     async with routing(tmp_path, models) as router:
         for _ in range(3):
             assert (await router.chat("m")).prompt_tokens == 1 + len(TEXT)
@@ -304,8 +296,7 @@ async def test_an_engine_that_goes_away_leaves_its_texts_to_the_folder(
 ) -> None:
     models = (
         f'[[models]]\nname = "m"\ntokenizer = "{model_folder}"\ntokenizer-urls = ["{engine.url}"]\n'
-        f'[[models]]\nname = "local"\ntokenizer = "{model_folder}"\n'
-        "[tokenizers]\nremote-seconds = 30.0\n[limits]\ntokenize-seconds = 30.0\n"
+        f'[[models]]\nname = "local"\ntokenizer = "{model_folder}"\n{PATIENT}'
     )
     async with routing(tmp_path, models) as router:
         assert (await router.chat("m")).prompt_tokens == 1 + len(TEXT)
