@@ -4,13 +4,8 @@ from warmpath.process.certificates import auth_context, names
 
 SHOWN = {
     "subject": ((("countryName", "DE"),), (("commonName", "gateway"),)),
-    "subjectAltName": (
-        ("DNS", "gateway.example"),
-        ("URI", "spiffe://example/gateway"),
-        ("IP Address", "10.0.0.1"),
-        ("email", "a@example"),
-    ),
-}
+    "subjectAltName": (("DNS", "gateway.example"), ("URI", "spiffe://example/gateway"), ("IP Address", "10.0.0.1"), ("email", "a@example")),
+}  # fmt: skip
 
 
 def test_dns_and_uri_names_and_the_common_name_name_a_client() -> None:

@@ -179,12 +179,9 @@ def test_a_private_key_is_in_no_text_about_the_files(stand: Stand) -> None:
         (os.mkdir, "is a folder, not a file"),
         (lambda path: path.symlink_to(path), "too many levels of symbolic links"),
         (lambda path: path.symlink_to("/dev/zero"), "is a device, not a file"),
-        (
-            lambda path: path.write_bytes(b"x" * (MOST_BYTES + 1)),
-            f"has more than {MOST_BYTES} bytes",
-        ),
+        (lambda path: path.write_bytes(b"x" * (MOST_BYTES + 1)), f"has more than {MOST_BYTES} bytes"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_be_read_again_is_named_with_its_part(
     stand: Stand, part: str, put: Callable[[Path], object], problem: str
 ) -> None:

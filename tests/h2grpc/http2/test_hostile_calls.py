@@ -184,17 +184,12 @@ async def test_bytes_of_a_call_that_nobody_reads_are_bounded_by_its_window(attac
         frame(raw.DATA, raw.PADDED, 1, b"\xff"),
         frame(raw.DATA, raw.PADDED, 1, b""),
         frame(raw.HEADERS, raw.PADDED | raw.END_HEADERS, 7, b"\xff" + raw.fields("Echo")),
-        frame(
-            raw.HEADERS,
-            raw.PRIORITIZED | raw.END_HEADERS,
-            7,
-            raw.word(7) + b"\0" + raw.fields("Echo"),
-        ),
+        frame(raw.HEADERS, raw.PRIORITIZED | raw.END_HEADERS, 7, raw.word(7) + b"\0" + raw.fields("Echo")),
         (1 << 20).to_bytes(3, "big") + b"\0\0\0\0\0\1" + bytes(1000),
         b"\xff\xff\xff" + b"\x77\0\0\0\0\0",
     ],
     ids=lambda raw: raw[:20].hex(),
-)
+)  # fmt: skip
 async def test_frames_that_break_the_protocol_end_the_connection_and_its_calls(
     broken: bytes, attack: Attack
 ) -> None:

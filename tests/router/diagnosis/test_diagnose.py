@@ -59,16 +59,10 @@ def why_not_ready(one: Pod) -> str:
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (
-            Status(healthy=True, reason="/health answers", looked_at=9.0),
-            "it is not ready: no connection",
-        ),
-        (
-            Status(healthy=False, reason="/health answers 503"),
-            "it is not ready: /health answers 503; no",
-        ),
+        (Status(healthy=True, reason="/health answers", looked_at=9.0), "it is not ready: no connection"),
+        (Status(healthy=False, reason="/health answers 503"), "it is not ready: /health answers 503; no"),
     ],
-)
+)  # fmt: skip
 def test_why_a_pod_is_not_ready_names_its_health_only_where_that_is_bad(
     status: Status, said: str
 ) -> None:

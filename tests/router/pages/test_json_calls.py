@@ -142,10 +142,9 @@ ABSURD = {
     "items": b'{"prompt":{"model":"demo","multimodal":[%b{}]}}' % (b"{}," * MOST_VALUES),
     "lists": b'{"pods":[%b[]]}' % (b"[]," * MOST_VALUES),
     "nested": b"[" * MOST_VALUES + b"]" * MOST_VALUES,
-    "names": b'{%b"z":1}'
-    % b"".join(b'"%d":"%d",' % (number, number) for number in range(MOST_VALUES)),
+    "names": b'{%b"z":1}' % b"".join(b'"%d":"%d",' % (number, number) for number in range(MOST_VALUES)),
     "hidden": b'{"prompt":{"text":"\\"\\\\","multimodal":[%b{}]}}' % (b"{}," * MOST_VALUES),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(ABSURD))

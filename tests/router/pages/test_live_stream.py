@@ -66,10 +66,7 @@ async def test_a_stream_outlives_other_connections_and_ends_with_the_router(
     ended = asyncio.Event()
 
     async def watch(address: str, seen: list[str]) -> None:
-        async with (
-            aiohttp.ClientSession() as http,
-            http.get(f"http://{address}{LIVE}") as response,
-        ):
+        async with aiohttp.ClientSession() as http, http.get(f"http://{address}{LIVE}") as response:
             async for name, _ in events(response):
                 seen.append(name)
         ended.set()

@@ -16,11 +16,10 @@ NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}%s{% endfor %}{%
 TEMPLATES = {
     "loops": NESTED.replace("%s", ""),
     "writes": NESTED.replace("%s", "and so on"),
-    "allocates": "{% set ns = namespace(x='x') %}{% for a in range(99) %}"
-    "{% set ns.x = ns.x + ns.x %}{% endfor %}",
+    "allocates": "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
     "argues": "{{ messages[0].tool_calls[0].function.arguments.a }}",
     "echoes": "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}",
-}
+}  # fmt: skip
 STATUS = grpc.StatusCode
 HI = [{"role": "user", "content": "hi"}]
 
@@ -76,11 +75,7 @@ SURROGATE = {"function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}
 REFUSED = [
     (chat("writes"), STATUS.INVALID_ARGUMENT, "writes more than 100000 bytes"),
     (chat("allocates"), STATUS.INVALID_ARGUMENT, "more memory than it may take"),
-    (
-        chat("argues", messages=[{"role": "assistant", "tool_calls": [SURROGATE]}]),
-        STATUS.INVALID_ARGUMENT,
-        "lone surrogate",
-    ),
+    (chat("argues", messages=[{"role": "assistant", "tool_calls": [SURROGATE]}]), STATUS.INVALID_ARGUMENT, "lone surrogate"),
     (
         chat("echoes", messages=[{"role": "user", "content": "\ud800"}]),
         STATUS.INVALID_ARGUMENT,
@@ -96,11 +91,7 @@ REFUSED = [
         STATUS.INVALID_ARGUMENT,
         "prompt.chat_body.chat_template_kwargs.chat_template",
     ),
-    (
-        chat("echoes", chat_template_kwargs={"n": 1 << 70}),
-        STATUS.INVALID_ARGUMENT,
-        "64 bits",
-    ),
+    (chat("echoes", chat_template_kwargs={"n": 1 << 70}), STATUS.INVALID_ARGUMENT, "64 bits"),
     (
         chat("echoes", messages=[{"role": "user", "content": [{"type": "file"}]}]),
         STATUS.INVALID_ARGUMENT,
@@ -108,7 +99,7 @@ REFUSED = [
     ),
     (chat("echoes", tools=[]), STATUS.INVALID_ARGUMENT, "prompt.chat_body.tools: is empty"),
     (chat("ids-only"), STATUS.INVALID_ARGUMENT, "'ids-only' has no chat template"),
-]
+]  # fmt: skip
 
 
 async def test_what_cannot_be_rendered_is_refused_by_name_and_the_service_goes_on(

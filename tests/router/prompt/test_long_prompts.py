@@ -92,9 +92,7 @@ def test_a_text_of_more_characters_than_bytes_may_be_is_told_its_bytes(
         turns_and_result(parser.parse(prompt_of(text="é" * (BYTES + 1))))
 
 
-def test_others_have_their_turn_before_long_ids_are_matched(
-    parser: PromptParser,
-) -> None:
+def test_others_have_their_turn_before_long_ids_are_matched(parser: PromptParser) -> None:
     ids = [1] * (LONG // 4 + 1)
     for form in ({"token_ids_packed": pack_tokens(ids)}, {"token_ids": pb.TokenIds(ids=ids)}):
         turns, prompt = turns_and_result(parser.parse(prompt_of(**form)))

@@ -42,13 +42,9 @@ FORMS: list[tuple[dict[str, Any], str, bytes | Text]] = [
     ({"text": "hi"}, "text", Text("hi", add_special_tokens=True)),
     ({"token_ids_packed": PACKED}, "token_ids_packed", PACKED),
     ({"token_ids": pb.TokenIds(ids=IDS)}, "token_ids.ids", PACKED),
-    (
-        {"completions_body": body(prompt="hi", add_special_tokens=False)},
-        "completions_body.prompt",
-        Text("hi", add_special_tokens=False),
-    ),
+    ({"completions_body": body(prompt="hi", add_special_tokens=False)}, "completions_body.prompt", Text("hi", add_special_tokens=False)),
     ({"completions_body": body(prompt=IDS)}, "completions_body.prompt", PACKED),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("form", "field", "content"), FORMS)
@@ -159,15 +155,12 @@ async def test_a_prompt_in_no_form_need_not_name_a_model(parser: PromptParser) -
         (pb.Prompt(model="m", token_ids_packed=b""), "prompt.token_ids_packed"),
         (pb.Prompt(model="m", token_ids=pb.TokenIds()), "prompt.token_ids.ids"),
         (pb.Prompt(model="m", text="hi", token_ids_packed=PACKED), "prompt"),
-        (
-            pb.Prompt(model="m", multimodal=[pb.MultimodalItem(hash="h", length=1)]),
-            "prompt.multimodal",
-        ),
+        (pb.Prompt(model="m", multimodal=[pb.MultimodalItem(hash="h", length=1)]), "prompt.multimodal"),
         (pb.Prompt(model="m" * 1025), "prompt.model"),
         (pb.Prompt(lora="a" * 1025), "prompt.lora"),
         (pb.Prompt(cache_salt="s" * 1025), "prompt.cache_salt"),
     ],
-)
+)  # fmt: skip
 async def test_where_a_prompt_may_lack_everything_else_is_checked_as_ever(
     parser: PromptParser, message: pb.Prompt, field: str
 ) -> None:

@@ -104,14 +104,10 @@ async def test_token_ids_are_cut_and_what_is_left_is_what_is_warm(
         ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "at least one"),
         ({"truncate_prompt_tokens": "9"}, "truncate_prompt_tokens", "is not an integer"),
         ({"truncate_prompt_tokens": True}, "truncate_prompt_tokens", "is not an integer"),
-        (
-            {"truncate_prompt_tokens": 9, "truncation_side": "up"},
-            "truncation_side",
-            "left nor right",
-        ),
+        ({"truncate_prompt_tokens": 9, "truncation_side": "up"}, "truncation_side", "left nor right"),
         ({"truncation_side": []}, "truncation_side", "left nor right"),
     ],
-)
+)  # fmt: skip
 async def test_what_cannot_be_honoured_is_refused_by_name(
     fields: dict[str, Any], field: str, words: str
 ) -> None:

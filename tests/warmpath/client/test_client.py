@@ -311,9 +311,7 @@ async def test_a_stream_that_breaks_off_is_an_error(router: ScriptedRouter, clie
     )  # fmt: skip
 
 
-async def test_a_prompt_that_cannot_be_sent_is_an_answer_and_the_others_go_on(
-    client: Any,
-) -> None:
+async def test_a_prompt_that_cannot_be_sent_is_an_answer_and_the_others_go_on(client: Any) -> None:
     prompts = [IDS, [1, -1], 7, Prompt(text="\ud800"), IDS + IDS]
     answers = [answer async for answer in client.score_stream(prompts)]
     found = {answer.position: answer for answer in answers}

@@ -110,10 +110,7 @@ async def test_a_router_that_wants_a_certificate_says_so_at_each_of_a_names_addr
 
         def asked() -> str:
             tls = TlsPaths(authority.ca)
-            with (
-                Client(target, tls=tls, timeout=60) as client,
-                pytest.raises(CallError) as raised,
-            ):
+            with Client(target, tls=tls, timeout=60) as client, pytest.raises(CallError) as raised:
                 client.pods()
             return raised.value.hint
 
