@@ -141,7 +141,7 @@ def test_an_error_ends_the_call_and_no_other(caplog: pytest.LogCaptureFixture) -
     for message in (b"refuse", b"fail", b"x"):
         streams.append(stand.client.begin(PATH))
         stand.client.put(streams[-1], framed(message), is_last=True)
-    stand.exchange()
+    stand.carry()
     statuses = [stand.client.requests[stream].headers["grpc-status"] for stream in streams]
     assert statuses == [b"5", b"2", b"0"]
     assert [one.getMessage() for one in caplog.records] == ["/t.T/Once: unexpected"]

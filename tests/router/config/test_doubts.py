@@ -23,10 +23,7 @@ def pod(name: str, *keys: str) -> str:
             MODEL + "[limits]\nmax-prompt-bytes = 8388608\nmax-in-flight-bytes = 17825791\n",
             "limits.max-in-flight-bytes: is 17825791, less than one of the largest messages (17825792 ",
         ),
-        (
-            SHARED + "poll-seconds = 2\nstale-seconds = 1\n",
-            "shared-index.stale-seconds: is 1, less than poll-seconds (2)",
-        ),
+        (SHARED + "poll-seconds = 2\nstale-seconds = 1\n", "shared-index.stale-seconds: is 1, less than poll-seconds (2)"),
     ],
 )  # fmt: skip
 def test_what_is_hardly_meant_is_warned_of(text: str, warning: str) -> None:

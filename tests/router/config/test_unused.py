@@ -19,30 +19,18 @@ SHARED = MODEL + '[shared-index]\nurl = "redis://h"\n'
         (MODEL + '[shared-index]\nprefix = "p"\n', "shared-index.prefix", "url"),
         (MODEL + "[queue]\nmax-requests = 9\n", "queue.max-requests", 'pick.queue is "off"'),
         (MODEL + "[queue]\nshares = { a = 2.0 }\n", "queue.shares", 'pick.queue is "off"'),
-        (
-            MODEL + '[server]\ntransport = "grpcio"\n[server.http2]\nresets-per-second = 5\n',
-            "server.http2.resets-per-second",
-            '"grpcio"',
-        ),
+        (MODEL + '[server]\ntransport = "grpcio"\n[server.http2]\nresets-per-second = 5\n', "server.http2.resets-per-second", '"grpcio"'),
         (MODEL + "[server]\nready-coverage = 0.9\n", "server.ready-coverage", '"coverage"'),
-        (
-            MODEL + "[limits]\nwait-seconds = 1\noverload-wait-seconds = 3\n",
-            "limits.overload-wait-seconds",
-            "below wait-seconds (1)",
-        ),
+        (MODEL + "[limits]\nwait-seconds = 1\noverload-wait-seconds = 3\n", "limits.overload-wait-seconds", "below wait-seconds (1)"),
         (MODEL + "[pick]\ngroup-size = 4\n", "pick.group-size", "group-seconds is 0"),
         (MODEL + "[pick]\ndecision-log-share = 0.5\n", "pick.decision-log-share", "decision-log"),
-        (
-            MODEL + "[probe]\ninterval-seconds = 0\ntimeout-seconds = 9\n",
-            "probe.timeout-seconds",
-            "no probes",
-        ),
+        (MODEL + "[probe]\ninterval-seconds = 0\ntimeout-seconds = 9\n", "probe.timeout-seconds", "no probes"),
         (POD + "block-size = 64\n", "pods[0].block-size", "vllm"),
         (SET + 'engine = "sglang"\nblock-size = 64\n', "pod-sets[0].block-size", "sglang"),
         (SET + "watch-port = 5\nevents-port = 6\n", "pod-sets[0].events-port", "watch-port"),
         (SET + "events-port = 0\nreplay-port = 6\n", "pod-sets[0].replay-port", "events-port is 0"),
     ],
-)
+)  # fmt: skip
 def test_a_key_without_effect_is_named_with_the_reason(text: str, key: str, reason: str) -> None:
     [told] = warnings(parse(text, "text"))
     assert told.startswith(f"{key}: has no effect: ")
