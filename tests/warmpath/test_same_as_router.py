@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,11 @@ def _parts() -> Iterator[tuple[PromptReader, asyncio.Runner]]:
 # Recordings
 
 
+def prompt_of(line: RecordedRequest, adapters: Container[str]) -> Prompt:
+    lora = line.model if line.model in adapters else ""
+    return Prompt(line.ids, lora=lora, cache_salt=line.cache_salt, items=line.items)
+
+
 def test_every_request_of_a_recorded_engine_gets_the_same_scores(
     parts: tuple[PromptReader, asyncio.Runner],
 ) -> None:
@@ -95,8 +100,7 @@ def test_every_request_of_a_recorded_engine_gets_the_same_scores(
             sides.router.frame("recorded", line.sequence, line.payload)
             sides.raw.feed("recorded", line.payload, sequence=line.sequence)
         elif isinstance(line, RecordedRequest) and line.ids:
-            lora = line.model if line.model in recording.adapters else ""
-            prompt = Prompt(line.ids, lora=lora, cache_salt=line.cache_salt, items=line.items)
+            prompt = prompt_of(line, recording.adapters)
             for strategy in STRATEGIES:
                 expected = sides.router.score(prompt, strategy=strategy)
                 found = sides.scorers[strategy][0].score(prompt)
@@ -120,8 +124,7 @@ def test_the_first_life_of_a_recorded_engine_can_be_told_in_values(
             assert sides.frame("recorded", line.sequence, line.payload)
             expected += 1
         elif isinstance(line, RecordedRequest) and line.ids:
-            lora = line.model if line.model in recording.adapters else ""
-            prompt = Prompt(line.ids, lora=lora, cache_salt=line.cache_salt, items=line.items)
+            prompt = prompt_of(line, recording.adapters)
             matched += sum(sides.compare(prompt)) > 0
     assert expected > 400
     assert matched > 150

@@ -33,6 +33,12 @@ async def examined(router: str, file: Path, output: Output, seconds: float = 10)
     return {(one["subject"], one["check"]): one for one in found["checks"]}
 
 
+async def examined_with_its_router(file: Path, output: Output) -> dict[Any, Any]:
+    """Run the router of a configuration; return the checks of its deployment."""
+    async with running_router(file.parent, file.read_text("utf-8")) as (router, _):  # noqa: ASYNC240
+        return await examined(router.address, file, output)
+
+
 async def test_a_deployment_is_well_and_each_fault_is_named_with_its_setting(
     tmp_path: Path, model_folder: Path, held_port: int, output: Output
 ) -> None:
@@ -75,8 +81,7 @@ async def test_an_engine_with_another_template_is_named(
     async with LocalWorker.of(SETTINGS, f"--tokenizer={other}") as worker:
         file = tmp_path / "doctor.toml"
         file.write_text(tables(worker, model_folder, "vllm"), encoding="utf-8")
-        async with running_router(tmp_path, file.read_text(encoding="utf-8")) as (router, _):
-            checks = await examined(router.address, file, output)
+        checks = await examined_with_its_router(file, output)
     assert checks["pod pod-1", "tokenizer"]["verdict"] == "ok"
     template = checks["pod pod-1", "chat template"]
     assert template["verdict"] == "WRONG"
@@ -95,8 +100,7 @@ async def test_a_tokenizer_that_is_down_is_named_and_no_prompt_is_shown(
             ),
             encoding="utf-8",
         )
-        async with running_router(tmp_path, file.read_text(encoding="utf-8")) as (router, _):
-            checks = await examined(router.address, file, output)
+        checks = await examined_with_its_router(file, output)
     for name in ("tokenizer", "chat template"):
         assert checks["model demo", name]["verdict"] == "WRONG"
         assert checks["model demo", name]["change"] == "models (demo).tokenizer-urls"

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,12 @@ def index(command: str, *options: str) -> int:
     return check_main(options) if command == "check" else main([command, *options])
 
 
+def told(output: Output, command: str, *options: str, status: int = 0) -> Any:
+    """Return what a command says as JSON."""
+    assert index(command, "--json", *options) == status
+    return output.json()
+
+
 class Stand:
     """A pod whose cache is in Redis."""
 
@@ -52,6 +58,11 @@ class Stand:
     async def index(self, *words: str) -> int:
         where = ["--url", self.server.url, "--prefix", self.names.prefix]
         return await asyncio.to_thread(index, *words, *where)
+
+    async def told(self, output: Output, command: str, status: int = 0) -> Any:
+        """Return what a command says as JSON."""
+        assert await self.index(command, "--json") == status
+        return output.json()
 
     def holds(self, key: int) -> bool:
         try:
@@ -97,6 +108,13 @@ async def stand(redis_server: RedisServer, prefix: str, tmp_path: Path) -> Async
         yield stand
 
 
+@pytest.fixture
+def cluster() -> Iterator[RedisCluster]:
+    """Return a cluster that answers for the nodes that live."""
+    with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
+        yield cluster
+
+
 async def check_under_churn(stand: Stand, output: Output) -> None:
     ended = asyncio.Event()
 
@@ -135,8 +153,7 @@ async def test_check_is_right_while_the_publisher_writes_on_and_finds_what_was_p
     assert found["whole"]
     assert found["pods"][0]["keys"] >= len(KEYS) - 1
     stand.plant(gone=KEYS[1], extra=4711)
-    assert await stand.index("check", "--json") == 1
-    (difference,) = output.json()["pods"][0]["differences"]
+    (difference,) = (await stand.told(output, "check", status=1))["pods"][0]["differences"]
     assert difference == {
         "rank": 0, "tier": "gpu", "group": 0,
         "missing": [f"{KEYS[1]:016x}"], "extra": [f"{4711:016x}"], "twice": [],
@@ -158,8 +175,7 @@ async def test_check_finds_values_that_cannot_be_read_and_a_checkpoint_that_is_l
     ask("HSET", bucket, name, b"\x01\x00\x01\x00short")
     ask("HDEL", others[0], checkpoint("p"))
     ask("HSET", others[1], b"\x07" * 8, encode(pack({1: [2]})))
-    assert await stand.index("check", "--json") == 1
-    found = output.json()
+    found = await stand.told(output, "check", status=1)
     assert len(found["structure"]) == 3
     text = " ".join(found["structure"])
     assert name.hex() in text
@@ -179,8 +195,7 @@ async def test_check_finds_values_that_cannot_be_read_and_a_checkpoint_that_is_l
 async def test_stats_count_what_is_there_and_dump_writes_it(
     stand: Stand, tmp_path: Path, output: Output
 ) -> None:
-    assert await stand.index("stats", "--json") == 0
-    found = output.json()
+    found = await stand.told(output, "stats")
     (pod,) = found["pods"]
     assert (pod["pod"], pod["sound"], pod["token"], pod["model"]) == ("p", True, 1, MODEL)
     (rank,) = pod["ranks"]
@@ -272,16 +287,14 @@ async def test_sweep_takes_what_is_dead_and_says_who_else_sweeps(
         for segment in range(10):
             dead.write(0, segment, {segment + 100})
         dead.record_ends()
-    await stand.index("stats", "--json")
-    before = output.json()
+    before = await stand.told(output, "stats")
     assert before["dead_entries"] == 10
     stand.server.ask("SET", stand.names.sweeper, "router of mine", "PX", 300)
     assert await stand.index("sweep") == 1
     assert "router of mine is sweeping now" in output.err()
     assert await stand.index("sweep", "--wait") == 0
     assert "dead slots taken out of 10" in output.out()
-    await stand.index("stats", "--json")
-    after = output.json()
+    after = await stand.told(output, "stats")
     assert after["dead_entries"] == 0
     assert after["entries"] == before["entries"] - 10
     assert after["sweeper"]["last"].startswith("warmpath index on ")
@@ -308,8 +321,7 @@ def test_it_works_on_valkey_and_on_a_cluster(
                 writer.write(0, segment, {segment, segment + 1})
             writer.tell()
         writers[0].record_ends()
-        assert main(["stats", "--json", *where]) == 0
-        before = output.json()
+        before = told(output, "stats", *where)
         assert before["dead_entries"] * 2 == before["entries"]
         masters = 1 if kind == "valkey_server" else 3
         assert [one["server"][:6] for one in before["servers"]] == (
@@ -318,8 +330,7 @@ def test_it_works_on_valkey_and_on_a_cluster(
         assert sum(len(one["buckets"]) for one in before["servers"]) == 64
         assert main(["sweep", *where]) == 0
         output.both()
-        assert main(["stats", "--json", *where]) == 0
-        after = output.json()
+        after = told(output, "stats", *where)
         assert (after["dead_entries"], after["entries"]) == (0, before["entries"] // 2)
         assert writers[1].missing(content(edge, names)) == []
         assert writers[1].audit()
@@ -328,89 +339,83 @@ def test_it_works_on_valkey_and_on_a_cluster(
 
 
 @pytest.mark.deep
-def test_what_the_living_nodes_hold_is_shown_while_one_is_dead(prefix: str, output: Output) -> None:
+def test_what_the_living_nodes_hold_is_shown_while_one_is_dead(
+    cluster: RedisCluster, prefix: str, output: Output
+) -> None:
     names = KeyNames(prefix)
-    with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
-        where = ("--url", cluster.url, "--prefix", prefix)
-        with Edge(cluster.url) as edge:
-            write_segments(edge, names, "p")
-        dead = cluster.master_of(names.bucket(0))
-        dead.close()
-        assert main(["stats", "--json", *where]) == 3
-        found = output.json()
-        assert f"127.0.0.1:{dead.port}: " in found["not_reached"]
-        assert sorted(one["address"] for one in found["servers"]) == sorted(
-            f"127.0.0.1:{node.port}" for node in cluster.nodes_alive()
-        )
-        read = sum(len(one["buckets"]) for one in found["servers"])
-        assert 0 < read < names.buckets
-        assert found["blocks"] == read
-        assert [one["pod"] for one in found["pods"]] == ["p"]
-        assert index("check", "--json", *where) == 3
-        found = output.json()
-        assert (found["well"], found["whole"], found["empty"]) == (True, False, "")
-        assert f"127.0.0.1:{dead.port}: " in found["not_reached"]
-        assert [one["pod"] for one in found["pods"]] == ["p"]
-        assert index("check", *where) == main(["stats", *where]) == 3
-        assert f"of 64 buckets were not reached: 127.0.0.1:{dead.port}" in output.words()
+    where = ("--url", cluster.url, "--prefix", prefix)
+    with Edge(cluster.url) as edge:
+        write_segments(edge, names, "p")
+    dead = cluster.master_of(names.bucket(0))
+    dead.close()
+    found = told(output, "stats", *where, status=3)
+    assert f"127.0.0.1:{dead.port}: " in found["not_reached"]
+    assert sorted(one["address"] for one in found["servers"]) == sorted(
+        f"127.0.0.1:{node.port}" for node in cluster.nodes_alive()
+    )
+    read = sum(len(one["buckets"]) for one in found["servers"])
+    assert 0 < read < names.buckets
+    assert found["blocks"] == read
+    assert [one["pod"] for one in found["pods"]] == ["p"]
+    found = told(output, "check", *where, status=3)
+    assert (found["well"], found["whole"], found["empty"]) == (True, False, "")
+    assert f"127.0.0.1:{dead.port}: " in found["not_reached"]
+    assert [one["pod"] for one in found["pods"]] == ["p"]
+    assert index("check", *where) == main(["stats", *where]) == 3
+    assert f"of 64 buckets were not reached: 127.0.0.1:{dead.port}" in output.words()
 
 
 def test_nothing_is_called_dead_while_the_node_of_its_record_is_dead(
-    prefix: str, output: Output
+    cluster: RedisCluster, prefix: str, output: Output
 ) -> None:
     names = KeyNames(prefix)
-    with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
-        with Edge(cluster.url) as edge:
-            write_segments(edge, names, "p")
-        cluster.master_of(names.record("p")).close()
-        where = ("--url", cluster.url, "--prefix", prefix)
-        assert main(["stats", "--json", *where]) == 3
-        found = output.json()
-        assert found["entries"] > 0
-        assert [(one["pod"], one["entries"]) for one in found["pods"]] == [("p", None)]
-        are_not_counted(where, "the record of pod p", output)
-        assert main(["dump", *where]) == 3
-        assert '"dead":true' not in output.out()
+    with Edge(cluster.url) as edge:
+        write_segments(edge, names, "p")
+    cluster.master_of(names.record("p")).close()
+    where = ("--url", cluster.url, "--prefix", prefix)
+    found = told(output, "stats", *where, status=3)
+    assert found["entries"] > 0
+    assert [(one["pod"], one["entries"]) for one in found["pods"]] == [("p", None)]
+    are_not_counted(where, "the record of pod p", output)
+    assert main(["dump", *where]) == 3
+    assert '"dead":true' not in output.out()
 
 
 def test_an_incomplete_dump_without_a_line_leaves_no_file(
-    prefix: str, tmp_path: Path, output: Output
+    cluster: RedisCluster, prefix: str, tmp_path: Path, output: Output
 ) -> None:
     names = KeyNames(prefix)
-    with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
-        with Edge(cluster.url) as edge:
-            edge.ensure(names)
-        at_schema = cluster.master_of(names.schema)
-        next(one for one in cluster.nodes_alive() if one is not at_schema).close()
-        file = tmp_path / "dump.jsonl"
-        where = ("--url", cluster.url, "--prefix", prefix, "--out", str(file))
-        assert main(["dump", *where]) == 3
-        assert "buckets were not reached" in output.err()
-        assert not file.exists()
+    with Edge(cluster.url) as edge:
+        edge.ensure(names)
+    at_schema = cluster.master_of(names.schema)
+    next(one for one in cluster.nodes_alive() if one is not at_schema).close()
+    file = tmp_path / "dump.jsonl"
+    where = ("--url", cluster.url, "--prefix", prefix, "--out", str(file))
+    assert main(["dump", *where]) == 3
+    assert "buckets were not reached" in output.err()
+    assert not file.exists()
 
 
 @pytest.mark.deep
 def test_nothing_is_called_dead_while_the_node_of_the_list_of_pods_is_dead(
-    prefix: str, output: Output
+    cluster: RedisCluster, prefix: str, output: Output
 ) -> None:
     names = KeyNames(prefix)
-    with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
-        dead = cluster.master_of(names.pods)
-        here = next(
-            pod
-            for pod in (f"p{number}" for number in range(100))
-            if cluster.master_of(names.record(pod)) is not dead
-        )
-        with Edge(cluster.url) as edge:
-            write_segments(edge, names, here)
-            write_segments(edge, names, "gone", 2).record_ends()
-        dead.close()
-        where = ("--url", cluster.url, "--prefix", prefix)
-        assert main(["stats", "--json", *where]) == 3
-        found = output.json()
-        entries = {one["pod"]: one["entries"] for one in found["pods"]}
-        assert entries[here] * 2 == found["entries"], "it is known by its checkpoints"
-        are_not_counted(where, "the list of pods", output)
+    dead = cluster.master_of(names.pods)
+    here = next(
+        pod
+        for pod in (f"p{number}" for number in range(100))
+        if cluster.master_of(names.record(pod)) is not dead
+    )
+    with Edge(cluster.url) as edge:
+        write_segments(edge, names, here)
+        write_segments(edge, names, "gone", 2).record_ends()
+    dead.close()
+    where = ("--url", cluster.url, "--prefix", prefix)
+    found = told(output, "stats", *where, status=3)
+    entries = {one["pod"]: one["entries"] for one in found["pods"]}
+    assert entries[here] * 2 == found["entries"], "it is known by its checkpoints"
+    are_not_counted(where, "the list of pods", output)
 
 
 def test_a_living_pod_that_the_list_of_pods_lacks_is_known_by_its_checkpoints(
@@ -540,15 +545,13 @@ def test_where_nothing_was_compared_that_is_said(
             f'[shared-index]\nurl = "{redis_server.url}"\nprefix = "{prefix}"\n',
             encoding="utf-8",
         )
-        assert index("check", "--json", "--config", str(config)) == 3
-        found = output.json()
+        found = told(output, "check", "--config", str(config), status=3)
         assert found["empty"] == nothing
         assert [one["pod"] for one in found["pods"]] == ["configured"]
         gone = ModelWriter(edge, names, "gone", 1)
         gone.begin()
         gone.record_ends()
-        assert index("check", "--json", *where) == 3
-        found = output.json()
+        found = told(output, "check", *where, status=3)
         (pod,) = found["pods"]
         assert (pod["pod"], found["empty"], found["well"]) == ("gone", "", True)
         assert "no publisher holds it" in pod["problem"]
@@ -596,8 +599,7 @@ def test_a_user_limited_to_the_prefix_suffices(prefix: str, tmp_path: Path, outp
             gone.record_ends()
         where = ("--url", server.url, "--prefix", prefix)
         user = ("--user", "looker", "--password-file", str(password))
-        assert main(["stats", "--json", *where, *user]) == 0
-        found = output.json()
+        found = told(output, "stats", *where, *user)
         assert found["dead_entries"] == 2
         assert found["memory_bytes"] is None
         assert found["servers"][0]["server"] == ""

@@ -1,4 +1,4 @@
-"""Settings that are allowed and hardly meant are warned of, with their key and the limit."""
+"""Settings that are hardly meant, or change nothing because of others, are warned of with their key."""
 
 from pathlib import Path
 
@@ -9,6 +9,8 @@ from warmpath.router.config.doubts import warnings
 from warmpath.router.config.read import parse
 
 MODEL = '[[models]]\nname = "m"\n'
+POD = MODEL + '[[pods]]\nid = "a"\nmodel = "m"\naddress = "h:1"\n'
+SET = MODEL + '[[pod-sets]]\nname = "s"\nmodel = "m"\ndns = "h"\n'
 SHARED = MODEL + '[shared-index]\nurl = "redis://h"\n'
 
 
@@ -32,15 +34,54 @@ def test_what_is_hardly_meant_is_warned_of(text: str, warning: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "key", "reason"),
+    [
+        (SHARED + 'mode = "shared"\npoll-seconds = 2\n', "shared-index.poll-seconds", '"shared"'),
+        (SHARED + "deadline-seconds = 1\n", "shared-index.deadline-seconds", '"replica"'),
+        (MODEL + '[shared-index]\nprefix = "p"\n', "shared-index.prefix", "url"),
+        (MODEL + "[queue]\nmax-requests = 9\n", "queue.max-requests", 'pick.queue is "off"'),
+        (MODEL + "[queue]\nshares = { a = 2.0 }\n", "queue.shares", 'pick.queue is "off"'),
+        (MODEL + '[server]\ntransport = "grpcio"\n[server.http2]\nresets-per-second = 5\n', "server.http2.resets-per-second", '"grpcio"'),
+        (MODEL + "[server]\nready-coverage = 0.9\n", "server.ready-coverage", '"coverage"'),
+        (MODEL + "[limits]\nwait-seconds = 1\noverload-wait-seconds = 3\n", "limits.overload-wait-seconds", "below wait-seconds (1)"),
+        (MODEL + "[pick]\ngroup-size = 4\n", "pick.group-size", "group-seconds is 0"),
+        (MODEL + "[pick]\ndecision-log-share = 0.5\n", "pick.decision-log-share", "decision-log"),
+        (MODEL + "[probe]\ninterval-seconds = 0\ntimeout-seconds = 9\n", "probe.timeout-seconds", "no probes"),
+        (POD + "block-size = 64\n", "pods[0].block-size", "vllm"),
+        (SET + 'engine = "sglang"\nblock-size = 64\n', "pod-sets[0].block-size", "sglang"),
+        (SET + "watch-port = 5\nevents-port = 6\n", "pod-sets[0].events-port", "watch-port"),
+        (SET + "events-port = 0\nreplay-port = 6\n", "pod-sets[0].replay-port", "events-port is 0"),
+    ],
+)  # fmt: skip
+def test_a_key_without_effect_is_named_with_the_reason(text: str, key: str, reason: str) -> None:
+    [told] = warnings(parse(text, "text"))
+    assert told.startswith(f"{key}: has no effect: ")
+    assert reason in told
+
+
+@pytest.mark.parametrize(
     "text",
     [
         MODEL,
         MODEL + "[limits]\nmax-in-flight-bytes = 17825792\n",
+        SHARED + "poll-seconds = 2\n",
+        SHARED + 'mode = "shared"\ndeadline-seconds = 1\n',
+        MODEL + '[pick]\nqueue = "on"\n[queue]\nmax-requests = 9\n',
+        # Engines may order prompts by it where the router holds none.
+        MODEL + "[queue]\nprefill-times = 20\n",
+        MODEL + '[server]\ntransport = "grpcio"\n[server.http2]\nmax-connections = 9\n',
+        MODEL + '[server]\ntransport = "nghttp2"\n[server.http2]\nresets-per-second = 5\n',
+        MODEL + '[server]\nready = ["coverage"]\nready-coverage = 0.9\n',
+        MODEL + "[limits]\noverload-wait-seconds = 0.01\n",
+        MODEL + "[pick]\ngroup-seconds = 0.01\ngroup-size = 4\n",
+        POD + 'engine = "trtllm"\nblock-size = 64\n',
+        SET + "watch-port = 5\nevents-port = 0\nreplay-port = 0\n",
+        SET + "refresh-seconds = 1\n",
         # In shared mode nothing is read every poll-seconds.
         SHARED + 'mode = "shared"\nstale-seconds = 0.01\n',
     ],
 )  # fmt: skip
-def test_what_may_well_be_meant_is_not(text: str) -> None:
+def test_what_may_well_be_meant_and_has_an_effect_is_not(text: str) -> None:
     assert not warnings(parse(text, "text"))
 
 

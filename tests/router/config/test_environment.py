@@ -57,35 +57,31 @@ def test_values_are_typed_as_the_file_types_them(file: Path) -> None:
     assert [pod.id for pod in config.pods] == ["a"]
 
 
-def test_a_name_of_no_key_fails_with_the_name_that_may_be_meant(file: Path) -> None:
-    assert problems(file, WARMPATH_SERVER_LISTEN="h:1", WARMPATH_POD="x") == [
-        "WARMPATH_POD: names no key; did you mean WARMPATH_PODS?",
-        "WARMPATH_SERVER_LISTEN: names no key; did you mean WARMPATH_SERVER__LISTEN?",
-    ]
-    assert problems(file, WARMPATH_UNHEARD__OF="1") == [
-        "WARMPATH_UNHEARD__OF: names no key; docs/reference/config.md has every key"
-    ]
+@pytest.mark.parametrize(
+    ("environment", "problem"),
+    [
+        ({"WARMPATH_POD": "x"}, "WARMPATH_POD: names no key; did you mean WARMPATH_PODS?"),
+        ({"WARMPATH_SERVER_LISTEN": "h:1"}, "WARMPATH_SERVER_LISTEN: names no key; did you mean WARMPATH_SERVER__LISTEN?"),
+        ({"WARMPATH_UNHEARD__OF": "1"}, "WARMPATH_UNHEARD__OF: names no key; docs/reference/config.md has every key"),
+        # It looks like a key, and is not ignored.
+        ({"WARMPATH_TRANSPORT": "grpcio"}, "WARMPATH_TRANSPORT: names no key; did you mean WARMPATH_SERVER__TRANSPORT?"),
+        # A wrong value is a mistake of its variable, and its text does not show.
+        ({"WARMPATH_SERVER__PROCESSES": "one"}, "WARMPATH_SERVER__PROCESSES: server.processes: is not the TOML of one value"),
+        ({"WARMPATH_SERVER__PROCESSES": "1\ninsecure = true"}, "WARMPATH_SERVER__PROCESSES: server.processes: is not the TOML of one value"),
+        ({"WARMPATH_SERVER__PROCESSES": "0"}, "WARMPATH_SERVER__PROCESSES: server.processes: is 0, must be at least 1"),
+        # A contradiction names it, too.
+        ({"WARMPATH_SERVER__LISTEN": "0.0.0.0:1"}, "WARMPATH_SERVER__LISTEN: server.listen: 0.0.0.0:1 is reached by other machines: it needs [server.tls] and [[clients]], or server.insecure = true"),
+    ],
+)  # fmt: skip
+def test_a_mistake_names_its_variable(
+    file: Path, environment: dict[str, str], problem: str
+) -> None:
+    assert problems(file, **environment) == [problem]
 
 
-def test_a_wrong_value_is_a_mistake_of_its_variable_and_does_not_show_the_text(file: Path) -> None:
-    assert problems(file, WARMPATH_SERVER__PROCESSES="one") == [
-        "WARMPATH_SERVER__PROCESSES: server.processes: is not the TOML of one value"
-    ]
-    assert problems(file, WARMPATH_SERVER__PROCESSES="1\ninsecure = true") == [
-        "WARMPATH_SERVER__PROCESSES: server.processes: is not the TOML of one value"
-    ]
-    [problem] = problems(file, WARMPATH_SERVER__PROCESSES="0")
-    assert problem == "WARMPATH_SERVER__PROCESSES: server.processes: is 0, must be at least 1"
-
-
-def test_a_contradiction_names_the_variable(file: Path) -> None:
-    [problem] = problems(file, WARMPATH_SERVER__LISTEN="0.0.0.0:1")
-    assert problem.startswith("WARMPATH_SERVER__LISTEN: server.listen: ")
-
-
-def test_a_variable_that_looks_like_a_key_is_not_ignored(file: Path) -> None:
-    [problem] = problems(file, WARMPATH_TRANSPORT="grpcio")
-    assert problem.startswith("WARMPATH_TRANSPORT: names no key")
+def test_mistakes_of_several_variables_are_named_together(file: Path) -> None:
+    told = problems(file, WARMPATH_SERVER_LISTEN="h:1", WARMPATH_POD="x")
+    assert [one.partition(":")[0] for one in told] == ["WARMPATH_POD", "WARMPATH_SERVER_LISTEN"]
 
 
 def test_variables_of_kubernetes_services_and_of_the_images_are_passed_over(file: Path) -> None:

@@ -38,29 +38,6 @@ def value(of: Config, key: str) -> object:
     return found
 
 
-def test_the_keys_that_a_running_router_takes_over() -> None:
-    assert set(reloadable_keys()) == {
-        "pods",
-        "server.ready",
-        "server.ready-coverage",
-        "limits.tokenize-seconds",
-        "limits.max-in-flight-bytes",
-        "limits.overload-wait-seconds",
-        "pick.policy",
-        "pick.options",
-        "queue.hold-seconds",
-        "queue.prefill-times",
-        "queue.passed-seconds",
-        "queue.wait-seconds",
-        "queue.max-requests",
-        "queue.max-bytes",
-        "queue.max-looks",
-        "queue.classes",
-        "queue.usual-class",
-        "queue.shares",
-    }
-
-
 VALUED = st.fixed_dictionaries({key: st.sampled_from(given) for key, given in VALUES.items()})
 
 

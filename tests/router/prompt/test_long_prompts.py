@@ -1,12 +1,11 @@
 """Whoever sends a prompt with very much in it lets others have their turn while it is read."""
 
-import asyncio
 import json
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
+from tests.router.prompt.turns import turns_and_result
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bad_request import BadRequestError
@@ -23,21 +22,6 @@ def parser() -> PromptParser:
     models = ModelTable()
     models.add(Model("m"), [], [])
     return PromptParser(models, PromptLimits(BYTES, LONG), lambda model: model.vocab_size)
-
-
-def turns_and_result(work: Coroutine[Any, Any, Any]) -> tuple[int, Any]:
-    """Return how often some work lets others have their turn, and what it returns."""
-
-    async def run() -> tuple[int, Any]:
-        turns = 0
-        while True:
-            try:
-                work.send(None)
-            except StopIteration as end:
-                return turns, end.value
-            turns += 1
-
-    return asyncio.run(run())
 
 
 def prompt_of(**fields: Any) -> pb.Prompt:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.router.prompt.turns import turns_and_result
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies import fields as body_fields
@@ -56,20 +57,10 @@ async def test_a_long_text_is_one_value_whatever_is_in_it() -> None:
 
 
 @pytest.mark.parametrize("is_nested", [False, True])
-async def test_others_have_their_turn_while_many_ids_are_read(*, is_nested: bool) -> None:
+def test_others_have_their_turn_while_many_ids_are_read(*, is_nested: bool) -> None:
     ids = list(range(100_000))
     raw = json.dumps({"prompt": [ids] if is_nested else ids}).encode()
-    turns = 0
-
-    async def take_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    other = asyncio.create_task(take_turns())
-    body = await parse_completions(raw, "body", 100_000)
-    other.cancel()
+    turns, body = turns_and_result(parse_completions(raw, "body", 100_000))
     assert body.content == pack_tokens(ids)
     assert turns > len(raw) / (4 * body_fields.SLICE_BYTES)
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.router.prompt.turns import turns_and_result
 from warmpath.router.prompt.bodies import json_strings
 from warmpath.router.prompt.bodies.json_strings import StringError, take_out
 
@@ -114,22 +115,9 @@ def test_a_number_without_end_is_refused_before_it_is_decoded() -> None:
 @pytest.mark.parametrize("letter", ["\\u4e2d", "\\n", "\\ud83d\\ude00", "中", "a", "\\\\"])
 def test_others_have_their_turn_while_a_long_string_is_decoded(letter: str) -> None:
     text = letter * (1 << 20)
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    async def run() -> Any:
-        other = asyncio.create_task(count())
-        document, strings = await take_out(f'["{text}"]'.encode(), MOST)
-        other.cancel()
-        assert len(document) < 100
-        return await strings.put_back(msgspec.json.decode(document))
-
-    [read] = asyncio.run(run())
+    turns, (document, strings) = turns_and_result(take_out(f'["{text}"]'.encode(), MOST))
+    assert len(document) < 100
+    [read] = asyncio.run(strings.put_back(msgspec.json.decode(document)))
     assert read == json.loads(f'"{letter}"') * (1 << 20)
     assert turns > len(text.encode()) / json_strings.SLICE_BYTES
 

@@ -155,23 +155,6 @@ async def test_a_broken_template_leaves_texts(
     assert "the chat template is broken" in caplog.text
 
 
-async def test_aliases_and_adapters_use_their_base_models_tokenizer(
-    tmp_path: Path, model_folder: Path
-) -> None:
-    models = (
-        '[[models]]\nname = "base"\naliases = ["alias"]\nadapters = ["lora"]\n'
-        f'tokenizer = "{model_folder}"\n[tokenizers]\nmost = 1\n'
-    )
-    async with routing(tmp_path, models) as router:
-        for ask in (router.text, router.chat):
-            expected = await ask("base")
-            assert expected.prompt_tokens > 10
-            for name in ("alias", "lora"):
-                answer = await ask(name)
-                assert answer.prompt_tokens == expected.prompt_tokens
-                assert answer.covered_chars == expected.covered_chars
-
-
 async def test_ids_are_checked_against_the_vocabulary_that_was_loaded(
     tmp_path: Path, model_folder: Path
 ) -> None:
