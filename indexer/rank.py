@@ -82,8 +82,10 @@ class Rank:
 
         Any thread may call it.
         """
+        before = self.trust
         self.restrict(about, reason)
-        self.settle()
+        if self.trust is not before:
+            self.settle()
 
     def limited(self, trust: Trust) -> Trust:
         """Return a trust with the limits applied."""
