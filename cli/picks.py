@@ -101,7 +101,7 @@ def _candidates(title: str, candidates: Sequence[pb.Candidate]) -> Table:
         details = one.details
         table.add_row(
             str(place),
-            Text(_name(one) + (" (session)" if details.is_session else "")),
+            Text(_name(one)),
             _matched(one),
             f"{details.counted_tokens:,}",
             seconds(details.wait_seconds) if details.wait_seconds else "-",

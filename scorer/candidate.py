@@ -47,8 +47,6 @@ class Candidate(NamedTuple):
     prefill: float
     """Seconds for computing the rest here, including loads from slower tiers."""
     load: Load = IDLE
-    is_session: bool = False
-    """Whether the session's last request went here."""
     slowness: float = 1.0
     """How many times as long prefills take here as on a typical rank of the model."""
     arriving: float = 0.0

@@ -56,8 +56,6 @@ class Columns(NamedTuple):
     arriving: Column
     known_tokens: Callable[[], Column]
     """Returns the number of tokens that each rank holds, of all prompts; slow."""
-    session: int | None = None
-    """The index of the rank of the session's last request; None if it is not a candidate."""
 
 
 class Costs(NamedTuple):

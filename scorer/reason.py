@@ -7,11 +7,6 @@ from warmpath.scorer.candidate import Candidate
 from warmpath.scorer.match import Match
 from warmpath.scorer.weigh import rounded_one
 
-GUARD = "hot_spot"
-"""The cost term of candidates above the load margin."""
-SESSION = "session"
-"""The cost term of candidates other than the session's."""
-
 
 class View(Protocol):
     """The trust in a rank."""
@@ -53,20 +48,18 @@ def reason(
     costs_seconds: bool,
     unread: int = 0,
     names_ranks: bool = False,
-    is_beside: bool = False,
     is_well: bool = True,
 ) -> str:
     """Return why the first contender won.
 
-    `contenders` are some of the candidates, best first: the best two (or the only one), the one that
-    holds most of the prompt, and any that would win without its session or guard term. With `is_beside`
-    the first is the rank of the request's group. With `names_ranks` the sentence names pods and ranks.
+    `contenders` are some of the candidates, best first: the best two (or the only one), and the one that
+    holds most of the prompt. With `names_ranks` the sentence names pods and ranks.
     `is_well`: the first is known to be healthy. `costs_seconds`: the costs are seconds, and the sentence
     explains them as times; otherwise it lists their terms. `unread` of the prompt's tokens are reckoned,
     not known.
     """
     told = _Reason(prompt_tokens, contenders, unread=unread, names_ranks=names_ranks)
-    text = told.beside() if is_beside else told.sentence(policy, costs_seconds=costs_seconds)
+    text = told.sentence(policy, costs_seconds=costs_seconds)
     return text if is_well else f"{text} It is not known to be healthy, and no other pod is."
 
 
@@ -96,13 +89,6 @@ class _Reason:
             )
         return f"{self._first()}; {self._against(second)}."
 
-    def beside(self) -> str:
-        """Return the sentence for a request that follows its group; it names the best candidate too."""
-        return (
-            f"{self._first()}; requests with the same prompt were just sent there, and this one goes "
-            f"with them: alone it would have gone to {self._name(self._all[1])}."
-        )
-
     # The winner
 
     def _first(self) -> str:
@@ -130,36 +116,12 @@ class _Reason:
     def _against(self, second: Contender) -> str:
         """Return why the most obvious other candidate lost."""
         best = self._best
-        guarded = self._least_without(GUARD)
-        if guarded is not None:
-            return (
-                f"{self._name(guarded)} would cost {_less(best, guarded, GUARD)} less if its "
-                f"{_requests(guarded)} in flight were not past the load margin"
-            )
-        moved = self._least_without(SESSION) if best.candidate.is_session else None
-        if moved is not None:
-            return (
-                f"its session stays there: {self._name(moved)} would cost only "
-                f"{_less(best, moved, SESSION)} less, which is within the margin"
-            )
         if _is_tie(best, second):
             return self._tie(second)
         warmest = max(self._all, key=lambda one: one.match.matched_tokens)
         if warmest.match.matched_tokens > best.match.matched_tokens:
             return self._warmer(warmest)
         return self._next(second)
-
-    def _least_without(self, term: str) -> Contender | None:
-        """Return the contender that would win without this term; None if the winner still would."""
-        charged = [one for one in self._all if _term(one, term)]
-        if not charged:
-            return None
-        found = min(charged, key=lambda one: _without(one, term))
-        return (
-            found
-            if rounded_one(_without(found, term)) < rounded_one(_without(self._best, term))
-            else None
-        )
 
     def _tie(self, second: Contender) -> str:
         return f"{self._name(second)} costs the same, and {_tie_rule(self._best, second)}"
@@ -221,8 +183,6 @@ _DRAWBACKS: Mapping[str, Callable[[Contender, int], str]] = {
         "after it" + (f" ({_requests(one)} in flight)" if one.candidate.load.in_flight else "")
     ),
     "crowding": lambda one, _: f"it has {_requests(one)} in flight",
-    SESSION: lambda _, __: "the session would have to move",
-    GUARD: lambda one, _: f"its {_requests(one)} in flight are past the load margin",
 }
 
 
@@ -242,19 +202,11 @@ def _first_token(one: Contender) -> float:
     return one.candidate.load.wait + one.candidate.prefill
 
 
-def _without(one: Contender, term: str) -> float:
-    return one.cost - _term(one, term)
-
-
 def _term(one: Contender, term: str) -> float:
     for name, value in one.terms:
         if name == term:
             return value
     return 0.0
-
-
-def _less(best: Contender, other: Contender, term: str) -> str:
-    return seconds(_without(best, term) - _without(other, term))
 
 
 def _dearest(best: Contender, other: Contender) -> str:

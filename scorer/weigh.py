@@ -118,12 +118,11 @@ def weigh(
     factors: Sequence[float],
     slownesses: Sequence[float],
     known_tokens: Callable[[], Column],
-    session: int | None,
     rng: Random,
 ) -> tuple[Columns, Costs, Sequence[int]]:
     """Return the figures of all candidates, their costs, and their indices, best first.
 
-    `names`, `load`, `slownesses`, `known_tokens` and `session` are those of `Columns`. `holding` are the
+    `names`, `load`, `slownesses` and `known_tokens` are those of `Columns`. `holding` are the
     indices of the candidates with each match and trust, and `factors` multiply a candidate's prefills.
     Without a `policy` the costs are those of decoding.
     """
@@ -140,7 +139,7 @@ def weigh(
         prefill = with_pull(prefill, cached, held, tokens, model)
     factor, slowness = np.array(factors), np.array(slownesses)
     columns = Columns(
-        names, load, cached, prefill * factor, slowness, arriving * factor, known_tokens, session
+        names, load, cached, prefill * factor, slowness, arriving * factor, known_tokens
     )
     costs = (
         decode_costs(request, columns) if policy is None else policy.costs(request, columns, rng)

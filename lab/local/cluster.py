@@ -204,7 +204,6 @@ def _scaled(speed: float, *, queue: bool) -> list[str]:
     interval = max(LEAST_INTERVAL, ProbeTable().interval_seconds / speed)
     options = {
         "mu": policy.mu / speed,
-        "session-margin": policy.session_margin / speed,
     }
     return [
         "[probe]",

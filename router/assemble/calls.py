@@ -36,7 +36,6 @@ from warmpath.router.endpoint_picker.service import EndpointPickerService
 from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import ModelTraits
 from warmpath.router.peers.run import sharing
-from warmpath.router.pick.group_window import GroupWindow
 from warmpath.router.pick.picking import prefill_model
 from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.limits import PromptLimits
@@ -158,19 +157,11 @@ def _room(config: Config, most: int) -> InFlight:
 def _pick_answerer(
     means: Means, indexed: Indexed, chosen: Picks, reader: PromptReader, held: HeldPicks | None
 ) -> PickAnswerer:
-    table = means.config.pick
     return PickAnswerer(
         reader,
         indexed.pods,
         indexed.ingest,
         picker=chosen.picker,
-        window=GroupWindow(
-            chosen.picker,
-            seconds=table.group_seconds,
-            size=table.group_size,
-            clock=time.monotonic,
-            steps=means.steps,
-        ),
         loads=chosen.picking.loads,
         decisions=chosen.decisions,
         attribution=chosen.attribution,

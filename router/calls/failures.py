@@ -20,7 +20,7 @@ from warmpath.router.admission.admission import BusyError
 from warmpath.router.admission.in_flight import LateError, NoPlaceError
 from warmpath.router.ending import EndingError
 from warmpath.router.pick.eligible import NoPodError
-from warmpath.router.pick.sessions import PickEndedError
+from warmpath.router.pick.underway import PickEndedError
 from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
 from warmpath.router.prompt.models import UnknownModelError
 from warmpath.router.queue.request import QueueFullError

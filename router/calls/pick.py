@@ -20,7 +20,6 @@ from warmpath.router.diagnosis.facts import RouterFacts
 from warmpath.router.load.table import LoadTable
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pick.eligible import Wanted, eligible
-from warmpath.router.pick.group_window import GroupWindow
 from warmpath.router.pick.messages import (
     AT_ONCE,
     candidate_message,
@@ -30,7 +29,7 @@ from warmpath.router.pick.messages import (
 from warmpath.router.pick.options import MOST_CANDIDATES, Options
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.picker import Picker
-from warmpath.router.pick.sessions import Underway
+from warmpath.router.pick.underway import Underway
 from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import PodTable
@@ -72,7 +71,6 @@ class PickAnswerer:
         ingest: Ingest,
         *,
         picker: Picker,
-        window: GroupWindow,
         loads: LoadTable,
         decisions: Decisions,
         attribution: Attribution,
@@ -92,7 +90,6 @@ class PickAnswerer:
         self._gateways = GatewayLoads(ingest, loads, clock)
         self._decisions = decisions
         self._attribution = attribution
-        self._window = window
         self._underway = Underway()
         self.reports = ReportAnswerer(
             pods, picker, self._gateways, self._underway, clock=clock, held=held, peers=peers
@@ -171,10 +168,7 @@ class PickAnswerer:
         if self.held is not None and not ask.shadow:
             waiting = self.held.enters(ask, request, asker, priority, left.seconds())
             return await self.held.choose(waiting, asker.client)
-        if not ask.is_whole:
-            # Without all its tokens the prompt cannot be grouped with equal ones.
-            return self._picker.reserve(ask, self._clock())
-        return await self._window.choose(ask)
+        return self._picker.reserve(ask, self._clock())
 
     async def response(self, pick: Pick) -> pb.PickResponse:
         """Return the message that tells of a pick."""

@@ -20,7 +20,7 @@ from warmpath.router.peers import booking_id
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.report import EVENT_NAMES, Report, carry_out, check_event, report_of
-from warmpath.router.pick.sessions import Underway
+from warmpath.router.pick.underway import Underway
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.queue.held_picks import HeldPicks

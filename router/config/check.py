@@ -129,11 +129,6 @@ def _queue(config: Config) -> Iterator[Problem]:
             if name not in known:
                 problem = f"no class of [queue] is named {name!r}; known: {', '.join(known)}"
                 yield ("clients", position, "classes"), problem
-    if config.pick.queue == "on" and config.pick.group_seconds:
-        problem = (
-            'goes with queue = "off": in the queue, picks of one prompt wait for the first anyway'
-        )
-        yield ("pick", "group-seconds"), problem
 
 
 def _shared_index(table: SharedIndexTable) -> Iterator[Problem]:

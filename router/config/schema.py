@@ -280,15 +280,6 @@ class PickTable(Table, frozen=True):
     """Maximum assumed blocks of a rank without events, if the pod has no `blocks`."""
     max_believed_blocks: Positive = 1_000_000
     """Maximum believed blocks, about 200 bytes each; beyond it the oldest go."""
-    session_seconds: Seconds = 1800.0
-    """How long a session's pod is remembered."""
-    max_sessions: Positive = 100_000
-    """Maximum sessions; the least recently used goes."""
-    group_seconds: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """How long a pick waits for others with the same prompt (docs/reference/picks.md#bursts); 0: not at
-    all."""
-    group_size: Positive = 16
-    """Picks of one prompt that go to one rank before another gets any."""
     kept_decisions: Annotated[int, Meta(ge=0, le=100_000)] = 256
     """Picks that `warmpath decisions` shows."""
     decision_log: str = ""

@@ -44,8 +44,6 @@ def _idle(config: Config) -> Iterator[Idle]:
         yield ("queue",), config.queue, ONLY_IN_QUEUE, reason
         for position, client in enumerate(config.clients):
             yield ("clients", position), client, ("classes",), reason
-    if not pick.group_seconds:
-        yield ("pick",), pick, ("group-size",), "group-seconds is 0, and no pick waits for others"
     if not pick.decision_log:
         yield ("pick",), pick, ("decision-log-share",), "decision-log is empty"
     for position, model in enumerate(config.models):

@@ -178,7 +178,6 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         ),
         "believed_blocks": _gauge("Believed blocks."),
         "believed_max_blocks": _gauge("Limit of believed blocks."),
-        "sessions": _gauge("Remembered sessions."),
         "pick_requests": _counter("Picks of the pod.", "pod", "model"),
         "pick_prompt_tokens": _counter("Tokens of their prompts.", "pod", "model"),
         "pick_available_tokens": _counter(

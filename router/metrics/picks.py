@@ -26,7 +26,6 @@ def picks(picking: Picking, attribution: Attribution) -> Iterator[Metric]:
     yield single("picks_cancelled", picking.withdrawn)
     yield single("believed_blocks", believed.blocks)
     yield single("believed_max_blocks", believed.max_blocks)
-    yield single("sessions", len(picking.sessions))
     if picking.peers is not None:
         yield from _shared_bookings(picking.peers)
     rows = attribution.rows()

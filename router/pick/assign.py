@@ -69,15 +69,14 @@ class Assigner:
             *placed.went, self._keys(placed), expires=now + seconds + ARRIVING_SECONDS
         )
 
-    def settle(self, placed: Pick, now: float) -> bool:
-        """Assume a pick's blocks on its rank if its events are incomplete; False without a booking."""
+    def settle(self, placed: Pick, now: float) -> None:
+        """Assume a pick's blocks on its rank if it is booked and the rank's events are incomplete."""
         if placed.booking is None or self._bookings.get(placed.booking.id) is None:
-            return False
+            return
         expected = placed.predicted.get(placed.went)
         if expected and expected.room:
             keys = self._keys(placed)
             self._believed.assume(*placed.went, keys, now=now, capacity=expected.room)
-        return True
 
     def _keys(self, placed: Pick) -> bytes:
         """Return a prompt's keys in the form of the rank that it goes to.

@@ -119,7 +119,6 @@ def _details(option: Weighed, parts: Sequence[Part]) -> pb.CandidateDetails:
         load_source=seen.source if seen else "bookings" if parts else "",
         load_age=seen.age if seen else None,
         calibration=option.calibration,
-        is_session=candidate.is_session,
         terms=[pb.Term(name=name, value=value) for name, value in option.terms],
     )
 

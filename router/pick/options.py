@@ -19,7 +19,6 @@ from warmpath.router.pods.table import Pod
 from warmpath.scorer.candidate import Candidate
 from warmpath.scorer.columns import Columns, Costs
 from warmpath.scorer.match import NOTHING, Match
-from warmpath.scorer.reason import GUARD, SESSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +149,6 @@ class Options(Sequence[Option]):
         columns = self._columns
         return np.array([columns.cached, columns.load.wait, columns.prefill, self._factors])
 
-    def put_first(self, name: RankName) -> bool:
-        """Move a candidate to the front; return False if it is there already or is not a candidate."""
-        first, best = self.field.places.get(name), self._order[0]
-        self._order = sorted(self._order, key=lambda place: place != first)
-        return self._order[0] != best
-
     def cheapest(self) -> tuple[float, int]:
         """Return the least seconds of prefill of all candidates, and the tokens cached there."""
         columns = self._columns
@@ -175,18 +168,8 @@ class Options(Sequence[Option]):
         return self._option(self._holding_most(lambda match: match.known_tokens))
 
     def for_reason(self) -> Sequence[Option]:
-        """Return the options that a reason may name.
-
-        These are the best two, the warmest, and, of the options with a guard term and of those with a
-        session term, the one that would cost least without it.
-        """
+        """Return the options that a reason may name: the best two, and the warmest."""
         places = {*self._order[:2], self._holding_most(lambda match: match.matched_tokens)}
-        for name, term in self._costs.terms:
-            if name in {GUARD, SESSION} and term.any():
-                order = np.array(self._order)
-                charged = order[term[order] != 0]
-                without = self._costs.cost[charged] - term[charged]
-                places.add(int(charged[without.argmin()]))
         return self._all_of(sorted(places, key=self._order.index))
 
     @property
@@ -237,7 +220,6 @@ class Options(Sequence[Option]):
                     int(cached),
                     prefill,
                     load,
-                    place == columns.session,
                     slowness,
                     arriving,
                     self.shared * self._factors[place],

@@ -123,7 +123,6 @@ class Pick:
     shadow: bool
     went: RankName
     """The pod and rank that serve it: those picked, unless a report named others."""
-    session: str = ""
     request_id: str = ""
     """The caller's name for its request; empty: none."""
     trace_id: str = ""

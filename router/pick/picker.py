@@ -25,7 +25,6 @@ from warmpath.router.pick.assign import Assigner
 from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pick.pick import End, Pick, Predicted, Predictions, Witness, held, predicted
-from warmpath.router.pick.sessions import Sessions
 from warmpath.router.pick.weigh import NOBODY, Ask, Choice, Weigher
 from warmpath.router.pods.table import Pod
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
@@ -42,7 +41,6 @@ class Picker:
         loads: LoadTable,
         bookings: Bookings,
         believed: Believed,
-        sessions: Sessions,
         calibration: Calibration,
         pick: PickTable,
         booking: BookingTable,
@@ -56,7 +54,6 @@ class Picker:
         self._scorer = scorer
         self._loads = loads
         self._bookings = bookings
-        self._sessions = sessions
         self._calibration = calibration
         self._pick = pick
         self._booking = booking
@@ -65,7 +62,6 @@ class Picker:
         self._weigher = Weigher(
             scorer,
             loads,
-            sessions,
             calibration,
             policy=pick.policy,
             options=pick.options,
@@ -165,7 +161,6 @@ class Picker:
             choice=choice,
             shadow=ask.shadow,
             went=where,
-            session=ask.session,
             request_id=ask.request_id,
             trace_id=ask.trace_id,
             is_whole=ask.is_whole,
@@ -183,8 +178,7 @@ class Picker:
             return
         choice, placed.is_settled = placed.choice, True
         del placed.choice
-        if self._assigner.settle(placed, now):
-            self._sessions.put(placed.session, *placed.went, now)
+        self._assigner.settle(placed, now)
         for witness in self._witnesses:
             witness.picked(placed, choice)
 
@@ -204,7 +198,7 @@ class Picker:
     def cancel(self, booking_id: str, number: int, now: float) -> None:
         """End a pick whose answer was sent and not read; do nothing if it has ended or was reported.
 
-        Its session stays where it went, and the blocks that are assumed there.
+        The blocks that are assumed where it went stay.
         """
         placed = self._placed.get(booking_id)
         if placed is None or placed.number != number or placed.is_reported:
@@ -247,8 +241,6 @@ class Picker:
         moved = where is not None and where != placed.went
         if where is not None:
             placed.went = where
-        if moved or placed.shadow:
-            self._sessions.put(placed.session, *placed.went, now)
         self._assigner.started(placed, now, moved=moved)
         for witness in self._witnesses:
             witness.started(placed, now)
@@ -329,7 +321,7 @@ class Picker:
             self._assigner.engine_ended(pod.id, rank.number)
 
     def forget(self, pod: Pod) -> None:
-        """Drop the bookings, beliefs, calibration and sessions of a removed pod."""
+        """Drop the bookings, beliefs and calibration of a removed pod."""
         for rank in pod.ranks:
             self._loads.forget(pod.id, rank.number)
             self._assigner.forget(pod.id, rank.number)
@@ -337,4 +329,3 @@ class Picker:
         for placed in self._placed.values():
             if placed.went[0] == pod.id:
                 placed.is_untimed = True
-        self._sessions.forget(pod.id)

@@ -21,7 +21,6 @@ from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.pick import Witness
 from warmpath.router.pick.picker import Picker
-from warmpath.router.pick.sessions import Sessions
 from warmpath.router.pods.table import Pod
 from warmpath.router.tracing.steps import NO_STEPS, Steps
 from warmpath.scorer.prefill import PrefillModel
@@ -101,7 +100,6 @@ class Picking:
             stale_seconds=pick.load_stale_seconds,
             others=self.peers.received if self.peers else None,
         )
-        self.sessions = Sessions(most=pick.max_sessions, seconds=pick.session_seconds)
         self.calibration = Calibration(pick.prefill_base_seconds)
         self._picker: Picker | None = None
         self.on_room: Callable[[], None] = _ignore
@@ -114,7 +112,6 @@ class Picking:
             loads=self.loads,
             bookings=self.bookings,
             believed=self.believed,
-            sessions=self.sessions,
             calibration=self.calibration,
             pick=self._pick,
             booking=self._booking,

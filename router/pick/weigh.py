@@ -2,7 +2,7 @@
 
     matches (index, beliefs) ─┐
     load (bookings, engines)  ├─► candidates ─► policy ─► choice
-    session, traffic         ─┘
+    traffic                  ─┘
 
 As a fleet may have thousands of ranks, all figures are columns, in the order of a `Field`.
 
@@ -25,7 +25,6 @@ from warmpath.router.match.match import KeyedPrompt, Matches, Scorer
 from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.eligible import NoPodError, Wanted, model_phrase
 from warmpath.router.pick.options import Field, Option, Options, field_of
-from warmpath.router.pick.sessions import Sessions
 from warmpath.router.pick.traffic import Shares, Traffic, shares_of
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.candidate import Request
@@ -75,8 +74,6 @@ class Ask(msgspec.Struct, frozen=True):
     """The caller's name for its request; empty: none."""
     trace_id: str = ""
     """The trace of the pick; empty: it is not sampled."""
-    beside: RankName | None = None
-    """The rank of the request's group; the request goes there, at any cost, if it may."""
 
     @property
     def tokens(self) -> int:
@@ -102,8 +99,6 @@ class Choice(msgspec.Struct, frozen=True):
     options: Options
     decode: Sequence[Option] = ()
     """The options for decoding a disaggregated request; `options` are then for its prefill."""
-    is_beside: bool = False
-    """Whether the first option is the rank of the request's group in place of the best one."""
 
     @property
     def reason(self) -> str:
@@ -120,7 +115,6 @@ class Choice(msgspec.Struct, frozen=True):
             costs_seconds=self.costs_seconds,
             unread=self.ask.unread,
             names_ranks=self.options.has_ranks,
-            is_beside=self.is_beside,
             is_well=self.options[0].pod.serves,
         )
 
@@ -147,7 +141,6 @@ class Weigher:
         self,
         scorer: Scorer,
         loads: LoadTable,
-        sessions: Sessions,
         calibration: Calibration,
         *,
         policy: str,
@@ -158,7 +151,6 @@ class Weigher:
     ) -> None:
         self._scorer = scorer
         self._loads = loads
-        self._sessions = sessions
         self._calibration = calibration
         self._usual = policy
         self._prefill = prefill
@@ -200,9 +192,7 @@ class Weigher:
         matches = self._scorer.matches(
             ask.prompt, everybody.ranks, longest_prefix, stale_since=stale_since
         )
-        weighing = _Weighing(
-            ask.prompt.model, request, self._sessions.get(ask.session, now), matches
-        )
+        weighing = _Weighing(ask.prompt.model, request, matches)
         options = self._options(weighing, prefilling, loads, policy)
         decode: Sequence[Option] = ()
         if decoding is not None:
@@ -215,7 +205,6 @@ class Weigher:
             shares=shares,
             options=options,
             decode=decode,
-            is_beside=ask.beside is not None and options.put_first(ask.beside),
         )
 
     def see(self, model: str, choice: Choice, now: float) -> None:
@@ -262,7 +251,7 @@ class Weigher:
         self, weighing: "_Weighing", field: Field, loads: LoadColumns, policy: Policy | None = None
     ) -> Options:
         """Return a field's options, best first: by a policy, or without one by the costs of decoding."""
-        model, request, session, matches = weighing
+        model, request, matches = weighing
         factors, slownesses = self._calibration.all_of(model, field.names, request.utilisation)
         columns, costs, order = weigh(
             request,
@@ -274,7 +263,6 @@ class Weigher:
             factors=factors,
             slownesses=slownesses,
             known_tokens=lambda: self._known_tokens(model, field),
-            session=None if session is None else field.places.get(session),
             rng=self._rng,
         )
         shared = self._calibration.shared(model)
@@ -317,5 +305,4 @@ class _Weighing(NamedTuple):
 
     model: str
     request: Request
-    session: RankName | None
     matches: Matches

@@ -88,4 +88,3 @@ class StepBack(StrEnum):
     FEW_FIRST_TOKENS = "few-first-tokens"
     UNREPORTED_FIRST_TOKENS = "unreported-first-tokens"
     LATE_FIRST_TOKENS = "late-first-tokens"
-    OTHER_TRAFFIC = "other-traffic"

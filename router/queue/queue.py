@@ -31,7 +31,7 @@ from warmpath.router.queue.looks import Looks
 from warmpath.router.queue.order import Order
 from warmpath.router.queue.preview import Preview
 from warmpath.router.queue.request import QueueFullError, Release, Standing, Waiting
-from warmpath.router.queue.rooms import ForeignShare, Rooms
+from warmpath.router.queue.rooms import Rooms
 
 MOST_LANES = 64
 """Most lanes that one release considers. If there are more, half of those are the lanes with the first
@@ -50,10 +50,6 @@ LAG_TIMES = 2.0
 """Seconds of booked prefill that a rank may have in addition per second of lag (`FirstTokenLag`)."""
 MOST_LAG = 0.25
 """Lag in seconds beyond which no request is held."""
-FOREIGN_PAUSE = 0.25
-"""Least seconds between two looks at what no router has booked."""
-MOST_FOREIGN = 0.25
-"""Share of waiting prefill that no router has booked, beyond which no request is held."""
 RETRY_SECONDS = 1.0
 """Time after which a request that found no place may try again."""
 SPARE = 64
@@ -87,7 +83,6 @@ class Queue:
         self._hears = hears
         self.lag = lag
         self._take(settings)
-        self._foreign = ForeignShare()
         self._looks = Looks()
         self._times: list[tuple[float, int, Waiting]] = []
         """A heap of the times at which requests go to the best pod; some entries may be outdated."""
@@ -133,8 +128,6 @@ class Queue:
             return StepBack.UNREPORTED_FIRST_TOKENS
         if self.lag.seconds > MOST_LAG:
             return StepBack.LATE_FIRST_TOKENS
-        if self._foreign.value > MOST_FOREIGN:
-            return StepBack.OTHER_TRAFFIC
         return None
 
     def enter(self, waiting: Waiting, now: float) -> None:
@@ -195,8 +188,6 @@ class Queue:
             fresh = None
         rooms, pods = self._lanes(now, refused)
         del self._round[-TURNS:]
-        if rooms.all() and now - self._foreign.seen_at >= FOREIGN_PAUSE:
-            self._foreign.see(*rooms.foreign(), now)
         self._looks.begin(rooms, now)
         moved: list[tuple[Waiting, Choice]] = []
         looks = 0

@@ -1,14 +1,6 @@
-"""Finds the ranks with room for another request, and the lanes with such a rank.
-
-The share of waiting prefill that no router has booked, by the engines' metrics.
-
-Where gateways that share nothing send to the same pods, each holds back for its own bookings only, and
-who holds back loses its place in the pods' queues to the others. So nothing is held where much of the
-work is foreign.
-"""
+"""Finds the ranks with room for another request, and the lanes with such a rank."""
 
 from collections.abc import Collection, Mapping, Sequence
-from math import exp
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.table import LoadTable
@@ -55,11 +47,6 @@ class Rooms:
             self._read([name])
         return self._booked[name] + self._ahead.get(name, 0.0)
 
-    def foreign(self) -> tuple[float, float]:
-        """Return the seconds of prefill that wait and no router has booked, and all that wait."""
-        loads = self._loads.columns([*self._booked], self._now)
-        return float(loads.foreign_wait.sum()), float(loads.wait.sum())
-
     def had(self, booked: float) -> bool:
         """Return whether a rank with so many booked seconds has room."""
         return booked <= self._hold
@@ -100,28 +87,3 @@ class Rooms:
 
     def _read(self, names: Sequence[RankName]) -> None:
         self._booked.update(zip(names, self._loads.drained(names, self._now), strict=True))
-
-
-SECONDS = 20.0
-"""Time constant of the average."""
-
-
-class ForeignShare:
-    """A moving average, weighted by the prefill that waits. Times are seconds of the caller's clock."""
-
-    def __init__(self) -> None:
-        self._foreign = self._all = 0.0
-        self.seen_at = float("-inf")
-
-    @property
-    def value(self) -> float:
-        """The share, 0 to 1; 0 while nothing has waited."""
-        return self._foreign / self._all if self._all > 0 else 0.0
-
-    def see(self, foreign: float, every: float, now: float) -> None:
-        """Add the seconds of foreign prefill, and of all prefill, that wait on the pods `now`."""
-        weight = exp(-max(0.0, now - self.seen_at) / SECONDS)
-        fresh = 1.0 - weight if self._all else 1.0
-        self.seen_at = now
-        self._foreign = weight * self._foreign + fresh * foreign
-        self._all = weight * self._all + fresh * every

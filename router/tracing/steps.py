@@ -27,8 +27,6 @@ class Step:
     """Redis is asked for the prompt's blocks: shared mode only."""
     MATCH: Final = "match"
     """The tokens of the prompt that each rank holds are counted: a Score's only."""
-    GROUP: Final = "group"
-    """A pick waits for requests with the same prompt, where configured."""
     QUEUE: Final = "queue"
     """A pick waits for a pod with room, where configured."""
     CHOOSE: Final = "choose"

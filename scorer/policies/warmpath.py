@@ -44,11 +44,6 @@ class Warmpath:
 
     decode: mu for each request in flight, which this prompt's prefill delays.
 
-    session: session_margin on all ranks but the session's, if that is a candidate.
-
-    hot_spot: on ranks with more than load_margin x the mean requests in flight + load_slack: the highest
-    cost of the other ranks, plus a second for each request above that limit. So one of the others wins.
-
     It began as `own_mix` of a study of policies, whose crowding multiplies the wait too.
     """
 
@@ -66,11 +61,6 @@ class Warmpath:
     """0: simultaneous requests with one prompt each compute it on another pod. 1: a wait that is shorter
     than the prefill that it spares counts nothing, so that a shorter one is no better. Bursts of prompts
     with one beginning need nearly 1: each spared prefill shortens the queues of a full fleet."""
-    session_margin: float = 0.1
-    """Seconds: a session moves only if that saves more than this."""
-    load_margin: float = 1.5
-    load_slack: float = 16.0
-    """Requests; on an idle fleet this many may gather by chance."""
 
     def __post_init__(self) -> None:
         check_option("kappa", self.kappa)
@@ -78,9 +68,6 @@ class Warmpath:
         check_option("memory", self.memory)
         check_option("mu", self.mu)
         check_option("sharing", self.sharing, highest=1.0)
-        check_option("session-margin", self.session_margin)
-        check_option("load-margin", self.load_margin, lowest=1.0)
-        check_option("load-slack", self.load_slack)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
         """Return each candidate's cost of this prompt, in seconds."""
@@ -91,29 +78,17 @@ class Warmpath:
         number = len(columns.names)
         mean, mean_waiting = float(in_flight.sum()) / number, float(load.waiting.sum()) / number
         usual = (1 + mean_waiting) * (1 + max(0.0, mean - mean_waiting))
-        limit = self.load_margin * mean + self.load_slack
 
         wait = load.wait - self.sharing * np.minimum(columns.arriving, load.wait)
         crowd = (1 + load.waiting) * (1 + np.maximum(0.0, in_flight - load.waiting)) / usual
         others = weight * columns.prefill / columns.slowness
         others *= crowd ** (self.g * _rarity(request.long_share, columns.slowness))
-        session = np.zeros(number)
-        if columns.session is not None:
-            session += self.session_margin
-            session[columns.session] = 0.0
-        alone = Costs.sum_of(
+        return Costs.sum_of(
             ("wait", wait),
             ("prefill", columns.prefill),
             ("others", others),
             ("decode", self.mu * in_flight),
-            ("session", session),
         )
-        excess = in_flight - limit
-        hot_spot = np.zeros(number)
-        if excess.max() > 0:
-            within = float(alone.cost[excess <= 0].max(initial=0.0))
-            hot_spot = np.where(excess > 0, within + excess, 0.0)
-        return Costs(alone.cost + hot_spot, (*alone.terms, ("hot_spot", hot_spot)))
 
 
 def _rarity(long_share: float, slowness: Column) -> float:

@@ -32,7 +32,7 @@ def candidate() -> pb.Candidate:
     one.details.CopyFrom(
         pb.CandidateDetails(
             tiers=[pb.TierTokens(tier="gpu", tokens=800)], arriving_tokens=960, counted_tokens=959,
-            prefill_seconds=0.64, in_flight=3, waiting=1, calibration=1.5, is_session=True,
+            prefill_seconds=0.64, in_flight=3, waiting=1, calibration=1.5,
             load_source="engine", load_age=1.2, queue=4,
             terms=[pb.Term(name="wait"), pb.Term(name="prefill", value=0.64)],
         )
@@ -113,7 +113,7 @@ async def test_an_explanation_shows_each_candidate_and_the_sentence_why_one_won(
     args = ["--model=m", "--session=s", "--policy=warmpath", "--pod=pod-a", "--pod=pod-b", "hello"]
     assert await router.run(explain_main, *args) == 0
     printed = output.words()
-    for part in ("1,600 tokens, policy warmpath, utilisation 50%", "pod-a", "(session)"):
+    for part in ("1,600 tokens, policy warmpath, utilisation 50%", "pod-a"):
         assert part in printed
     assert REASON in printed
     assert "decode" not in printed
@@ -137,7 +137,7 @@ def test_a_candidates_row_has_all_that_its_cost_is_made_of() -> None:
     cells = [cell.strip() for cell in line.split("│")[1:-1]]
     assert cells == [
         "1",
-        "pod-a (session)",
+        "pod-a",
         "960 (gpu 800, arriving 960)",
         "959",
         "-",

@@ -77,10 +77,7 @@ def questions(draw: st.DrawFn, most: int = 100_000) -> tuple[Request, list[Candi
             unique_by=lambda one: (one.pod, one.rank),
         )
     )
-    session = draw(st.none() | st.integers(0, len(candidates) - 1))
-    return request, [
-        one._replace(is_session=place == session) for place, one in enumerate(candidates)
-    ]
+    return request, candidates
 
 
 def test_a_prompt_of_which_no_token_is_known_is_placed_too(policy: Policy) -> None:

@@ -17,7 +17,6 @@ from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.bench.stand.servers import Python
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.scorer.policies.warmpath import Warmpath
 
 pytestmark = pytest.mark.deep
 
@@ -29,7 +28,6 @@ SIZE = 500
 SHORT, LONG = 512, 16_384
 WARM = 0.8
 """The share of a prompt that must be cached where it was computed before: the last block never is."""
-POLICY = Warmpath()
 
 WORKERS = (
     f"--model={MODEL}",
@@ -188,11 +186,11 @@ def pod_of(decision: pb.Decision) -> str:
 
 
 def assert_within_margin(decisions: Sequence[pb.Decision]) -> None:
-    """Assert that each went to a pod within the policy's load margin, counted from the picks alone."""
+    """Assert that no pod got far more than its share, counted from the picks alone."""
     in_flight = dict.fromkeys((f"pod-{number}" for number in range(PODS)), 0)
     for picked, decision in enumerate(decisions):
         pod = pod_of(decision)
-        assert in_flight[pod] <= POLICY.load_margin * picked / PODS + POLICY.load_slack, in_flight
+        assert in_flight[pod] <= 1.5 * picked / PODS + 16, in_flight
         in_flight[pod] += 1
 
 
@@ -213,7 +211,7 @@ def assert_few_are_cold(cold: Counter[str]) -> None:
         "short-a-third-without-events",
     ],
 )
-async def test_one_new_prompt_spreads_within_the_load_margin_and_is_computed_once_or_twice_a_pod(
+async def test_one_new_prompt_spreads_evenly_and_is_computed_once_or_twice_a_pod(
     tmp_path: Path, tokens: int, loaded: int, without_events: int
 ) -> None:
     rng = Random(tokens + loaded)

@@ -13,10 +13,9 @@ from warmpath.router.load.rank_bookings import RankBook
 from warmpath.router.load.stuck import StuckRanks
 from warmpath.router.load.table import LoadTable
 from warmpath.router.pick.calibration import FASTEST, SLOWEST, Calibration
-from warmpath.router.pick.group_window import GroupWindow
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.picking import Picking
-from warmpath.router.pick.sessions import Sessions, Underway
+from warmpath.router.pick.underway import Underway
 from warmpath.router.queue.crowd import Crowd
 from warmpath.router.queue.held_picks import HeldPicks
 from warmpath.router.queue.order import MOST_IDLE, Order
@@ -184,15 +183,6 @@ def _(calibration: Calibration) -> None:
 
 
 @check.register
-def _(window: GroupWindow) -> None:
-    for group in window._groups.values():
-        if not group.members:
-            raise AssertionError("a group without members waits")
-        if any(one.chosen.done() and not one.chosen.cancelled() for one in group.members):
-            raise AssertionError("a member that was answered waits")
-
-
-@check.register
 def _(picker: Picker) -> None:
     kept = picker._placed.values()
     ours = {one.id for placed in kept for one in (placed.booking, placed.decoding) if one}
@@ -212,19 +202,7 @@ def _(picking: Picking) -> None:
     picking.believed.check()
     check(picking.bookings)
     check(picking.loads)
-    check(picking.sessions)
     check(picking.calibration)
-
-
-@check.register
-def _(sessions: Sessions) -> None:
-    of_pod: dict[str, set[str]] = {}
-    for session, (pod, _, _) in sessions._picks.items():
-        of_pod.setdefault(pod, set()).add(session)
-    if of_pod != sessions._of_pod:
-        raise AssertionError("the sessions of the pods are not those that are kept")
-    if len(sessions._picks) > sessions._most:
-        raise AssertionError(f"{len(sessions._picks)} sessions; at most {sessions._most}")
 
 
 @check.register

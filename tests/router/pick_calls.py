@@ -11,7 +11,6 @@ import msgspec
 from tests.router.consistent import check
 from tests.router.pick.picker_parts import Parts
 from warmpath.h2grpc.method import RefusedError
-from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.shared.redis.command import Command
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -23,7 +22,6 @@ from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.ending import Drain
 from warmpath.router.peers.received import RouterSums
-from warmpath.router.pick.group_window import GroupWindow
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.pods.table import Pod, PodTable
@@ -31,7 +29,7 @@ from warmpath.router.prompt.read_prompt import ReadPrompt
 from warmpath.router.prompt.token_prompt import TokenPrompt
 
 BLOCKS = 4
-WINDOW_SECONDS = 0.05
+MOMENT = 0.05
 EVERY, OLDEST, NEWEST = slice(None), slice(1), slice(-1, None)
 When = Literal["waiting", "answered"]
 """Whether a call is cancelled while it waits, or in the turn in which its wait is over."""
@@ -144,7 +142,7 @@ class Call:
     """A call's transport: a write waits until a test lets it end; it fails if the client is gone."""
 
     peer = "ipv4:127.0.0.1:1"
-    metadata = ()
+    metadata: tuple[tuple[str, str], ...] = ()
     seconds_left = math.inf
 
     def __init__(self, waits: Waits, *, is_gone: bool) -> None:
@@ -177,15 +175,11 @@ class Calls:
         blind = self.parts.ingest.add_blind("pod-blind", 0)
         self.parts.pods.append(Pod("pod-blind", "blind:80", "m", (blind,), has_events=False))
         slow: Any = SlowPicker(self.parts.picker, self.waits)
-        self.window = GroupWindow(
-            slow, seconds=WINDOW_SECONDS, size=2, clock=lambda: self.parts.now
-        )
         self.picks = PickAnswerer(
             SlowReader(self.waits),  # type: ignore[arg-type]
             PodTable(self.parts.pods),
             self.parts.ingest,
             picker=slow,
-            window=self.window,
             loads=self.parts.loads,
             decisions=self.decisions,
             attribution=self.attribution,
@@ -237,6 +231,7 @@ class Calls:
         message = pb.Prompt(model="m", token_ids_packed=tokens, lora="x" * is_unread)
         request = pb.PickRequest(prompt=message, **fields)
         context = Call(self.waits, is_gone=is_gone)
+        context.metadata = (("x-request-id", request.session_id),)
         call = self.service.pick(request.SerializeToString(), context)  # type: ignore[arg-type]
 
         async def run() -> None:
@@ -282,7 +277,7 @@ class Calls:
         """Let all calls end."""
         while self.running:
             self.go_on()
-            self.pass_time(WINDOW_SECONDS)
+            self.pass_time(MOMENT)
 
     def told(self) -> RouterSums:
         """Return the loads that other routers would get now."""
@@ -297,7 +292,6 @@ class Calls:
 
     def check(self) -> None:
         check(self.parts.picking)
-        check(self.window)
         check(self.picks._underway)
         check(self.decisions)
         check(self.attribution)
@@ -309,7 +303,6 @@ class Calls:
         assert not self.running
         assert not len(self.waits)
         assert not self.timers
-        assert not len(self.window)
         assert not len(self.picks._underway)
         assert not asyncio.all_tasks(self.loop)
 
@@ -324,16 +317,11 @@ class Calls:
         assert len(self.parts.bookings) == booked
         assert self.parts.believed.stats().tickets == len(picked)
         assert sum(rank.in_flight for rank in self.told().ranks) == booked
-        sessions: dict[str, RankName] = {}
         assumed: dict[bytes, int] = {}
         for asked, got in picked:
             best = got.candidates[0]
-            if asked.session_id:
-                sessions[asked.session_id] = best.pod, best.rank
             if best.pod == "pod-blind":
                 assumed[asked.prompt.token_ids_packed] = BLOCKS
-        for session in "ab":
-            assert self.parts.sessions.get(session, self.parts.now) == sessions.get(session)
         assert self.parts.believed.count("pod-blind", 0) == sum(assumed.values())
         states = [one.state for one in self.decisions.listed()]
         assert states.count(pb.Decision.PICKED) == len(self.answered)

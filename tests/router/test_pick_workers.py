@@ -129,7 +129,6 @@ async def test_a_killed_worker_is_passed_over_and_when_it_leaves_nothing_is_kept
             fresh = by_pod((await stand.explain(prompt(1600), pods=["a"])).candidates)["a"]
             assert fresh.matched_tokens == 0, "nothing is on its way there"
             assert fresh.details.in_flight == 0
-            assert not fresh.details.is_session
             assert await stand.report(booked.booking_id, "STARTED", pod="b")
             assert await stand.report(booked.booking_id, "FINISHED")
 

@@ -51,9 +51,8 @@ def figures(
     candidates: Sequence[Candidate],
     known: Mapping[tuple[str, int], int] = MappingProxyType({}),
 ) -> Columns:
-    """Return the figures of candidates; at most one of them is the session's."""
+    """Return the figures of candidates."""
     names = [(one.pod, one.rank) for one in candidates]
-    sessions = [place for place, one in enumerate(candidates) if one.is_session]
 
     def column(name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return np.array([getattr(one, name) for one in candidates], dtype=np.float64)
@@ -66,5 +65,4 @@ def figures(
         slowness=column("slowness"),
         arriving=column("arriving"),
         known_tokens=lambda: np.array([known.get(name, 0) for name in names], dtype=np.float64),
-        session=sessions[0] if sessions else None,
     )

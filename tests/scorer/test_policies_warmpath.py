@@ -1,6 +1,5 @@
 """What our own policy promises, whatever its constants."""
 
-from collections import Counter
 from random import Random
 
 import pytest
@@ -38,14 +37,12 @@ LOADS = st.builds(
     REQUESTS_THERE,
 )
 
-SESSIONS = st.booleans()
 ALIKE = st.just(1.0)
 
 
 def candidates(
     prefills: st.SearchStrategy[float] = PREFILLS,
     loads: st.SearchStrategy[Load] = LOADS,
-    sessions: st.SearchStrategy[bool] = SESSIONS,
     slowness: st.SearchStrategy[float] = ALIKE,
 ) -> st.SearchStrategy[list[Candidate]]:
     return st.lists(
@@ -56,7 +53,6 @@ def candidates(
             cached=st.just(0),
             prefill=prefills,
             load=loads,
-            is_session=sessions,
             slowness=slowness,
             arriving=st.just(0.0),
         ),
@@ -78,7 +74,7 @@ def made_of(candidate: Candidate) -> tuple[float, ...]:
     load = candidate.load
     decoding = load.in_flight - load.waiting
     work = candidate.prefill / candidate.slowness
-    return load.wait, candidate.prefill, work, load.waiting, decoding, not candidate.is_session
+    return load.wait, candidate.prefill, work, load.waiting, decoding
 
 
 @given(REQUESTS, candidates(slowness=st.sampled_from([0.5, 1.0, 2.0])), st.integers())
@@ -91,16 +87,13 @@ def test_no_candidate_that_another_beats_in_every_term_is_picked(
         assert not no_worse or other == best
 
 
-@given(REQUESTS, candidates(loads=st.just(Load(2.0, in_flight=7)), sessions=st.just(False)))
+@given(REQUESTS, candidates(loads=st.just(Load(2.0, in_flight=7))))
 def test_with_equal_load_the_warmest_wins(request: Request, given: list[Candidate]) -> None:
     best = rank(POLICY, request, given, Random(0))[0].candidate
     assert best.prefill == min(other.prefill for other in given)
 
 
-@given(
-    REQUESTS,
-    candidates(prefills=st.just(1.5), sessions=st.just(False)),
-)
+@given(REQUESTS, candidates(prefills=st.just(1.5)))
 def test_with_equal_warmth_the_least_loaded_wins(request: Request, given: list[Candidate]) -> None:
     waits = sorted(other.load.wait for other in given)
     waiting = sorted(other.load.waiting for other in given)
@@ -121,7 +114,7 @@ def place(ranked: list[Ranked], pod: str) -> int:
 @given(
     REQUESTS,
     candidates(),
-    st.sampled_from(["wait", "prefill", "waiting", "decoding", "session"]),
+    st.sampled_from(["wait", "prefill", "waiting", "decoding"]),
     st.integers(1, 100),
     st.data(),
 )
@@ -137,7 +130,6 @@ def test_nothing_that_makes_a_candidate_worse_betters_its_place(
             load=load._replace(waiting=load.waiting + by, in_flight=load.in_flight + by)
         ),
         "decoding": before._replace(load=load._replace(in_flight=load.in_flight + by)),
-        "session": before._replace(is_session=False),
     }[term]
     then = rank(POLICY, request, given, Random(0))
     now = rank(POLICY, request, [*given[:chosen], worse, *given[chosen + 1 :]], Random(0))
@@ -148,16 +140,6 @@ def test_nothing_that_makes_a_candidate_worse_betters_its_place(
 def test_the_cost_is_the_sum_of_the_terms(request: Request, given: list[Candidate]) -> None:
     for ranked in rank(POLICY, request, given, Random(0)):
         assert ranked.cost == pytest.approx(sum(value for _, value in ranked.terms))
-
-
-@given(REQUESTS, candidates(), st.floats(1, 3), st.integers(0, 20))
-def test_the_winner_has_never_more_in_flight_than_the_load_margin_allows(
-    request: Request, given: list[Candidate], margin: float, slack: int
-) -> None:
-    policy = Warmpath(load_margin=margin, load_slack=float(slack))
-    mean = sum(other.load.in_flight for other in given) / len(given)
-    best = rank(policy, request, given, Random(0))[0].candidate
-    assert best.load.in_flight <= margin * mean + slack
 
 
 def test_a_warm_pod_that_drowns_loses_to_a_cold_one() -> None:
@@ -200,7 +182,7 @@ def test_the_terms_are_what_the_docstring_says() -> None:
     policy = Warmpath(g=0.5, mu=0.01)
     given = [
         Candidate("a", 0, 0, 0.4, Load(wait=1.0, waiting=3, in_flight=18)),
-        one("b", 99.0)._replace(is_session=True),
+        one("b", 99.0),
     ]
     ranked = rank(policy, Request(1000, 0.5, long_share=0.05), given, Random(0))
     # Crowded: (1 + 3) / (1 + 1.5) x (1 + 15) / (1 + 7.5), to the power of g / 2: half of a tenth is long.
@@ -210,8 +192,6 @@ def test_the_terms_are_what_the_docstring_says() -> None:
             "prefill": 0.4,
             "others": 2 * 0.4 * (4 / 2.5 * 16 / 8.5) ** 0.25,
             "decode": 0.18,
-            "session": 0.1,
-            "hot_spot": 0.0,
         }
     )
 
@@ -254,40 +234,3 @@ def test_long_prompts_are_gathered_where_they_are_few_or_ranks_of_unlike_speeds(
     lonely = Candidate("lonely", 0, 0, 3.0, Load(wait=1.5, waiting=1, in_flight=4), slowness=slow)
     request = Request(1000, utilisation=0.7, long_share=long_share)
     assert rank(POLICY, request, [near, lonely], Random(0))[0].candidate.pod == chosen
-
-
-def test_a_session_stays_unless_that_costs_more_than_the_margin() -> None:
-    def session(wait: float) -> Candidate:
-        return one("session", wait=wait)._replace(is_session=True)
-
-    assert winner(session(0.09), one("other")) == "session"
-    assert winner(session(0.11), one("other")) == "other"
-    assert winner(session(0.11), one("other"), policy=Warmpath(session_margin=0.2)) == "session"
-
-
-def test_without_its_pod_a_session_pays_nowhere() -> None:
-    ranked = rank(POLICY, Request(1000), [one("a"), one("b", 1.0)], Random(0))
-    assert all(dict(other.terms)["session"] == 0 for other in ranked)
-
-
-def test_a_hot_spot_loses_to_every_rank_within_the_margin() -> None:
-    # A mean of 5 and a limit of 1.5 x 5 + 16 = 23.5.
-    cold = [one(f"cold-{n}", wait=5.0, prefill=3.0) for n in range(7)]
-    hot = one("hot", prefill=0.02, in_flight=40)
-    ranked = rank(POLICY, Request(1000), [hot, *cold], Random(0))
-    assert ranked[-1].candidate == hot
-    assert dict(ranked[-1].terms)["hot_spot"] == pytest.approx(8.0 + 40 - 23.5)
-    assert winner(hot, *cold, policy=Warmpath(load_slack=33.0)) == "hot"
-
-
-def test_a_prefix_too_hot_for_one_pod_spreads_within_the_margin() -> None:
-    flights = Counter(dict.fromkeys("abcdefgh", 0))
-    for number in range(500):
-        given = [
-            one(pod, prefill=0.02 if flights[pod] else 5.0, in_flight=flights[pod])
-            for pod in flights
-        ]
-        best = rank(POLICY, Request(70_000, 0.9), given, Random(number))[0].candidate
-        flights[best.pod] += 1
-    assert sum(flights.values()) == 500
-    assert max(flights.values()) <= 1.5 * 500 / 8 + 16 + 1

@@ -45,8 +45,6 @@ def contender(
     rank: int = 0,
     in_flight: int = 0,
     prefill: float | None = None,
-    leaving: float = 0.0,
-    hot_spot: float = 0.0,
     counted: int | None = None,
     believed: int = 0,
     trust: str = "exact",
@@ -54,20 +52,11 @@ def contender(
     """Return a candidate whose prefill takes a second for 10,000 tokens."""
     cached = held if counted is None else counted
     prefill = (TOKENS - cached) * 1e-4 if prefill is None else prefill
-    candidate = Candidate(
-        pod,
-        rank,
-        cached,
-        prefill,
-        Load(wait=wait, in_flight=in_flight),
-        is_session=bool(leaving) and leaving < 0,
-    )
+    candidate = Candidate(pod, rank, cached, prefill, Load(wait=wait, in_flight=in_flight))
     terms = (
         ("wait", wait),
         ("prefill", prefill),
         ("decode", in_flight * 0.002),
-        ("session", max(0.0, leaving)),
-        ("hot_spot", hot_spot),
     )
     known = held - believed
     match = Match((Span(0, known, "gpu"),) if known else (), 1, assumed_tokens=believed and held)
@@ -144,19 +133,6 @@ def test_where_all_are_cold_that_is_said_once() -> None:
     )
 
 
-def test_a_session_that_stays_is_told_with_what_leaving_would_save() -> None:
-    kept = contender("pod-3", 8192, 0.08, in_flight=1, leaving=-1)
-    assert told(kept, contender("pod-1", 8192, leaving=0.1)) == (
-        "pod-3 has 8,192 of 9,000 tokens cached and 80 ms of work waiting; its session stays "
-        "there: pod-1 would cost only 82 ms less, which is within the margin."
-    )
-
-
-def test_a_session_that_did_not_decide_is_not_named_as_the_reason() -> None:
-    kept = contender("pod-3", 8192, leaving=-1)
-    assert "session stays" not in told(kept, contender("pod-1", 4096, leaving=0.1))
-
-
 def test_a_tie_names_the_rule_that_broke_it() -> None:
     one, two = contender("a", 100, prefill=0.1), contender("b", 50, prefill=0.1)
     assert told(one, two).endswith(
@@ -168,13 +144,6 @@ def test_a_tie_names_the_rule_that_broke_it() -> None:
     )
     assert told(one, contender("b", 100, prefill=0.1)).endswith(
         "costs the same, and a random draw decided."
-    )
-
-
-def test_a_pod_past_the_load_margin_is_told_so() -> None:
-    hot = contender("pod-1", 8192, in_flight=40, hot_spot=9.0)
-    assert told(hot, contender("pod-3", wait=0.5)).endswith(
-        "pod-1 would cost 1.2 s less if its 40 requests in flight were not past the load margin."
     )
 
 
@@ -221,8 +190,6 @@ CONTENDERS = st.lists(
         held=st.integers(0, TOKENS - 1),
         wait=st.sampled_from([0.0, 0.1, 0.7, 3.0]),
         in_flight=st.integers(0, 40),
-        leaving=st.sampled_from([-1.0, 0.1]),
-        hot_spot=st.sampled_from([0.0, 0.0, 5.0]),
     ),
     min_size=1,
     max_size=4,
@@ -263,10 +230,6 @@ def test_the_sentence_names_the_winner_and_says_nothing_that_the_numbers_do_not(
         assert not winner.candidate.load.wait
     if "no candidate has any" in sentence:
         assert not any(one.held for one in contenders)
-    if "session stays" in sentence:
-        assert winner.candidate.is_session
-    if hot := re.search(r"(\w+) would cost .* past the load margin", sentence):
-        assert dict(by_pod[hot[1]].terms)["hot_spot"] > 0
 
 
 @pytest.mark.parametrize("policy", policy_names())

@@ -74,7 +74,6 @@ expire-seconds = 30
 max-bookings = 2000
 [pick]
 max-believed-blocks = 20000
-max-sessions = 1000
 assumed-seconds = 30
 [probe]
 interval-seconds = 1.0

@@ -40,7 +40,7 @@ COPY_BYTES = 64 << 20
 FRESH_SECONDS = 0.05
 SLACK_SECONDS = 0.25
 """How many seconds older than `FRESH_SECONDS` a part may be when the answer is made: the request may
-have waited for others with the same prompt (`router.pick.group_window`), or for its turn."""
+have waited for its turn."""
 POLL_SECONDS = 0.25
 """Seconds between two readings of the pods' records."""
 POLL_TIMEOUT = 1.0

@@ -30,7 +30,6 @@ from warmpath.router.ending import Drain
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.rank_bookings import Work
 from warmpath.router.match.match import Scorer
-from warmpath.router.pick.group_window import GroupWindow
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pods.table import Pod, PodTable, Role, Status
 from warmpath.router.prompt.limits import PromptLimits
@@ -161,7 +160,6 @@ class _Router:
             pods,
             ingest,
             picker=picker,
-            window=GroupWindow(picker, seconds=0.0, size=1, clock=clock),
             loads=picking.loads,
             decisions=decisions,
             attribution=attribution,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.examples import examples
-from tests.router.pick_calls import EVERY, NEWEST, OLDEST, WINDOW_SECONDS, Calls, When
+from tests.router.pick_calls import EVERY, MOMENT, NEWEST, OLDEST, Calls, When
 from warmpath.process import turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
@@ -25,7 +25,7 @@ def calls() -> Iterator[Calls]:
         yield calls
 
 
-WAITS = {"tokenizer": 1, "shared index": 2, "group": 3, "transport": 4}
+WAITS = {"tokenizer": 1, "shared index": 2, "transport": 3}
 
 
 @pytest.mark.parametrize("when", ["waiting", "answered"])
@@ -36,14 +36,12 @@ def test_a_call_that_is_cancelled_at_any_wait_leaves_nothing(
     calls.start(1, at=WAITS[wait], when=when, session_id="a")
     calls.finish()
     assert not calls.answered
-    assert calls.parts.picker.withdrawn == (
-        when == "answered" if wait == "group" else wait == "transport"
-    )
+    assert calls.parts.picker.withdrawn == (wait == "transport")
     calls.check()
     calls.check_left()
 
 
-@pytest.mark.parametrize(("turn", "withdrawn"), [(3, 0), (5, 1)])
+@pytest.mark.parametrize(("turn", "withdrawn"), [(3, 0), (4, 1)])
 def test_a_call_that_is_cancelled_in_the_turns_of_a_large_fleet_leaves_nothing(
     calls: Calls, monkeypatch: pytest.MonkeyPatch, turn: int, withdrawn: int
 ) -> None:
@@ -83,18 +81,16 @@ def test_a_report_proves_an_answer_whose_write_has_not_ended(calls: Calls) -> No
     assert calls.parts.picker.get(name) is not None
 
 
-def test_a_pod_that_goes_before_the_answer_is_written_keeps_no_session_and_no_blocks(
+def test_a_pod_that_goes_before_the_answer_is_written_keeps_no_blocks(
     calls: Calls,
 ) -> None:
     calls.start(1, session_id="a", pods=["pod-blind"])
     calls.go_on()
     calls.go_on()
-    calls.pass_time(WINDOW_SECONDS)
     assert len(calls.parts.bookings) == 1
     calls.parts.picker.forget(calls.parts.pods[1])
     calls.finish()
     assert len(calls.answered) == 1
-    assert calls.parts.sessions.get("a", calls.parts.now) is None
     assert calls.parts.believed.count("pod-blind", 0) == 0
     calls.check()
 
@@ -147,7 +143,7 @@ class AnyCancellation(RuleBasedStateMachine):
 
     @rule(share=st.sampled_from([0.5, 1.0]))
     def pass_time(self, share: float) -> None:
-        self.calls.pass_time(share * WINDOW_SECONDS)
+        self.calls.pass_time(share * MOMENT)
 
     @precondition(lambda self: self.calls.running)
     @rule(number=st.integers(0, 9))

@@ -100,8 +100,7 @@ async def test_a_request_of_a_stream_is_told_its_reason_and_the_stream_goes_on(
 
 
 async def test_a_pick_that_was_ended_is_told_so(tmp_path: Path, transport: str) -> None:
-    window = "[pick]\ngroup-seconds = 1.0\n"
-    async with standing(tmp_path, window + TABLES, transport=transport) as stand:
+    async with standing(tmp_path, TABLES, transport=transport) as stand:
         outcome: object = None
         # On a busy machine a pick may be made before its end is reported.
         while not isinstance(outcome, grpc.aio.AioRpcError):

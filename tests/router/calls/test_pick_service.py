@@ -208,7 +208,7 @@ async def test_explain_tells_what_a_cost_is_made_of_and_books_nothing(stand: Sta
     for one in told.candidates:
         details = one.details
         names = [term.name for term in details.terms]
-        assert names == ["wait", "prefill", "others", "decode", "session", "hot_spot"]
+        assert names == ["wait", "prefill", "others", "decode"]
         assert one.cost == pytest.approx(sum(term.value for term in details.terms))
         assert one.trust.level == pb.Trust.COLD
         assert "no events" in one.trust.reason
@@ -271,21 +271,6 @@ async def test_the_policy_of_a_request_is_used_and_named(stand: Stand) -> None:
     assert told.reason.startswith("llmd-token puts")
 
 
-async def test_a_session_keeps_its_pod_and_moves_with_its_request(stand: Stand) -> None:
-    answer = await stand.pick(prompt(), session_id="s")
-    home = answer.candidates[0].pod
-    for _ in range(3):
-        told = await stand.explain(prompt(first=900), session_id="s")
-        assert told.candidates[0].pod == home, "though it has more to do than the others"
-        assert told.candidates[0].details.is_session
-        assert "session stays" in told.reason
-    other = answer.candidates[1].pod
-    assert await stand.report(answer.booking_id, "STARTED", pod=other)
-    told = await stand.explain(prompt(first=900), session_id="s")
-    assert by_pod(told.candidates)[other].details.is_session
-    assert told.candidates[0].pod == other
-
-
 async def test_pods_without_events_are_believed_to_hold_what_was_sent_to_them(
     stand: Stand,
 ) -> None:
@@ -327,12 +312,11 @@ async def test_another_salt_and_another_adapter_are_not_assumed(stand: Stand) ->
 async def test_shadow_picks_follow_the_caller_and_tell_what_was_missed(stand: Stand) -> None:
     first = await stand.pick(prompt(1000), shadow=True, session_id="s")
     told = await stand.explain(prompt(1000), session_id="s")
-    assert not any(one.details.is_session for one in told.candidates)
     assert all(not one.details.in_flight for one in told.candidates), "nothing is booked yet"
     assert all(not one.matched_tokens for one in told.candidates)
     assert await stand.report(first.booking_id, "STARTED", pod="a")
     details = by_pod((await stand.explain(prompt(1000), session_id="s")).candidates)["a"].details
-    assert (details.in_flight, details.assumed_tokens, details.is_session) == (1, 960, True)
+    assert (details.in_flight, details.assumed_tokens) == (1, 960)
     await stand.report(first.booking_id, "FIRST_TOKEN")
     await stand.report(first.booking_id, "FINISHED", cached_tokens=0, prompt_tokens=1000)
     second = await stand.pick(prompt(1000), shadow=True)

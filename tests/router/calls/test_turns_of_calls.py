@@ -18,7 +18,6 @@ from warmpath.router.calls.score import Answerer
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.match.match import Scorer
-from warmpath.router.pick.group_window import GroupWindow
 from warmpath.router.pick.messages import AT_ONCE, LEVELS
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
@@ -61,7 +60,6 @@ class Fleet:
             pods,
             self.parts.ingest,
             picker=self.parts.picker,
-            window=GroupWindow(self.parts.picker, seconds=0.0, size=1, clock=lambda: 0.0),
             loads=self.parts.loads,
             decisions=self.decisions,
             attribution=Attribution(),

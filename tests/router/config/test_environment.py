@@ -39,7 +39,7 @@ def test_values_are_typed_as_the_file_types_them(file: Path) -> None:
         {
             "WARMPATH_PICK__KEPT_DECISIONS": "3",
             "WARMPATH_PICK__QUEUE": "on",
-            "WARMPATH_PICK__OPTIONS": "{ session-margin = 0.2 }",
+            "WARMPATH_PICK__OPTIONS": "{ kappa = 0.2 }",
             "WARMPATH_SERVER__READY": '["pods"]',
             "WARMPATH_EVENTS__TRUSTED_NETWORK": "true",
             "WARMPATH_INDEX__HASH_SEED": "12",
@@ -49,7 +49,7 @@ def test_values_are_typed_as_the_file_types_them(file: Path) -> None:
     )
     assert config.pick.kept_decisions == 3
     assert config.pick.queue == "on"
-    assert config.pick.options == {"session-margin": 0.2}
+    assert config.pick.options == {"kappa": 0.2}
     assert config.server.ready == ("pods",)
     assert config.events.trusted_network is True
     assert config.index.hash_seed == "12"

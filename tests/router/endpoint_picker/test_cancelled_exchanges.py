@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.router.endpoint_picker.gateway import header_map
-from tests.router.pick_calls import WINDOW_SECONDS, Calls, Cancelled, Waits, When
+from tests.router.pick_calls import MOMENT, Calls, Cancelled, Waits, When
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2
 from warmpath.router.admission.admission import Admission
@@ -222,7 +222,7 @@ def test_a_stream_that_ends_while_a_late_body_is_picked_for_leaves_nothing(when:
 
 @settings(max_examples=examples(600), deadline=None)
 @given(
-    st.sampled_from([WINDOW_SECONDS, 1000.0]),
+    st.sampled_from([MOMENT, 1000.0]),
     st.lists(
         st.tuples(
             st.sampled_from(EXCHANGES), st.integers(0, 6), st.integers(0, WAITS),
@@ -238,7 +238,7 @@ def test_exchanges_beside_each_other_leave_nothing(
     for told, shown, at, when, gone_at in exchanges:
         calls.exchange(told[:shown], at=at, when=when, gone_at=gone_at)
         calls.go_on()
-        calls.pass_time(WINDOW_SECONDS)
+        calls.pass_time(MOMENT)
     calls.finish()
     calls.check_nothing_left()
     calls.close()

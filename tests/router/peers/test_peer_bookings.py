@@ -29,7 +29,6 @@ from warmpath.router.peers.exchange import HEARTBEAT_SECONDS, PeerBookings
 from warmpath.router.peers.received import EXPIRE_SECONDS, FORGET_SECONDS, MOST_MARKED, RouterSums
 from warmpath.router.peers.report_relay import BATCH, MOST_REPORTS
 from warmpath.scorer.candidate import Load
-from warmpath.scorer.policies.warmpath import Warmpath
 
 NAMES = KeyNames("test")
 NUMBERS = count(1)
@@ -669,39 +668,6 @@ def test_what_routers_tell_of_each_other_makes_the_load_that_one_router_would_se
         assert load.in_flight <= max(running + waiting, len(rows))
         if running + waiting >= len(rows):
             assert load.in_flight == running + waiting
-
-
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_a_burst_at_two_routers_is_spread_as_at_one_only_where_they_share(
-    *, is_shared: bool
-) -> None:
-    pods, size, batch = 8, 200, 10
-    store, policy = FakeStore(), Warmpath()
-    prompt = KeyedPrompt(range(1, 1001))
-    routers = [Parts(pods, router=f"{next(NUMBERS):012x}") for _ in range(2)]
-    peers = [router.peers for router in routers if router.peers is not None]
-    for router in routers:
-        router.warm(0, 1000)
-    in_flight = [0] * pods
-    past_margin = 0.0
-    for number in range(size):
-        if number % batch == 0 and is_shared:
-            # All that has been picked is told, and a heartbeat has passed: they know each other.
-            for _ in range(2):
-                store.now += 0.6
-                for one in peers:
-                    one.answer(store.run(one.ask(store.now)), store.now)
-        for router in routers:
-            router.now = store.now
-        _, choice = routers[number % 2].choose(prompt=prompt)
-        pod = int(choice.options[0].pod.id[-1])
-        margin = policy.load_margin * number / pods + policy.load_slack
-        past_margin = max(past_margin, in_flight[pod] - margin)
-        in_flight[pod] += 1
-    if is_shared:
-        assert past_margin <= batch / 2, "what the other picks between two tells is not known"
-    else:
-        assert past_margin > 0.8 * policy.load_slack, "each fills the warm pod by itself"
 
 
 # Everything in any order

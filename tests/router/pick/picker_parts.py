@@ -92,9 +92,7 @@ class Parts:
         self.placed: list[Pick] = []
         names = map("p{}".format, count())
         self.picking = Picking(
-            config.PickTable(
-                **{"max_believed_blocks": 10_000, "session_seconds": 600.0, **options}
-            ),  # type: ignore[arg-type]
+            config.PickTable(**{"max_believed_blocks": 10_000, **options}),  # type: ignore[arg-type]
             config.BookingTable(max_bookings=most),
             config.QueueTable(),
             index=ReferenceIndex(),
@@ -104,7 +102,7 @@ class Parts:
             share=partial(PeerBookings, router, KeyNames("test")) if router else None,
         )
         self.bookings, self.loads = self.picking.bookings, self.picking.loads
-        self.believed, self.sessions = self.picking.believed, self.picking.sessions
+        self.believed = self.picking.believed
         self.calibration, self.peers = self.picking.calibration, self.picking.peers
         self.pods = [
             self.pod(f"pod-{number}", roles[number] if roles else "both") for number in range(pods)

@@ -51,7 +51,6 @@ def test_a_burst_that_one_pod_cannot_serve_spreads_and_each_pod_computes_it_once
     pods, computing = siblings(500, 0.0002)
     counts = Counter(pods)
     assert computing == len(counts)
-    # Beyond this many a rank is a hot spot (`scorer.policies.warmpath`).
     assert max(counts.values()) <= 1.5 * 500 / 8 + 16, counts
 
 

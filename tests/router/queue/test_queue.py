@@ -8,7 +8,6 @@ import pytest
 from tests.router.consistent import check
 from tests.router.pick.picker_parts import KeyedPrompt
 from tests.router.queue.queue_stand import BASE, HOLD, OWN_BASE, TOKEN, QueueStand
-from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.weigh import Choice
 from warmpath.router.queue.lag import WINDOW, StepBack
@@ -306,19 +305,6 @@ def test_a_weighing_holds_while_only_time_passes() -> None:
     [sent] = stand.first_token(before)
     assert sent.waiting is waiting
     assert len(weighed) == 1
-
-
-def test_nothing_is_held_where_much_of_the_waiting_work_is_not_the_routers() -> None:
-    stand = QueueStand(pods=1)
-    stand.fill()
-    waiting = stand.enter()
-    stand.parts.now += 1.5
-    stand.parts.loads.observe("pod-0", 0, Observed(1, 50, 0.5, stand.parts.now))
-    stand.look()
-    assert stand.queue.hold_seconds == math.inf
-    assert stand.queue.steps_back is StepBack.OTHER_TRAFFIC
-    [sent] = stand.look()
-    assert sent.waiting is waiting
 
 
 def test_a_first_token_that_is_never_reported_costs_its_rank_no_room() -> None:

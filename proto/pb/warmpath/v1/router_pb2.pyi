@@ -46,7 +46,7 @@ class Prompt(_message.Message):
     refused; with a oneof the last form would win silently.
 
     Pick and Explain also accept a prompt with none of the five fields and without `multimodal`. It has 0
-    tokens, so its session and the pods' load decide. Its `model` may be empty, too; then all pods that the
+    tokens, so the pods' load decides. Its `model` may be empty, too; then all pods that the
     request names may take it, or all pods if it names none. This is for requests whose prompt or model a
     gateway does not know, such as embeddings and unknown paths. An unknown `model` is refused.
 
@@ -923,7 +923,6 @@ class CandidateDetails(_message.Message):
     LOAD_SOURCE_FIELD_NUMBER: _builtins.int
     LOAD_AGE_FIELD_NUMBER: _builtins.int
     CALIBRATION_FIELD_NUMBER: _builtins.int
-    IS_SESSION_FIELD_NUMBER: _builtins.int
     TERMS_FIELD_NUMBER: _builtins.int
     arriving_tokens: _builtins.int
     """Leading tokens of requests that were just picked for the rank."""
@@ -944,8 +943,6 @@ class CandidateDetails(_message.Message):
     """The age of that load in seconds; absent if no load was observed."""
     calibration: _builtins.float
     """The factor by which its prefills take longer than the cost model predicts."""
-    is_session: _builtins.bool
-    """Whether the session's last request went to this rank."""
     @_builtins.property
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierTokens]:
         """`matched_tokens` by tier, without believed tokens."""
@@ -971,12 +968,11 @@ class CandidateDetails(_message.Message):
         load_source: _builtins.str = ...,
         load_age: _builtins.float | None = ...,
         calibration: _builtins.float = ...,
-        is_session: _builtins.bool = ...,
         terms: _abc.Iterable[Global___Term] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_load_age", b"_load_age", "load_age", b"load_age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_load_age", b"_load_age", "arriving_tokens", b"arriving_tokens", "assumed_tokens", b"assumed_tokens", "calibration", b"calibration", "context_tokens", b"context_tokens", "counted_tokens", b"counted_tokens", "in_flight", b"in_flight", "is_session", b"is_session", "kv_usage", b"kv_usage", "load_age", b"load_age", "load_source", b"load_source", "prefill_seconds", b"prefill_seconds", "queue", b"queue", "terms", b"terms", "tiers", b"tiers", "wait_seconds", b"wait_seconds", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_load_age", b"_load_age", "arriving_tokens", b"arriving_tokens", "assumed_tokens", b"assumed_tokens", "calibration", b"calibration", "context_tokens", b"context_tokens", "counted_tokens", b"counted_tokens", "in_flight", b"in_flight", "kv_usage", b"kv_usage", "load_age", b"load_age", "load_source", b"load_source", "prefill_seconds", b"prefill_seconds", "queue", b"queue", "terms", b"terms", "tiers", b"tiers", "wait_seconds", b"wait_seconds", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__load_age: _TypeAlias = _typing.Literal["load_age"]  # noqa: Y015
     _WhichOneofArgType__load_age: _TypeAlias = _typing.Literal["_load_age", b"_load_age"]  # noqa: Y015

@@ -1,4 +1,4 @@
-"""Picks for a prompt in no form: by load and session, of a model or of none; nothing else is inferred."""
+"""Picks for a prompt in no form: by load, of a model or of none; nothing else is inferred."""
 
 import asyncio
 from collections import Counter
@@ -59,16 +59,6 @@ async def test_a_report_releases_it_like_any_other(stand: Stand) -> None:
     assert "0 tokens" in decision.reason
 
 
-async def test_its_session_keeps_its_pod(tmp_path: Path) -> None:
-    async with standing(tmp_path, QUIET + pod("a") + pod("b") + pod("c")) as stand:
-        first = await stand.pick(prompt(), session_id="s")
-        assert await stand.report(first.booking_id, "FINISHED")
-        for _ in range(20):
-            again = await stand.pick(NOTHING, session_id="s")
-            assert again.candidates[0].pod == first.candidates[0].pod
-            assert await stand.report(again.booking_id, "FINISHED")
-
-
 async def test_without_a_model_any_pod_that_is_named_may_take_it(stand: Stand) -> None:
     for _ in range(8):
         picked = await stand.pick(UNNAMED, pods=["x", "a", "nowhere"])
@@ -94,15 +84,6 @@ async def test_what_cannot_be_picked_for_is_refused_with_its_reason(stand: Stand
     for one in (NOTHING, UNNAMED):
         scored = await refused(stand.stub.Score(pb.ScoreRequest(prompt=one)))
         assert (scored.reason, scored.metadata) == ("BAD_REQUEST", {"field": "prompt"})
-
-
-async def test_it_joins_no_group(tmp_path: Path) -> None:
-    window = "[pick]\ngroup-seconds = 0.5\nprefill-base-seconds = 60\n"
-    pods = QUIET + pod("a") + pod("b")
-    async with standing(tmp_path, window + pods) as stand:
-        picks = await asyncio.gather(*(stand.pick(NOTHING) for _ in range(4)))
-        counts = Counter(one.candidates[0].pod for one in picks)
-        assert counts == {"a": 2, "b": 2}, "as a group all would go to one pod"
 
 
 async def test_it_measures_nothing(stand: Stand) -> None:

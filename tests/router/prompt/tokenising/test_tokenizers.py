@@ -218,7 +218,7 @@ async def test_texts_that_were_not_tokenised_in_time_are_picked_for_each_by_its_
     tables = (
         "[limits]\ntokenize-seconds = 0.05\n"
         # No prefill is reckoned to be over before the other text is placed.
-        "[pick]\ngroup-seconds = 0.2\nprefill-base-seconds = 60\n"
+        "[pick]\nprefill-base-seconds = 60\n"
         "[probe]\ninterval-seconds = 0\n"
     )
     pods = "".join(f'[[pods]]\nid = "{one}"\nmodel = "m"\naddress = "{one}:80"\n' for one in "ab")
@@ -232,7 +232,7 @@ async def test_texts_that_were_not_tokenised_in_time_are_picked_for_each_by_its_
             )
         )
         assert [one.prompt_tokens for one in picked] == [len(TEXT) * 25, 2250]
-        assert {one.candidates[0].pod for one in picked} == {"a", "b"}, "they are no group"
+        assert {one.candidates[0].pod for one in picked} == {"a", "b"}
         slow_hub.gate.set()
 
 
