@@ -211,7 +211,7 @@ def assert_few_are_cold(cold: Counter[str]) -> None:
         "short-a-third-without-events",
     ],
 )
-async def test_one_new_prompt_spreads_evenly_and_is_computed_once_or_twice_a_pod(
+async def test_one_new_prompt_spreads_and_is_computed_once_or_twice_a_pod(
     tmp_path: Path, tokens: int, loaded: int, without_events: int
 ) -> None:
     rng = Random(tokens + loaded)
@@ -222,8 +222,12 @@ async def test_one_new_prompt_spreads_evenly_and_is_computed_once_or_twice_a_pod
         answers = await stand.burst([prompt] * SIZE, before, on=busy)
         decisions = await stand.decisions()
     burst = decisions[len(before) :]
-    assert Counter(map(pod_of, burst)) == Counter(pod for pod, _ in answers)
-    assert_within_margin(decisions)
+    counts = Counter(pod for pod, _ in answers)
+    assert Counter(map(pod_of, burst)) == counts
+    # Where the prefill is long, waiting for it is better than computing it on every pod.
+    assert max(counts.values()) < SIZE / 2
+    if tokens == SHORT:
+        assert_within_margin(decisions)
     warm = WARM * tokens
     assert_few_are_cold(Counter(pod for pod, cached in answers if cached < warm))
     expected = (one.candidates[0] for one in burst)

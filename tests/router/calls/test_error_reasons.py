@@ -22,6 +22,7 @@ from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.calls.intake import Intake
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.score import Answerer
+from warmpath.router.pick.picker import Picker
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
 
@@ -99,15 +100,18 @@ async def test_a_request_of_a_stream_is_told_its_reason_and_the_stream_goes_on(
     }
 
 
-async def test_a_pick_that_was_ended_is_told_so(tmp_path: Path, transport: str) -> None:
+async def test_a_pick_that_was_ended_is_told_so(
+    tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def waits(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Picker, "refresh", waits)
     async with standing(tmp_path, TABLES, transport=transport) as stand:
-        outcome: object = None
-        # On a busy machine a pick may be made before its end is reported.
-        while not isinstance(outcome, grpc.aio.AioRpcError):
-            asked = asyncio.ensure_future(stand.pick(prompt(), booking_id="attempt-1"))
-            while not await stand.report("attempt-1", "FAILED"):
-                await asyncio.sleep(0)
-            [outcome] = await asyncio.gather(asked, return_exceptions=True)
+        asked = asyncio.ensure_future(stand.pick(prompt(), booking_id="attempt-1"))
+        while not await stand.report("attempt-1", "FAILED"):
+            await asyncio.sleep(0)
+        [outcome] = await asyncio.gather(asked, return_exceptions=True)
         assert details_of(outcome) == ErrorDetails(STATUS.ABORTED, "PICK_ENDED", {}, None, None)
 
 
