@@ -124,7 +124,7 @@ class Server:
                 else:
                     ordered.append((True, -held, -call.held_since, len(calls)))
                 calls.append(call)
-        key = "server.http2.max-received-bytes"
+        key = "received-bytes"
         code = grpc.StatusCode.RESOURCE_EXHAUSTED
         text = f"the calls of all clients hold {self._limits.received_bytes} bytes ({key})"
         refusal = self._shared.explain(

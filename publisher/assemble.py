@@ -21,6 +21,7 @@ from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.sweep.sweeper import Sweeper
 from warmpath.indexer.shared.writer.machine import BUCKET_LIFE, Writer
 from warmpath.indexer.shared.writer.run import News, random_base, write
+from warmpath.indexer.stream.machine import PENDING_BYTES
 from warmpath.indexer.watch.engine_cache import collect_forever, engine_cache
 from warmpath.indexer.watch.pod_cache import PodCache
 from warmpath.process.health import HealthService
@@ -41,7 +42,6 @@ HEARTBEAT_SECONDS = 1.0
 STALE_SECONDS = 1.0
 SLOW_SECONDS = 10.0
 """A watcher that lets a message wait for longer is ended; its router then asks for a snapshot."""
-PENDING_BYTES = 64 << 20
 TIMEOUT_OF_A_LEASE = 0.2
 """The timeout of a round trip to Redis, as a share of the lease."""
 

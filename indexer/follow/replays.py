@@ -100,7 +100,7 @@ class Replays:
             await asyncio.sleep(0)
         if self._is_wanted(asked):
             most = self._rank.pending_bytes
-            reason = f"more of the answer waited than events.pending-bytes ({most})"
+            reason = f"more than {most} bytes of the answer waited"
             self.ask(self._rank.replay_failed(asked.ticket, reason))
 
     async def _take_answer(

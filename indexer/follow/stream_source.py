@@ -160,7 +160,7 @@ class RankIngest(Rank):
         self.stream.counts.overflows += 1
         log.warning(
             "pod %s rank %d: its events come faster than they are followed: %d messages were dropped, "
-            "as more than events.pending-bytes (%d) waited",
+            "as more than %d bytes waited",
             self.source.pod, self.source.rank, messages, self.pending_bytes,
         )  # fmt: skip
 

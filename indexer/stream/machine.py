@@ -64,6 +64,11 @@ second, and a connection without an answer to one ends after five more (`indexer
 NONE_YET = MOST_SEQUENCE + 1
 """The same where no replay can prove that the engine is in the same life. It is above every sequence."""
 
+PENDING_BYTES = 64 << 20
+"""Maximum bytes of a rank's live batches that wait to be applied, and of those held during a replay.
+
+Beyond it they are dropped and requested again."""
+
 
 class StreamState(Enum):
     """The stream's present work: waiting for a connection, replaying or following."""

@@ -25,6 +25,7 @@ from warmpath.indexer.keys.key import WORD_BYTES, Chain
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Call, Command, Reply
+from warmpath.indexer.stream.machine import PENDING_BYTES
 from warmpath.lab.simulate.fleet import SimulatedEngine
 from warmpath.lab.simulate.followed import Followed, Record
 from warmpath.lab.simulate.study import Variant
@@ -136,7 +137,7 @@ class SimulatedRouter:
         self._ingest = Ingest(
             new_index(),
             hash_seed="",
-            pending_bytes=config.EventsTable().pending_bytes,
+            pending_bytes=PENDING_BYTES,
             stale_after=config.EventsTable().stale_seconds,
             clock=lambda: self._now,
         )

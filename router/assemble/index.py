@@ -13,6 +13,7 @@ from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.follow.instance import EngineTls
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.redis.command import Redis
+from warmpath.indexer.stream.machine import PENDING_BYTES
 from warmpath.process.grpc_tls import channel_credentials
 from warmpath.process.loop import LoopThread
 from warmpath.process.tls import ClientTls
@@ -113,7 +114,7 @@ async def index(
     ingest = Ingest(
         embedded_index(config.index.max_bytes),
         hash_seed=config.index.hash_seed,
-        pending_bytes=config.events.pending_bytes,
+        pending_bytes=PENDING_BYTES,
         stale_after=config.events.stale_seconds,
         clock=time.monotonic,
         remote=remote,

@@ -18,6 +18,8 @@ from warmpath.router.transport.choose import new_server
 
 STOP_SECONDS = 0.5
 """Time for writing the last answers; then the streams that remain, of health watchers, are ended."""
+RECEIVED_BYTES = 256 << 20
+"""Bytes of all clients' messages that wait to be read, if two of the largest messages are no more."""
 
 
 @asynccontextmanager
@@ -81,6 +83,6 @@ def limits_of(config: Config) -> Http2Limits:
         streams=http2.max_streams,
         message_bytes=config.limits.largest_message,
         message_seconds=config.limits.message_seconds,
-        received_bytes=http2.max_received_bytes,
+        received_bytes=max(RECEIVED_BYTES, 2 * config.limits.largest_message),
         resets_per_second=http2.resets_per_second,
     )

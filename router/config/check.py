@@ -39,13 +39,6 @@ def contradictions(config: Config) -> Iterator[Problem]:
             "one prompt must fit"
         )
         yield ("limits", "max-queued-bytes"), problem
-    received = config.server.http2.max_received_bytes
-    if received < 2 * limits.largest_message:
-        problem = (
-            f"is {received}, less than two of the largest messages ({limits.largest_message} bytes "
-            "each, by limits.max-prompt-bytes and limits.max-prompt-tokens)"
-        )
-        yield ("server", "http2", "max-received-bytes"), problem
     if not config.models:
         yield ("models",), "is empty; at least one model is needed"
     names: set[str] = set()

@@ -73,10 +73,6 @@ class Http2Table(Table, frozen=True):
     with the most loses one, idle ones first."""
     max_streams: Annotated[int, Meta(gt=0, le=1 << 16)] = 256
     """Maximum open calls on a connection. Not with grpcio."""
-    max_received_bytes: Annotated[int, Meta(ge=MIB, le=MOST_BYTES)] = 256 * MIB
-    """Maximum bytes of all received messages that wait to be read. Beyond it calls end with
-    RESOURCE_EXHAUSTED: incomplete messages first, then the latest of the connections that hold the
-    most. Two of the largest messages must fit. Not with grpcio."""
     resets_per_second: Positive = 100
     """Maximum rate at which a client may reset or break calls before their answer begins; it may use up
     ten seconds' worth at once. Not with grpcio."""
@@ -219,18 +215,11 @@ class TemplatesTable(Table, frozen=True):
     """Processes that render chats, about 30 MB each. A chat of 10,000 tokens takes one about 2 ms."""
     render_seconds: Seconds = 5.0
     """Maximum time to render one chat; the process is then replaced."""
-    max_output_bytes: Annotated[int, Meta(gt=0, le=1 << 30)] = 16 * MIB
-    """Maximum length of a rendered text."""
-    max_memory_bytes: Annotated[int, Meta(ge=128 * MIB, le=MOST_BYTES)] = 512 * MIB
-    """Maximum address space of a process."""
 
 
 class EventsTable(Table, frozen=True):
     """[events]: following the engines' cache events."""
 
-    pending_bytes: Bytes = 64 * MIB
-    """Maximum bytes of a rank's events that wait to be applied, and of those held during a replay.
-    Beyond it they are dropped and requested again."""
     stale_seconds: Seconds = 1.0
     """A rank is stale after this time without a connection, and degraded after 0.5 s. A connection that
     is cut silently counts for up to 2.5 s more, one to TensorRT-LLM for 10 s."""
@@ -271,13 +260,9 @@ class PickTable(Table, frozen=True):
     (docs/reference/picks.md#kv-from-a-peer-and-disaggregated-serving); 0: they cannot."""
     load_stale_seconds: Seconds = 5.0
     """How long an observed load counts."""
-    confirm_seconds: Seconds = 5.0
-    """How long after the first token events may announce the prompt's blocks."""
     assumed_seconds: Seconds = 600.0
     """How long a prompt counts as cached on a pod without events, and blocks after a pod's events have
     ended."""
-    assumed_blocks: Positive = 32_768
-    """Maximum assumed blocks of a rank without events, if the pod has no `blocks`."""
     max_believed_blocks: Positive = 1_000_000
     """Maximum believed blocks, about 200 bytes each; beyond it the oldest go."""
     kept_decisions: Annotated[int, Meta(ge=0, le=100_000)] = 256
@@ -378,16 +363,12 @@ class EndpointPickerTable(Table, frozen=True):
     its length."""
     body_seconds: Seconds = 30.0
     """Maximum wait for the end of a body; then load alone decides."""
-    max_held_bytes: Bytes = 128 * MIB
-    """Maximum bytes of all waiting bodies; for requests beyond it load alone decides."""
     headers: PickerHeadersTable = PickerHeadersTable()
 
 
 class TokenizersTable(Table, frozen=True):
     """[tokenizers]: loading tokenizers, and asking engines for tokens."""
 
-    most: Positive = 32
-    """Maximum loaded tokenizers, about 100 MB each; the least recently used goes."""
     retry_seconds: Seconds = 10.0
     """Pause before a tokenizer that failed to load is tried again."""
     remote_seconds: Seconds = 0.5

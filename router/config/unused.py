@@ -13,7 +13,7 @@ ONLY_IN_QUEUE = (
     "classes", "usual-class", "shares",
 )  # fmt: skip
 """Keys of [queue] that only the queue reads; engines may order by `prefill-times` without it."""
-NOT_WITH_GRPCIO = ("max-received-bytes", "resets-per-second")
+NOT_WITH_GRPCIO = ("resets-per-second",)
 """Keys of [server.http2] that gRPC's own server has no setting for; the queue reads `max-streams`."""
 
 

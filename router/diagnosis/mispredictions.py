@@ -34,7 +34,7 @@ one shared prefix all have the same count."""
 CHURN = 0.5
 """Blocks removed per block stored, from which on evictions are the likely cause."""
 _UNHELD = (
-    "it does not hold the prompts that were sent there (its `blocks`, pick.assumed-blocks or "
+    "it does not hold the prompts that were sent there (its `blocks` or "
     "pick.assumed-seconds may be too large or too small)"
 )
 
@@ -227,8 +227,7 @@ def _gap(facts: PodFacts, whole: ReportCounts) -> Iterator[Finding]:
     elif whole.believed > MOSTLY * missing:
         reason = (
             "blocks that are believed to be arriving do not arrive, or are evicted before events "
-            "announce them: look for requests that fail without a report, for events that come late, "
-            "and at pick.confirm-seconds"
+            "announce them: look for requests that fail without a report, or for events that come late"
         )
     else:
         reason = (

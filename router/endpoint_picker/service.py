@@ -34,6 +34,9 @@ METHOD = "Process"
 WAITING = 0.8
 """Share of the time for a pick that may be spent on waits; the rest is for computing."""
 
+MOST_HELD_BYTES = 128 << 20
+"""Maximum bytes of all bodies that wait for their end or their pick; load alone decides beyond it."""
+
 
 class PickerMeter(Protocol):
     """The service's metrics."""
@@ -64,7 +67,7 @@ class EndpointPickerService:
         self.may_let_through = config.failure_mode == "fail-open"
         self.pick_seconds = config.pick_seconds
         self.body_seconds = config.body_seconds
-        self.max_held_bytes = config.max_held_bytes
+        self.max_held_bytes = MOST_HELD_BYTES
         self.held_bytes = 0
         """Bytes of bodies that wait for their end or their pick."""
         self.streams = 0

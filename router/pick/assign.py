@@ -17,13 +17,16 @@ LOOKS = 4
 ARRIVING_SECONDS = 60.0
 """How long after its predicted first token a prompt's blocks count as arriving."""
 
+CONFIRM_SECONDS = 5.0
+"""How long after a first token events may announce the prompt's blocks."""
+
 
 class Assigner:
     """Keeps bookings and beliefs in step with picks. `now` is the ingest's clock, seconds.
 
     `form` returns the form of a rank's blocks (`Scorer.form`), `has_announced` whether a rank's events
     have announced all blocks with these keys (`Scorer.has_announced`). Blocks are arriving until
-    ARRIVING_SECONDS after the predicted first token, and for `confirm_seconds` after the reported one.
+    ARRIVING_SECONDS after the predicted first token, and for CONFIRM_SECONDS after the reported one.
     """
 
     def __init__(
@@ -34,14 +37,12 @@ class Assigner:
         form: Callable[[str, str, int], BlockForm],
         has_announced: Callable[[str, int, bytes], bool],
         prefill: PrefillModel,
-        confirm_seconds: float,
     ) -> None:
         self._bookings = bookings
         self._believed = believed
         self._form = form
         self._has_announced = has_announced
         self._prefill = prefill
-        self._confirm_seconds = confirm_seconds
         self._unannounced: deque[tuple[int, RankName]] = deque()
         """Tickets, with their ranks, of requests that ended before events announced all their blocks;
         some tickets may have expired since."""
@@ -130,12 +131,12 @@ class Assigner:
                 self._bookings.first_token(placed.decoding.id, now)
                 self._bookings.finish(placed.booking.id, now)
         if placed.ticket is not None:
-            self._believed.confirm(placed.ticket, now + self._confirm_seconds)
+            self._believed.confirm(placed.ticket, now + CONFIRM_SECONDS)
 
     def ended(self, placed: Pick, end: End, now: float) -> None:
         """Release a pick's bookings at its end.
 
-        Its blocks are still believed for `confirm_seconds`, unless it failed before its first token or
+        Its blocks are still believed for CONFIRM_SECONDS, unless it failed before its first token or
         events have announced all of them.
         """
         for booking in (placed.booking, placed.decoding):
@@ -151,7 +152,7 @@ class Assigner:
             if end in {"failed", "cancelled"} and placed.first_token_at is None:
                 self._believed.withdraw(placed.ticket)
             elif not self._withdraw_announced(placed.ticket, placed.went):
-                self._believed.confirm(placed.ticket, now + self._confirm_seconds)
+                self._believed.confirm(placed.ticket, now + CONFIRM_SECONDS)
                 self._unannounced.append((placed.ticket, placed.went))
 
     def _withdraw_announced(self, ticket: int, went: RankName) -> bool:

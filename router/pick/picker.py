@@ -30,6 +30,9 @@ from warmpath.router.pods.table import Pod
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.scorer.prefill import PrefillModel
 
+ASSUMED_BLOCKS = 32_768
+"""Maximum assumed blocks of a rank without events, if the pod has no `blocks`."""
+
 
 class Picker:
     """Makes picks and follows their reports. `now` is the ingest's clock, in seconds, in every call."""
@@ -75,7 +78,6 @@ class Picker:
             form=scorer.form,
             has_announced=scorer.has_announced,
             prefill=prefill,
-            confirm_seconds=pick.confirm_seconds,
         )
         self._placed: OrderedDict[str, Pick] = OrderedDict()
         self._picks = 0
@@ -229,7 +231,7 @@ class Picker:
         """Return the most blocks that are assumed on a rank; 0 if its events are complete."""
         if rank.trust.level is Level.EXACT:
             return 0
-        return pod.blocks or self._pick.assumed_blocks
+        return pod.blocks or ASSUMED_BLOCKS
 
     # Reports
 

@@ -28,6 +28,13 @@ from warmpath.router.prompt.tokenizer_sources import Sources, TemplateSource
 
 log = logging.getLogger(__name__)
 
+MOST_OUTPUT_BYTES = 16 << 20
+"""Largest rendered chat: twice the longest body, since templates add JSON and tags of their own."""
+MOST_MEMORY_BYTES = 512 << 20
+"""Largest address space of a rendering process: a body of 8 MiB of only small objects took 200 MB."""
+MOST_TOKENIZERS = 32
+"""Maximum loaded tokenizers, about 100 MB each; beyond it the least recently used goes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Texts:
@@ -63,7 +70,7 @@ async def texts(
         )
         stack.push_async_callback(pool.close)
         tokenizers = TokenizerCache(
-            most=config.tokenizers.most,
+            most=MOST_TOKENIZERS,
             retry_after=config.tokenizers.retry_seconds,
             clock=time.monotonic,
         )
@@ -106,8 +113,8 @@ def _renderer(config: Config) -> ProcessRenderer:
     table = config.templates
     limits = RenderLimits(
         seconds=table.render_seconds,
-        max_output_bytes=table.max_output_bytes,
-        max_memory_bytes=table.max_memory_bytes,
+        max_output_bytes=MOST_OUTPUT_BYTES,
+        max_memory_bytes=MOST_MEMORY_BYTES,
         max_waiting=config.limits.max_queued_prompts,
         max_waiting_bytes=config.limits.max_queued_bytes,
     )
@@ -121,7 +128,7 @@ async def _preload(config: Config, tokenizers: TokenizerCache, stack: AsyncExitS
         for model in config.models
         if model.tokenizer or model.hub.repo or model.tokenizer_urls
     ]
-    for model in has_any[: config.tokenizers.most]:
+    for model in has_any[:MOST_TOKENIZERS]:
         load = watched(_load(model.name, tokenizers), f"loading the tokenizer of {model.name}")
         stack.callback(load.cancel)
         if model.tokenizer and not model.tokenizer_urls:

@@ -15,6 +15,7 @@ from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import SWEEP_BUDGET, TICK_SECONDS, Ingest
+from warmpath.indexer.stream.machine import PENDING_BYTES
 from warmpath.indexer.trust import Trust
 from warmpath.library.check_events import check_events
 from warmpath.router.config import schema as config
@@ -58,7 +59,7 @@ class Index:
         self.ingest = Ingest(
             embedded_index(max_bytes),
             hash_seed="",
-            pending_bytes=_EVENTS.pending_bytes,
+            pending_bytes=PENDING_BYTES,
             stale_after=_EVENTS.stale_seconds,
             clock=clock,
         )

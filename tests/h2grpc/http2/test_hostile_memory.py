@@ -77,7 +77,7 @@ async def test_connections_that_each_hold_half_a_message_hold_no_more_than_the_l
         assert headers["grpc-status"] == b"8"
         reason = details_in(headers)
         assert reason.reason == "OVERLOADED"
-        assert reason.metadata == {"limit": "server.http2.max-received-bytes"}
+        assert reason.metadata == {"limit": "received-bytes"}
         await until(lambda: server.tasks * len(HALF) <= LIMIT)
         assert held(server.server._server) <= LIMIT
     assert "calls ended: the calls of all clients hold 1048576 bytes" in caplog.text

@@ -211,7 +211,7 @@ async def test_a_replays_answer_past_its_bytes_is_cut_off_and_resumed_until_it_i
     await until(lambda: rank.trust.level is Level.EXACT)
     assert rank.state.held()[Tier.GPU, 0] == engine.held()
     assert reasons
-    assert all("events.pending-bytes (20000)" in reason for reason in reasons)
+    assert all("more than 20000 bytes of the answer" in reason for reason in reasons)
     assert publisher.starts == sorted(publisher.starts)
     await stop(task)
 

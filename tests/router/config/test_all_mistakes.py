@@ -195,7 +195,6 @@ cert = "c"
 key = "k"
 client-ca = "a"
 [server.http2]
-max-received-bytes = 100_000_000
 [limits]
 max-prompt-bytes = 1_000_000
 max-prompt-tokens = 100_000

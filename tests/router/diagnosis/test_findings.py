@@ -327,12 +327,12 @@ def test_a_gap_between_predicted_and_delivered_is_named_where_most_predictions_a
 
 
 def test_a_gap_says_whether_beliefs_or_lost_blocks_are_the_likely_cause() -> None:
-    assert "confirm-seconds" in some_off(Stream(), 5, finds=0.0).text()
+    assert "arriving" in some_off(Stream(), 5, finds=0.0).text()
     stream = Stream()
     for number in range(300):
         stream.run(TEXT, 1, finds=float(number % 5 > 0))
     assert "; 0% of the predicted ones were not in any event" in stream.text()
-    assert "confirm-seconds" not in stream.text()
+    assert "arriving" not in stream.text()
     assert "evicted" in stream.text()
 
 

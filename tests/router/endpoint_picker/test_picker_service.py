@@ -20,6 +20,7 @@ from warmpath.router.admission.admission import Admission, BusyError, LongestWai
 from warmpath.router.assemble.running import running
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.config.read import parse
+from warmpath.router.endpoint_picker import service
 from warmpath.router.endpoint_picker.protocol import DESTINATION, SERVICE, BodyMode
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.prefill import PrefillModel
@@ -513,8 +514,11 @@ async def test_a_body_that_stalls_passes_while_it_comes(tmp_path: Path, transpor
         assert await one.passed() == b'{"model":"demo","prompt":"x"}'
 
 
-async def test_held_bodies_have_room_together(tmp_path: Path) -> None:
-    async with asking(tmp_path, picker="max-held-bytes = 10") as gateway:
+async def test_held_bodies_have_room_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MOST_HELD_BYTES", 10)
+    async with asking(tmp_path) as gateway:
         first, second = gateway.exchange(), gateway.exchange()
         await first.request()
         await first.body(b"12345678", ends=False)

@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import grpc.aio
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.router.running_router import running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.router.prompt import texts
 
 NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}%s{% endfor %}{% endfor %}"
 TEMPLATES = {
@@ -43,14 +45,16 @@ async def rendering(
         [templates]
         workers = 1
         render-seconds = {seconds}
-        max-output-bytes = 100000
-        max-memory-bytes = {256 << 20}
         {models}
         [[models]]
         name = "ids-only"
         """
-    async with running_router(tmp_path, tables, metrics="") as (_, channel):
-        yield router_pb2_grpc.RouterStub(channel)
+    with (
+        patch.object(texts, "MOST_OUTPUT_BYTES", 100_000),
+        patch.object(texts, "MOST_MEMORY_BYTES", 256 << 20),
+    ):
+        async with running_router(tmp_path, tables, metrics="") as (_, channel):
+            yield router_pb2_grpc.RouterStub(channel)
 
 
 @pytest.fixture

@@ -1838,7 +1838,7 @@ class EventCounts(_message.Message):
     drifts: _builtins.int
     """Times that more blocks were announced than the fastest tier has: hits were announced as stores."""
     overflows: _builtins.int
-    """Times that the waiting batches exceeded events.pending-bytes; they were dropped and requested again."""
+    """Times that the waiting batches were too many bytes; they were dropped and requested again."""
     def __init__(
         self,
         *,
