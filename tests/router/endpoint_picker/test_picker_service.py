@@ -336,7 +336,8 @@ async def test_fall_backs_get_the_rank_that_the_header_names(tmp_path: Path) -> 
 
 
 async def test_requests_of_a_conversation_go_to_one_pod(tmp_path: Path) -> None:
-    async with asking(tmp_path) as gateway:
+    policy = '[pick]\npolicy = "session-hash"\n'
+    async with asking(tmp_path, tables=policy + QUIET + PODS) as gateway:
         found = set()
         for number in range(6):
             one = gateway.exchange()
