@@ -5,7 +5,6 @@ handler, counts against no other address, and ends after a while.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import grpc
 
@@ -17,13 +16,6 @@ MOST_AT_ONCE = 64
 """The most that end in one turn of the event loop, in about 2 ms."""
 MOST = 8192
 """The most of them; beyond it the oldest of the address with the most ends. Each takes about 4 KB."""
-
-
-@dataclass(slots=True)
-class _Announced:
-    since: float
-    came: Callable[[], None] | None
-    """What the gate is told once the message has come, or the call has ended without."""
 
 
 class Announced:
@@ -44,7 +36,8 @@ class Announced:
         self._too_many = explain(code, text, "OVERLOADED")
         self.gate = gate
         self._clock = clock
-        self._of: dict[str, dict[Call, _Announced]] = {}
+        self._of: dict[str, dict[Call, float]] = {}
+        """When the headers of each came."""
         self._all = 0
         self.beginnings = Beginnings()
 
@@ -52,10 +45,9 @@ class Announced:
         return self._all
 
     def add(self, call: Call) -> None:
-        """Add a call, and tell the gate that it has passed."""
+        """Add a call."""
         call.on_came = self._came
-        came = self.gate.passed(call.method, call.peer) if self.gate is not None else None
-        self._of.setdefault(call.address, {})[call] = _Announced(self._clock(), came)
+        self._of.setdefault(call.address, {})[call] = self._clock()
         self._all += 1
         if (refusal := self._refusal(call)) is not None:
             self._end(call, refusal)
@@ -66,20 +58,18 @@ class Announced:
     def _came(self, call: Call) -> None:
         """Forget a call whose message has come, or that has ended without."""
         calls = self._of[call.address]
-        announced = calls.pop(call)
+        del calls[call]
         if not calls:
             del self._of[call.address]
         self._all -= 1
-        if announced.came is not None:
-            announced.came()
 
     def end_late(self, now: float) -> bool:
         """End the calls whose first message is late, at most MOST_AT_ONCE; return whether more are."""
         before = now - self._seconds
         late: list[Call] = []
         for calls in self._of.values():
-            for call, announced in calls.items():
-                if announced.since > before or len(late) > MOST_AT_ONCE:
+            for call, since in calls.items():
+                if since > before or len(late) > MOST_AT_ONCE:
                     break
                 late.append(call)
         for call in late[:MOST_AT_ONCE]:
@@ -99,6 +89,6 @@ class Announced:
 
     def _end(self, call: Call, refusal: Refusal) -> None:
         if self.gate is not None:
-            since = self._of[call.address][call].since
+            since = self._of[call.address][call]
             self.gate.ended(call.method, refusal, self._clock() - since)
         call.give_up(refusal)

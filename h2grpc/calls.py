@@ -148,7 +148,7 @@ class Calls:
     def refused(self, method: str, count: int) -> None:
         """Count calls that found no room."""
         if (gate := self._announced.gate) is not None:
-            gate.refused(method, self._link.peer, count)
+            gate.refused(method, count)
 
     def received(self, stream: int, chunks: Sequence[memoryview]) -> None:
         """Take data of a call."""

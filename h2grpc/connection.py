@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
                     self._ask(self._gate)
                 self.session.receive(data[at : at + RECEIVE_BYTES])
                 at += RECEIVE_BYTES
-                if self.calls.fresh and not (self._gate and self._gate.defer(self._answer)):
+                if self.calls.fresh:
                     self.calls.answer_at_once()
                 if time.perf_counter() > until:
                     break
@@ -138,21 +138,6 @@ class Connection(asyncio.Protocol):
         self._journal.limit(rooms)
         if rooms is not None and (refusal := gate.refusal) is not self._journal.refusal:
             self._journal.refuse_with(refusal, headers_of(refusal))
-        self.session.hold_back(is_on=gate.holds_back)
-
-    def _answer(self) -> None:
-        """Answer the calls whose answers were deferred, and send these together."""
-        if self._socket.is_closing():
-            return
-        self._is_in_session = True
-        try:
-            self.calls.answer_at_once()
-        except Exception:
-            log.exception("%s: unexpected", self)
-            self.abort()
-        finally:
-            self._is_in_session = False
-        self.flush()
 
     def _go_on(self) -> None:
         rest, self._rest = self._rest, b""

@@ -78,24 +78,11 @@ class Gate(Protocol):
         The first number is for methods that are not urgent, the second for those that are.
         """
 
-    @property
-    def holds_back(self) -> bool:
-        """Whether clients should send a call's message only once the call has passed."""
-
-    def defer(self, answer: Callable[[], None]) -> bool:
-        """Return whether `answer` will be called once the sockets were read, instead of now."""
-
-    def passed(self, method: str, client: str) -> Callable[[], None] | None:
-        """Count a call that has passed.
-
-        Return what is to be called, if anything, once its message has come or it has ended without.
-        """
-
     def ending(self, method: str) -> Refusal | None:
         """Return the status of a call that may not begin, since the server ends; None: it may."""
 
     def ended(self, method: str, refusal: Refusal, seconds: float) -> None:
         """Count a call that was ended `seconds` after its headers, since its message had not come."""
 
-    def refused(self, method: str, client: str, count: int) -> None:
+    def refused(self, method: str, count: int) -> None:
         """Count calls that were refused."""

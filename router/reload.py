@@ -50,7 +50,6 @@ class ReloadableParts:
         covered = partial(pods_are_covered, self.pods, self.sources, server.ready_coverage)
         self.readiness.look(COVERAGE, covered)
         self.readiness.require(server.ready)
-        self.admission.limit_overload(limits.overload_wait_seconds)
         self.calls.limit_to(limits.max_in_flight_bytes)
         self.service.tokenize_seconds = limits.tokenize_seconds
         self.endpoint_picks.tokenize_seconds = limits.tokenize_seconds

@@ -31,9 +31,6 @@ _submit_trailer = _LIBRARY("nghttp2_submit_trailer", _int(_word, _int, _word, _w
 _remote_close = _LIBRARY("nghttp2_session_get_stream_remote_close", _int(_word, _int))
 _submit_response = _LIBRARY("nghttp2_submit_response", _int(_word, _int, _word, _word, _word))
 _window = _LIBRARY("nghttp2_session_get_stream_effective_local_window_size", _int(_word, _int))
-_set_window = _LIBRARY(
-    "nghttp2_session_set_local_window_size", _int(_word, types.uint8, _int, _int)
-)
 _mark = _LIBRARY("nghttp2_session_set_stream_user_data", _int(_word, _int, _word))
 _mark_of = _LIBRARY("nghttp2_session_get_stream_user_data", _word(_word, _int))
 _copy = _LIBRARY("memcpy", _word(_word, _word, _word))
@@ -176,10 +173,6 @@ def _frame(session: int, frame: Any, user: Any) -> int:
                 numbers[of.HEADERS_AT] = first
                 _mark(session, stream, 1)
                 row, first, end = of.REFUSED, method // of.METHOD, flags & lib.END_STREAM
-        passes = numbers[of.HOLDS_BACK] and row != of.REFUSED
-        if passes and _window(session, stream) < lib.STREAM_WINDOW:
-            # All of its message may come now.
-            _set_window(session, 0, stream, lib.STREAM_WINDOW)
         failed = _row(numbers, row, stream, first, end)
     else:
         numbers[of.TOLD] += size
@@ -190,7 +183,8 @@ def _frame(session: int, frame: Any, user: Any) -> int:
             if _window(session, stream) < 0 and carray(frame, 5, np.int32)[4] != lib.NO_ERROR:
                 failed = _row(numbers, of.RESET_LATE, stream, 0, 0)
         elif kind == lib.SETTINGS:
-            numbers[of.HAS_APPLIED if flags & lib.ACK else of.HAS_SETTINGS] = 1
+            if not flags & lib.ACK:
+                numbers[of.HAS_SETTINGS] = 1
         elif kind == lib.PING and flags & lib.ACK:
             numbers[of.HAS_PONG] = 1
     if kind <= lib.HEADERS and flags & lib.END_STREAM and not failed:

@@ -35,7 +35,6 @@ FRAME_HEAD_BYTES = 9
     URGENT_ROOM,  # how many of those among them that are urgent
     METHODS,  # the length of the list of these methods, METHOD numbers each
     METHODS_AT,  # its address
-    HOLDS_BACK,  # whether streams begin with a small window
     REFUSAL_AT,  # the address of the headers with which a call is refused
     REFUSAL_HEADERS,  # their number
     INPUT,  # the address of the bytes that arrived
@@ -46,7 +45,6 @@ FRAME_HEAD_BYTES = 9
     RESET,  # the stream that the client reset last
     HAS_PONG,  # whether the client answered a ping
     HAS_SETTINGS,  # whether the client's settings have come
-    HAS_APPLIED,  # whether it has applied the server's
     OUTPUT,  # where the bytes to send begin
     SENT,  # the bytes to send
     IS_FULL,  # whether there is no room for more of them
@@ -140,10 +138,6 @@ class Journal:
         self._refusal_headers = header_array(headers)
         self._words[REFUSAL_AT] = c.addressof(self._refusal_headers)
         self._words[REFUSAL_HEADERS] = len(headers)
-
-    def hold_back(self, *, is_on: bool) -> None:
-        """Say whether the streams of the next call's session begin with a small window."""
-        self._words[HOLDS_BACK] = is_on
 
     def numbers(self) -> list[int]:
         """Return all numbers."""

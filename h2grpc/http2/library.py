@@ -41,8 +41,6 @@ NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, CANCEL, ENHANCE_YOUR_CALM = 0, 1, 2, 8
 
 STREAM_WINDOW = 65_535
 """Bytes of a call that may arrive before it is read: HTTP/2's default."""
-HELD_WINDOW = 1024
-"""Bytes of a call that may arrive before it has passed the gate, while its client is held back."""
 
 DATA_EOF, DATA_NO_END_STREAM = 1, 2
 """Flags that a data source returns: no more data come, and trailers follow them."""
@@ -100,7 +98,6 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "session_want_write": (c.c_int, (Session,)),
     "session_consume_stream": (c.c_int, (Session, c.c_int32, c.c_size_t)),
     "session_set_local_window_size": (c.c_int, (Session, c.c_uint8, c.c_int32, c.c_int32)),
-    "session_get_stream_effective_local_window_size": (c.c_int32, (Session, c.c_int32)),
     "session_resume_data": (c.c_int, (Session, c.c_int32)),
     "session_terminate_session": (c.c_int, (Session, c.c_uint32)),
     "session_get_last_proc_stream_id": (c.c_int32, (Session,)),

@@ -86,8 +86,6 @@ class Session:
         self.has_begun = False
         """Whether the client's preface and settings have arrived."""
         self._refuses_new = self._owes_goaway = False
-        self._holds_back = False
-        """Whether clients are told to send no more of a call than HELD_WINDOW until it has passed."""
         self.wants = of.READ | of.WRITE
         """Whether there is anything to read or to send; 0: the socket can be closed."""
         session = lib.Session()
@@ -125,7 +123,6 @@ class Session:
         if self._unended is not None:
             journal.put_back(*self._unended)
             self._unended = None
-        journal.hold_back(is_on=self._holds_back)
         taken = self._compiled.receive(self._session, data, len(data), journal.address)
         numbers = journal.numbers()
         rows = journal.rows(numbers[of.COUNT])
@@ -141,8 +138,6 @@ class Session:
             self.pings = 0
         if numbers[of.HAS_SETTINGS]:
             self.has_begun = True
-        if numbers[of.HAS_APPLIED] and self._holds_back:
-            self._widen_open()
         self._act(rows, data, headers)
         if numbers[of.HAS_PONG]:
             self._events.ponged()
@@ -214,22 +209,6 @@ class Session:
     def widen(self, stream: int, size: int) -> None:
         """Let `size` bytes of a stream arrive before they are consumed."""
         self._lib.session_set_local_window_size(self._session, 0, stream, size)
-
-    def hold_back(self, *, is_on: bool) -> None:
-        """Have the client send little of a call until it has passed the gate, or not any more."""
-        if is_on is not self._holds_back:
-            self._holds_back = is_on
-            size = lib.HELD_WINDOW if is_on else lib.STREAM_WINDOW
-            setting = lib.Setting(lib.INITIAL_WINDOW_SIZE, size)
-            self._lib.submit_settings(self._session, 0, c.byref(setting), 1)
-            self.wants |= of.WRITE
-
-    def _widen_open(self) -> None:
-        """Give the calls in progress the windows that a new setting has taken from them."""
-        for stream in self._open:
-            window = self._lib.session_get_stream_effective_local_window_size(self._session, stream)
-            if 0 <= window < lib.STREAM_WINDOW:
-                self.widen(stream, lib.STREAM_WINDOW)
 
     def answer(self, stream: int, headers: Headers) -> None:
         """Begin an answer."""

@@ -11,21 +11,14 @@ of calls that may wait follows from it and from the longest wait. Beyond that nu
 the address with the most waiting calls is refused, before its message is read: of its connections, that
 with the most.
 
-The longest wait is long for a burst, and short once calls have waited without a pause: then the queue
-counts as standing, since more calls come than can be answered. A transport that can refuse calls whose
-headers alone have come (`router.admission.gate`) then lets so many of them pass that the thread is
-busy, and the others cost it little. Those that have passed are answered as they come. The fewer of them
-are on their way, the shorter is a turn, and with it all waits; but each turn reads every socket once.
-
-Source of the idea: CoDel (Nichols, Jacobson, "Controlling Queue Delay", 2012) bounds waits, not
-lengths, and tells a burst from a standing queue by a time of 0.1 s.
+Source of the idea to bound waits, not lengths: CoDel (Nichols, Jacobson, "Controlling Queue Delay",
+2012).
 """
 
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from warmpath.router.admission.coming import Coming
 from warmpath.router.admission.waiting import Turn, WaitingCalls
 
 FIRST_SECONDS = 250e-6
@@ -42,18 +35,6 @@ MOST_AT_ONCE = 32
 """Most calls that wait and begin in one turn."""
 LEAST_WAITING = 4
 """Calls that may always wait."""
-STANDING_SECONDS = 0.1
-"""The queue counts as standing once calls have waited for this time without a pause, until for this time
-none is refused and few have waited."""
-SHORTER = 5
-"""While the queue is standing, a turn is shorter by this factor: refusals wait for its end."""
-GROWTH = 0.1
-"""The part by which the number of calls whose messages may be on their way grows in a turn."""
-ANSWERING_PART = 1 / 9
-"""The part of the longest wait for which a turn answers calls while the queue is standing. Answers take
-a third to half of a turn, and a call waits for two or three: its headers and then its message."""
-EXCESS = 1.5
-"""Fewer calls may come where a turn answers for longer than this multiple of that part."""
 MOST_CHANGES = 4
 """Most calls in a turn that are let in for one of the same address: that one's refusal takes long."""
 URGENT_TIMES = 8
@@ -92,26 +73,21 @@ class BusyError(Exception):
 class Admission:
     """The queue of all calls of a process. Not thread-safe.
 
-    `soon` calls a function in the next turn of the event loop; `chance` returns random numbers from 0
-    to 1. Calls that would wait longer than `wait_seconds` (`limits.wait-seconds`) are refused; while the
-    queue is standing, those that would wait longer than `overload_seconds`
-    (`limits.overload-wait-seconds`). In a turn the thread answers one call, and more of them for about
-    `turn_seconds`.
+    `soon` calls a function in the next turn of the event loop. Calls that would wait longer
+    than `wait_seconds` (`limits.wait-seconds`) are refused. In a turn the thread answers one call, and
+    more of them for about `turn_seconds`.
     """
 
     def __init__(
         self,
         *,
         wait_seconds: float,
-        overload_seconds: float = math.inf,
         soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float],
         turn_seconds: float = TURN_SECONDS,
-        chance: Callable[[], float],
     ) -> None:
-        self._burst_wait = LongestWait("limits.wait-seconds", wait_seconds)
-        self._standing_wait = LongestWait("limits.overload-wait-seconds", overload_seconds)
-        self._refuses_early = overload_seconds < wait_seconds
+        self.longest_wait = LongestWait("limits.wait-seconds", wait_seconds)
+        """The time for which a call may wait."""
         self._turn_seconds = turn_seconds
         self._soon = soon
         self._clock = clock
@@ -120,32 +96,16 @@ class Admission:
         """The number of calls that have begun in this turn of the loop."""
         self._changed_places = 0
         """Calls of this turn that were let in although there is no room, for one of the same address."""
-        self._coming = Coming(chance)
-        self._refused_before = 0
         self._turned = self._resumed = clock()
         """Times: the beginning of this turn, and the end of its reading (or of an earlier turn's, if a
         call entered in its middle)."""
         self._at_once = 0.0
         """The time of this turn for which calls were answered in the step that received them."""
-        self._late: list[Callable[[], None]] = []
-        """Functions that give the last answers of this turn."""
         self._read_seconds = 0.0
         """The time for which the thread reads in a turn: a mean."""
         self.call_seconds = FIRST_SECONDS
         """The time for which it works on a call: a mean."""
         self.refused = 0
-        self.is_standing = False
-        """Whether more calls come than can be answered."""
-        self._changed = -math.inf
-        """Time since which calls wait, or since which none does."""
-        self._waits = False
-
-    def limit_overload(self, seconds: float) -> None:
-        """Let calls wait for `seconds` at most while the queue is standing, from now on."""
-        self._standing_wait = self._standing_wait._replace(seconds=seconds)
-        self._refuses_early = seconds < self.wait_seconds
-        if not self._refuses_early:
-            self.is_standing = self._waits = False
 
     @property
     def waiting(self) -> int:
@@ -154,24 +114,15 @@ class Admission:
 
     @property
     def wait_seconds(self) -> float:
-        """The longest wait of a call of a burst."""
-        return self._burst_wait.seconds
-
-    @property
-    def longest_wait(self) -> LongestWait:
-        """The time for which a call may wait now."""
-        return self._standing_wait if self.is_standing else self._burst_wait
+        """The longest wait of a call."""
+        return self.longest_wait.seconds
 
     @property
     def most_waiting(self) -> int:
         """The number of calls that may wait now."""
-        return self._answered_in(self.longest_wait.seconds)
-
-    def _answered_in(self, seconds: float) -> int:
-        """Return how many calls are answered in a time."""
         # Reading may take a part of each turn, too.
         share = ANSWERING_TIMES / (ANSWERING_TIMES + 1)
-        return max(LEAST_WAITING, round(share * seconds / self.call_seconds))
+        return max(LEAST_WAITING, round(share * self.wait_seconds / self.call_seconds))
 
     def enter(
         self,
@@ -185,7 +136,7 @@ class Admission:
         """Return a call's turn. Its work begins at once if `begins` is set, otherwise with `wake`.
 
         A call that `is_read` has its whole message here, so to refuse it would save little: it gives way
-        to no other, and may wait for `wait_seconds` even while the queue is standing.
+        to no other.
 
         Raises BusyError if this call is refused.
         """
@@ -197,12 +148,10 @@ class Admission:
             self._soon(self._next)
             return turn
         queue = self._urgent if is_urgent else self._others
-        if is_read and len(queue) >= self._answered_in(self.wait_seconds):
+        if is_read and len(queue) >= self.most_waiting:
             self.refused += 1
-            raise BusyError(self._burst_wait, self.wait_seconds)
+            raise BusyError(self.longest_wait, self.wait_seconds)
         queue.put(turn)
-        if self._refuses_early and not self._waits and not is_patient:
-            self._look(self._clock())
         if queue.refusable > self._most(is_urgent=is_urgent):
             refused = queue.latest_of_most()
             queue.remove(refused)
@@ -215,13 +164,8 @@ class Admission:
 
     @property
     def is_free(self) -> bool:
-        """Whether a call may be answered in the step that received it.
-
-        While the queue is standing, calls have waited at the gate, and a task of its own costs a call a
-        third more; those that wait here have half of each turn.
-        """
-        is_next = self.is_standing or not (self._urgent or self._others)
-        return is_next and self._at_once < self._turn_seconds
+        """Whether a call may be answered in the step that received it."""
+        return not (self._urgent or self._others) and self._at_once < self._turn_seconds
 
     def answered_at_once(self, seconds: float) -> None:
         """Count a call that was answered in the step that received it, and took `seconds`."""
@@ -230,38 +174,18 @@ class Admission:
             self._soon(self._end_at_once)
         self._at_once += seconds
 
-    def defer(self, answer: Callable[[], None]) -> bool:
-        """Return whether `answer` will be called after this turn's reading, instead of now.
-
-        While the queue is standing, the last part of a turn's answers is given then. Otherwise the next
-        turn would leave out the connection that is read last, whose client has just been told to send a
-        message, and has had no time for it.
-        """
-        if not self.is_standing or self._at_once < self._wanted / 2:
-            return False
-        self._late.append(answer)
-        return True
-
     def _end_at_once(self) -> None:
-        late, self._late = self._late, []
-        for answer in late:
-            answer()
-        if self.is_standing:
-            self._look(self._clock())
         self._at_once = 0.0
 
     @property
     def is_open(self) -> bool:
-        """Whether any number of calls may come: none waits, and the queue is not standing."""
-        return not self.is_standing and not self.waiting
+        """Whether any number of calls may come, since none waits."""
+        return not self.waiting
 
     def room(self, connection: str, *, is_urgent: bool = False) -> int:
         """Return how many more calls of this connection can enter before one of its calls is refused."""
         queue = self._urgent if is_urgent else self._others
         room = self._most(is_urgent=is_urgent) - queue.refusable
-        if self.is_standing and not is_urgent:
-            self._coming.forget_late(self._clock())
-            room = min(room, self._coming.room(connection))
         if room > 0 or not queue.refusable:
             return max(0, room)
         # A call of another address, or of another connection, is refused in its place.
@@ -272,49 +196,9 @@ class Admission:
         self._changed_places += 1
         return 1
 
-    def comes(self, connection: str) -> Callable[[], None] | None:
-        """Count a call that has passed the gate, while the queue is standing.
-
-        Return what is to be called once its message has come, or it has ended without.
-        """
-        if not self.is_standing:
-            # A message that comes with its headers waits here next, and one that never comes is no work.
-            return None
-        self._coming.asks(connection)
-        return self._coming.comes(connection, self._clock())
-
-    def gave_way(self, connection: str, count: int) -> None:
+    def gave_way(self, count: int) -> None:
         """Count calls that the gate has refused."""
         self.refused += count
-        if self.is_standing:
-            self._coming.asks(connection)
-
-    def _look(self, now: float) -> None:
-        """Note whether more calls come than are answered, and for how long they have."""
-        if not self._refuses_early:
-            return
-        refused, self._refused_before = self.refused - self._refused_before, self.refused
-        waiting = self.waiting
-        # A few calls that wait within a turn do not keep it standing, but refused ones do.
-        few = self.most_waiting / 4 if self.is_standing else 0
-        waits = waiting > few or (self.is_standing and refused > 0)
-        if now - self._changed >= STANDING_SECONDS and self.is_standing is not self._waits:
-            self.is_standing = self._waits
-            self._coming.most = self.most_waiting
-        if waits is not self._waits:
-            self._waits, self._changed = waits, now
-        coming, wanted = self._coming, self._wanted
-        coming.turn(now)
-        if waiting > few or self._at_once > EXCESS * wanted:
-            coming.most = max(LEAST_WAITING, coming.most * (1 - GROWTH / 4))
-        elif refused and not waiting and self._at_once < wanted:
-            # The thread had time for calls that were refused.
-            coming.most += 1 + GROWTH * coming.most
-
-    @property
-    def _wanted(self) -> float:
-        """The time for which a turn answers calls at once while the queue is standing."""
-        return min(self._turn_seconds, ANSWERING_PART * self._standing_wait.seconds)
 
     def _most(self, *, is_urgent: bool) -> int:
         return self.most_waiting * (URGENT_TIMES if is_urgent else 1)
@@ -323,11 +207,6 @@ class Admission:
         """Forget a call that ended while it waited."""
         if not turn.begins:
             (self._urgent if turn.is_urgent else self._others).remove(turn)
-
-    @property
-    def _turn(self) -> float:
-        """The time for which a turn answers at least."""
-        return self._turn_seconds / SHORTER if self.is_standing else self._turn_seconds
 
     def _begin(self, turn: Turn) -> None:
         turn.begins = True
@@ -350,7 +229,6 @@ class Admission:
         now = self._clock()
         began, self._began = self._began, 0
         self._changed_places = 0
-        self._look(now)
         if not self._urgent and not self._others:
             return
         if self._resumed > self._turned:
@@ -358,7 +236,7 @@ class Admission:
         self._turned = now
         # `_resume` runs after the sockets were read, and before the calls that are woken below.
         self._soon(self._resume)
-        answering = max(ANSWERING_TIMES * self._read_seconds, self._turn)
+        answering = max(ANSWERING_TIMES * self._read_seconds, self._turn_seconds)
         wanted = math.ceil(answering / max(self.call_seconds, 1e-6))
         for _ in range(min(max(1, wanted), MOST_AT_ONCE)):
             queue = self._urgent or self._others

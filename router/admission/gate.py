@@ -65,19 +65,6 @@ class AdmissionGate:
             return None
         return admission.room(client), admission.room(client, is_urgent=True)
 
-    @property
-    def holds_back(self) -> bool:
-        """Whether more calls come than can be answered, so that most messages come for nothing."""
-        return self._admission.is_standing
-
-    def defer(self, answer: Callable[[], None]) -> bool:
-        """Return whether `answer` will be called after this turn's reading, instead of now."""
-        return self._admission.defer(answer)
-
-    def passed(self, method: str, client: str) -> Callable[[], None] | None:
-        """Count a call that has passed; return what counts the coming of its message, if anything."""
-        return self._admission.comes(client) if method in self._names else None
-
     def ending(self, method: str) -> Refusal | None:
         """Return the status of a call that may not begin, since the router ends; None: it may."""
         # Health is asked to the end.
@@ -90,7 +77,7 @@ class AdmissionGate:
         short = method.rpartition("/")[2]
         self._counts.answered(short, refusal.code.name, seconds, refusal.reason)
 
-    def refused(self, method: str, client: str, count: int) -> None:
+    def refused(self, method: str, count: int) -> None:
         """Count calls that were refused."""
-        self._admission.gave_way(client, count)
+        self._admission.gave_way(count)
         self._counts.refused(self._names[method], self.refusal.code.name, count)

@@ -78,10 +78,8 @@ async def calls(
     config, limits, metrics = means.config, means.config.limits, means.metrics
     admission = Admission(
         wait_seconds=limits.wait_seconds,
-        overload_seconds=limits.overload_wait_seconds,
         soon=asyncio.get_running_loop().call_soon,
         clock=time.monotonic,
-        chance=random().random,
     )
     messages = _room(config, limits.max_in_flight_bytes)
     streams = _room(config, STREAMS * limits.largest_message)
@@ -214,7 +212,7 @@ def _refusals(means: Means, made: Calls) -> RefusalLog:
     metrics, held = means.metrics, made.held
     return RefusalLog(
         {
-            "limits.wait-seconds or limits.overload-wait-seconds": Refusals(
+            "limits.wait-seconds": Refusals(
                 lambda: made.admission.refused, "a-router-is-overloaded"
             ),
             "limits.max-in-flight-bytes": Refusals(

@@ -167,9 +167,6 @@ class LimitsTable(Table, frozen=True):
     wait_seconds: Annotated[float, Meta(gt=0, le=60)] = 2.0
     """Maximum wait of a call in a burst; calls that would wait longer get RESOURCE_EXHAUSTED at once
     (docs/reference/transport.md#overload)."""
-    overload_wait_seconds: Annotated[float, Meta(gt=0, le=60), RELOADABLE] = 60.0
-    """The same once calls have waited for 0.1 s without a pause, if shorter than `wait-seconds`. 0.01
-    refuses early."""
     message_seconds: Seconds = 2.0
     """Maximum time from a call's headers to its first message, and for later messages while other calls
     wait for room."""

@@ -73,15 +73,12 @@ def _shared_index(config: Config) -> Iterator[Idle]:
 
 
 def _server(config: Config) -> Iterator[Idle]:
-    server, limits = config.server, config.limits
+    server = config.server
     if server.transport == "grpcio":
         reason = 'server.transport is "grpcio", which has no such bound'
         yield ("server", "http2"), server.http2, NOT_WITH_GRPCIO, reason
     if "coverage" not in server.ready:
         yield ("server",), server, ("ready-coverage",), 'ready does not name "coverage"'
-    if limits.overload_wait_seconds > limits.wait_seconds:
-        reason = f"it counts only where it is below wait-seconds ({limits.wait_seconds:g})"
-        yield ("limits",), limits, ("overload-wait-seconds",), reason
 
 
 def _pod(at: Path, pod: PodSpec | PodSetSpec) -> Iterator[Idle]:

@@ -2,7 +2,6 @@
 
 import gzip
 from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,59 +145,4 @@ def test_an_error_ends_the_call_and_no_other(caplog: pytest.LogCaptureFixture) -
     assert statuses == [b"5", b"2", b"0"]
     assert [one.getMessage() for one in caplog.records] == ["/t.T/Once: unexpected"]
     assert len(stand.connection.calls) == 0
-    stand.close()
-
-
-class Deferring(Gate):
-    """A gate that refuses nothing and defers all answers."""
-
-    methods: Mapping[str, bool] = {}
-    refusal = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "", ())
-    holds_back = False
-
-    def __init__(self) -> None:
-        self.deferred: list[Callable[[], None]] = []
-
-    def rooms(self, client: str) -> None:
-        """All calls have room."""
-
-    def defer(self, answer: Callable[[], None]) -> bool:
-        self.deferred.append(answer)
-        return True
-
-    def ending(self, method: str) -> None:
-        assert method
-
-    def passed(self, method: str, client: str) -> None:
-        assert method
-        assert client
-
-
-def test_deferred_answers_are_sent_together_when_the_gate_says_so() -> None:
-    gate = Deferring()
-    stand = Stand(gate)
-    for message in (b"x", b"x", b"wait"):
-        stand.client.put(stand.client.begin(PATH), framed(message), is_last=True)
-    stand.carry()
-    assert not stand.answers
-    before = len(stand.socket.writes)
-    stand.loop.turn(gate.deferred[0])
-    assert stand.answers == {("at once", b"x"): 2, ("run", b"wait"): 1}
-    assert stand.socket.writes[before].count(b"at once") == 2
-    for answer in gate.deferred:
-        stand.loop.turn(answer)
-    stand.carry()
-    assert stand.answers.total() == 3
-    stand.close()
-
-
-def test_a_deferred_answer_of_a_connection_that_was_lost_is_none() -> None:
-    gate = Deferring()
-    stand = Stand(gate)
-    stand.client.put(stand.client.begin(PATH), framed(b"x"), is_last=True)
-    stand.carry()
-    stand.loop.turn(stand.socket.lose)
-    for answer in gate.deferred:
-        stand.loop.turn(answer)
-    assert not stand.answers
     stand.close()

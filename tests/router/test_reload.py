@@ -214,7 +214,6 @@ ready-coverage = 0.75
 [limits]
 tokenize-seconds = 1.5
 max-in-flight-bytes = 99999999
-overload-wait-seconds = 0.5
 [pick]
 queue = "on"
 policy = "weighted"
@@ -249,7 +248,6 @@ REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
     "server.ready-coverage": (0.75, lambda parts: parts.readiness._looks["coverage"].args[2]),  # type: ignore[attr-defined]
     "limits.tokenize-seconds": ((1.5, 1.5), lambda parts: (parts.service.tokenize_seconds, parts.endpoint_picks.tokenize_seconds)),
     "limits.max-in-flight-bytes": (99999999, lambda parts: parts.calls.limit),
-    "limits.overload-wait-seconds": (0.5, lambda parts: parts.admission._standing_wait.seconds),
     "pick.policy": ("weighted", lambda parts: parts.picker._weigher._usual),
     "pick.options": (make_policy("weighted", {"kv": 0.5}), lambda parts: parts.picker._weigher._policies["weighted"]),
     "queue.hold-seconds": (0.1, lambda parts: queue(parts)._settings.hold_seconds),

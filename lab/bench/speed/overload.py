@@ -15,8 +15,6 @@ from warmpath.lab.bench.stand.servers import framed
 
 CLIENTS = 16
 PATH = "/warmpath.v1.Router/Score"
-EARLY = ("overload-wait-seconds = 0.01",)
-"""Calls are refused early, which they are not by default."""
 REFUSED_US = 5000.0
 """Microseconds within which a call is to be refused."""
 
@@ -25,7 +23,7 @@ def measure(*, quick: bool) -> list[Figure]:
     """Measure Score for a prompt of 10,000 packed ids that 8 pods hold, from 16 clients."""
     rounds, seconds = (1, 1.0) if quick else (5, 4.0)
     with (
-        holding("nghttp2", limits=EARLY) as client,
+        holding("nghttp2") as client,
         tempfile.TemporaryDirectory(prefix="warmpath-") as folder,
     ):
         body = Path(folder) / "body"

@@ -1,10 +1,8 @@
 """Calls begin one by one, clients take turns, and those that would wait too long are refused."""
 
 import contextlib
-import math
-import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,7 +15,6 @@ from warmpath.router.admission.admission import (
     FIRST_SECONDS,
     LEAST_WAITING,
     MOST_AT_ONCE,
-    STANDING_SECONDS,
     Admission,
     BusyError,
 )
@@ -47,21 +44,17 @@ class Stand:
     """An admission with a loop that the test turns."""
 
     wait_seconds: float = 20 * WAIT_SECONDS
-    overload_seconds: float = math.inf
     turn_seconds: float = 0.0
     now: float = 0.0
-    chance: float = 0.0
     soon: deque[Callable[[], None]] = field(default_factory=deque)
     calls: list[Call] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.admission = Admission(
             wait_seconds=self.wait_seconds,
-            overload_seconds=self.overload_seconds,
             soon=self.soon.append,
             clock=lambda: self.now,
             turn_seconds=self.turn_seconds,
-            chance=lambda: self.chance,
         )
 
     def enter(
@@ -261,218 +254,26 @@ def test_a_pause_without_calls_is_not_measured() -> None:
     assert stand.admission.call_seconds == FIRST_SECONDS
 
 
-def refusing_early(chance: float = 0.0) -> Stand:
-    """Return a stand whose standing queue is short, and whose turns answer several calls."""
-    return Stand(
-        wait_seconds=1000 * WAIT_SECONDS,
-        overload_seconds=40 * WAIT_SECONDS,
-        turn_seconds=4 * FIRST_SECONDS,
-        chance=chance,
-    )
-
-
-def with_time(stand: Stand, clients: Sequence[str]) -> None:
-    """Turn the loop once: each client's call is refused, and the thread has time left."""
-    for client in clients:
-        stand.admission.gave_way(client, 1)
-    stand.admission.answered_at_once(FIRST_SECONDS)
-    stand.turn(0.0)
-
-
-def overloaded(stand: Stand, seconds: float, clients: Sequence[str] = "ab") -> None:
-    """Each client calls in each turn, if there is room."""
-    end = stand.now + seconds
-    while stand.now < end:
-        for client in clients:
-            if stand.admission.room(client) > 0:
-                stand.enter(client)
-            else:
-                stand.admission.gave_way(client, 1)
-        stand.turn()
-
-
-def test_a_burst_may_wait_long_and_a_standing_queue_is_short() -> None:
-    stand = Stand(wait_seconds=1000 * WAIT_SECONDS, overload_seconds=10 * WAIT_SECONDS)
-    for _ in range(500):
-        stand.enter()
-    assert not stand.refused
-    assert stand.admission.most_waiting == 1000
-    overloaded(stand, 2 * STANDING_SECONDS)
-    assert stand.admission.most_waiting == 10
-    overloaded(stand, 10 * STANDING_SECONDS)
-    assert stand.admission.waiting <= 10 + 1
-    while stand.soon:
-        stand.turn()
-    assert stand.admission.most_waiting == 10, "a pause of one turn changes nothing"
-    stand.now += STANDING_SECONDS
-    refused = len(stand.refused)
-    for _ in range(500):
-        stand.enter()
-    assert len(stand.refused) == refused
-    assert stand.admission.most_waiting == 1000
-
-
-def test_a_refusal_names_the_longest_wait_that_counts() -> None:
-    stand = Stand(wait_seconds=20 * WAIT_SECONDS, overload_seconds=10 * WAIT_SECONDS)
+def test_a_refusal_names_the_longest_wait() -> None:
+    stand = Stand(wait_seconds=20 * WAIT_SECONDS)
     for _ in range(30):
         stand.enter()
-    overloaded(stand, 2 * STANDING_SECONDS)
-    for _ in range(30):
+    [error, *_] = [call.error for call in stand.calls if isinstance(call.error, BusyError)]
+    assert error.longest == ("limits.wait-seconds", 20 * WAIT_SECONDS)
+    assert "(limits.wait-seconds); try again in 500 ms" in str(BusyError(error.longest, 0.5))
+
+
+def test_calls_whose_message_is_read_take_nobodys_place() -> None:
+    stand = Stand(wait_seconds=50 * WAIT_SECONDS)
+    admission = stand.admission
+    for _ in range(10):
         stand.enter()
-    named = [error.longest for call in stand.calls if isinstance(error := call.error, BusyError)]
-    assert named[0] == ("limits.wait-seconds", 20 * WAIT_SECONDS)
-    assert named[-1] == ("limits.overload-wait-seconds", 10 * WAIT_SECONDS)
-    text = str(BusyError(named[0], 0.5))
-    assert "(limits.wait-seconds); try again in 500 ms" in text
-
-
-def test_a_standing_queue_lets_so_many_messages_come_that_the_thread_is_busy() -> None:
-    stand = refusing_early()
-    admission = stand.admission
-    overloaded(stand, 5 * STANDING_SECONDS, clients="abcdefgh")
-    assert admission.is_standing
-    assert not admission.is_open
-    while stand.soon:
-        stand.turn()
-    few = admission.room("a")
-    assert 0 < few < admission.most_waiting / 2, "fewer came while calls waited"
-    for _ in range(30):
-        with_time(stand, "a")
-    many = admission.room("a")
-    assert many > 2 * few, "more came while the thread had time for those that were refused"
-    came = []
-    while admission.room("a"):
-        came.append(admission.comes("a"))
-    assert admission.room("a") == admission.room("b") == 0
-    assert admission.room("a", is_urgent=True) > 4 * many, "reports are cheap"
-    assert came[0] is not None
-    came[0]()
-    assert admission.room("a") == 1
-
-
-def test_addresses_share_the_room_of_a_standing_queue_and_so_do_their_connections() -> None:
-    stand = refusing_early(chance=0.5)
-    admission = stand.admission
-    clients = ["a:1", "a:2", "a:3", "a:4", "b:1"]
-    overloaded(stand, 2 * STANDING_SECONDS, clients)
-    while stand.soon:
-        stand.turn()
-    for _ in range(12):
-        with_time(stand, clients)
-    rooms = [admission.room(client) for client in clients]
-    assert rooms[4] > 8
-    assert abs(sum(rooms[:4]) - rooms[4]) <= 2
-    assert max(rooms[:4]) - min(rooms[:4]) == 0
-    for _ in range(rooms[0]):
-        admission.comes("a:1")
-    assert admission.room("a:1") == 0
-    assert admission.room("a:2") == rooms[1], (
-        "a connection that is read first takes no other's part"
-    )
-
-
-def test_a_share_below_one_call_is_one_by_chance() -> None:
-    stand = Stand(wait_seconds=1000 * WAIT_SECONDS, overload_seconds=10 * WAIT_SECONDS)
-    admission = stand.admission
-    clients = [f"a:{number}" for number in range(1000)]
-    overloaded(stand, 2 * STANDING_SECONDS, clients)
-    while stand.soon:
-        stand.turn()
-    with_time(stand, clients)
-    assert {admission.room(client) for client in clients} == {1}
-    stand.chance = 0.999
-    assert {admission.room(client) for client in clients} == {0}
-
-
-@pytest.mark.parametrize("is_standing", [False, True])
-def test_a_connection_that_is_gone_is_forgotten(is_standing: bool) -> None:
-    stand = refusing_early()
-    admission = stand.admission
-    if is_standing:
-        overloaded(stand, 5 * STANDING_SECONDS, clients="abcdefgh")
-    assert admission.is_standing is is_standing
-    connection = "ipv4:10.0.0.1:" + str(len(stand.calls))
-    references = sys.getrefcount(connection)
-    came = admission.comes(connection)
-    assert (came is not None) is is_standing
-    if came is not None:
-        came()
-    del came
-    admission.gave_way(connection, 1)
-    for _ in range(3 if is_standing else 0):
-        with_time(stand, "a")
-    assert sys.getrefcount(connection) == references
-
-
-def test_a_turns_last_answers_follow_its_reading_while_the_queue_is_standing() -> None:
-    stand = refusing_early()
-    admission = stand.admission
-    answered: list[int] = []
-    assert not admission.defer(lambda: answered.append(0)), "the queue is not standing"
-    overloaded(stand, 5 * STANDING_SECONDS, clients="abcdefgh")
-    assert admission.is_standing
-    while stand.soon:
-        stand.turn()
-    assert not admission.defer(lambda: answered.append(0)), "these are the first of the turn"
-    admission.answered_at_once(4 * FIRST_SECONDS)
-    assert admission.defer(lambda: answered.append(1))
-    assert admission.defer(lambda: answered.append(2))
-    assert not answered
-    stand.turn()
-    assert answered == [1, 2]
-    stand.turn()
-    assert answered == [1, 2]
-
-
-def test_calls_whose_message_is_read_may_wait_as_long_as_those_of_a_burst() -> None:
-    stand = Stand(wait_seconds=50 * WAIT_SECONDS, overload_seconds=10 * WAIT_SECONDS)
-    admission = stand.admission
-    overloaded(stand, 2 * STANDING_SECONDS)
-    before = len(stand.refused)
-    for _ in range(3 * admission.most_waiting):
-        admission.enter("exchange", lambda _: None, is_read=True)
-    assert len(stand.refused) == before, "they take nobody's place"
-    assert admission.waiting <= admission.most_waiting
     for _ in range(20 * admission.most_waiting):
         with contextlib.suppress(BusyError):
             admission.enter("exchange", lambda _: None, is_read=True)
+    assert not stand.refused
     with pytest.raises(BusyError, match=r"limits\.wait-seconds"):
         admission.enter("exchange", lambda _: None, is_read=True)
-
-
-def test_a_queue_that_was_standing_ends_without_calls_too() -> None:
-    stand = Stand(
-        wait_seconds=1000 * WAIT_SECONDS, overload_seconds=10 * WAIT_SECONDS, turn_seconds=1.0
-    )
-    overloaded(stand, 2 * STANDING_SECONDS)
-    while stand.soon:
-        stand.turn()
-    for _ in range(3):
-        stand.now += STANDING_SECONDS
-        assert stand.admission.is_free
-        stand.admission.answered_at_once(FIRST_SECONDS)
-        stand.turn()
-    assert not stand.admission.is_standing
-    assert stand.admission.is_open
-
-
-def test_calls_that_wait_now_and_then_are_no_overload() -> None:
-    stand = Stand(wait_seconds=1000 * WAIT_SECONDS, overload_seconds=10 * WAIT_SECONDS)
-    for _ in range(round(5 * STANDING_SECONDS / FIRST_SECONDS / 20)):
-        for _ in range(20):
-            stand.enter()
-        while stand.soon:
-            stand.turn()
-    assert stand.admission.most_waiting == 1000
-
-
-def test_streams_with_many_messages_are_no_overload() -> None:
-    stand = Stand(wait_seconds=1000 * WAIT_SECONDS, overload_seconds=10 * WAIT_SECONDS)
-    for _ in range(round(5 * STANDING_SECONDS / FIRST_SECONDS)):
-        stand.enter("stream", is_patient=True)
-        stand.enter("stream", is_patient=True)
-        stand.turn()
-    assert stand.admission.most_waiting == 1000
 
 
 class Machine(RuleBasedStateMachine):

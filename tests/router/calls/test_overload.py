@@ -33,7 +33,6 @@ class Stand:
             soon=self.soon.append,
             clock=asyncio.get_running_loop().time,
             turn_seconds=0.0,
-            chance=lambda: 0.0,
         )
         room = InFlight(1 << 20, 1000, seconds=1.0, clock=lambda: 0.0)
         self.intake = Intake(room, room, self.counts, seconds=1.0, admission=self.admission)

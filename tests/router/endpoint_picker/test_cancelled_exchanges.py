@@ -120,7 +120,6 @@ class Exchanges(Calls):
             meter=meter, drain=Drain(lambda: 0.0),
             admission=Admission(
                 wait_seconds=1.0, soon=self.loop.call_soon, clock=lambda: self.parts.now,
-                chance=lambda: 0.0,
             ),
             most_body_bytes=1000,
         )  # fmt: skip

@@ -1,6 +1,5 @@
 """Picks for a prompt in no form: by load, of a model or of none; nothing else is inferred."""
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
