@@ -80,10 +80,6 @@ def test_the_known_policies_are_there_and_the_default_is_one_of_them() -> None:
     } <= set(policy_names())  # fmt: skip
 
 
-def test_options_are_given_by_name() -> None:
-    assert make_policy("load-band", {"slack": 5}) == LoadBand(slack=5.0)
-
-
 def test_an_unknown_name_is_told_with_those_that_there_are() -> None:
     with pytest.raises(
         UnknownPolicyError, match=r"^no policy 'warmest'; known: least-load, .*weighted$"

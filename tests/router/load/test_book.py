@@ -71,20 +71,14 @@ def test_reports_on_what_is_not_known_say_so() -> None:
     assert bookings.get("x") is None
 
 
-def test_what_fails_in_the_queue_does_not_make_the_head_start_again() -> None:
+@pytest.mark.parametrize(("fails", "wait"), [(1, 1.0), (0, 4.0)])
+def test_a_failure_gives_the_next_one_its_turn_and_starts_no_head_again(
+    fails: int, wait: float
+) -> None:
     bookings = new_bookings()
-    bookings.book(work(2.0), 0.0)
-    second = bookings.book(work(4.0), 0.0)
-    assert bookings.fail(second.id, 1.0)
-    assert bookings.load("p", 0, 1.0).wait == pytest.approx(1.0)
-
-
-def test_when_the_head_fails_the_next_ones_turn_comes() -> None:
-    bookings = new_bookings()
-    first = bookings.book(work(2.0), 0.0)
-    bookings.book(work(4.0), 0.0)
-    bookings.fail(first.id, 1.0)
-    assert bookings.load("p", 0, 1.0).wait == pytest.approx(4.0)
+    names = [bookings.book(work(prefill), 0.0).id for prefill in (2.0, 4.0)]
+    assert bookings.fail(names[fails], 1.0)
+    assert bookings.load("p", 0, 1.0).wait == pytest.approx(wait)
 
 
 def test_what_went_elsewhere_than_picked_weighs_there() -> None:
