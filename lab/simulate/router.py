@@ -36,7 +36,7 @@ from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.match.match import Scorer
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pick import pick as made
-from warmpath.router.pick.eligible import NoPodError, Wanted
+from warmpath.router.pick.eligible import Field, NoPodError, Wanted, field_of
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.pods.table import Pod, Status, that_serve
@@ -170,22 +170,21 @@ class SimulatedRouter:
             config.BookingTable(),
             QUEUE,
             index=new_index(),
+            scorer=partial(
+                Scorer,
+                self._ingest,
+                "",
+                # With `pooled` all pods share one cache, and only the first pod's rank gets its events.
+                shared_tiers={MODEL: {str(Tier.GPU)}} if variant.is_pooled else {},
+                assumed_block_size=block_size,
+            ),
             new_id=lambda: str(next(numbers)),
             rng=rng,
             share=partial(PeerBookings, name, NAMES) if name else None,
             beliefs=Believed if variant.counts_arriving else NothingArrives,
         )
-        self._picker = self._picking.picker(
-            Scorer(
-                self._ingest,
-                "",
-                believed=self._picking.believed,
-                elsewhere=self._picking.elsewhere,
-                # With `pooled` all pods share one cache, and only the first pod's rank gets its events.
-                shared_tiers={MODEL: {str(Tier.GPU)}} if variant.is_pooled else {},
-                assumed_block_size=block_size,
-            )
-        )
+        self._picker = self._picking.picker
+        self._field = field_of(self._pods)
         self._waiting: dict[Waiting, tuple[str, LoggedRequest]] = {}
         """The requests in the queue."""
         self._queue = (
@@ -193,13 +192,13 @@ class SimulatedRouter:
         )
         self._next_at = inf
 
-    def _eligible(self, _wanted: Wanted) -> Sequence[Pod]:
-        if not self._dead:
-            return self._pods
-        pods = that_serve(self._pods)
+    def _eligible(self, _wanted: Wanted) -> Field:
+        pods = that_serve(self._pods) if self._dead else self._pods
         if not pods:
             raise NoPodError("every pod is dead")
-        return pods
+        if self._field.of != pods:
+            self._field = field_of(pods)
+        return self._field
 
     def ask(self, request_id: str, one: LoggedRequest, now: float) -> Pick | None:
         """Pick a pod for a request and book it there; return None if the request waits.

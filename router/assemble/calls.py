@@ -88,7 +88,7 @@ async def calls(
     )
     answerer = Answerer(
         reader,
-        chosen.scorer,
+        chosen.picking.scorer,
         indexed.pods,
         clock=time.monotonic,
         wall_offset=chosen.wall_offset,
@@ -98,7 +98,7 @@ async def calls(
     held = held_picks(
         config,
         chosen.picking,
-        chosen.picker,
+        chosen.picking.picker,
         indexed.pods,
         meter=metrics,
         may=means.enter.classes_of,
@@ -134,7 +134,7 @@ async def calls(
         held,
         service,
         _endpoint_picker(means, indexed, texts, picks=picks, admission=admission, drain=drain),
-        Holdings(reader, chosen.scorer, indexed.pods),
+        Holdings(reader, chosen.picking.scorer, indexed.pods),
         admission,
         messages,
         streams,
@@ -159,7 +159,7 @@ def _pick_answerer(
         reader,
         indexed.pods,
         indexed.ingest,
-        picker=chosen.picker,
+        picker=chosen.picking.picker,
         loads=chosen.picking.loads,
         decisions=chosen.decisions,
         attribution=chosen.attribution,

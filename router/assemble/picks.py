@@ -34,8 +34,6 @@ class Picks:
     """What chooses pods."""
 
     picking: Picking
-    scorer: Scorer
-    picker: Picker
     decisions: Decisions
     attribution: Attribution
     logged: DecisionLog | None
@@ -74,6 +72,13 @@ def picks(means: Means, stack: AsyncExitStack, indexed: Indexed) -> Picks:
         config.booking,
         config.queue,
         index=embedded_index(believed_bytes(config.pick)),
+        scorer=partial(
+            Scorer,
+            indexed.ingest,
+            hash_seed,
+            shared_tiers={model.name: frozenset(model.shared_tiers) for model in config.models},
+            steps=steps,
+        ),
         new_id=partial(booking_id.new_id, router),
         rng=random(),
         witnesses=witnesses,
@@ -81,19 +86,11 @@ def picks(means: Means, stack: AsyncExitStack, indexed: Indexed) -> Picks:
         if table.share_bookings
         else None,
         batch=indexed.ingest.batch,
-    )
-    scorer = Scorer(
-        indexed.ingest,
-        hash_seed,
-        believed=picking.believed,
-        elsewhere=picking.elsewhere,
-        shared_tiers={model.name: frozenset(model.shared_tiers) for model in config.models},
         steps=steps,
     )
-    picker = picking.picker(scorer, steps)
-    expiring = kept(Work("ending picks that nobody reports on", partial(_expire, picker)))
+    expiring = kept(Work("ending picks that nobody reports on", partial(_expire, picking.picker)))
     stack.callback(expiring.cancel)
-    return Picks(picking, scorer, picker, decisions, attribution, logged, wall_offset)
+    return Picks(picking, decisions, attribution, logged, wall_offset)
 
 
 async def _expire(picker: Picker) -> None:

@@ -137,7 +137,7 @@ async def running(
             service=made.service,
             endpoint_picks=made.endpoint_picker.picks,
             picks=made.picks,
-            picker=chosen.picker,
+            picker=chosen.picking.picker,
             held=made.held,
             follow=indexed.follow_configured,
         )

@@ -19,7 +19,7 @@ from warmpath.router.diagnosis.diagnose import diagnose
 from warmpath.router.diagnosis.facts import RouterFacts
 from warmpath.router.load.table import LoadTable
 from warmpath.router.peers.exchange import PeerBookings
-from warmpath.router.pick.eligible import Wanted, eligible
+from warmpath.router.pick.eligible import Eligible, Wanted
 from warmpath.router.pick.messages import (
     AT_ONCE,
     candidate_message,
@@ -85,6 +85,7 @@ class PickAnswerer:
         self.held = held
         self._reader = reader
         self._pods = pods
+        self._eligible = Eligible(pods)
         self._picker = picker
         self._loads = loads
         self._gateways = GatewayLoads(ingest, loads, clock)
@@ -132,7 +133,7 @@ class PickAnswerer:
                 request_id=asker.request_id,
                 trace_id=self._steps.tracer.trace_id(),
             )
-            await turn_after(len(ask.pods))
+            await turn_after(len(ask.field.ranks))
             pick = await self._choose(ask, request, asker, priority, left)
         if self._steps.tracer.is_on:
             self._steps.tracer.note(_told(pick))
@@ -166,15 +167,14 @@ class PickAnswerer:
         self, ask: Ask, request: pb.PickRequest, asker: Asker, priority: int, left: TimeLeft
     ) -> Pick:
         if self.held is not None and not ask.shadow:
-            waiting = self.held.enters(ask, request, asker, priority, left.seconds())
-            return await self.held.choose(waiting, asker.client)
+            return await self.held.choose(ask, request, asker, priority, left.seconds())
         return self._picker.reserve(ask, self._clock())
 
     async def response(self, pick: Pick) -> pb.PickResponse:
         """Return the message that tells of a pick."""
         choice = pick.choice
         ask = choice.ask
-        await turn_after(len(ask.pods))
+        await turn_after(len(ask.field.ranks))
         begun = self._steps.begin()
         offset = self._wall_offset()
         best, decode = choice.options[:MOST_CANDIDATES], choice.decode[:MOST_CANDIDATES]
@@ -296,7 +296,7 @@ class PickAnswerer:
         wanted = Wanted(prompt.model, prompt.lora, tuple(sorted(ids)), request.disaggregated)
         ask = Ask(
             prompt,
-            eligible(self._pods, wanted),
+            self._eligible(wanted),
             wanted,
             policy=request.policy,
             session=request.session_id,

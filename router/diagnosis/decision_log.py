@@ -15,7 +15,7 @@ import msgspec
 
 from warmpath.process.command_line import in_words
 from warmpath.router.diagnosis.decisions import Decisions, decision_view
-from warmpath.router.pick.pick import End, Pick, Witness
+from warmpath.router.pick.pick import End, Pick
 from warmpath.router.pick.weigh import Choice
 
 log = logging.getLogger(__name__)
@@ -26,23 +26,23 @@ MOST_LINES = 10_000
 """Most lines that wait until they are written."""
 
 
-class DecisionLog(Witness):
-    """Makes lines of a `share` of all picks, drawn by `rng`; `take` returns those made since.
+class DecisionLog(Decisions):
+    """Makes lines of a `share` of all picks, drawn by `rng`; `take_lines` returns those made since.
 
     A time of the picker + `wall_offset()` is seconds since the Unix epoch.
     """
 
     def __init__(self, share: float, rng: Random, *, wall_offset: Callable[[], float]) -> None:
+        super().__init__(MOST_OPEN, wall_offset=wall_offset)
         self._share = share
         self._rng = rng
-        self._open = Decisions(MOST_OPEN, wall_offset=wall_offset)
         self._lines: list[bytes] = []
         self._dropped = 0
         """Lines for which there was no room since `take_dropped`."""
         self.lost = 0
         """Lines that were not written: there was no room, or the file could not be used."""
 
-    def take(self) -> list[bytes]:
+    def take_lines(self) -> list[bytes]:
         """Return the lines that were made since the last call, each with its line break."""
         lines, self._lines = self._lines, []
         return lines
@@ -57,33 +57,21 @@ class DecisionLog(Witness):
     def picked(self, placed: Pick, choice: Choice) -> None:
         """Wait for the end of a pick's request, if the pick is drawn."""
         if self._rng.random() < self._share:
-            self._open.picked(placed, choice)
+            super().picked(placed, choice)
 
     def withdrawn(self, placed: Pick, choice: Choice) -> None:
         """Make the line of a pick that reached nobody, if it is drawn."""
         if self._rng.random() < self._share:
-            self._open.withdrawn(placed, choice)
+            super().withdrawn(placed, choice)
             self._write(placed)
-
-    def started(self, placed: Pick, now: float) -> None:
-        """Note the pod that serves the request."""
-        self._open.started(placed, now)
-
-    def first_token(self, placed: Pick, now: float) -> None:
-        """Note the time to the first token."""
-        self._open.first_token(placed, now)
-
-    def found_cached(self, placed: Pick, cached: int, prompt_tokens: int | None) -> None:
-        """Note the tokens that the engine found cached."""
-        self._open.found_cached(placed, cached, prompt_tokens)
 
     def ended(self, placed: Pick, end: End, now: float) -> None:
         """Make the line."""
-        self._open.ended(placed, end, now)
+        super().ended(placed, end, now)
         self._write(placed)
 
     def _write(self, placed: Pick) -> None:
-        decision = self._open.take(placed.number)
+        decision = self.take(placed.number)
         if decision is None:
             return
         if len(self._lines) >= MOST_LINES:
@@ -111,7 +99,7 @@ async def write_decisions(kept: DecisionLog, file: str, folder: Path) -> None:
 
 async def write_now(kept: DecisionLog, file: str, folder: Path) -> None:
     """Append the lines that are there."""
-    lines = kept.take()
+    lines = kept.take_lines()
     if dropped := kept.take_dropped():
         log.warning(
             "pick.decision-log: %d decisions are not logged: more than %d ended before they were"

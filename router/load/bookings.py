@@ -39,21 +39,17 @@ class Bookings:
         expire_after: float,
         most: int,
         new_id: Callable[[], str],
-        late_factor: float = 4.0,
         late_seconds: float = 30.0,
-        head_floor: float = 0.15,
         precedence: Precedence = FIRST_COME,
         expects_first_tokens: bool = True,
         batch: Callable[[str, int], int | None] = no_batch,
     ) -> None:
         """Keep at most `most` bookings, each for at most `expire_after` seconds.
 
-        A first token is overdue when `late_factor` times its predicted wait and prefill, plus
-        `late_seconds`, have passed since its request went out; or, if many first tokens are never
-        reported, at its predicted time. `expects_first_tokens` selects the first rule until reports show
-        which one applies. The first waiting request of a rank always weighs at least the share
-        `head_floor` of its predicted prefill. Engines may order prompts by `precedence`. `batch` is that
-        of `StuckRanks`.
+        The report of a first token counts as lost `late_seconds` after several times its predicted wait
+        and prefill; or, if many first tokens are never reported, at its predicted time.
+        `expects_first_tokens` selects the first rule until reports show which one applies. Engines may
+        order prompts by `precedence`. `batch` is that of `StuckRanks`.
         """
         self.expired = 0
         """Number of bookings that were released although nobody had reported their end."""
@@ -62,15 +58,12 @@ class Bookings:
         self.expire_after = expire_after
         self._most = most
         self._new_id = new_id
-        self.head_floor = head_floor
-        """The least share of its predicted prefill that a rank's first waiting request weighs."""
         self._bookings: OrderedDict[str, Booking] = OrderedDict()
         self._ranks: dict[RankName, RankBook] = {}
         self.stuck = StuckRanks(self._ranks, batch)
         """The ranks that answer nothing."""
         self._overdue = Overdue(
             self._awaited,
-            factor=late_factor,
             seconds=late_seconds,
             precedence=precedence,
             expects_first_tokens=expects_first_tokens,
@@ -219,7 +212,7 @@ class Bookings:
         """Return the booked load of a rank; its queue and KV usage are 0, as they are not known here."""
         now = self.expire(now)
         book = self._ranks.get(RankName(pod, rank))
-        return IDLE if book is None else book.load(now, self.head_floor)
+        return IDLE if book is None else book.load(now)
 
     def answered_at(self, pod: str, ranks: int) -> float:
         """Return when a pod of so many ranks last answered a request; any thread may ask."""
@@ -307,7 +300,7 @@ class Bookings:
                 for idle in [name for name, book in self._ranks.items() if not book.in_flight]:
                     self._drop(idle)
             book = self._ranks[name] = RankBook(partial(self._announce, name))
-        ahead = book.load(now, self.head_floor).wait
+        ahead = book.load(now).wait
         book.place(booking)
         if booking.first_token_at is None:
             seconds = ahead + booking.work.prefill

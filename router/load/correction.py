@@ -12,6 +12,8 @@ from warmpath.scorer.prefill import PrefillModel
 
 Source = Literal["engine", "gateway"]
 
+SLACK = 1.0
+"""Seconds within which a request reaches its engine."""
 UNKNOWN_TOKENS = 2048
 """Assumed uncached length of a foreign prompt if no own request on the rank can be averaged."""
 
@@ -154,14 +156,14 @@ def _typical(book: RankBook) -> Typical:
     )
 
 
-def correct(book: RankBook, others: OthersBook, seen: Seen | None, slack: float) -> Correction:
+def correct(book: RankBook, others: OthersBook, seen: Seen | None) -> Correction:
     """Return a rank's load from all routers' bookings and an observation (None: no fresh one)."""
     lost, over = 0, list[Booking]()
     rest = others
     unknown = unknown_waiting = 0
     typical, queue, kv_usage = UNKNOWN, 0, 0.0
     if seen is not None:
-        over, others_lost = _lost(book, others, seen.observed, slack)
+        over, others_lost = _lost(book, others, seen.observed)
         lost = len(over) + others_lost
         rest = others.without(others_lost)
         unknown, unknown_waiting, typical = seen.others, seen.others_waiting, seen.typical
@@ -199,15 +201,13 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None, slack: float)
     return Correction(book, book.version, others, seen, lost, unaged)
 
 
-def _lost(
-    book: RankBook, others: OthersBook, observed: Observed, slack: float
-) -> tuple[list[Booking], int]:
+def _lost(book: RankBook, others: OthersBook, observed: Observed) -> tuple[list[Booking], int]:
     """Return our bookings whose reports were lost, the oldest ones, and the number of other routers'.
 
     An engine does not distinguish the requests of different routers, so the losses are split in
     proportion to the routers' bookings that may have ended unreported.
     """
-    reached = observed.at - slack
+    reached = observed.at - SLACK
     old = [*takewhile(lambda booking: booking.since <= reached, book.in_flight.values())]
     theirs = others.out_by(reached)
     lost = len(old) + theirs - observed.requests

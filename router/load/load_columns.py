@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.router.load.correction import UnagedLoad
-from warmpath.router.load.rank_bookings import NANOSECONDS
+from warmpath.router.load.correction import SLACK, UnagedLoad
+from warmpath.router.load.rank_bookings import HEAD_FLOOR, NANOSECONDS
 from warmpath.scorer.candidate import Load
 from warmpath.scorer.columns import Column, LoadColumns
 
@@ -44,18 +44,10 @@ class KeptColumns:
         unaged: Callable[[RankName, float], UnagedLoad],
         *,
         stale: float,
-        slack: float,
-        head_floor: float,
     ) -> None:
-        """`unaged` computes a rank's UnagedLoad at a time.
-
-        An observation counts at an age from `-slack` to `stale` seconds. `head_floor` is the least share
-        of its prefill that a head weighs.
-        """
+        """`unaged` computes a rank's UnagedLoad at a time; an observation counts for `stale` seconds."""
         self._unaged = unaged
         self._stale = stale
-        self._slack = slack
-        self._floor = head_floor
         self._row_of: dict[RankName, int] = {}
         self._asked: tuple[list[RankName], NDArray[np.intp]] = ([], np.empty(0, np.intp))
         """The ranks of the last call and their rows, since the next call mostly has the same ranks."""
@@ -86,7 +78,7 @@ class KeptColumns:
         unaged = self._unaged(name, now)
         seen_at = unaged.seen_at
         self._figures[:, row] = _row(unaged)
-        self._is_fresh[row] = seen_at is not None and -self._slack <= now - seen_at <= self._stale
+        self._is_fresh[row] = seen_at is not None and -SLACK <= now - seen_at <= self._stale
         self._is_changed[row] = False
 
     def columns(self, names: Sequence[RankName], now: float, waited: float) -> LoadColumns:
@@ -115,7 +107,7 @@ class KeptColumns:
         is_due = self._is_changed[rows]
         is_due |= self._counts(rows, now) != self._is_fresh[rows]
         # An observation in the future: the clock was set back.
-        is_due |= now - self._figures[SEEN, rows] < -self._slack
+        is_due |= now - self._figures[SEEN, rows] < -SLACK
         if is_due.any():
             self._renew(np.unique(rows[is_due]), now)
         return self._figures[:, rows]
@@ -123,14 +115,14 @@ class KeptColumns:
     def _counts(self, rows: NDArray[np.intp], now: float) -> NDArray[np.bool_]:
         """Return for each rank whether its observation is fresh."""
         age = now - self._figures[SEEN, rows]
-        counts: NDArray[np.bool_] = (age >= -self._slack) & (age <= self._stale)
+        counts: NDArray[np.bool_] = (age >= -SLACK) & (age <= self._stale)
         return counts
 
     def _waits(self, figures: NDArray[np.float64], now: float) -> Column:
         """Return the waits, bit for bit equal to those of `router.load.rank_bookings.wait`."""
         whole = figures[HEAD]
         had = np.maximum(0.0, now - figures[TURN])
-        left = np.maximum(whole - had * NANOSECONDS, self._floor * whole)
+        left = np.maximum(whole - had * NANOSECONDS, HEAD_FLOOR * whole)
         waits: Column = np.where(
             figures[TURN] < NEVER, (figures[BEHIND] + left) / NANOSECONDS, figures[0]
         )

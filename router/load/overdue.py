@@ -39,6 +39,8 @@ USUAL = Precedence(10.0, 60.0)
 """The default."""
 
 
+LATE_FACTOR = 4.0
+"""Multiple of its predicted time, plus some seconds, after which a first token's report is lost."""
 LEAST_TIMES = 10.0
 """Least multiple of its prefill for which a prompt may stand behind later ones: engines may let short
 prompts pass of their own accord, whatever `queue.prefill-times` says."""
@@ -65,19 +67,17 @@ class Overdue:
         self,
         awaited: Callable[[], Iterable[Booking]],
         *,
-        factor: float,
         seconds: float,
         precedence: Precedence,
         expects_first_tokens: bool,
         on_silence: Callable[[], None],
     ) -> None:
-        """Count a report as lost `factor` times the predicted time plus `seconds` after the request.
+        """Count a report as lost LATE_FACTOR times the predicted time plus `seconds` after the request.
 
         Engines may order prompts by `precedence`. `on_silence` is called when reports
         are expected no more.
         """
         self._awaited = awaited
-        self._factor = factor
         self._seconds = seconds
         self.precedence = precedence
         self._on_silence = on_silence
@@ -90,7 +90,7 @@ class Overdue:
     def expect(self, booking: Booking, seconds: float, now: float, *, of: int) -> None:
         """Wait for a booking's first token, predicted in `seconds`; `of` is the number of bookings."""
         booking.due_at = min(now + seconds, booking.expires)
-        booking.lost_at = min(now + self._factor * seconds + self._seconds, booking.expires)
+        booking.lost_at = min(now + LATE_FACTOR * seconds + self._seconds, booking.expires)
         booking.late_at = booking.due_at if self.expects_none else booking.lost_at
         booking.is_missed = False
         booking.overtaken_at = None

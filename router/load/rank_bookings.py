@@ -165,18 +165,22 @@ class Head(NamedTuple):
     """Its predicted prefill."""
 
 
-def wait(nanoseconds: int, head: Head | None, free_since: float, now: float, floor: float) -> float:
+HEAD_FLOOR = 0.15
+"""Least share of its predicted prefill that a rank's first waiting request weighs: predictions err."""
+
+
+def wait(nanoseconds: int, head: Head | None, free_since: float, now: float) -> float:
     """Return the seconds until a new prefill would start.
 
     `nanoseconds` is the prefill of all waiting requests (`RankBook.prefill`), `head` the first of them.
-    The time for which the rank has computed the head is deducted, but at least the share `floor` of
+    The time for which the rank has computed the head is deducted, but at least the share HEAD_FLOOR of
     the head's prefill remains, since predictions are not exact.
     """
     if head is None:
         return nanoseconds / NANOSECONDS
     whole = head.nanoseconds
     had = max(0.0, now - max(free_since, head.since))
-    left = max(whole - had * NANOSECONDS, floor * whole)
+    left = max(whole - had * NANOSECONDS, HEAD_FLOOR * whole)
     return (nanoseconds - whole + left) / NANOSECONDS
 
 
@@ -342,12 +346,12 @@ class RankBook:
         shared = first.work.nanoseconds - first.work.own_nanoseconds
         return self._own_nanoseconds - skipped + shared
 
-    def load(self, now: float, floor: float) -> Load:
+    def load(self, now: float) -> Load:
         """Return the rank's load."""
         load, head = self.rest(), self.head()
         if head is None:
             return load
-        return load._replace(wait=wait(self.prefill(), head, self.free_since, now, floor))
+        return load._replace(wait=wait(self.prefill(), head, self.free_since, now))
 
     def rest(self) -> Load:
         """Return the rank's load; its wait does not deduct the time that the head has been computed."""

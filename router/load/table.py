@@ -7,7 +7,7 @@ are added. A fresh observation, from the engine's metrics or a gateway, corrects
   nothing, for example);
 - if it has fewer, the oldest bookings have ended and their reports were lost.
 
-A request takes a moment to reach its engine. Bookings made within `slack` seconds before an observation
+A request takes a moment to reach its engine. Bookings made within SLACK seconds before an observation
 may or may not be part of it, so they count neither as surplus nor as lost.
 """
 
@@ -18,6 +18,7 @@ from typing import Literal, Protocol
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.correction import (
+    SLACK,
     UNKNOWN,
     Correction,
     Seen,
@@ -79,21 +80,17 @@ class LoadTable:
         self,
         bookings: Bookings,
         stale_seconds: float,
-        slack_seconds: float = 1.0,
         others: Others | None = None,
     ) -> None:
-        """Observations count for `stale_seconds`; requests reach an engine within `slack_seconds`."""
+        """Observations count for `stale_seconds`."""
         self._bookings = bookings
         self._others = others
         self._stale = stale_seconds
-        self._slack = slack_seconds
         self._seen: dict[RankName, Seen] = {}
         self._seen_at = float("-inf")
         """Time of the latest observation of any rank."""
         self._corrections: dict[RankName, Correction] = {}
-        self._kept = KeptColumns(
-            self._unaged, stale=stale_seconds, slack=slack_seconds, head_floor=bookings.head_floor
-        )
+        self._kept = KeptColumns(self._unaged, stale=stale_seconds)
         bookings.listen(self._kept.changed)
         self._others_version = 0
         self._with_others: Collection[RankName] = ()
@@ -110,7 +107,7 @@ class LoadTable:
             still_since = _still_since(kept, book, observed)
             self._seen_at = max(self._seen_at, observed.at)
             self._kept.changed(name)
-            if _is_frozen(book, still_since, observed.at - self._slack):
+            if _is_frozen(book, still_since, observed.at - SLACK):
                 self._seen[name] = Seen(
                     observed, source, 0, 0, UNKNOWN, still_since=still_since, is_frozen=True
                 )
@@ -178,12 +175,11 @@ class LoadTable:
 
     def _load(self, name: RankName, now: float, waited: float) -> Load:
         if self._others is None and name not in self._seen:
-            return self._book(name).load(waited, self._bookings.head_floor)
+            return self._book(name).load(waited)
         load, nanoseconds, head, free_since, _ = self._unaged(name, now)
         if head is None:
             return load
-        floor = self._bookings.head_floor
-        return load._replace(wait=wait(nanoseconds, head, free_since, waited, floor))
+        return load._replace(wait=wait(nanoseconds, head, free_since, waited))
 
     def columns(self, ranks: Sequence[RankName], now: float) -> LoadColumns:
         """Return the loads of these ranks as columns, in the order given."""
@@ -263,7 +259,7 @@ class LoadTable:
         if seen is None:
             return None
         age = now - seen.observed.at
-        if age < -self._slack:
+        if age < -SLACK:
             # The clock was set back since, so the observation's age is not known.
             self.forget(*name)
             return None
@@ -277,7 +273,7 @@ class LoadTable:
         book = self._book(name)
         kept = self._corrections.get(name)
         if kept is None or not kept.is_of(book, others, seen):
-            kept = self._corrections[name] = correct(book, others, seen, self._slack)
+            kept = self._corrections[name] = correct(book, others, seen)
         return kept
 
 

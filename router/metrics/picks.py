@@ -23,7 +23,7 @@ def picks(picking: Picking, attribution: Attribution) -> Iterator[Metric]:
     yield single("bookings", len(bookings))
     yield single("bookings_expired", bookings.expired)
     yield single("first_tokens_missing", bookings.unreported)
-    yield single("picks_cancelled", picking.withdrawn)
+    yield single("picks_cancelled", picking.picker.withdrawn)
     yield single("believed_blocks", believed.blocks)
     yield single("believed_max_blocks", believed.max_blocks)
     if picking.peers is not None:

@@ -1,12 +1,12 @@
-"""Decides which pods may take a request, or why none may.
+"""Decides which ranks may take a request, or why none may."""
 
-`router.pick.weigh` refuses a request later where no pod has the role that a part of it needs.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from warmpath.router.pods.table import Pod, PodTable, that_serve
+from warmpath.indexer.index.slot import RankName
+from warmpath.indexer.rank import Rank
+from warmpath.router.pods.table import Pod, PodTable, Role, that_serve
 
 
 class NoPodError(Exception):
@@ -24,7 +24,77 @@ class Wanted(NamedTuple):
     """Whether one pod shall prefill and another one decode."""
 
 
-def eligible(pods: PodTable, wanted: Wanted) -> list[Pod]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Field:
+    """The ranks of some pods. All sequences have the ranks in the same order."""
+
+    of: Sequence[Pod]
+    pods: Sequence[Pod]
+    """The pod of each rank."""
+    ranks: Sequence[Rank]
+    names: Sequence[RankName]
+    """Pod and number of each rank."""
+    places: Mapping[RankName, int]
+    """The index of each name in the sequences."""
+    place_of: Mapping[Rank, int]
+    left_out: Sequence[RankName] = ()
+    """The ranks that are avoided, since there are others."""
+    _parts: "dict[Role, tuple[Collection[RankName], Field]]" = field(default_factory=dict)
+    """The last part for each role: the next request mostly wants the same."""
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether some pod has several ranks."""
+        return any(len(pod.ranks) > 1 for pod in self.of)
+
+    def part(self, role: Role, avoided: Collection[RankName]) -> "Field":
+        """Return the ranks with a role, those in `avoided` only if there are no others."""
+        if role == "both" and not avoided:
+            return self
+        kept = self._parts.get(role)
+        if kept is None or kept[0] != avoided:
+            pods = (
+                self.of
+                if role == "both"
+                else [one for one in self.of if one.role in {"both", role}]
+            )
+            kept = self._parts[role] = avoided, field_of(pods, avoided)
+        return kept[1]
+
+
+def field_of(pods: Sequence[Pod], avoided: Collection[RankName] = ()) -> Field:
+    """Return the ranks of these pods, those in `avoided` only if there are no others."""
+    all_of = [(pod, rank, RankName(pod.id, rank.number)) for pod in pods for rank in pod.ranks]
+    both = [one for one in all_of if one[2] not in avoided] or all_of
+    ranks, names = [rank for _, rank, _ in both], [name for *_, name in both]
+    return Field(
+        list(pods),
+        [pod for pod, *_ in both],
+        ranks,
+        names,
+        {name: place for place, name in enumerate(names)},
+        {rank: place for place, rank in enumerate(ranks)},
+        [name for *_, name in all_of if name in avoided] if len(both) < len(all_of) else (),
+    )
+
+
+class Eligible:
+    """Says which ranks of a table's pods may take a request."""
+
+    def __init__(self, pods: PodTable) -> None:
+        self._pods = pods
+        self._last = field_of(())
+        """The next request mostly has the same."""
+
+    def __call__(self, wanted: Wanted) -> Field:
+        """Return the ranks that may take a request. Raises NoPodError with the reason."""
+        found = _eligible(self._pods, wanted)
+        if self._last.of != found:
+            self._last = field_of(found)
+        return self._last
+
+
+def _eligible(pods: PodTable, wanted: Wanted) -> list[Pod]:
     """Return the pods that may take a request, only those that it names unless it names none.
 
     They serve the model, unless its name is empty, and neither refuse requests (as a draining engine's
@@ -32,7 +102,6 @@ def eligible(pods: PodTable, wanted: Wanted) -> list[Pod]:
     part if there are any, else all, as a pod's health may not be known yet; and of those, the ones that
     list the adapter if there are any. Where the request is disaggregated, this holds for the prefill's
     pods and for the decode's, each by itself.
-    Raises NoPodError with the reason.
     """
     model, lora, named, disaggregated = wanted
     found = pods.of_model(model)

@@ -117,8 +117,7 @@ class Picker:
     async def refresh(self, ask: Ask, timeout: float) -> None:
         """Read a prompt's keys from the shared index into memory (`Scorer.refresh`)."""
         if self._scorer.remote is not None:
-            ranks = [rank for pod in ask.pods for rank in pod.ranks]
-            await self._scorer.refresh(ask.prompt, ranks, timeout)
+            await self._scorer.refresh(ask.prompt, ask.field.ranks, timeout)
 
     def choose(self, ask: Ask, now: float) -> tuple[str, Choice]:
         """Make a pick at once; return its booking id and the choice. Raises as `weigh`."""

@@ -57,8 +57,9 @@ def precedence_of(queue: config.QueueTable) -> Precedence:
 class Picking:
     """The picker and the parts that it uses.
 
-    `index` stores the blocks of the beliefs. `share` makes the part that shares bookings with other
-    routers. `batch` returns the number of a rank's last batch of events, None if there is none.
+    `index` stores the blocks of the beliefs. `scorer` makes the scorer, given what is `believed` and the
+    prompts that other routers have sent `elsewhere`. `share` makes the part that shares bookings with
+    them. `batch` returns the number of a rank's last batch of events, None if there is none.
     """
 
     def __init__(
@@ -68,18 +69,15 @@ class Picking:
         queue: config.QueueTable,
         *,
         index: Index,
+        scorer: Callable[..., Scorer],
         new_id: Callable[[], str],
         rng: Random,
         witnesses: Sequence[Witness] = (),
         beliefs: type[Believed] = Believed,
         share: Callable[[Bookings, Believed], PeerBookings] | None = None,
         batch: Callable[[str, int], int | None] = no_batch,
+        steps: Steps = NO_STEPS,
     ) -> None:
-        self._pick = pick
-        self._booking = booking
-        self._new_id = new_id
-        self._rng = rng
-        self._witnesses = witnesses
         self.bookings = Bookings(
             expire_after=booking.expire_seconds,
             # Where prefill and decoding are apart a pick is booked twice.
@@ -93,40 +91,31 @@ class Picking:
             index, max_blocks=pick.max_believed_blocks, assumed_seconds=pick.assumed_seconds
         )
         self.peers = share(self.bookings, self.believed) if share else None
-        self.elsewhere = self.peers.received.marks if self.peers else None
-        """Of the prompts that other routers have on their way."""
         self.loads = LoadTable(
             self.bookings,
             stale_seconds=pick.load_stale_seconds,
             others=self.peers.received if self.peers else None,
         )
         self.calibration = Calibration(pick.prefill_base_seconds)
-        self._picker: Picker | None = None
-        self.on_room: Callable[[], None] = _ignore
-        """Called after an event, other than a report, that may give a rank room."""
-
-    def picker(self, scorer: Scorer, steps: Steps = NO_STEPS) -> Picker:
-        """Make and return the picker with a scorer; call it once."""
-        self._picker = Picker(
-            scorer,
+        self.scorer = scorer(
+            believed=self.believed, elsewhere=self.peers.received.marks if self.peers else None
+        )
+        self.picker = Picker(
+            self.scorer,
             loads=self.loads,
             bookings=self.bookings,
             believed=self.believed,
             calibration=self.calibration,
-            pick=self._pick,
-            booking=self._booking,
-            prefill=prefill_model(self._pick),
-            new_id=self._new_id,
-            rng=self._rng,
-            witnesses=self._witnesses,
+            pick=pick,
+            booking=booking,
+            prefill=prefill_model(pick),
+            new_id=new_id,
+            rng=rng,
+            witnesses=witnesses,
             steps=steps,
         )
-        return self._picker
-
-    @property
-    def withdrawn(self) -> int:
-        """Picks whose caller was gone without the answer, or that a later one replaced before it."""
-        return self._picker.withdrawn if self._picker is not None else 0
+        self.on_room: Callable[[], None] = _ignore
+        """Called after an event, other than a report, that may give a rank room."""
 
     def observe(self, pod: str, rank: int, observed: Observed) -> None:
         """Record an observation of a rank's engine."""
@@ -135,12 +124,10 @@ class Picking:
 
     def engine_ended(self, pod: Pod) -> None:
         """Drop the beliefs about a pod whose engine has ended, and wait for none of its answers."""
-        if self._picker is not None:
-            self._picker.engine_ended(pod)
+        self.picker.engine_ended(pod)
         self.on_room()
 
     def forget(self, pod: Pod) -> None:
         """Drop everything that is kept about a removed pod."""
-        if self._picker is not None:
-            self._picker.forget(pod)
+        self.picker.forget(pod)
         self.on_room()

@@ -23,10 +23,10 @@ from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.table import LoadTable
 from warmpath.router.match.match import KeyedPrompt, Matches, Scorer
 from warmpath.router.pick.calibration import Calibration
-from warmpath.router.pick.eligible import NoPodError, Wanted, model_phrase
-from warmpath.router.pick.options import Field, Option, Options, field_of
+from warmpath.router.pick.eligible import Field, NoPodError, Wanted, model_phrase
+from warmpath.router.pick.options import Option, Options
 from warmpath.router.pick.traffic import Shares, Traffic, shares_of
-from warmpath.router.pods.table import Pod
+from warmpath.router.pods.table import Role
 from warmpath.scorer.candidate import Request
 from warmpath.scorer.columns import Column, LoadColumns
 from warmpath.scorer.match import Match
@@ -53,8 +53,8 @@ class Ask(msgspec.Struct, frozen=True):
     """A request to place."""
 
     prompt: KeyedPrompt
-    pods: Sequence[Pod]
-    """The pods that may take it, in any order."""
+    field: Field
+    """The ranks that may take it, in any order."""
     wanted: Wanted
     """The pods that it wants."""
     policy: str = ""
@@ -156,8 +156,6 @@ class Weigher:
         self._prefill = prefill
         self._assumed_seconds = assumed_seconds
         self._rng = rng
-        self._fields: dict[str, Field] = {}
-        """The last field of each role, which mostly fits the next request too."""
         self._policies: dict[str, Policy] = {policy: make_policy(policy, options)}
         self._traffic: dict[str, Traffic] = {}
         """By model."""
@@ -175,10 +173,10 @@ class Weigher:
         """
         policy = self._policy(ask.policy)
         avoided = self._loads.avoided(now)
-        everybody = self._field(ask, "both", avoided)
+        everybody = _part(ask, "both", avoided)
         is_split = ask.wanted.disaggregated
-        prefilling = self._field(ask, "prefill", avoided) if is_split else everybody
-        decoding = self._field(ask, "decode", avoided) if is_split else None
+        prefilling = _part(ask, "prefill", avoided) if is_split else everybody
+        decoding = _part(ask, "decode", avoided) if is_split else None
         loads = self._loads.columns(prefilling.names, now)
         shares = shares_of(loads)
         if ahead:
@@ -224,29 +222,6 @@ class Weigher:
             found = self._traffic[model] = Traffic()
         return found
 
-    def _field(
-        self,
-        ask: Ask,
-        role: Literal["both", "prefill", "decode"],
-        avoided: Collection[RankName],
-    ) -> Field:
-        """Return the ranks that take a part of a request, or both parts. Raises NoPodError.
-
-        The `avoided` ones take part only where there are no others.
-        """
-        pods = (
-            ask.pods if role == "both" else [pod for pod in ask.pods if pod.role in {"both", role}]
-        )
-        field = self._fields.get(role)
-        if field is None or field.of != pods or field.avoided != avoided:
-            field = self._fields[role] = field_of(pods, avoided)
-        if not field.ranks:
-            found = f"no pod{model_phrase(ask.prompt.model)}"
-            if role == "both":
-                raise NoPodError(f"{found} may be picked")
-            raise NoPodError(f"{found} that may be picked has the role {role}")
-        return field
-
     def _options(
         self, weighing: "_Weighing", field: Field, loads: LoadColumns, policy: Policy | None = None
     ) -> Options:
@@ -273,6 +248,17 @@ class Weigher:
     def _known_tokens(self, model: str, field: Field) -> Column:
         held = self._scorer.held_tokens
         return np.array([held(model, rank) for rank in field.ranks], dtype=np.float64)
+
+
+def _part(ask: Ask, role: Role, avoided: Collection[RankName]) -> Field:
+    """Return the ranks that take a part of a request, or both parts. Raises NoPodError."""
+    part = ask.field.part(role, avoided)
+    if not part.ranks:
+        found = f"no pod{model_phrase(ask.prompt.model)}"
+        if role == "both":
+            raise NoPodError(f"{found} may be picked")
+        raise NoPodError(f"{found} that may be picked has the role {role}")
+    return part
 
 
 def _holding(field: Field, matches: Matches) -> Mapping[tuple[Match, str], list[int]]:

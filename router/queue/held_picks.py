@@ -132,13 +132,17 @@ class HeldPicks:
         self.queue.use(settings, lambda at: classes.find(before[at]))
         self.news()
 
-    async def choose(self, waiting: Waiting, client: str) -> Pick:
+    async def choose(
+        self, ask: Ask, request: pb.PickRequest, asker: Asker, priority: int, left: float
+    ) -> Pick:
         """Reserve a pick, like `Picker.reserve`, once a pod has room or the request may not wait longer.
 
-        Raises QueueFullError, and as `Picker.weigh`.
+        The arguments are as for `enters`. Raises QueueFullError, and as `Picker.weigh`.
         """
+        client = asker.client
         if self._of_client[client] >= self._most_of_client:
-            return self._picker.reserve(waiting.ask, self._clock())
+            return self._picker.reserve(ask, self._clock())
+        waiting = self.enters(ask, request, asker, priority, left)
         try:
             self.queue.enter(waiting, waiting.arrived)
         except QueueFullError:

@@ -16,15 +16,13 @@ from heapq import heapify, heappop, heappush
 
 from msgspec.structs import replace
 
-from warmpath.indexer.index.slot import RankName
 from warmpath.router.config.schema import QueueTable
 from warmpath.router.load.overdue import Precedence
 from warmpath.router.load.table import LoadTable
-from warmpath.router.pick.eligible import NoPodError, Wanted
+from warmpath.router.pick.eligible import Field, NoPodError, Wanted
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.weigh import Ask, Choice
-from warmpath.router.pods.table import Pod
 from warmpath.router.queue.crowd import Crowd
 from warmpath.router.queue.lag import FirstTokenLag, StepBack
 from warmpath.router.queue.looks import Looks
@@ -63,7 +61,7 @@ Refusals = dict[Waiting, NoPodError | QueueFullError]
 class Queue:
     """The waiting requests of one router. `now` is the ingest's clock, in seconds, in every call.
 
-    `eligible` returns the pods that are wanted, as they are now; it raises NoPodError. `hears`
+    `eligible` returns the ranks that are wanted, as they are now; it raises NoPodError. `hears`
     returns whether first tokens are reported: if they are not, no request is held.
     """
 
@@ -72,7 +70,7 @@ class Queue:
         picker: Picker,
         loads: LoadTable,
         *,
-        eligible: Callable[[Wanted], Sequence[Pod]],
+        eligible: Callable[[Wanted], Field],
         hears: Callable[[], bool],
         lag: FirstTokenLag,
         settings: QueueTable,
@@ -186,22 +184,22 @@ class Queue:
         are_more = self._send_due(now, sent, refused)
         if sent or (fresh is not None and fresh[2] != now):
             fresh = None
-        rooms, pods = self._lanes(now, refused)
+        rooms, fields = self._lanes(now, refused)
         del self._round[-TURNS:]
         self._looks.begin(rooms, now)
         moved: list[tuple[Waiting, Choice]] = []
         looks = 0
-        for waiting in self._order.passing(pods):
+        for waiting in self._order.passing(fields):
             if looks == self._settings.max_looks or len(sent) >= MOST_AT_ONCE:
                 are_more = True
                 break
             looks += 1
             look = self._looks.held(waiting, rooms, now)
             if look:
-                filled = rooms.passed(look.name, look.prefill, pods)
+                filled = rooms.passed(look.name, look.prefill, fields)
             else:
                 try:
-                    choice = self._choice(waiting, pods[waiting.wanted], rooms, fresh, now)
+                    choice = self._choice(waiting, fields[waiting.wanted], rooms, fresh, now)
                 except NoPodError as error:
                     refused[waiting] = error
                     continue
@@ -210,14 +208,14 @@ class Queue:
                 if rooms.has(name):
                     sent[waiting] = self._sent(waiting, now, choice)
                     waiting.uncached = waiting.ask.tokens - best.cached
-                    filled, fresh = rooms.booked(name, pods), None
+                    filled, fresh = rooms.booked(name, fields), None
                 else:
                     moved.append((waiting, choice))
                     self._looks.keep(waiting, choice, rooms, now)
-                    filled = rooms.passed(name, best.own, pods)
+                    filled = rooms.passed(name, best.own, fields)
             for wanted in filled:
-                del pods[wanted]
-            if not pods:
+                del fields[wanted]
+            if not fields:
                 break
         self._looks.end(rooms)
         for waiting in sent:
@@ -248,13 +246,13 @@ class Queue:
     def _choice(
         self,
         waiting: Waiting,
-        pods: Sequence[Pod],
+        field: Field,
         rooms: Rooms,
         fresh: tuple[Waiting, Choice, float] | None,
         now: float,
     ) -> Choice:
-        """Weigh a request among the pods that may take it now. Raises NoPodError."""
-        waiting.ask = _among(waiting.ask, pods)
+        """Weigh a request among the ranks that may take it now. Raises NoPodError."""
+        waiting.ask = _among(waiting.ask, field)
         if fresh is not None and fresh[0] is waiting and not rooms.ahead:
             return fresh[1]
         return self._picker.weigh(waiting.ask, now, rooms.ahead)
@@ -313,8 +311,8 @@ class Queue:
             heappop(self._times)
         return self._times[0][2] if self._times else None
 
-    def _lanes(self, now: float, refused: Refusals) -> tuple[Rooms, dict[Wanted, Sequence[Pod]]]:
-        """Return the ranks' rooms, and the lanes that have a rank with room, with their pods.
+    def _lanes(self, now: float, refused: Refusals) -> tuple[Rooms, dict[Wanted, Field]]:
+        """Return the ranks' rooms, and the lanes that have a rank with room, with their ranks.
 
         A lane without a pod has its requests added to `refused`.
         """
@@ -322,12 +320,13 @@ class Queue:
         found = {}
         for wanted in self._considered():
             try:
-                pods = self._eligible(wanted)
+                field = self._eligible(wanted)
             except NoPodError as error:
                 refused |= dict.fromkeys(self._order.of_lane(wanted), error)
                 continue
-            if rooms.add(wanted, _ranks(pods, wanted)):
-                found[wanted] = pods
+            prefilling = field.part("prefill", ()) if wanted.disaggregated else field
+            if rooms.add(wanted, prefilling.names):
+                found[wanted] = field
         return rooms, found
 
     def _considered(self) -> Collection[Wanted]:
@@ -352,13 +351,6 @@ class Queue:
         return min(due.until, now + pause)
 
 
-def _among(ask: Ask, pods: Sequence[Pod]) -> Ask:
-    """Return a request with the pods that may take it now."""
-    return ask if ask.pods == pods else replace(ask, pods=pods)
-
-
-def _ranks(pods: Sequence[Pod], wanted: Wanted) -> list[RankName]:
-    """Return the ranks that prefill."""
-    if wanted.disaggregated:
-        pods = [pod for pod in pods if pod.role != "decode"]
-    return [RankName(pod.id, rank.number) for pod in pods for rank in pod.ranks]
+def _among(ask: Ask, field: Field) -> Ask:
+    """Return a request with the ranks that may take it now."""
+    return ask if ask.field is field else replace(ask, field=field)

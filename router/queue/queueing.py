@@ -1,15 +1,14 @@
 """Builds the queue from its configuration, for the service and for `warmpath simulate`."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Callable, Collection
 from typing import Any
 
 from warmpath.router.config.schema import Config, QueueTable
-from warmpath.router.pick.eligible import Wanted, eligible
+from warmpath.router.pick.eligible import Eligible, Field, Wanted
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.picking import Picking
-from warmpath.router.pods.table import Pod, PodTable
+from warmpath.router.pods.table import PodTable
 from warmpath.router.queue.held_picks import HeldPicks, QueueMeter
 from warmpath.router.queue.lag import FirstTokenLag
 from warmpath.router.queue.queue import Queue
@@ -41,7 +40,7 @@ def held_picks(
         table,
         picking,
         picker,
-        partial(eligible, pods),
+        Eligible(pods),
     )
     held = HeldPicks(
         queue,
@@ -63,15 +62,15 @@ def new_queue(
     table: QueueTable,
     picking: Picking,
     picker: Picker,
-    pods_for: Callable[[Wanted], Sequence[Pod]],
+    field_for: Callable[[Wanted], Field],
 ) -> Queue:
-    """Return a queue, and let it witness picks; `pods_for` as `Queue`'s `eligible`."""
+    """Return a queue, and let it witness picks; `field_for` as `Queue`'s `eligible`."""
     lag = FirstTokenLag()
     picker.add_witness(lag)
     return Queue(
         picker,
         picking.loads,
-        eligible=pods_for,
+        eligible=field_for,
         hears=lambda: picking.bookings.hears_first_tokens,
         lag=lag,
         settings=table,

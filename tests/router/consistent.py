@@ -157,7 +157,7 @@ def _(table: LoadTable) -> None:
     for name, kept in table._corrections.items():
         book = table._book(name)
         is_current = kept.is_of(book, kept.others, table._seen.get(name))
-        if is_current and kept != correct(book, kept.others, kept.seen, table._slack):
+        if is_current and kept != correct(book, kept.others, kept.seen):
             raise AssertionError(f"the correction of {name} is out of date")
 
 
@@ -197,8 +197,7 @@ def _(picker: Picker) -> None:
 
 @check.register
 def _(picking: Picking) -> None:
-    if picking._picker is not None:
-        check(picking._picker)
+    check(picking.picker)
     picking.believed.check()
     check(picking.bookings)
     check(picking.loads)

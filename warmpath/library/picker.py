@@ -10,6 +10,7 @@ import msgspec
 from warmpath.client.checks import check_figure, check_names, check_pods
 from warmpath.client.load import PodLoad
 from warmpath.client.prompt import AnyPrompt
+from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.embedded import embedded_index
 from warmpath.library.index import Index
 from warmpath.library.picked import Picked, picked_of
@@ -18,8 +19,9 @@ from warmpath.library.reader import Tokenizer
 from warmpath.proto.report_event import ReportEvent
 from warmpath.router.config import schema as config
 from warmpath.router.load.engine_metrics import Observed
+from warmpath.router.match.match import Scorer as Matcher
 from warmpath.router.peers import booking_id as booking_ids
-from warmpath.router.pick.eligible import Wanted, eligible
+from warmpath.router.pick.eligible import Eligible, Wanted
 from warmpath.router.pick.picking import Picking, believed_bytes
 from warmpath.router.pick.report import Report, carry_out, check_event
 from warmpath.router.pick.weigh import Ask, Traits
@@ -66,23 +68,27 @@ class Picker:
         """Begin. Raises ValueError for an impossible value, and for an unknown policy or option."""
         pick = _valid("pick", pick or config.PickTable())
         self._index = index
+
+        def matcher(*, believed: Believed, elsewhere: None) -> Matcher:
+            del elsewhere
+            self.scorer = Scorer(
+                index, shared_tiers=shared_tiers, tokenizer=tokenizer, believed=believed
+            )
+            """Scores prompts by the longest prefix, with the blocks that picks have put on their way."""
+            return self.scorer.matcher
+
         self._picking = Picking(
             pick,
             _valid("booking", booking or config.BookingTable()),
             config.QueueTable(),
             index=embedded_index(believed_bytes(pick)),
+            scorer=matcher,
             new_id=new_id,
             rng=rng or Random(secrets.randbits(64)),  # noqa: S311  breaks ties, guards nothing
         )
-        self.scorer = Scorer(
-            index,
-            shared_tiers=shared_tiers,
-            tokenizer=tokenizer,
-            believed=self._picking.believed,
-        )
-        """Scores prompts by the longest prefix, with the blocks that picks have put on their way."""
         self._lock = self.scorer.lock
-        self._picker = self._picking.picker(self.scorer.matcher)
+        self._eligible = Eligible(index.table)
+        self._picker = self._picking.picker
         self._pods: dict[str, Pod] = {}
         """The pods at the last call."""
         self._changes = 0
@@ -125,7 +131,7 @@ class Picker:
             wanted = Wanted(model, placed.lora, tuple(ids), disaggregated)
             ask = Ask(
                 placed,
-                eligible(table, wanted),
+                self._eligible(wanted),
                 wanted,
                 policy=policy,
                 session=session,

@@ -26,7 +26,6 @@ from warmpath.lab.bench.stand.made_up_fleet import (
     prompt_of,
 )
 from warmpath.router.load.rank_bookings import Work
-from warmpath.router.pick.eligible import eligible
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.prompt.token_prompt import TokenPrompt
 
@@ -123,7 +122,7 @@ class _Fleet:
         seed = next(self._new) if is_new else self._rng.randrange(KNOWN)
         prompt = TokenPrompt(MODEL, pack_tokens(prompt_of(seed, BLOCKS)))
         begun = time.process_time()
-        ask = Ask(prompt, eligible(self._parts.table, WANTED), WANTED)
+        ask = Ask(prompt, self._parts.eligible(WANTED), WANTED)
         booking, choice = self._parts.picker.choose(ask, now)
         self._spent["pick"] += time.process_time() - begun
         one = choice.options[0].candidate

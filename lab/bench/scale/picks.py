@@ -14,9 +14,10 @@ from warmpath.indexer.shared.redis.command import Call, Command
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.stand.asked import BOOKED, Asked
 from warmpath.lab.bench.stand.look_up import TOKENS, no_collector
-from warmpath.lab.bench.stand.made_up_fleet import MODEL
+from warmpath.lab.bench.stand.made_up_fleet import MODEL, new_ingest
 from warmpath.router.config import schema as config
 from warmpath.router.load.rank_bookings import Work
+from warmpath.router.match.match import Scorer
 from warmpath.router.peers import booking_id
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pick.picking import Picking
@@ -122,6 +123,7 @@ def _router() -> tuple[Picking, PeerBookings]:
         config.BookingTable(),
         config.QueueTable(),
         index=embedded_index(1 << 20),
+        scorer=partial(Scorer, new_ingest(embedded_index(1 << 20), 1)[0], ""),
         new_id=lambda: booking_id.new_id(name),
         rng=Random(1),
         share=partial(PeerBookings, name, KeyNames("bench")),

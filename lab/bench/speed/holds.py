@@ -29,7 +29,6 @@ from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.ending import Drain
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.rank_bookings import Work
-from warmpath.router.match.match import Scorer
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pods.table import Pod, PodTable, Role, Status
 from warmpath.router.prompt.limits import PromptLimits
@@ -150,9 +149,8 @@ class _Router:
             for number, rank in enumerate(ranks)
         )
         decisions, attribution = Decisions(), Attribution()
-        picking = new_picking(decisions, attribution)
-        scorer = Scorer(ingest, "", believed=picking.believed)
-        picker = picking.picker(scorer)
+        picking = new_picking(ingest, decisions, attribution)
+        scorer, picker = picking.scorer, picking.picker
         self._load(picking)
         clock = self._clock
         picks = PickAnswerer(

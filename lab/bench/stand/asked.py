@@ -3,11 +3,13 @@
 The parts of picking with the service's default settings, for benchmarks.
 """
 
+from functools import partial
 from itertools import count
 from random import Random
 
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.keys.key import pack_tokens
+from warmpath.indexer.ranks import Ingest
 from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS
 from warmpath.lab.bench.stand.made_up_fleet import (
     BLOCK_SIZE,
@@ -25,7 +27,7 @@ from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.rank_bookings import Work
 from warmpath.router.match.match import Scorer
-from warmpath.router.pick.eligible import eligible
+from warmpath.router.pick.eligible import Eligible, field_of
 from warmpath.router.pick.messages import candidate_message
 from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pick.pick import Witness
@@ -36,7 +38,7 @@ from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.strategies import longest_prefix
 
 
-def new_picking(*witnesses: Witness) -> Picking:
+def new_picking(ingest: Ingest, *witnesses: Witness) -> Picking:
     """Put the parts together; ties break the same way in each run."""
     names = map(str, count())
     return Picking(
@@ -44,6 +46,7 @@ def new_picking(*witnesses: Witness) -> Picking:
         config.BookingTable(),
         config.QueueTable(),
         index=embedded_index(1 << 28),
+        scorer=partial(Scorer, ingest, ""),
         new_id=lambda: next(names),
         rng=Random(1),
         witnesses=witnesses,
@@ -82,11 +85,11 @@ class Asked:
             Pod(ranks[at].pod, "", MODEL, tuple(ranks[at : at + each]))
             for at in range(0, len(ranks), each)
         ]
-        picking = new_picking(Decisions(), Attribution())
-        self._scorer = Scorer(ingest, "", believed=picking.believed)
-        self.picker = picking.picker(self._scorer)
+        picking = new_picking(ingest, Decisions(), Attribution())
+        self._scorer, self.picker = picking.scorer, picking.picker
         self.picking = picking
-        self.table = PodTable(self._pods)
+        self.eligible = Eligible(PodTable(self._pods))
+        self._field = field_of(self._pods)
         self._flying: list[str] = []
         self._now = 0.0
 
@@ -106,7 +109,7 @@ class Asked:
         """Pick a pod, and make the answer's messages."""
         self._now += 0.001
         prompt = self.prompts[call % len(self.prompts)]
-        ask = Ask(prompt, eligible(self.table, WANTED), WANTED)
+        ask = Ask(prompt, self.eligible(WANTED), WANTED)
         _, choice = self.picker.choose(ask, self._now)
         candidates = [candidate_message(one, 0.0) for one in choice.options[:MOST_CANDIDATES]]
         assert pb.PickResponse(candidates=candidates).SerializeToString()
@@ -122,7 +125,7 @@ class Asked:
     def pick(self, call: int) -> None:
         """Pick a pod for a prompt."""
         self._now += 0.01
-        ask = Ask(self.prompts[call % len(self.prompts)], self._pods, WANTED)
+        ask = Ask(self.prompts[call % len(self.prompts)], self._field, WANTED)
         self._flying.append(self.picker.choose(ask, self._now)[0])
 
     def report(self) -> None:

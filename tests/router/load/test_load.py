@@ -17,7 +17,7 @@ from warmpath.router.load.table import LoadTable
 from warmpath.scorer.candidate import Load
 from warmpath.scorer.prefill import PrefillModel
 
-STALE, SLACK = 5.0, 1.0
+STALE = 5.0
 
 
 def new_bookings(*, expects_first_tokens: bool = True) -> Bookings:
@@ -41,7 +41,7 @@ def seen(running: int, waiting: int = 0, at: float = 10.0, kv_usage: float = 0.0
 def booked(*prefills: float, at: float = 0.0) -> tuple[Bookings, LoadTable, list[str]]:
     bookings = new_bookings()
     names = [bookings.book(work(prefill), at).id for prefill in prefills]
-    return bookings, LoadTable(bookings, STALE, SLACK), names
+    return bookings, LoadTable(bookings, STALE), names
 
 
 def test_requests_that_we_did_not_book_are_somebody_elses() -> None:
@@ -69,7 +69,7 @@ def test_an_engines_queue_holds_ours_whose_first_tokens_were_taken_for_come() ->
     bookings = new_bookings(expects_first_tokens=False)
     for _ in range(4):
         bookings.book(work(1.0), 0.0)
-    table = LoadTable(bookings, STALE, SLACK)
+    table = LoadTable(bookings, STALE)
     assert table.load("p", 0, 9.0).waiting == 0
     table.observe("p", 0, seen(running=1, waiting=3))
     load = table.load("p", 0, 10.0)
@@ -293,7 +293,7 @@ def test_progress_is_known_from_reported_first_tokens_or_from_a_fresh_observatio
     None
 ):
     bookings = new_bookings(expects_first_tokens=False)
-    table = LoadTable(bookings, STALE, SLACK)
+    table = LoadTable(bookings, STALE)
     assert not table.knows_progress(10.0)
     table.observe("q", 0, seen(running=1, at=10.0))
     assert table.knows_progress(10.0 + STALE)

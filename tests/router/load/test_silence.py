@@ -29,7 +29,6 @@ def test_a_steady_share_of_unreported_first_tokens_settles_the_question(
 def awaiting() -> Overdue:
     return Overdue(
         list,
-        factor=1.0,
         seconds=1.0,
         precedence=FIRST_COME,
         expects_first_tokens=True,

@@ -15,7 +15,7 @@ from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.router.config import schema as config
 from warmpath.router.match.match import Scorer
 from warmpath.router.peers.exchange import PeerBookings
-from warmpath.router.pick.eligible import Wanted
+from warmpath.router.pick.eligible import Wanted, field_of
 from warmpath.router.pick.pick import Pick, Witness
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.weigh import Ask, Choice
@@ -96,6 +96,13 @@ class Parts:
             config.BookingTable(max_bookings=most),
             config.QueueTable(),
             index=ReferenceIndex(),
+            scorer=partial(
+                Scorer,
+                self.ingest,
+                "",
+                shared_tiers={"m": shared_tiers},
+                assumed_block_size=BLOCK,
+            ),
             new_id=lambda: next(names),
             rng=Random(1),
             witnesses=witnesses or (self,),
@@ -107,16 +114,7 @@ class Parts:
         self.pods = [
             self.pod(f"pod-{number}", roles[number] if roles else "both") for number in range(pods)
         ]
-        self.picker = self.picking.picker(
-            Scorer(
-                self.ingest,
-                "",
-                believed=self.believed,
-                elsewhere=self.picking.elsewhere,
-                shared_tiers={"m": shared_tiers},
-                assumed_block_size=BLOCK,
-            )
-        )
+        self.picker = self.picking.picker
 
     def pod(self, name: str, role: Role = "both") -> Pod:
         rank = self.ingest.watch(name, 0)
@@ -146,7 +144,7 @@ class Parts:
 
     def ask(self, prompt: KeyedPrompt = PROMPT, **fields: object) -> Ask:
         wanted = Wanted("m", disaggregated=bool(fields.pop("disaggregated", False)))
-        return Ask(prompt, fields.pop("pods", self.pods), **{"wanted": wanted, **fields})  # type: ignore[arg-type]
+        return Ask(prompt, field_of(fields.pop("pods", self.pods)), **{"wanted": wanted, **fields})  # type: ignore[arg-type]
 
     def weigh(self, **fields: object) -> Choice:
         return self.picker.weigh(self.ask(**fields), self.now)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.router.pick.weighed import FakeRank
 from warmpath.indexer.trust import Level, Trust
-from warmpath.router.pick.eligible import NoPodError, Wanted, eligible
+from warmpath.router.pick.eligible import Eligible, NoPodError, Wanted
 from warmpath.router.pods.table import Pod, PodTable, Role, Status
 
 WELL = Status(healthy=True, reason="/health answers", looked_at=100.0)
@@ -37,8 +37,8 @@ def names(
     lora: str = "",
     disaggregated: bool = False,
 ) -> list[str]:
-    found = eligible(PodTable(pods), Wanted(model, lora, tuple(named), disaggregated))
-    return [one.id for one in found]
+    found = Eligible(PodTable(pods))(Wanted(model, lora, tuple(named), disaggregated))
+    return [one.id for one in found.of]
 
 
 def test_pods_of_other_models_take_no_part() -> None:

@@ -14,8 +14,8 @@ from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level, Trust
 from warmpath.router.load.rank_bookings import Booking, Work
 from warmpath.router.match.match import Matches
-from warmpath.router.pick.eligible import Wanted
-from warmpath.router.pick.options import Option, Options, field_of
+from warmpath.router.pick.eligible import Wanted, field_of
+from warmpath.router.pick.options import Option, Options
 from warmpath.router.pick.pick import Pick, Predicted
 from warmpath.router.pick.traffic import Shares
 from warmpath.router.pick.weigh import Ask, Choice, Traits
@@ -85,7 +85,7 @@ def choice(*options: Option, tokens: int = TOKENS) -> Choice:
         matches=matches,
         factors=[one.calibration for one in options],
     )
-    ask = Ask(SizedPrompt(tokens), (), Wanted("m"))
+    ask = Ask(SizedPrompt(tokens), field_of(()), Wanted("m"))
     return Choice(ask, "warmpath", True, 0.5, Shares(0.5, 0.0), ordered)
 
 

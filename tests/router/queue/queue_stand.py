@@ -8,7 +8,7 @@ from tests.router.consistent import check
 from tests.router.pick.picker_parts import KeyedPrompt, Parts
 from warmpath.router.config.schema import QueueTable
 from warmpath.router.pick.calibration import USUAL_SHARING
-from warmpath.router.pick.eligible import NoPodError, Wanted
+from warmpath.router.pick.eligible import Field, NoPodError, Wanted, field_of
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.weigh import Choice
 from warmpath.router.pods.table import Pod
@@ -60,11 +60,11 @@ class QueueStand:
             self.first_token(sent, after=BASE)
             self.parts.picker.ended(sent.placed.booking_id, "finished", self.parts.now)
 
-    def eligible(self, wanted: Wanted) -> list[Pod]:
+    def eligible(self, wanted: Wanted) -> Field:
         found = [pod for pod in self.pods if not wanted.named or pod.id in wanted.named]
         if not found:
             raise NoPodError("no pod is left")
-        return found
+        return field_of(found)
 
     def entering(
         self,
@@ -79,7 +79,7 @@ class QueueStand:
         wanted = Wanted("m", lora, named=tuple(named))
         first = next(self._keys)
         prompt = prompt or KeyedPrompt(range(first, first + tokens // 16), tokens)
-        ask = self.parts.ask(prompt, pods=self.eligible(wanted), wanted=wanted)
+        ask = self.parts.ask(prompt, pods=self.eligible(wanted).of, wanted=wanted)
         return Waiting(ask, self.parts.now, **fields)  # type: ignore[arg-type]
 
     def enter(self, tokens: int = 10_000, **fields: object) -> Waiting:

@@ -11,7 +11,7 @@ from tests.examples import examples
 from tests.router.consistent import check
 from tests.router.pick.picker_parts import PROMPT
 from warmpath.router.config.schema import QueueTable
-from warmpath.router.pick.eligible import Wanted
+from warmpath.router.pick.eligible import Wanted, field_of
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.queue.crowd import Crowd
 from warmpath.router.queue.request import Waiting
@@ -21,7 +21,7 @@ LIMITS = QueueTable(max_requests=6, max_bytes=60, shares={"a": 2.0})
 
 
 def waiting(tenant: str = "", *, caller: str = "", priority: int = 0, size: int = 1) -> Waiting:
-    ask = Ask(PROMPT, (), Wanted("m"))
+    ask = Ask(PROMPT, field_of(()), Wanted("m"))
     return Waiting(ask, 0.0, 1.0, priority, tenant, size, caller, number=next(NUMBERS))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.router.consistent import check
 from tests.router.pick.picker_parts import PROMPT
-from warmpath.router.pick.eligible import Wanted
+from warmpath.router.pick.eligible import Wanted, field_of
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.queue.order import Order
 from warmpath.router.queue.request import Waiting
@@ -25,7 +25,7 @@ def waiting(
     lane: Wanted = LANE,
 ) -> Waiting:
     number = next(NUMBERS)
-    ask = Ask(PROMPT, (), lane)
+    ask = Ask(PROMPT, field_of(()), lane)
     return Waiting(ask, 0.0, 1.0, priority, tenant, number=number, uncached=uncached, key=key)
 
 

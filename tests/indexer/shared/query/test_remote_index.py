@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 import numpy as np
@@ -31,7 +32,7 @@ from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.trust import Level, Trust
 from warmpath.router.config import schema as config
 from warmpath.router.match.match import Scorer
-from warmpath.router.pick.eligible import Wanted
+from warmpath.router.pick.eligible import Wanted, field_of
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.weigh import Ask, Choice
 from warmpath.router.pods.table import Pod
@@ -438,13 +439,14 @@ async def test_prompts_that_are_asked_for_at_once_are_each_judged_by_their_own_l
             config.BookingTable(),
             config.QueueTable(),
             index=ReferenceIndex(),
+            scorer=partial(Scorer, ingest, ""),
             new_id=str,
             rng=Random(0),
-        ).picker(Scorer(ingest, ""))
+        ).picker
         pods = [Pod(part.pod, "here:80", "m", (rank,))]
 
         async def weighed(key: int) -> Choice:
-            ask = Ask(KeyedPrompt([key]), pods, Wanted("m"))
+            ask = Ask(KeyedPrompt([key]), field_of(pods), Wanted("m"))
             await picker.refresh(ask, ROOMY)
             return picker.weigh(ask, clock())
 
