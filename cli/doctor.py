@@ -28,11 +28,10 @@ from warmpath.cli.deployment.inspect import FORMS, Seen, inspect
 from warmpath.cli.deployment.tokens import ask_router, tokenizer
 from warmpath.client.failure import CallError
 from warmpath.client.sync_client import Client
-from warmpath.process.command_line import FINE, FOUND, USAGE
+from warmpath.process.command_line import FINE, FOUND, USAGE, seconds
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.config.read import ConfigError, load
 from warmpath.router.config.schema import Config
-from warmpath.scorer.reason import seconds
 
 FEWEST_REQUESTS = 30
 MOSTLY_TOLD = 0.5

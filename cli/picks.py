@@ -9,9 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from warmpath.cli.asking import add_prompt, call, prompt_of, router_parser, trust_words
-from warmpath.process.command_line import USAGE, in_words
+from warmpath.process.command_line import USAGE, in_words, seconds
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.scorer.reason import seconds
 
 NO_PICKS = "no picks: the router has made none since its start, or none that fits the options"
 

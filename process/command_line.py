@@ -95,3 +95,12 @@ def in_words(error: BaseException) -> str:
         return SAYS.get(getattr(error, "errno", None) or 0, str(error))
     said = SAYS.get(error.errno, (error.strerror or "").lower())
     return f"{error.filename}: {said}" if error.filename else said
+
+
+def seconds(value: float) -> str:
+    """Return a duration for people, with two significant digits."""
+    if value < 0.0005:
+        return "less than 1 ms"
+    if value < 0.0995:
+        return f"{value * 1e3:.0f} ms"
+    return f"{value:.2g} s" if value < 9.95 else f"{value:,.0f} s"

@@ -3,8 +3,8 @@
 A policy is a frozen dataclass. Its fields, all floats with defaults, are its options; `costs` returns
 the cost of each candidate in NumPy arrays. It keeps no state, so that equal calls have equal results
 (`Explain` repeats a pick's call); past events that matter are in the columns and the request. If its
-costs are seconds, the class attribute `costs_seconds = True` says so, and `scorer.reason` explains them
-as times.
+costs are seconds, the class attribute `costs_seconds = True` says so, and `router.pick.reason`
+explains them as times.
 
 Another package adds a policy through the entry-point group `warmpath.policies`:
 

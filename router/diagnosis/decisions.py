@@ -11,11 +11,11 @@ from itertools import islice
 import msgspec
 
 from warmpath.indexer.index.slot import RankName
+from warmpath.process.command_line import seconds
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pick.messages import Weighed, candidate_message, weighed
 from warmpath.router.pick.pick import End, Pick, Witness
 from warmpath.router.pick.weigh import Choice
-from warmpath.scorer.reason import seconds
 
 KEPT_CANDIDATES = 4
 """Most candidates kept of a decision: the pick and its first fall-backs."""
@@ -89,7 +89,7 @@ class Decisions(Witness):
             choice.ask.tokens,
             placed.at,
             [weighed(one) for one in choice.options[:KEPT_CANDIDATES]],
-            choice.because([weighed(one) for one in choice.options.for_reason()]),
+            choice.because(),
             shadow=placed.shadow,
             went=placed.went,
             state=state,

@@ -24,7 +24,9 @@ from warmpath.router.load.table import LoadTable
 from warmpath.router.match.match import KeyedPrompt, Matches, Scorer
 from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.eligible import Field, NoPodError, Wanted, model_phrase
+from warmpath.router.pick.messages import weighed
 from warmpath.router.pick.options import Option, Options
+from warmpath.router.pick.reason import reason
 from warmpath.router.pick.traffic import Shares, Traffic, shares_of
 from warmpath.router.pods.table import Role
 from warmpath.scorer.candidate import Request
@@ -32,7 +34,6 @@ from warmpath.scorer.columns import Column, LoadColumns
 from warmpath.scorer.match import Match
 from warmpath.scorer.policy import Policy, costs_seconds, make_policy
 from warmpath.scorer.prefill import PrefillModel
-from warmpath.scorer.reason import Contender, reason
 from warmpath.scorer.strategies import longest_prefix
 from warmpath.scorer.weigh import weigh
 
@@ -103,14 +104,14 @@ class Choice(msgspec.Struct, frozen=True):
     @property
     def reason(self) -> str:
         """The sentence that says why the first option won."""
-        return self.because(self.options.for_reason())()
+        return self.because()()
 
-    def because(self, contenders: Sequence[Contender]) -> Callable[[], str]:
-        """Return a function that writes that sentence of `contenders`, which are all that it keeps."""
+    def because(self) -> Callable[[], str]:
+        """Return a function that writes that sentence, and keeps no pod."""
         return partial(
             reason,
             self.ask.tokens,
-            contenders,
+            [weighed(one) for one in self.options.for_reason()],
             self.policy,
             costs_seconds=self.costs_seconds,
             unread=self.ask.unread,

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from itertools import chain, islice
 
+from warmpath.process.command_line import seconds
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.load.overdue import Precedence
 from warmpath.router.pick.messages import candidate_message
 from warmpath.router.pick.pick import Pick
 from warmpath.router.queue.queue import Queue
 from warmpath.router.queue.request import Standing
-from warmpath.scorer.reason import seconds
 
 
 def waits(standing: Standing | None) -> str:

@@ -1,7 +1,6 @@
 """The sentence why the winner won: specific, and never against the numbers."""
 
 import re
-from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -10,31 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.scorer.ranked import figures, rank, ranked
+from warmpath.indexer.trust import Level, Trust
+from warmpath.process.command_line import seconds
+from warmpath.router.pick.messages import Weighed
+from warmpath.router.pick.reason import reason
 from warmpath.scorer.candidate import Candidate, Load, Request
 from warmpath.scorer.columns import Costs
 from warmpath.scorer.match import Match, Span
 from warmpath.scorer.policy import costs_seconds, make_policy, policy_names
-from warmpath.scorer.reason import reason, seconds
 
 TOKENS = 9000
 
 
-@dataclass(frozen=True)
-class View:
-    level: str
-
-
-@dataclass(frozen=True)
-class Weighed:
-    candidate: Candidate
-    match: Match
-    trust: View
-    cost: float
-    terms: tuple[tuple[str, float], ...]
-
-    @property
-    def held(self) -> int:
-        return self.match.matched_tokens
+def weighed(
+    candidate: Candidate, match: Match, trust: str, terms: tuple[tuple[str, float], ...]
+) -> Weighed:
+    cost = sum(value for _, value in terms)
+    return Weighed(
+        "", match, Trust(Level(trust), "", 0.0), candidate, cost, terms, 1.0, serves=True
+    )
 
 
 def contender(
@@ -60,7 +53,7 @@ def contender(
     )
     known = held - believed
     match = Match((Span(0, known, "gpu"),) if known else (), 1, assumed_tokens=believed and held)
-    return Weighed(candidate, match, View(trust), sum(value for _, value in terms), terms)
+    return weighed(candidate, match, trust, terms)
 
 
 def told(*contenders: Weighed, policy: str = "warmpath") -> str:
@@ -112,7 +105,7 @@ def test_a_prefill_that_would_hold_up_others_is_told_with_how_many_there_are() -
         (0, ""),
     ):
         cold = contender("b", in_flight=in_flight)
-        cold = replace(cold, terms=(*cold.terms, ("others", 2.0)), cost=cold.cost + 2.0)
+        cold = cold._replace(terms=(*cold.terms, ("others", 2.0)), cost=cold.cost + 2.0)
         assert told(contender("a", 8192), cold).endswith(
             f"its prefill of 9,000 tokens would delay the requests that come after it{among}."
         )
@@ -161,11 +154,10 @@ def test_ranks_of_one_pod_are_told_apart() -> None:
 
 def test_a_policy_without_seconds_is_told_by_its_own_terms() -> None:
     idle, busy = (
-        Weighed(
+        weighed(
             Candidate(pod, 0, 0, 1.0, Load(in_flight=n)),
             Match((), 0),
-            View("exact"),
-            200.0 * n,
+            "exact",
             (("requests", 200.0 * n),),
         )
         for pod, n in (("pod-3", 0), ("pod-1", 2))
@@ -173,7 +165,7 @@ def test_a_policy_without_seconds_is_told_by_its_own_terms() -> None:
     assert told(idle, busy, policy="least-load") == (
         "least-load puts pod-3 first: its cost is 0 (requests 0); pod-1, next, costs 400 (requests 400)."
     )
-    drawn = replace(idle, candidate=Candidate("a", 0, 0, 1.0), cost=0.25, terms=())
+    drawn = idle._replace(candidate=Candidate("a", 0, 0, 1.0), cost=0.25, terms=())
     assert told(drawn, busy, policy="random").startswith("random puts a first: its cost is 0.25; ")
 
 
@@ -216,9 +208,9 @@ def test_the_sentence_names_the_winner_and_says_nothing_that_the_numbers_do_not(
     assert re.search(rf"\b{name} (has|is)", sentence)
     if holds := re.search(r"(\w+) holds more \(([\d,]+) tokens\)", sentence):
         other = by_pod[holds[1]]
-        assert number(holds[2]) == other.held > winner.held
+        assert number(holds[2]) == other.match.matched_tokens > winner.match.matched_tokens
     if cached := re.search(r"(\w+) (?:is the only candidate; it )?has ([\d,]+) of 9,000", sentence):
-        assert number(cached[2]) == by_pod[cached[1]].held
+        assert number(cached[2]) == by_pod[cached[1]].match.matched_tokens
     if queued := re.search(r"(\w+)\b[^;]* ([\d.]+) s of work are queued there", sentence):
         wait = by_pod[queued[1]].candidate.load.wait
         assert wait == float(queued[2]) > winner.candidate.load.wait
@@ -229,7 +221,7 @@ def test_the_sentence_names_the_winner_and_says_nothing_that_the_numbers_do_not(
     if "nothing waiting" in sentence:
         assert not winner.candidate.load.wait
     if "no candidate has any" in sentence:
-        assert not any(one.held for one in contenders)
+        assert not any(one.match.matched_tokens for one in contenders)
 
 
 @pytest.mark.parametrize("policy", policy_names())
@@ -242,7 +234,7 @@ def test_every_policy_has_a_sentence_and_costs_in_seconds_are_sums_of_their_term
     made = make_policy(policy)
     ordered = rank(made, Request(TOKENS, 0.7, affinity), candidates, Random(seed))
     weighed = [
-        replace(by_pod[one.candidate.pod], cost=one.cost, terms=one.terms) for one in ordered
+        by_pod[one.candidate.pod]._replace(cost=one.cost, terms=one.terms) for one in ordered
     ]
     sentence = reason(TOKENS, weighed, policy, costs_seconds=costs_seconds(made))
     winner = weighed[0]
@@ -253,7 +245,7 @@ def test_every_policy_has_a_sentence_and_costs_in_seconds_are_sums_of_their_term
         for one in weighed:
             assert one.cost == pytest.approx(sum(value for _, value in one.terms))
     if holds := re.search(r"(\w+) holds more", sentence):
-        assert by_pod[holds[1]].held > winner.held
+        assert by_pod[holds[1]].match.matched_tokens > winner.match.matched_tokens
     if queued := re.search(r"(\w+)\b[^;]* of work are queued there", sentence):
         assert by_pod[queued[1]].candidate.load.wait > winner.candidate.load.wait
 

@@ -1,48 +1,15 @@
 """Writes the sentence that says why a candidate won, from the costs of the candidates."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
-from warmpath.scorer.candidate import Candidate
-from warmpath.scorer.match import Match
+from warmpath.process.command_line import seconds
+from warmpath.router.pick.messages import Weighed
 from warmpath.scorer.weigh import rounded_one
-
-
-class View(Protocol):
-    """The trust in a rank."""
-
-    @property
-    def level(self) -> str:
-        """The level's name."""
-
-
-class Contender(Protocol):
-    """A weighed candidate."""
-
-    @property
-    def candidate(self) -> Candidate:
-        """The policy's figures; `cached` is the part of the match that counted."""
-
-    @property
-    def match(self) -> Match:
-        """The blocks of the prompt that it holds."""
-
-    @property
-    def trust(self) -> View:
-        """The trust in the match."""
-
-    @property
-    def cost(self) -> float:
-        """The cost; lower is better."""
-
-    @property
-    def terms(self) -> tuple[tuple[str, float], ...]:
-        """The named terms of the cost."""
 
 
 def reason(
     prompt_tokens: int,
-    contenders: Sequence[Contender],
+    contenders: Sequence[Weighed],
     policy: str,
     *,
     costs_seconds: bool,
@@ -67,7 +34,7 @@ class _Reason:
     def __init__(
         self,
         prompt_tokens: int,
-        contenders: Sequence[Contender],
+        contenders: Sequence[Weighed],
         *,
         unread: int,
         names_ranks: bool,
@@ -101,7 +68,7 @@ class _Reason:
             return f"{none}, and {name} has {_queue(best)}"
         return f"{name} has {self._holding(best)} and {_queue(best)}"
 
-    def _holding(self, one: Contender) -> str:
+    def _holding(self, one: Weighed) -> str:
         if not self._is_known:
             return f"{self._tokens:,} tokens to compute, as reckoned"
         if not one.match.matched_tokens:
@@ -113,7 +80,7 @@ class _Reason:
 
     # Those that lost
 
-    def _against(self, second: Contender) -> str:
+    def _against(self, second: Weighed) -> str:
         """Return why the most obvious other candidate lost."""
         best = self._best
         if _is_tie(best, second):
@@ -123,10 +90,10 @@ class _Reason:
             return self._warmer(warmest)
         return self._next(second)
 
-    def _tie(self, second: Contender) -> str:
+    def _tie(self, second: Weighed) -> str:
         return f"{self._name(second)} costs the same, and {_tie_rule(self._best, second)}"
 
-    def _warmer(self, one: Contender) -> str:
+    def _warmer(self, one: Weighed) -> str:
         """Return why a contender lost though it holds more of the prompt."""
         held, counted = one.match.matched_tokens, one.candidate.cached
         if counted < min(held, self._tokens - 1) and one.trust.level != "exact":
@@ -136,7 +103,7 @@ class _Reason:
             holds = f"holds more ({held:,} tokens)"
         return f"{self._name(one)} {holds} but {self._drawback(one)}"
 
-    def _next(self, second: Contender) -> str:
+    def _next(self, second: Weighed) -> str:
         longer = _first_token(second) - _first_token(self._best)
         if longer >= 0.001 and _dearest(self._best, second) in {"wait", "prefill"}:
             how_much = f"would take {seconds(longer)} longer"
@@ -144,34 +111,25 @@ class _Reason:
             how_much = f"would cost {seconds(second.cost - self._best.cost)} more"
         return f"{self._name(second)}, next, {how_much}: {self._drawback(second)}"
 
-    def _drawback(self, one: Contender) -> str:
+    def _drawback(self, one: Weighed) -> str:
         """Return the reason for a contender's largest cost above the winner's."""
         name = _dearest(self._best, one)
         if name in _DRAWBACKS:
             return _DRAWBACKS[name](one, self._tokens)
         return f"its {name} is {seconds(_term(one, name))}"
 
-    def _unitless(self, second: Contender) -> str:
+    def _unitless(self, second: Weighed) -> str:
         name = self._name(second)
         if _is_tie(self._best, second):
             return f"{name} costs the same, and {_tie_rule(self._best, second)}"
         return f"{name}, next, costs {_cost(second)}"
 
-    def _name(self, one: Contender) -> str:
+    def _name(self, one: Weighed) -> str:
         candidate = one.candidate
         return f"{candidate.pod} rank {candidate.rank}" if self._names_ranks else candidate.pod
 
 
-def seconds(value: float) -> str:
-    """Return a duration for people, with two significant digits."""
-    if value < 0.0005:
-        return "less than 1 ms"
-    if value < 0.0995:
-        return f"{value * 1e3:.0f} ms"
-    return f"{value:.2g} s" if value < 9.95 else f"{value:,.0f} s"
-
-
-_DRAWBACKS: Mapping[str, Callable[[Contender, int], str]] = {
+_DRAWBACKS: Mapping[str, Callable[[Weighed, int], str]] = {
     "wait": lambda one, _: f"{seconds(one.candidate.load.wait)} of work are queued there",
     "prefill": lambda one, tokens: (
         f"its prefill takes {seconds(one.candidate.prefill)} "
@@ -186,41 +144,41 @@ _DRAWBACKS: Mapping[str, Callable[[Contender, int], str]] = {
 }
 
 
-def _queue(one: Contender) -> str:
+def _queue(one: Weighed) -> str:
     load = one.candidate.load
     if load.wait > 0:
         return f"{seconds(load.wait)} of work waiting"
     return "nothing waiting"
 
 
-def _requests(one: Contender) -> str:
+def _requests(one: Weighed) -> str:
     count = one.candidate.load.in_flight
     return f"{count:,} request" if count == 1 else f"{count:,} requests"
 
 
-def _first_token(one: Contender) -> float:
+def _first_token(one: Weighed) -> float:
     return one.candidate.load.wait + one.candidate.prefill
 
 
-def _term(one: Contender, term: str) -> float:
+def _term(one: Weighed, term: str) -> float:
     for name, value in one.terms:
         if name == term:
             return value
     return 0.0
 
 
-def _dearest(best: Contender, other: Contender) -> str:
+def _dearest(best: Weighed, other: Weighed) -> str:
     """Return the name of the term by which `other` exceeds the winner most."""
     own = dict(best.terms)
     above = {name: value - own.get(name, 0.0) for name, value in other.terms}
     return max(above, key=lambda name: above[name], default="cost")
 
 
-def _is_tie(best: Contender, other: Contender) -> bool:
+def _is_tie(best: Weighed, other: Weighed) -> bool:
     return rounded_one(best.cost) == rounded_one(other.cost)
 
 
-def _tie_rule(best: Contender, other: Contender) -> str:
+def _tie_rule(best: Weighed, other: Weighed) -> str:
     """Return which step of the tie rule in `scorer.weigh` decided."""
     one, two = best.candidate, other.candidate
     if one.load.in_flight < two.load.in_flight:
@@ -232,6 +190,6 @@ def _tie_rule(best: Contender, other: Contender) -> str:
     return "a random draw decided"
 
 
-def _cost(one: Contender) -> str:
+def _cost(one: Weighed) -> str:
     terms = ", ".join(f"{name} {value:,.6g}" for name, value in one.terms)
     return f"{one.cost:,.6g}" + (f" ({terms})" if terms else "")
