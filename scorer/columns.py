@@ -32,9 +32,8 @@ class LoadColumns(NamedTuple):
 
     def at(self, places: NDArray[np.intp]) -> Iterator[Load]:
         """Yield the loads of the ranks at these indices."""
-        for wait, *counts, kv_usage, last_pick, foreign_wait in np.array(self)[
-            :, places
-        ].T.tolist():
+        rows = np.array(self)[:, places].T.tolist()
+        for wait, *counts, kv_usage, last_pick, foreign_wait in rows:
             yield Load._make((wait, *map(int, counts), kv_usage, int(last_pick), foreign_wait))
 
 

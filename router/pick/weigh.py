@@ -9,12 +9,13 @@ As a fleet may have thousands of ranks, all figures are columns, in the order of
 Nothing is booked here; `router.pick.picker` does that with the choice.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -30,7 +31,7 @@ from warmpath.router.pick.reason import reason
 from warmpath.router.pick.traffic import Shares, Traffic, shares_of
 from warmpath.router.pods.table import Role
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import Column, LoadColumns
+from warmpath.scorer.columns import LoadColumns
 from warmpath.scorer.match import Match
 from warmpath.scorer.policy import Policy, costs_seconds, make_policy
 from warmpath.scorer.prefill import PrefillModel
@@ -158,7 +159,7 @@ class Weigher:
         self._assumed_seconds = assumed_seconds
         self._rng = rng
         self._policies: dict[str, Policy] = {policy: make_policy(policy, options)}
-        self._traffic: dict[str, Traffic] = {}
+        self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
         """By model."""
 
     def use(self, policy: str, options: Mapping[str, float]) -> None:
@@ -172,7 +173,10 @@ class Weigher:
         `ahead` are seconds of prefill by rank that count as waiting there, in addition to the load.
         Raises NoPodError, and UnknownPolicyError for `ask.policy`.
         """
-        policy = self._policy(ask.policy)
+        name, model = ask.policy or self._usual, ask.prompt.model
+        if name not in self._policies:
+            self._policies[name] = make_policy(name)
+        policy = self._policies[name]
         avoided = self._loads.avoided(now)
         everybody = _part(ask, "both", avoided)
         is_split = ask.wanted.disaggregated
@@ -182,7 +186,7 @@ class Weigher:
         shares = shares_of(loads)
         if ahead:
             loads = _behind(loads, prefilling, ahead)
-        traffic = self._traffic_of(ask.prompt.model)
+        traffic = self._traffic[model]
         utilisation, full = traffic.average(shares, now)
         # Where nobody tells which requests have ended, crowding means nothing.
         long_share = traffic.long_share if self._loads.knows_progress(now) else 1.0
@@ -191,14 +195,14 @@ class Weigher:
         matches = self._scorer.matches(
             ask.prompt, everybody.ranks, longest_prefix, stale_since=stale_since
         )
-        weighing = _Weighing(ask.prompt.model, request, matches)
-        options = self._options(weighing, prefilling, loads, policy)
+        options = self._options(model, request, matches, prefilling, loads, policy=policy)
         decode: Sequence[Option] = ()
         if decoding is not None:
-            decode = self._options(weighing, decoding, self._loads.columns(decoding.names, now))
+            loads = self._loads.columns(decoding.names, now)
+            decode = self._options(model, request, matches, decoding, loads)
         return Choice(
             ask=ask,
-            policy=ask.policy or self._usual,
+            policy=name,
             costs_seconds=costs_seconds(policy),
             utilisation=utilisation,
             shares=shares,
@@ -208,26 +212,20 @@ class Weigher:
 
     def see(self, model: str, choice: Choice, now: float) -> None:
         """Record a choice that is carried out as part of the model's traffic."""
-        self._traffic_of(model).see(choice.shares, choice.usual_prefill, now)
-
-    def _policy(self, name: str) -> Policy:
-        name = name or self._usual
-        policy = self._policies.get(name)
-        if policy is None:
-            policy = self._policies[name] = make_policy(name)
-        return policy
-
-    def _traffic_of(self, model: str) -> Traffic:
-        found = self._traffic.get(model)
-        if found is None:
-            found = self._traffic[model] = Traffic()
-        return found
+        self._traffic[model].see(choice.shares, choice.usual_prefill, now)
 
     def _options(
-        self, weighing: "_Weighing", field: Field, loads: LoadColumns, policy: Policy | None = None
+        self,
+        model: str,
+        request: Request,
+        matches: Matches,
+        field: Field,
+        loads: LoadColumns,
+        *,
+        policy: Policy | None = None,
     ) -> Options:
         """Return a field's options, best first: by a policy, or without one by the costs of decoding."""
-        model, request, matches = weighing
+        held = self._scorer.held_tokens
         factors, slownesses = self._calibration.all_of(model, field.names, request.utilisation)
         columns, costs, order = weigh(
             request,
@@ -238,17 +236,13 @@ class Weigher:
             model=self._prefill,
             factors=factors,
             slownesses=slownesses,
-            known_tokens=lambda: self._known_tokens(model, field),
+            known_tokens=lambda: np.array([held(model, rank) for rank in field.ranks], np.float64),
             rng=self._rng,
         )
         shared = self._calibration.shared(model)
         return Options(
             field, columns, costs, order, matches=matches, factors=factors, shared=shared
         )
-
-    def _known_tokens(self, model: str, field: Field) -> Column:
-        held = self._scorer.held_tokens
-        return np.array([held(model, rank) for rank in field.ranks], dtype=np.float64)
 
 
 def _part(ask: Ask, role: Role, avoided: Collection[RankName]) -> Field:
@@ -285,11 +279,3 @@ def _behind(loads: LoadColumns, field: Field, ahead: Mapping[RankName, float]) -
         if place is not None:
             wait[place] += seconds
     return loads._replace(wait=wait)
-
-
-class _Weighing(NamedTuple):
-    """The inputs that prefill and decoding share."""
-
-    model: str
-    request: Request
-    matches: Matches
