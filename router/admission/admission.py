@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from warmpath.h2grpc.metadata import address_of
 from warmpath.router.admission.waiting import Turn, WaitingCalls
 
 FIRST_SECONDS = 250e-6
@@ -154,7 +155,7 @@ class Admission:
         queue.put(turn)
         if queue.refusable > self._most(is_urgent=is_urgent):
             refused = queue.latest_of_most()
-            queue.remove(refused)
+            queue.drop(refused)
             self.refused += 1
             error = BusyError(self.longest_wait, self.wait_seconds)
             if refused is turn:
@@ -189,9 +190,11 @@ class Admission:
         if room > 0 or not queue.refusable:
             return max(0, room)
         # A call of another address, or of another connection, is refused in its place.
-        if not queue.address_has_most(connection):
+        if not queue.has_most(address_of(connection)):
             return 1
-        if self._changed_places == MOST_CHANGES or queue.has_most(connection):
+        if self._changed_places == MOST_CHANGES or queue.has_most(
+            address_of(connection), connection
+        ):
             return 0
         self._changed_places += 1
         return 1
@@ -206,7 +209,7 @@ class Admission:
     def leave(self, turn: Turn) -> None:
         """Forget a call that ended while it waited."""
         if not turn.begins:
-            (self._urgent if turn.is_urgent else self._others).remove(turn)
+            (self._urgent if turn.is_urgent else self._others).drop(turn)
 
     def _begin(self, turn: Turn) -> None:
         turn.begins = True

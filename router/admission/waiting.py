@@ -29,124 +29,84 @@ class Turn:
         """Whether its work may begin."""
 
 
-class _Calls:
-    """Waiting calls from one address; its connections take turns."""
+class _Line(deque[Turn]):
+    """The waiting calls of one connection."""
 
-    def __init__(self) -> None:
-        self._of: OrderedDict[str, deque[Turn]] = OrderedDict()
-        self._counts: dict[str, int] = {}
-        """The number of calls that are not patient, of each connection with any."""
-        self.refusable = 0
-        """The sum of these numbers."""
+    put, take = deque[Turn].append, deque[Turn].popleft
 
-    def __bool__(self) -> bool:
-        return bool(self._of)
-
-    def put(self, turn: Turn) -> None:
-        self._of.setdefault(turn.connection, deque()).append(turn)
-        self._count(turn, 1)
-
-    def take(self) -> Turn:
-        """Remove and return the next call; all other connections have their turn before its own."""
-        connection, turns = next(iter(self._of.items()))
-        turn = turns.popleft()
-        self._count(turn, -1)
-        if turns:
-            self._of.move_to_end(connection)
-        else:
-            del self._of[connection]
-        return turn
-
-    def remove(self, turn: Turn) -> bool:
-        """Remove a call, if it is here; return whether it was."""
-        turns = self._of.get(turn.connection)
-        if turns is None or turn not in turns:
-            return False
-        turns.remove(turn)
-        self._count(turn, -1)
-        if not turns:
-            del self._of[turn.connection]
-        return True
+    def drop(self, turn: Turn) -> bool:
+        is_here = turn in self
+        if is_here:
+            self.remove(turn)
+        return is_here
 
     def latest_of_most(self) -> Turn:
-        """Return the latest call that is not patient, of the connection with the most of them."""
-        connection = max(self._counts, key=self._counts.__getitem__)
-        return next(turn for turn in reversed(self._of[connection]) if not turn.is_patient)
-
-    def has_most(self, connection: str) -> bool:
-        """Return whether a connection's next call would be the one of that with the most."""
-        return self._counts.get(connection, 0) + 1 >= max(self._counts.values(), default=0)
-
-    def _count(self, turn: Turn, change: int) -> None:
-        if turn.is_patient:
-            return
-        self.refusable += change
-        count = self._counts.get(turn.connection, 0) + change
-        if count:
-            self._counts[turn.connection] = count
-        else:
-            del self._counts[turn.connection]
+        return next(turn for turn in reversed(self) if not turn.is_patient)
 
 
 class WaitingCalls:
-    """Waiting calls; the addresses take turns."""
+    """Waiting calls, in a tree: the values of the first of `keys` take turns, and so on below each.
 
-    def __init__(self) -> None:
-        self._of: OrderedDict[str, _Calls] = OrderedDict()
+    The keys are names of a turn's attributes.
+    """
+
+    def __init__(self, *keys: str) -> None:
+        self._key, *self._deeper = keys or ("address", "connection")
+        self._of: OrderedDict[str, WaitingCalls | _Line] = OrderedDict()
         self._all = 0
         self.refusable = 0
         """The number of calls that are not patient."""
+        self._counts: dict[str, int] = {}
+        """The same for each value of the key that has any."""
 
     def __len__(self) -> int:
         return self._all
 
     def put(self, turn: Turn) -> None:
         """Add a call; it is the last one of its connection."""
-        calls = self._of.get(turn.address)
-        if calls is None:
-            calls = self._of[turn.address] = _Calls()
-        calls.put(turn)
-        self._count(turn, 1)
+        name = getattr(turn, self._key)
+        if name not in self._of:
+            self._of[name] = WaitingCalls(*self._deeper) if self._deeper else _Line()
+        self._of[name].put(turn)
+        self._count(name, turn, 1)
 
     def take(self) -> Turn:
-        """Remove and return the next call; all other addresses have their turn before its own."""
-        address, calls = next(iter(self._of.items()))
+        """Remove and return the next call; all others have their turn before the next with its value."""
+        name, calls = next(iter(self._of.items()))
         turn = calls.take()
-        self._count(turn, -1)
-        if calls:
-            self._of.move_to_end(address)
-        else:
-            del self._of[address]
+        self._of.move_to_end(name)
+        self._count(name, turn, -1)
         return turn
 
-    def remove(self, turn: Turn) -> None:
-        """Remove a call, if it is here."""
-        calls = self._of.get(turn.address)
-        if calls is None or not calls.remove(turn):
-            return
-        self._count(turn, -1)
-        if not calls:
-            del self._of[turn.address]
+    def drop(self, turn: Turn) -> bool:
+        """Remove a call, if it is here; return whether it was."""
+        name = getattr(turn, self._key)
+        is_here = name in self._of and self._of[name].drop(turn)
+        if is_here:
+            self._count(name, turn, -1)
+        return is_here
 
-    def _count(self, turn: Turn, change: int) -> None:
+    def _count(self, name: str, turn: Turn, change: int) -> None:
         self._all += change
-        self.refusable += change * (not turn.is_patient)
+        if not self._of[name]:
+            del self._of[name]
+        if not turn.is_patient:
+            self.refusable += change
+            self._counts[name] = self._counts.get(name, 0) + change
+            if not self._counts[name]:
+                del self._counts[name]
 
     def latest_of_most(self) -> Turn:
-        """Return the latest call that is not patient, of the address with the most of them."""
-        return max(self._of.values(), key=_refusable).latest_of_most()
+        """Return the latest call that is not patient, of the address and connection with the most."""
+        most = max(self._of, key=lambda name: self._counts.get(name, 0))
+        return self._of[most].latest_of_most()
 
-    def address_has_most(self, connection: str) -> bool:
-        """Return whether the next call of a connection would be one of the address with the most."""
-        calls = self._of.get(address_of(connection))
-        most = max(map(_refusable, self._of.values()), default=0)
-        return (calls.refusable if calls is not None else 0) + 1 >= most
+    def has_most(self, name: str, *deeper: str) -> bool:
+        """Return whether with one more call these values of the keys would be those with the most.
 
-    def has_most(self, connection: str) -> bool:
-        """Return whether the next call of a connection would be one of its address's with the most."""
-        calls = self._of.get(address_of(connection))
-        return calls is not None and calls.has_most(connection)
-
-
-def _refusable(calls: _Calls) -> int:
-    return calls.refusable
+        Only those are compared that have the same values but for the last key.
+        """
+        if not deeper:
+            return self._counts.get(name, 0) + 1 >= max(self._counts.values(), default=0)
+        calls = self._of.get(name)
+        return isinstance(calls, WaitingCalls) and calls.has_most(*deeper)
