@@ -22,7 +22,6 @@ from warmpath.router.pick.picking import precedence_of
 from warmpath.router.pods.discover import SourceState
 from warmpath.router.pods.table import PodTable
 from warmpath.router.queue.held_picks import HeldPicks
-from warmpath.router.queue.queueing import reload_queue
 from warmpath.router.readiness import COVERAGE, Readiness, pods_are_covered
 
 log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ class ReloadableParts:
         self.endpoint_picks.tokenize_seconds = limits.tokenize_seconds
         self.picker.use(pick.policy, pick.options, precedence_of(queue))
         if self.held is not None:
-            reload_queue(self.held, queue)
+            self.held.use(queue)
         await self.follow(config.pods)
 
 

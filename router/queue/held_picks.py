@@ -126,10 +126,11 @@ class HeldPicks:
         counts = self.queue.crowd.counts()
         return {name: counts.get(at, 0) for at, name in enumerate(self.classes.names)}
 
-    def use(self, settings: QueueTable, classes: Classes) -> None:
-        """Take other settings and classes. Waiting picks of a class that is gone get the usual one."""
-        before, self.classes = self.classes.names, classes
-        self.queue.use(settings, lambda at: classes.find(before[at]))
+    def use(self, settings: QueueTable) -> None:
+        """Take other settings. Waiting picks of a class that is gone get the usual one."""
+        before = self.classes.names
+        self.classes = Classes(settings.classes, settings.usual_class)
+        self.queue.use(settings, lambda at: self.classes.find(before[at]))
         self.news()
 
     async def choose(

@@ -45,7 +45,7 @@ def held_picks(
     held = HeldPicks(
         queue,
         picker,
-        classes=_classes(table),
+        classes=Classes(table.classes, table.usual_class),
         may=may,
         who=who,
         clock=clock,
@@ -75,12 +75,3 @@ def new_queue(
         lag=lag,
         settings=table,
     )
-
-
-def reload_queue(held: HeldPicks, table: QueueTable) -> None:
-    """Let a queue take over other settings."""
-    held.use(table, _classes(table))
-
-
-def _classes(table: QueueTable) -> Classes:
-    return Classes(table.classes, table.usual_class)
