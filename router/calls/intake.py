@@ -11,13 +11,14 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 from warmpath.h2grpc.method import Method, Refusal, RefusedError
 from warmpath.router.admission.admission import Admission, BusyError, LongestWait
 from warmpath.router.admission.in_flight import InFlight, LateError, NoPlaceError
 from warmpath.router.admission.reservation import CallState, Reservation
 from warmpath.router.admission.waiting import Turn
+from warmpath.router.calls.answering import AnswerCounts
 from warmpath.router.calls.failures import reason_of, refusal_of
 from warmpath.router.queue.give_room import GIVE_ROOM
 from warmpath.router.transport.call import Call
@@ -49,13 +50,6 @@ LATE = (
 )
 
 
-class RefusalMeter(Protocol):
-    """Counts calls that are refused before their message is read."""
-
-    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
-        """Count one answer, and the reason if it is a refusal."""
-
-
 @lru_cache(8)
 def too_busy(longest: LongestWait, seconds: float) -> Refusal:
     """Return the status of a BusyError with these values: there may be thousands of them a second."""
@@ -69,7 +63,7 @@ class Intake:
         self,
         calls: InFlight,
         streams: InFlight,
-        counts: RefusalMeter,
+        counts: AnswerCounts,
         *,
         seconds: float,
         admission: Admission | None = None,

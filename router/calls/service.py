@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -138,7 +139,7 @@ class RouterService:
                         if task is None:
                             done()
                         else:
-                            task.add_done_callback(lambda _, done=done: done())
+                            task.add_done_callback(partial(_call, done))
             except EndingError as error:
                 ending = RefusedError(refusal_of(error))
             except RefusedError as error:
@@ -278,6 +279,10 @@ def _cut(request: bytes) -> tuple[wire.ScoreRequest, PlainPrompt] | None:
 def named(service: ServiceDescriptor, methods: dict[str, Method]) -> dict[str, Method]:
     """Return a service's methods by their full names."""
     return {f"/{service.full_name}/{name}": method for name, method in methods.items()}
+
+
+def _call(done: Callable[[], None], _: object) -> None:
+    done()
 
 
 def _left(seconds: float) -> float:
