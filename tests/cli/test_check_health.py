@@ -78,11 +78,6 @@ async def test_under_tls_the_certificate_is_checked(tmp_path: Path) -> None:
         assert await health(page) == 1
 
 
-def test_nobody_there_is_unfit(output: Output) -> None:
-    assert main(["http://127.0.0.1:9/readyz", "--timeout", "1"]) == 1
-    assert "nothing listens there" in output.err()
-
-
 @pytest.mark.parametrize("args", [["127.0.0.1:7401"], ["file:///etc/passwd"], ["--tls-cert", "x"]])
 def test_what_cannot_be_asked_is_refused_before(args: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:

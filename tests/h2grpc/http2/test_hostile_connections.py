@@ -16,7 +16,7 @@ HTTP_1 = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\
 
 
 class Tls:
-    """A server's certificate."""
+    """A server's certificate, and what its clients trust."""
 
     def __init__(self, folder: Path) -> None:
         authority = Authority(folder)
@@ -24,13 +24,15 @@ class Tls:
         self.grpc_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.grpc_context.load_cert_chain(certificate.cert, certificate.key)
         self.grpc_context.set_alpn_protocols(["h2"])
-        self.caller = grpc.ssl_channel_credentials(authority.ca.read_bytes())
+        caller = grpc.ssl_channel_credentials(authority.ca.read_bytes())
         self.client = ssl.create_default_context(cafile=str(authority.ca))
         self.client.set_alpn_protocols(["h2"])
+        self.served = {"tls": self, "credentials": caller}
 
-    @property
-    def credentials(self) -> grpc.ServerCredentials:
-        raise NotImplementedError
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Tls:
+    return Tls(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +118,10 @@ async def test_idle_connections_of_one_address_keep_no_other_out(attack: Attack)
 @pytest.mark.deep
 @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00"])
 async def test_tls_handshakes_that_stall_count_as_connections_and_are_cut_off(
-    said: bytes, tmp_path: Path, attack: Attack
+    said: bytes, tls: Tls, attack: Attack
 ) -> None:
-    tls = Tls(tmp_path)
     async with (
-        attack(tls=tls, credentials=tls.caller, connections=3, handshake_seconds=2.0) as server,
+        attack(**tls.served, connections=3, handshake_seconds=2.0) as server,
         server.client(preface=said) as one,
         server.client(preface=said) as two,
     ):
@@ -138,21 +139,16 @@ async def test_tls_handshakes_that_stall_count_as_connections_and_are_cut_off(
 
 @pytest.mark.parametrize("said", [b"no TLS at all", HTTP_1, raw.PREFACE])
 async def test_a_client_without_tls_is_refused_where_it_is_served(
-    said: bytes, tmp_path: Path, attack: Attack
+    said: bytes, tls: Tls, attack: Attack
 ) -> None:
-    tls = Tls(tmp_path)
-    async with (
-        attack(tls=tls, credentials=tls.caller) as server,
-        server.client(preface=said) as client,
-    ):
+    async with attack(**tls.served) as server, server.client(preface=said) as client:
         await client.until_closed()
         await until(lambda: not server.listener.opening)
 
 
-async def test_a_client_is_limited_over_tls_as_well(tmp_path: Path, attack: Attack) -> None:
-    tls = Tls(tmp_path)
+async def test_a_client_is_limited_over_tls_as_well(tls: Tls, attack: Attack) -> None:
     async with (
-        attack(tls=tls, credentials=tls.caller, resets_per_second=5) as server,
+        attack(**tls.served, resets_per_second=5) as server,
         server.client(tls=tls.client) as client,
     ):
         client.send(*(raw.call(one, "Hold", b"x") + raw.reset(one) for one in raw.streams(1000)))

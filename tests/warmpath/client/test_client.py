@@ -103,14 +103,6 @@ async def test_every_call_is_the_contracts_own(router: ScriptedRouter, client: A
     ]  # fmt: skip
 
 
-async def test_a_router_that_is_away_for_a_moment_is_asked_again(
-    router: ScriptedRouter, client: Any
-) -> None:
-    router.script.extend([AWAY, AWAY, pb.ScoreResponse(prompt_tokens=3)])
-    assert (await client.score(IDS)).prompt_tokens == 3
-    assert router.methods == ["Score"] * 3
-
-
 async def test_what_stays_away_is_an_error_after_the_last_attempt(
     router: ScriptedRouter, client: Any
 ) -> None:
@@ -124,24 +116,30 @@ async def test_what_stays_away_is_an_error_after_the_last_attempt(
     )  # fmt: skip
 
 
-async def test_only_a_pick_with_the_callers_name_is_made_again_after_a_lost_answer(
+@pytest.mark.parametrize(
+    ("script", "call", "asked"),
+    [
+        ([AWAY, AWAY], lambda client: client.score(IDS), ["Score"] * 3),
+        ([AWAY], lambda client: client.pick(IDS, booking_id="mine"), ["Pick"] * 2),
+        ([BUSY], lambda client: client.pick(IDS), ["Pick"] * 2),
+    ],
+    ids=["away", "a named pick", "busy"],
+)
+async def test_a_router_that_is_away_or_busy_for_a_moment_is_asked_again(
+    router: ScriptedRouter, client: Any, script: list[Refuse], call: Any, asked: list[str]
+) -> None:
+    router.script.extend(script)
+    await call(client)
+    assert router.methods == asked
+
+
+async def test_a_pick_without_the_callers_name_is_not_made_again_after_a_lost_answer(
     router: ScriptedRouter, client: Any
 ) -> None:
     router.script.append(AWAY)
     with pytest.raises(CallError):
         await client.pick(IDS)
     assert router.methods == ["Pick"]
-    router.script.append(AWAY)
-    await client.pick(IDS, booking_id="mine")
-    assert router.methods == ["Pick"] * 3
-
-
-async def test_a_busy_router_is_asked_again_when_it_says(
-    router: ScriptedRouter, client: Any
-) -> None:
-    router.script.append(BUSY)
-    await client.pick(IDS)
-    assert router.methods == ["Pick"] * 2
 
 
 async def test_a_busy_router_that_asks_for_more_time_than_is_left_is_an_error_at_once(
