@@ -34,11 +34,15 @@ def test_the_import_itself_imports_nothing() -> None:
     assert imported("import warmpath\ndir(warmpath)") == set()
 
 
+FED = (
+    "import warmpath\n"
+    "index = warmpath.Index('m', max_bytes=1 << 24)\n"
+    "index.feed('p', [warmpath.Stored.of([1], range(16), block_size=16)])\n"
+)
+
+
 def test_index_scorer_and_picker_work_without_grpc_and_tokenizers() -> None:
-    code = (
-        "import warmpath\n"
-        "index = warmpath.Index('m', max_bytes=1 << 24)\n"
-        "index.feed('p', [warmpath.Stored.of([1], range(16), block_size=16)])\n"
+    code = FED + (
         "assert warmpath.Scorer(index).score(range(17))[0].matched_tokens == 16\n"
         "assert warmpath.Picker(index).pick(range(17)).pod == 'p'\n"
     )
@@ -50,10 +54,7 @@ def test_index_scorer_and_picker_work_without_grpc_and_tokenizers() -> None:
 
 def test_the_base_install_suffices_for_all_but_texts() -> None:
     done = run(
-        "import warmpath\n"
-        "index = warmpath.Index('m', max_bytes=1 << 24)\n"
-        "index.feed('p', [warmpath.Stored.of([1], range(16), block_size=16)])\n"
-        "assert warmpath.Picker(index).pick(range(17)).candidates[0].matched_tokens == 16\n"
+        FED + "assert warmpath.Picker(index).pick(range(17)).candidates[0].matched_tokens == 16\n"
         "warmpath.Client, warmpath.AsyncClient\n"
         "warmpath.Scorer(index, tokenizer='folder')"
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,29 +26,30 @@ def said(
     return unanswered("UNAVAILABLE", message, names, asked=asked, has_tls=tls, has_cert=cert)
 
 
-def test_of_a_name_with_several_addresses_it_says_which_one_failed() -> None:
-    words = said(REFUSED.format(at="ipv6:%5B::1%5D:1"))
-    assert words.startswith("nothing listens at [::1]:1, an address of that name; start one")
-    words = said(REFUSED.format(at="ipv4:127.0.0.1:1"), asked="127.0.0.1:1")
-    assert words.startswith("nothing listens there; start one")
+OTHER_HOST = (
+    "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Custom verification check failed "
+    "with error: UNAUTHENTICATED: Hostname Verification Check failed."
+)
 
 
 @pytest.mark.parametrize(
-    ("tls", "cert", "wants"),
+    ("message", "options", "begins"),
     [
-        (False, False, "TLS (--tls-ca)"),
-        (True, False, "a certificate (--tls-cert, --tls-key)"),
-        (True, True, "another certificate (--tls-cert, --tls-key)"),
+        # Of a name with several addresses it says which one failed.
+        (REFUSED.format(at="ipv6:%5B::1%5D:1"), {}, "nothing listens at [::1]:1, an address of that name; start one"),
+        (REFUSED.format(at="ipv4:127.0.0.1:1"), {"asked": "127.0.0.1:1"}, "nothing listens there; start one"),
+        # A closed connection may want what was not shown.
+        ("Socket closed", {}, "it closed the connection: it wants TLS (--tls-ca), has as"),
+        ("Socket closed", {"tls": True}, "it closed the connection: it wants a certificate (--tls-cert, --tls-key), has as"),
+        ("Socket closed", {"tls": True, "cert": True}, "it closed the connection: it wants another certificate (--tls-cert, --tls-key), has as"),
+        # One that breaks during a call lacks neither.
+        ("Stream removed (Socket closed)", {}, "the connection broke during the call: the router ended"),
+        # A certificate for another host is no router that is not there.
+        (OTHER_HOST, {"tls": True}, "one refuses the other's certificate; check"),
     ],
-)
-def test_a_closed_connection_may_want_what_was_not_shown(tls: bool, cert: bool, wants: str) -> None:
-    words = said("Socket closed", tls=tls, cert=cert)
-    assert words.startswith(f"it closed the connection: it wants {wants}, has as")
-
-
-def test_a_connection_that_breaks_during_a_call_lacks_neither_tls_nor_a_certificate() -> None:
-    words = said("Stream removed (Socket closed)")
-    assert words.startswith("the connection broke during the call: the router ended")
+)  # fmt: skip
+def test_the_words_begin_with_the_cause(message: str, options: dict[str, Any], begins: str) -> None:
+    assert said(message, **options).startswith(begins)
 
 
 def test_the_library_names_its_arguments() -> None:
@@ -84,15 +86,6 @@ def test_what_one_address_said_is_not_hidden_by_another_at_which_nothing_listens
     # The router has ended meanwhile.
     assert not tells_more(CLOSED, REFUSED.format(at="ipv4:127.0.0.1:1"))
     assert "; if it listens at another address of that name, ask that one" in said(refused)
-
-
-def test_a_certificate_for_another_host_is_no_router_that_is_not_there() -> None:
-    words = said(
-        "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Custom verification "
-        "check failed with error: UNAUTHENTICATED: Hostname Verification Check failed.",
-        tls=True,
-    )
-    assert words.startswith("one refuses the other's certificate; check")
 
 
 async def test_a_router_that_wants_a_certificate_says_so_at_each_of_a_names_addresses(
