@@ -69,33 +69,18 @@ def run(words: list[str]) -> int:
 @pytest.mark.parametrize(
     ("line", "status", "says"),
     [
-        ("pods", 3, "no router answers at {at}: nothing listens there; start one"),
-        ("decisions", 3, "nothing listens there; start one"),
-        ("score hello", 3, "nothing listens there; start one"),
-        ("explain hello", 3, "nothing listens there; start one"),
-        ("doctor", 3, "nothing listens there; start one"),
-        ("score --file nofile", 2, "nofile: there is no such file"),
-        ("explain --chat-file /", 2, "/: it is a folder, not a file"),
-        ("score", 2, "give exactly one of PROMPT"),
-        ("explain", 2, "warmpath explain: give exactly one of"),
-        ("score hello --timeout soon", 2, "soon is not a number above 0"),
-        ("pods --token-file nofile", 2, "--token-file: nofile: there is no such file or folder; the file must have a token"),
-        ("pods --tls-ca nofile", 2, "--tls-ca: there is no file nofile"),
-    ],
-)  # fmt: skip
-def test_an_error_names_the_problem_and_the_next_step(
-    line: str, status: int, says: str, held_port: int, output: Output
-) -> None:
-    at = f"127.0.0.1:{held_port}"
-    assert run([*line.split(), "--router", at]) == status
-    said = output.err()
-    assert says.format(at=at) in said
-    assert not RAW.search(said)
-
-
-@pytest.mark.parametrize(
-    ("line", "status", "says"),
-    [
+        ("pods --router {at}", 3, "no router answers at {at}: nothing listens there; start one"),
+        ("decisions --router {at}", 3, "nothing listens there; start one"),
+        ("score hello --router {at}", 3, "nothing listens there; start one"),
+        ("explain hello --router {at}", 3, "nothing listens there; start one"),
+        ("doctor --router {at}", 3, "nothing listens there; start one"),
+        ("score --file nofile --router {at}", 2, "nofile: there is no such file"),
+        ("explain --chat-file / --router {at}", 2, "/: it is a folder, not a file"),
+        ("score --router {at}", 2, "give exactly one of PROMPT"),
+        ("explain --router {at}", 2, "warmpath explain: give exactly one of"),
+        ("score hello --timeout soon --router {at}", 2, "soon is not a number above 0"),
+        ("pods --token-file nofile --router {at}", 2, "--token-file: nofile: there is no such file or folder; the file must have a token"),
+        ("pods --tls-ca nofile --router {at}", 2, "--tls-ca: there is no file nofile"),
         ("pods --router localhost", 2, "'localhost' is not HOST:PORT, such as 127.0.0.1:7400"),
         ("pods --router http://127.0.0.1:7400", 2, "'http://127.0.0.1:7400' is not HOST:PORT, such as"),
         ("pods --router nohost.invalid:1", 3, "there is no such host"),
@@ -120,12 +105,13 @@ def test_an_error_names_the_problem_and_the_next_step(
         ("gateway --router nohost", 2, "nohost"),
     ],
 )  # fmt: skip
-def test_an_error_is_in_our_words(
-    line: str, status: int, says: str, tmp_path: Path, output: Output
+def test_an_error_is_in_our_words_and_names_the_next_step(
+    line: str, status: int, says: str, held_port: int, tmp_path: Path, output: Output
 ) -> None:
-    assert run(line.format(new=tmp_path / "new.jsonl.gz").split()) == status
+    at = f"127.0.0.1:{held_port}"
+    assert run(line.format(at=at, new=tmp_path / "new.jsonl.gz").split()) == status
     said = output.err()
-    assert says in said
+    assert says.format(at=at) in said
     assert not RAW.search(said)
     assert len(said.splitlines()) <= 2, "a usage of many lines hides the error"
 
