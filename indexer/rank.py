@@ -84,7 +84,7 @@ class Rank:
         """
         before = self.trust
         self.restrict(about, reason)
-        if self.trust is not before:
+        if self._is_news(before):
             self.settle()
 
     def limited(self, trust: Trust) -> Trust:
@@ -100,13 +100,17 @@ class Rank:
 
     def settle(self) -> None:
         """Log what has become of the trust since the last call."""
-        before, now = self._logged, self.trust
-        self._logged = now
-        if now.level is not before.level or (self.logs_reasons and now != before):
+        before, self._logged = self._logged, self.trust
+        if self._is_news(before):
+            now = self._logged
             log.info(
                 "pod %s rank %d: %s, was %s: %s",
                 self.pod, self.number, now.level, before.level, now.reason,
             )  # fmt: skip
+
+    def _is_news(self, before: Trust) -> bool:
+        now = self.trust
+        return now.level is not before.level or (self.logs_reasons and now != before)
 
     def in_answer(self, doubt: Trust | None) -> Trust:  # noqa: ARG002
         """Return the trust for one answer, whose own doubt concerns ranks in Redis only."""
