@@ -10,8 +10,7 @@ from typing import Any
 
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.shared.layout.names import BUCKETS, SCHEMA
-from warmpath.process.command_line import command_parser
-from warmpath.process.version import version
+from warmpath.process.command_line import command_parser, version
 from warmpath.proto.pb.indexer.v1 import indexer_pb2
 from warmpath.proto.pb.warmpath.v1 import router_pb2
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2

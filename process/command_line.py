@@ -1,13 +1,15 @@
-"""How a command shows its help and its errors.
+"""How a command shows its help, its version and its errors.
 
 docs/reference/commands.md explains the exit statuses.
 """
 
 import argparse
 import errno
+import importlib.metadata
 import inspect
 import socket
 import ssl
+from functools import cache
 from typing import Any, NoReturn
 
 FINE, FOUND, USAGE, NO_ANSWER = 0, 1, 2, 3
@@ -104,3 +106,12 @@ def seconds(value: float) -> str:
     if value < 0.0995:
         return f"{value * 1e3:.0f} ms"
     return f"{value:.2g} s" if value < 9.95 else f"{value:,.0f} s"
+
+
+@cache
+def version() -> str:
+    """Return the version that is installed; `unknown` where the sources run without being installed."""
+    try:
+        return importlib.metadata.version("warmpath-router")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from warmpath.process.command_line import in_words
 from warmpath.process.listener import Listener
@@ -222,3 +223,13 @@ async def _once(request: web.Request, handler: Handler) -> web.StreamResponse:
         raise
     response.force_close()
     return response
+
+
+def ignore_malformed_http() -> None:
+    """Let aiohttp's servers log no traceback for a malformed request, which has been answered."""
+    logging.getLogger("aiohttp.server").addFilter(_is_ours)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Return whether an error is the server's and not the client's."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))

@@ -1,8 +1,7 @@
-"""The form of log lines: text for people, or one JSON object a line for log pipelines.
+"""The form of log lines, and limits of their number and length, since peers and callers cause them.
 
-Shortens texts that quote a peer.
-
-Limits the number and length of log lines, since peers and callers can cause any number of them.
+The form is text for people, or one JSON object a line for log pipelines. Texts that quote a peer are
+shortened.
 """
 
 import asyncio

@@ -2,14 +2,15 @@
 
 Ingestion runs in its own thread so that a Score does not wait behind a flood of events. Its compiled
 code (`indexer.compiled`) releases the interpreter lock, and its Python code runs in pieces shorter than
-the lock's switch interval.
+the lock's switch interval. Long loops on the loop that answers calls let other tasks run in between, and
+a watch measures by how much that loop wakes sleepers late.
 """
 
 import asyncio
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Self, TypeVar
 
@@ -65,3 +66,37 @@ class LoopThread:
         entered = await self.call(context.__aenter__())
         stack.push_async_exit(lambda *_: self.call(context.__aexit__(None, None, None)))
         return entered
+
+
+PAUSE = 0.005
+"""Seconds of each sleep: half of the time for which a call may block the loop."""
+
+
+async def watch_lag(
+    observe: Callable[[float], None],
+    clock: Callable[[], float],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Call `observe` with the seconds by which each sleep was late, for ever. `clock` is monotonic."""
+    while True:
+        begun = clock()
+        await sleep(PAUSE)
+        observe(max(0.0, clock() - begun - PAUSE))
+
+
+MANY_RANKS = 512
+"""Scoring or weighing more ranks takes milliseconds, so other tasks run before the next step."""
+
+
+async def turn_after(ranks: int) -> None:
+    """Let other tasks run if the last step handled more than MANY_RANKS ranks."""
+    if ranks > MANY_RANKS:
+        await asyncio.sleep(0)
+
+
+async def in_turns(things: Iterable[T], at_once: int) -> AsyncIterator[T]:
+    """Yield each of `things`; let other tasks of the event loop run after every `at_once` of them."""
+    for number, one in enumerate(things, 1):
+        yield one
+        if not number % at_once:
+            await asyncio.sleep(0)

@@ -1,4 +1,7 @@
-"""Files that are read again when they change, such as certificates and tokens."""
+"""Files that are read again when they change, such as certificates and tokens.
+
+No error has any part of a token.
+"""
 
 import asyncio
 import errno
@@ -123,3 +126,35 @@ async def keep_current(files: Sequence[Reread[Any]], *, seconds: float = LOOK_SE
 def _look(files: Sequence[Reread[Any]]) -> None:
     for one in files:
         one.look()
+
+
+LEAST_TOKEN = 16
+MOST_TOKEN = 4096
+
+
+class TokenError(ValueError):
+    """A file has no token that can be used."""
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file. Raises TokenError."""
+    try:
+        return token_of(read_bytes(path))
+    except OSError as error:
+        needs = f"the file must have a token, one line of {LEAST_TOKEN} to {MOST_TOKEN} bytes"
+        raise TokenError(f"{in_words(error)}; {needs}") from error
+    except TokenError as error:
+        raise TokenError(f"{path} {error}") from None
+
+
+def token_of(content: bytes) -> str:
+    """Return the token in a file's content, one line. Raises TokenError."""
+    token = content.strip(b"\r\n")
+    if not LEAST_TOKEN <= len(token) <= MOST_TOKEN:
+        raise TokenError(
+            f"has {len(token)} bytes in its line; a token has {LEAST_TOKEN} to {MOST_TOKEN}"
+        )
+    # A header's value, which may have no other characters.
+    if not all(0x21 <= byte <= 0x7E for byte in token):
+        raise TokenError("is not one line of printable ASCII without spaces")
+    return token.decode("ascii")

@@ -14,13 +14,12 @@ from functools import partial
 from pathlib import Path
 
 from warmpath.indexer.embedded import warm_up_compiled
-from warmpath.process.command_line import command_parser, in_words
-from warmpath.process.http_log import ignore_malformed_http
+from warmpath.process.command_line import command_parser, in_words, version
+from warmpath.process.listen import ignore_malformed_http
 from warmpath.process.logs import FORMS, formatter, limited_handler
 from warmpath.process.loop import new_loop
 from warmpath.process.signals import end_at_once, on_signals
 from warmpath.process.tasks import Work, cancel, kept
-from warmpath.process.version import version
 from warmpath.router.assemble.running import running
 from warmpath.router.config.doubts import doubts
 from warmpath.router.config.read import ConfigError, load, mistakes, without_mistakes

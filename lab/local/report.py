@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from warmpath.cli.version import commit
 from warmpath.lab.local.measure import Served
-from warmpath.process.version import version
+from warmpath.process.command_line import version
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>

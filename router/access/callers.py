@@ -8,8 +8,7 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 
-from warmpath.process.reread import Reread
-from warmpath.process.token_file import TokenError, read_token, token_of
+from warmpath.process.reread import Reread, TokenError, read_token, token_of
 from warmpath.router.access.roles import ROLES
 from warmpath.router.config.schema import ClientSpec
 

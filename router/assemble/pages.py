@@ -4,8 +4,8 @@ import socket
 import time
 from contextlib import AsyncExitStack
 
+from warmpath.process.command_line import version
 from warmpath.process.tasks import Work, kept
-from warmpath.process.version import version
 from warmpath.router.assemble.calls import Calls
 from warmpath.router.assemble.index import Indexed
 from warmpath.router.assemble.means import Means

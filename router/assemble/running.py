@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from warmpath.indexer.ranks import Ingest
 from warmpath.prefixstore.tokenizers.cache import TokenizerCache
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
-from warmpath.process.lag import watch_lag
+from warmpath.process.loop import watch_lag
 from warmpath.process.reread import keep_current
 from warmpath.process.tasks import Work, kept
 from warmpath.router import state_file

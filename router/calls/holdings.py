@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from warmpath.process.turns import turn_after
+from warmpath.process.loop import turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.match.match import Matches, Scorer
 from warmpath.router.pods.namespaces import asked

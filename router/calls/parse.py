@@ -15,7 +15,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from warmpath.process.turns import in_turns
+from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.load.engine_metrics import problem_of
 from warmpath.router.peers import booking_id as booking_ids

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from warmpath.indexer.ranks import Ingest
-from warmpath.process.turns import in_turns, turn_after
+from warmpath.process.loop import in_turns, turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.parse import check_pick
 from warmpath.router.calls.report import GatewayLoads, ReportAnswerer

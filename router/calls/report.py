@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from google.protobuf.message import DecodeError
 
 from warmpath.indexer.ranks import Ingest
-from warmpath.process.turns import in_turns
+from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import EVENTS
 from warmpath.router.calls.parse import check_report

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Trust
-from warmpath.process.turns import MANY_RANKS, in_turns, turn_after
+from warmpath.process.loop import MANY_RANKS, in_turns, turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.calls.score_reply import Replies, score_rest, unknown_pod

@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 
 from warmpath.process.command_line import in_words
-from warmpath.process.reread import read_bytes
-from warmpath.process.token_file import TokenError, read_token
+from warmpath.process.reread import TokenError, read_bytes, read_token
 from warmpath.router.config.check import contradictions
 from warmpath.router.config.engine_key_file import EngineKeyError, read_engine_key
 from warmpath.router.config.environment import Override, overrides

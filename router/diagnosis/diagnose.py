@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
-from warmpath.process.turns import in_turns
+from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.diagnosis.attribution import Attribution, Row, ShadowRow
 from warmpath.router.diagnosis.facts import PodFacts, RankFacts, RouterFacts

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from warmpath.process.turns import in_turns
+from warmpath.process.loop import in_turns
 from warmpath.router.inference_api.body import Body
 from warmpath.router.prompt.bodies.fields import FieldError
 from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN

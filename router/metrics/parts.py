@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from prometheus_client.core import Metric
 
 from warmpath.indexer.ranks import Ingest
+from warmpath.process.command_line import version
 from warmpath.process.tls import ClientTls, ServerTls, expiries
-from warmpath.process.version import version
 from warmpath.router.admission.admission import Admission
 from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.diagnosis.attribution import Attribution

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from warmpath.indexer.rank import Rank
-from warmpath.process.turns import in_turns
+from warmpath.process.loop import in_turns
 from warmpath.router.diagnosis.attribution import Attribution, Row
 from warmpath.router.load.table import LoadTable
 from warmpath.router.pods.table import Pod, PodTable

@@ -9,8 +9,8 @@ from functools import partial
 from random import Random
 
 from warmpath.indexer.shared.redis.command import Redis
+from warmpath.process.loop import in_turns
 from warmpath.process.tasks import Work, cancel, kept
-from warmpath.process.turns import in_turns
 from warmpath.router.load.table import LoadTable
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.peers.received import EXPIRE_SECONDS

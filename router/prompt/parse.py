@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from warmpath.indexer.keys.extra import Item
 from warmpath.indexer.keys.key import TOKEN_BYTES, pack_tokens
-from warmpath.process.turns import in_turns
+from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.prompt.bad_request import BadRequestError

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from tests.router.running_router import running_router
-from warmpath.process.lag import PAUSE, watch_lag
+from warmpath.process.loop import PAUSE, watch_lag
 
 MODEL = '[[models]]\nname = "m"\n'
 

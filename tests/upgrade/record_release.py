@@ -23,7 +23,7 @@ from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import read_record
 from warmpath.indexer.trust import Level
 from warmpath.lab.local.cluster import MODEL
-from warmpath.process.version import version
+from warmpath.process.command_line import version
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as router_pb
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc

@@ -33,7 +33,7 @@ from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.client import Watcher
 from warmpath.indexer.watch.watched_source import WatchedRank
-from warmpath.process.version import version
+from warmpath.process.command_line import version
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.router import state_file
 from warmpath.router.peers.received import ReceivedBookings

@@ -14,9 +14,8 @@ import grpc
 from warmpath.client.failure import ARGUMENTS, unanswered
 from warmpath.process.grpc_tls import channel_credentials
 from warmpath.process.listen import is_host_port, is_loopback
-from warmpath.process.reread import LOOK_SECONDS, Reread
+from warmpath.process.reread import LOOK_SECONDS, Reread, TokenError, read_token, token_of
 from warmpath.process.tls import ClientTls, TlsFilesError, TlsPaths
-from warmpath.process.token_file import TokenError, read_token, token_of
 
 EXAMPLE = "127.0.0.1:7400"
 RESOLVED = ("dns", "ipv4", "ipv6")

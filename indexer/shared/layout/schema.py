@@ -17,7 +17,7 @@ from warmpath.indexer.shared.redis.command import (
     good,
     script,
 )
-from warmpath.process.version import version
+from warmpath.process.command_line import version
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from warmpath.lab.simulate import summary
 from warmpath.lab.simulate.figures import Figures
 from warmpath.lab.simulate.report import write_report
 from warmpath.lab.simulate.study import BEST_PUBLISHED
-from warmpath.process.version import version
+from warmpath.process.command_line import version
 from warmpath.scorer.policy import DEFAULT
 
 ROW = Figures(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.process.token_file import TokenError, read_token
+from warmpath.process.reread import TokenError, read_token
 from warmpath.router.access.callers import Callers, RefusalKind
 from warmpath.router.access.roles import ROLES, is_open
 from warmpath.router.calls import llmd as indexer

@@ -14,7 +14,7 @@ from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.schema import SchemaError, check_server, log_server_warnings
 from warmpath.indexer.shared.redis.command import Redis, UnreachableError
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
-from warmpath.process.version import version
+from warmpath.process.command_line import version
 
 
 @pytest.fixture
