@@ -8,8 +8,8 @@ from itertools import count
 from math import inf
 
 from warmpath.indexer.believed.slots import Belief, BeliefSlots
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import WORD_BYTES, unpack_words, words_of
-from warmpath.process.invariant import BrokenInvariantError
 
 
 @dataclass(slots=True)

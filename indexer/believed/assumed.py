@@ -8,7 +8,7 @@ from itertools import islice
 from math import inf
 
 from warmpath.indexer.believed.slots import Belief, BeliefSlots
-from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.invariant import BrokenInvariantError
 
 
 @dataclass(slots=True)

@@ -14,8 +14,8 @@ from warmpath.indexer.believed.arriving import Arriving
 from warmpath.indexer.believed.assumed import Assumed
 from warmpath.indexer.believed.slots import Belief, BeliefSlots
 from warmpath.indexer.index.contract import Index
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import WORD_BYTES, Chain, words_of
-from warmpath.process.invariant import BrokenInvariantError
 
 BUDGET = 1024
 """Blocks of each kind that `expire` drops at once, in about half a millisecond."""

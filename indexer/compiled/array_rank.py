@@ -25,12 +25,12 @@ from warmpath.indexer.compiled.scan.scan import scan
 from warmpath.indexer.compiled.scan.scanned import room
 from warmpath.indexer.engines.cache_groups import WINDOW_KINDS
 from warmpath.indexer.engines.event import Batch, Event, Removed, Stored, Tier
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import TOKEN_BYTES
 from warmpath.indexer.resolve import groups as hits
 from warmpath.indexer.resolve.change import Spot
 from warmpath.indexer.resolve.rank_slots import RankSlots
 from warmpath.indexer.resolve.saved import SavedResolver
-from warmpath.process.invariant import BrokenInvariantError
 
 
 class ArrayState:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.invariant import BrokenInvariantError
 
 
 class Outside:

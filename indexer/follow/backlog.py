@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.invariant import BrokenInvariantError
 
 
 class Backlog:

@@ -20,6 +20,7 @@ from warmpath.indexer.follow.applier import BEFORE, CHUNKS, COPIES, LOOKAHEAD, A
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.lag import Lag
 from warmpath.indexer.index.orphans import Orphans
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.resolve.rank_state import RankState
 from warmpath.indexer.resolve.saved import SavedResolver
@@ -30,7 +31,6 @@ from warmpath.indexer.trust import (
     LOST_ROOM,
     PROMISED_SECONDS,
 )
-from warmpath.process.invariant import BrokenInvariantError
 
 log = logging.getLogger(__name__)
 

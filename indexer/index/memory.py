@@ -31,8 +31,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from warmpath.indexer.index.contract import IndexStats, Links, Stretch
 from warmpath.indexer.index.orphans import AllOrphans
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import Chain
-from warmpath.process.invariant import BrokenInvariantError
 
 KEY_BYTES = 260
 """A high estimate of a key's bytes: two dict entries and their numbers."""

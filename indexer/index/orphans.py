@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from warmpath.indexer.engines.event import EngineHash, Moved, Stored
-from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.invariant import BrokenInvariantError
 
 STORE_BYTES = 900
 """A high estimate of a waiting store's bytes without its blocks."""

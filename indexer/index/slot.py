@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from warmpath.indexer.engines.event import Tier
-from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.invariant import BrokenInvariantError
 
 
 class RankName(NamedTuple):

@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import WORD_BYTES, pack_words, unpack_words
-from warmpath.process.invariant import BrokenInvariantError
 
 SEGMENT = 64
 """How many blocks a segment has: 1,024 tokens where a block has 16."""

@@ -6,8 +6,8 @@ A place is a tier and a cache group of a rank.
 from collections.abc import Iterable, Mapping
 
 from warmpath.indexer.engines.event import EngineHash
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.resolve.saved import SavedHolding
-from warmpath.process.invariant import BrokenInvariantError
 
 
 class Holding:

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from warmpath.indexer.engines.event import EngineHash
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import Keyspace
 from warmpath.indexer.resolve.change import Spot
 from warmpath.indexer.resolve.holding import Holding
 from warmpath.indexer.resolve.saved import SavedHolding, SavedResolver
-from warmpath.process.invariant import BrokenInvariantError
 
 
 class Elsewhere(Protocol):

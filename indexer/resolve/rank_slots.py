@@ -7,8 +7,8 @@ from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.slot import Place, SlotTable
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.resolve.change import Added, Change, Gone, Spot
-from warmpath.process.invariant import BrokenInvariantError
 
 
 class RankSlots:

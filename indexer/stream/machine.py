@@ -46,12 +46,12 @@ from enum import Enum, auto
 
 import msgspec
 
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.stream.action import MOST_SEQUENCE, Action, Apply, AskReplay, Doubt, Reset
 from warmpath.indexer.stream.digests import Digests
 from warmpath.indexer.stream.replay import HeldBatches, ReplayCall
 from warmpath.indexer.stream.trust import StreamTrust
 from warmpath.indexer.trust import Level, Trust
-from warmpath.process.invariant import BrokenInvariantError
 
 NO_LIVE = -1
 """In place of the last live sequence where no live batch came on this connection."""

@@ -5,8 +5,8 @@ The live batches that are held while a replay runs, up to a bound.
 
 from collections import deque
 
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.stream.action import AskReplay
-from warmpath.process.invariant import BrokenInvariantError
 
 PATIENCE = 10
 """Failures in a row after which a replay's batches count as lost, if the endpoint has ever answered."""

@@ -5,8 +5,8 @@
 
 from collections.abc import Callable
 
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.trust import Level, Trust
-from warmpath.process.invariant import BrokenInvariantError
 
 
 class StreamTrust:

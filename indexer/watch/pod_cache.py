@@ -17,12 +17,12 @@ from operator import itemgetter
 from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import WORD_BYTES, pack_words, words_of
 from warmpath.indexer.resolve.change import Added, Change, Emptied, Spot
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.trust import Level, Trust
 from warmpath.indexer.watch.pulse import Pulse
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 DELTA_BYTES = 64

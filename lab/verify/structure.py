@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from warmpath.cli.index.access import Access, PodSeen, living_of
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.keys.segment_value import (
     MOST_RECORDS,
@@ -23,7 +24,6 @@ from warmpath.indexer.keys.segment_value import (
 from warmpath.indexer.shared.layout.living import Living
 from warmpath.indexer.shared.layout.names import BORN, WRITES, checkpoint
 from warmpath.indexer.shared.layout.pages import CHECKPOINT, ask_page, read_checkpoint, read_page
-from warmpath.process.invariant import BrokenInvariantError
 
 Holders = dict[int, set[int]]
 """The slots that hold each key."""

@@ -5,8 +5,8 @@ from itertools import groupby
 
 from warmpath.indexer.index.contract import IndexStats, Links, Stretch
 from warmpath.indexer.index.orphans import AllOrphans
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import Chain
-from warmpath.process.invariant import BrokenInvariantError
 
 
 class ReferenceIndex:

@@ -7,7 +7,7 @@ import numpy as np
 from warmpath.indexer.compiled.blocks import table
 from warmpath.indexer.compiled.blocks.blocks import DEPTH, FREED, LIVE, NAMED, SET, TOP, Blocks
 from warmpath.indexer.compiled.blocks.sets import USED, Sets, slots_of
-from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.invariant import BrokenInvariantError
 
 
 def check(blocks: Blocks, sets: Sets) -> None:

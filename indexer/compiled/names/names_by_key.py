@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from warmpath.indexer.engines.event import EngineHash
-from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.invariant import BrokenInvariantError
 
 Marks = tuple[list[int], list[int]]
 """Words that became odd, and words that are no longer odd."""

@@ -18,8 +18,8 @@ from warmpath.indexer.compiled.array_index import LEAST_BYTES, ArrayIndex
 from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import Chain, pack_tokens, unpack_words
-from warmpath.process.invariant import BrokenInvariantError
 
 BACKENDS: dict[str, Callable[[], Index]] = {
     "reference": ReferenceIndex,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpath.indexer.compiled.outside import Outside
-from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.invariant import BrokenInvariantError
 
 
 class Owner:

@@ -15,13 +15,13 @@ from hypothesis.stateful import (
 
 from tests.examples import examples
 from warmpath.indexer.engines.event import Cleared, Event, Moved, Removed, Stored, Tier, name_of
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys import segment
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.keys.segment import SEGMENT, Segments
 from warmpath.indexer.resolve.change import Added, Change, Emptied, Gone
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.resolve.saved import SavedResolver
-from warmpath.process.invariant import BrokenInvariantError
 
 BLOCK = 2
 SHORT = 3

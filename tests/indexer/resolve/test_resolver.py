@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from warmpath.indexer.engines.event import Cleared, Moved, Removed, Stored, Tier, name_of
 from warmpath.indexer.index.orphans import Orphans
+from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.resolve.resolver import Resolver
-from warmpath.process.invariant import BrokenInvariantError
 
 TOKENS = list(range(1, 13))
 KEYS = chain(Keyspace(model="m", block_size=2).root(), pack_tokens(TOKENS), 2)
