@@ -47,14 +47,8 @@ CASES = {
         {counted("warmpath_ready"): " ".join(["0x7 1x31"] * 6)},
     ),
     "WarmpathNoRouterReady": Case(
-        {
-            'warmpath_ready{instance="r1",job="warmpath"}': "0" + HOUR,
-            'warmpath_ready{instance="r2",job="warmpath"}': "0" + HOUR,
-        },
-        {
-            'warmpath_ready{instance="r1",job="warmpath"}': "0" + HOUR,
-            'warmpath_ready{instance="r2",job="warmpath"}': "1" + HOUR,
-        },
+        {'warmpath_ready{instance="r1",job="warmpath"}': "0" + HOUR, 'warmpath_ready{instance="r2",job="warmpath"}': "0" + HOUR},
+        {'warmpath_ready{instance="r1",job="warmpath"}': "0" + HOUR, 'warmpath_ready{instance="r2",job="warmpath"}': "1" + HOUR},
     ),
     "WarmpathOverloaded": Case(
         {
@@ -63,8 +57,7 @@ CASES = {
         },
         {
             counted("warmpath_refusals_total", ',method="Pick",reason="OVERLOADED"'): "0+2" + HOUR,
-            counted("warmpath_refusals_total", ',method="Pick",reason="BAD_REQUEST"'): "0+90"
-            + HOUR,
+            counted("warmpath_refusals_total", ',method="Pick",reason="BAD_REQUEST"'): "0+90" + HOUR,
             counted("warmpath_requests_total", ',method="Pick",code="OK"'): "0+998" + HOUR,
         },
     ),
@@ -82,11 +75,7 @@ CASES = {
     ),
     "WarmpathFault": Case(
         # The first one: its series was not there before.
-        {
-            counted(
-                "warmpath_refusals_total", ',method="Pick",reason="INTERNAL_ERROR"'
-            ): "_x220 1x20"
-        },
+        {counted("warmpath_refusals_total", ',method="Pick",reason="INTERNAL_ERROR"'): "_x220 1x20"},
         # One of long ago.
         {counted("warmpath_refusals_total", ',method="Pick",reason="INTERNAL_ERROR"'): "1" + HOUR},
     ),
@@ -116,10 +105,7 @@ CASES = {
         {counted("warmpath_refusals_total", ',method="Process",reason="NO_POD"'): "3" + HOUR},
     ),
     "WarmpathPodNotReady": Case(
-        {
-            counted("warmpath_pod_ready", ',pod="p",model="m"'): "0" + HOUR,
-            counted("warmpath_pod_ready", ',pod="q",model="m"'): "1" + HOUR,
-        },
+        {counted("warmpath_pod_ready", ',pod="p",model="m"'): "0" + HOUR, counted("warmpath_pod_ready", ',pod="q",model="m"'): "1" + HOUR},
         # One router of two may send requests to it.
         {
             'warmpath_pod_ready{instance="r1",job="warmpath",pod="p",model="m"}': "0" + HOUR,
@@ -128,17 +114,11 @@ CASES = {
     ),
     "WarmpathRankStuck": Case(
         {
-            'warmpath_rank_stuck_seconds{instance="r1",job="warmpath",pod="p",rank="0"}': "0+15"
-            + HOUR,
-            'warmpath_rank_stuck_seconds{instance="r2",job="warmpath",pod="p",rank="0"}': "0"
-            + HOUR,
+            'warmpath_rank_stuck_seconds{instance="r1",job="warmpath",pod="p",rank="0"}': "0+15" + HOUR,
+            'warmpath_rank_stuck_seconds{instance="r2",job="warmpath",pod="p",rank="0"}': "0" + HOUR,
         },
         # It hangs for a minute of every ten, as in long stalls.
-        {
-            counted("warmpath_rank_stuck_seconds", ',pod="p",rank="0"'): " ".join(
-                ["0+15x4 0x34"] * 6
-            )
-        },
+        {counted("warmpath_rank_stuck_seconds", ',pod="p",rank="0"'): " ".join(["0+15x4 0x34"] * 6)},
     ),
     "WarmpathTrustLost": Case(
         {
@@ -187,14 +167,8 @@ CASES = {
         },
     ),
     "WarmpathReportsMissing": Case(
-        {
-            counted("warmpath_bookings_expired_total"): "0+10" + HOUR,
-            counted("warmpath_pick_requests_total", ',pod="p",model="m"'): "0+100" + HOUR,
-        },
-        {
-            counted("warmpath_bookings_expired_total"): "0+1" + HOUR,
-            counted("warmpath_pick_requests_total", ',pod="p",model="m"'): "0+100" + HOUR,
-        },
+        {counted("warmpath_bookings_expired_total"): "0+10" + HOUR, counted("warmpath_pick_requests_total", ',pod="p",model="m"'): "0+100" + HOUR},
+        {counted("warmpath_bookings_expired_total"): "0+1" + HOUR, counted("warmpath_pick_requests_total", ',pod="p",model="m"'): "0+100" + HOUR},
     ),
     "WarmpathQueueFull": Case(
         {counted("warmpath_refusals_total", ',method="Pick",reason="QUEUE_FULL"'): "0+1" + HOUR},
@@ -216,22 +190,11 @@ CASES = {
     ),
     "WarmpathRedisAway": Case(
         {counted("warmpath_shared_index_poll_age_seconds"): "0+15" + HOUR},
-        {
-            counted("warmpath_shared_index_poll_age_seconds"): "0.1" + HOUR,
-            counted("warmpath_shared_bookings_connected"): "1" + HOUR,
-        },
+        {counted("warmpath_shared_index_poll_age_seconds"): "0.1" + HOUR, counted("warmpath_shared_bookings_connected"): "1" + HOUR},
     ),
     "WarmpathCertificateEnds": Case(
-        {
-            counted(
-                "warmpath_certificate_expiry_timestamp_seconds", ',table="watch",file="ca"'
-            ): "600000" + HOUR
-        },
-        {
-            counted(
-                "warmpath_certificate_expiry_timestamp_seconds", ',table="watch",file="ca"'
-            ): "700000" + HOUR
-        },
+        {counted("warmpath_certificate_expiry_timestamp_seconds", ',table="watch",file="ca"'): "600000" + HOUR},
+        {counted("warmpath_certificate_expiry_timestamp_seconds", ',table="watch",file="ca"'): "700000" + HOUR},
     ),
     "WarmpathPodSourceAway": Case(
         {counted("warmpath_pod_source_up", ',source="pods-file x"'): "0" + HOUR},

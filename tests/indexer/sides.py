@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from tests.conformance.reference_index import ReferenceIndex
+from tests.indexer.followed import new_ingest
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines import sglang, vllm
 from warmpath.indexer.follow.instance import RankSource
@@ -13,7 +14,6 @@ from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import Chain, Keyspace, pack_tokens
-from warmpath.indexer.ranks import Ingest
 
 FORMS: dict[str, Callable[[], Index]] = {
     "compiled": ArrayIndex,
@@ -50,12 +50,8 @@ class Side:
     def __init__(self, form: str, index: Index | None = None) -> None:
         self.now = 0.0
         self.index = FORMS[form]() if index is None else index
-        self.ingest = Ingest(
-            self.index,
-            hash_seed="",
-            pending_bytes=1 << 24,
-            stale_after=60.0,
-            clock=lambda: self.now,
+        self.ingest = new_ingest(
+            lambda: self.index, pending_bytes=1 << 24, stale_after=60.0, clock=lambda: self.now
         )
         self.sequence: dict[RankName, int] = {}
 

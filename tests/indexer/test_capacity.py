@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.indexer.engine_model import BLOCK, EngineModel
+from tests.indexer.followed import new_ingest
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines import trtllm, vllm
 from warmpath.indexer.engines.event import Tier
@@ -20,7 +21,6 @@ from warmpath.indexer.follow.stream_source import RankIngest, SavedRank
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import DRIFTED, Level
 
 INDEXES = [ArrayIndex, MemoryIndex]
@@ -28,9 +28,7 @@ CAPACITY = 8
 
 
 def follow(index: Callable[[], Index] = ArrayIndex, **changes: object) -> RankIngest:
-    ingest = Ingest(
-        index(), hash_seed="", pending_bytes=1 << 20, stale_after=1.0, clock=lambda: 0.0
-    )
+    ingest = new_ingest(index)
     fields = {
         "rank": 0, "model": "m", "decode": vllm.decode, "has_replay": False, "dialect": "vllm",
         "capacity": CAPACITY,

@@ -1,10 +1,9 @@
 """A router that stood still does not call its own view exact before it has read what came meanwhile."""
 
 from tests.indexer.engine_model import EngineModel
-from tests.indexer.followed import source
-from warmpath.indexer.compiled.array_index import ArrayIndex
+from tests.indexer.followed import new_ingest, source
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.ranks import LEAST_STILL, STOOD_STILL, TICK_SECONDS, Ingest
+from warmpath.indexer.ranks import LEAST_STILL, STOOD_STILL, TICK_SECONDS
 from warmpath.indexer.trust import Level, Trust
 
 
@@ -13,10 +12,7 @@ class Stand:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.ingest = Ingest(
-            ArrayIndex(), hash_seed="", pending_bytes=1 << 20, stale_after=1.0,
-            clock=lambda: self.now,
-        )  # fmt: skip
+        self.ingest = new_ingest(clock=lambda: self.now)
         self.rank = self.follow(0)
 
     def follow(self, number: int) -> RankIngest:

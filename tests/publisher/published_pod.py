@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
 
@@ -16,7 +16,7 @@ from warmpath.lab.local.cluster import MODEL, Process, WorkerSettings
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.assemble.running import Running, running
+from warmpath.router.assemble.running import running
 from warmpath.router.config.read import parse
 
 SETTINGS = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
@@ -94,7 +94,10 @@ class Asker:
         return score
 
 
-async def asking(stack: AsyncExitStack, config: str, folder: Path) -> tuple[Running, Asker]:
-    router = await stack.enter_async_context(running(parse(config, "test"), folder))
-    channel = await stack.enter_async_context(grpc.aio.insecure_channel(router.address))
-    return router, Asker(channel)
+@asynccontextmanager
+async def asking(config: str, folder: Path) -> AsyncIterator[Asker]:
+    async with (
+        running(parse(config, "test"), folder) as router,
+        grpc.aio.insecure_channel(router.address) as channel,
+    ):
+        yield Asker(channel)

@@ -1,8 +1,6 @@
 """The publisher as it runs: beside a worker, watched by a router over gRPC, with and without TLS."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
@@ -18,19 +16,12 @@ from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from warmpath.publisher.main import main
 
 
-@pytest.fixture
-async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
-    async with Pod(tmp_path) as pod:
-        yield pod
-
-
 async def test_a_router_that_joins_late_knows_the_whole_cache_at_once(
     pod: Pod, tmp_path: Path
 ) -> None:
     await pod.publish()
     await pod.generate(IDS)
-    async with AsyncExitStack() as stack:
-        _, asker = await asking(stack, router_config(pod), tmp_path)
+    async with asking(router_config(pod), tmp_path) as asker:
         score = await asker.until(lambda score: score.matched_tokens == FULL)
         assert score.trust.level == pb.Trust.EXACT
         assert await pod.generate(IDS) == FULL
@@ -41,8 +32,7 @@ async def test_it_follows_what_comes_after_and_a_publisher_that_restarts(
     pod: Pod, tmp_path: Path
 ) -> None:
     await pod.publish()
-    async with AsyncExitStack() as stack:
-        _, asker = await asking(stack, router_config(pod), tmp_path)
+    async with asking(router_config(pod), tmp_path) as asker:
         await asker.until(lambda score: score.trust.level == pb.Trust.EXACT)
         await pod.generate(IDS)
         await asker.until(lambda score: score.matched_tokens == FULL)
@@ -55,8 +45,7 @@ async def test_it_follows_what_comes_after_and_a_publisher_that_restarts(
 
 async def test_another_hash_seed_is_refused_with_a_reason(pod: Pod, tmp_path: Path) -> None:
     await pod.publish("--hash-seed=other")
-    async with AsyncExitStack() as stack:
-        _, asker = await asking(stack, router_config(pod), tmp_path)
+    async with asking(router_config(pod), tmp_path) as asker:
         score = await asker.until(lambda score: "keyspace" in score.trust.reason)
         assert score.trust.level == pb.Trust.COLD
 
@@ -66,8 +55,7 @@ async def test_a_publisher_of_another_pod_is_refused_with_a_reason(
 ) -> None:
     await pod.publish("--pod=another")
     await pod.generate(IDS)
-    async with AsyncExitStack() as stack:
-        _, asker = await asking(stack, router_config(pod), tmp_path)
+    async with asking(router_config(pod), tmp_path) as asker:
         score = await asker.until(lambda score: "is pod 'another'" in score.trust.reason)
         assert score.matched_tokens == 0
 
@@ -78,8 +66,7 @@ async def test_a_publisher_that_comes_back_with_another_seed_is_said_to_be_refus
 ) -> None:
     await pod.publish()
     await pod.generate(IDS)
-    async with AsyncExitStack() as stack:
-        _, asker = await asking(stack, router_config(pod), tmp_path)
+    async with asking(router_config(pod), tmp_path) as asker:
         await asker.until(lambda score: score.matched_tokens == FULL)
         await pod.publisher.stop()
         await pod.publish("--hash-seed=other")
@@ -89,8 +76,7 @@ async def test_a_publisher_that_comes_back_with_another_seed_is_said_to_be_refus
 
 async def test_another_number_of_ranks_is_refused_with_a_reason(pod: Pod, tmp_path: Path) -> None:
     await pod.publish()
-    async with AsyncExitStack() as stack:
-        _, asker = await asking(stack, router_config(pod, "ranks = 2\n"), tmp_path)
+    async with asking(router_config(pod, "ranks = 2\n"), tmp_path) as asker:
         await asker.until(lambda score: "follows 1 ranks" in score.trust.reason)
 
 
@@ -173,8 +159,7 @@ async def test_its_metrics_tell_watchers_journal_and_trust(
 ) -> None:
     await pod.publish(f"--metrics-listen=127.0.0.1:{held_port}")
     await pod.generate(IDS)
-    async with AsyncExitStack() as stack:
-        _, asker = await asking(stack, router_config(pod), tmp_path)
+    async with asking(router_config(pod), tmp_path) as asker:
         await asker.until(lambda score: score.matched_tokens == FULL)
         async with (
             aiohttp.ClientSession() as http,
@@ -187,29 +172,36 @@ async def test_its_metrics_tell_watchers_journal_and_trust(
 
 
 @pytest.mark.parametrize(
-    ("option", "named"),
+    ("options", "named"),
     [
-        ("--listen=nowhere", "--listen"),
-        ("--metrics-listen=:x", "--metrics-listen"),
-        ("--advertise=here", "--advertise: 'here' is not host:port"),
-        ("--advertise=here:1", "--advertise: needs --redis"),
-        ("--ranks=0", "--ranks"),
-        ("--tls-cert=x", "--tls-cert and --tls-key"),
-        ("--tls-client-ca=x", "--tls-client-ca"),
-        ("--tls-client-name=x", "--tls-client-name: needs --tls-client-ca"),
-        ("--listen=0.0.0.0:7500", "--listen: 0.0.0.0:7500 is reached by other machines: it needs --tls-cert and --tls-client-ca"),
-        ("--metrics-listen=pod.example:1", "--metrics-listen: pod.example:1 is reached by"),
-        ("--engine=other", "--engine"),
-        ("--events=tcp://*:5557", "--events"),
-        ("--replay=nowhere", "--replay"),
-        ("--replay=tcp://127.0.0.1:1", "--replay: port 1 is 0 above or below the events'"),
-        ("--pod=", "--pod"),
-        ("--max-watchers=0", "--max-watchers"),
-        ("--ranks=100000", "--ranks"),
+        (["--listen=nowhere"], "--listen"),
+        (["--metrics-listen=:x"], "--metrics-listen"),
+        (["--advertise=here"], "--advertise: 'here' is not host:port"),
+        (["--advertise=here:1"], "--advertise: needs --redis"),
+        (["--ranks=0"], "--ranks"),
+        (["--tls-cert=x"], "--tls-cert and --tls-key"),
+        (["--tls-client-ca=x"], "--tls-client-ca"),
+        (["--tls-client-name=x"], "--tls-client-name: needs --tls-client-ca"),
+        (["--listen=0.0.0.0:7500"], "--listen: 0.0.0.0:7500 is reached by other machines: it needs --tls-cert and --tls-client-ca"),
+        (["--metrics-listen=pod.example:1"], "--metrics-listen: pod.example:1 is reached by"),
+        (["--engine=other"], "--engine"),
+        (["--events=tcp://*:5557"], "--events"),
+        (["--replay=nowhere"], "--replay"),
+        (["--replay=tcp://127.0.0.1:1"], "--replay: port 1 is 0 above or below the events'"),
+        (["--pod="], "--pod"),
+        (["--max-watchers=0"], "--max-watchers"),
+        (["--ranks=100000"], "--ranks"),
+        (["--redis=redis://h:1", "--redis-prefix=a b"], "--redis-prefix"),
+        (["--redis=redis://h:1", "--redis-lease-seconds=0.1"], "--redis-lease-seconds"),
+        (["--redis-ca=x"], "--redis-ca: needs --redis"),
+        (["--redis-prefix=x"], "--redis-prefix: needs --redis"),
+        (["--redis-lease-seconds=5"], "--redis-lease-seconds: needs --redis"),
     ],
 )  # fmt: skip
-def test_bad_options_are_named(option: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options_are_named(
+    options: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as error:
-        main(["--pod=p", "--model=m", "--events=tcp://127.0.0.1:1", option])
+        main(["--pod=p", "--model=m", "--events=tcp://127.0.0.1:1", *options])
     assert error.value.code == 2
     assert named in capsys.readouterr().err

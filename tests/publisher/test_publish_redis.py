@@ -1,8 +1,6 @@
 """The publisher as it runs, writing to the shared index: beside a worker, with a real Redis."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import aiohttp
 import grpc.aio
@@ -11,6 +9,7 @@ import pytest
 from tests.indexer.shared.writer_model import read_bucket
 from tests.publisher.published_pod import IDS, Pod
 from tests.servers.redis_server import RedisServer
+from tests.until import until
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.keys.key import Keyspace, chain, fingerprint, pack_tokens
 from warmpath.indexer.keys.segment import SEGMENT
@@ -25,27 +24,12 @@ LEASE = 2
 KEYS = chain(Keyspace(model=MODEL, block_size=16).root(), pack_tokens(IDS), 16)
 
 
-@pytest.fixture
-async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
-    async with Pod(tmp_path) as pod:
-        yield pod
-
-
 def options(server: RedisServer, prefix: str) -> tuple[str, ...]:
     return (f"--redis={server.url}", f"--redis-prefix={prefix}", f"--redis-lease-seconds={LEASE}")
 
 
 def record_of(server: RedisServer, names: KeyNames) -> Record | None:
     return read_record(server.ask("HGETALL", names.record("p")))
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    try:
-        async with asyncio.timeout(60):
-            while not condition():
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"{what} did not come about") from None
 
 
 def holds(server: RedisServer, names: KeyNames, keys: list[int]) -> bool:
@@ -130,24 +114,6 @@ async def test_it_starts_and_serves_watchers_while_redis_is_away_and_writes_when
                 text = await metrics()
     assert 'warmpath_publisher_redis_rebuilds_total{cause="start"} 1.0' in text
     assert "warmpath_publisher_redis_behind_seconds" in text
-
-
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        (["--redis=redis://h:1", "--redis-prefix=a b"], "--redis-prefix"),
-        (["--redis=redis://h:1", "--redis-lease-seconds=0.1"], "--redis-lease-seconds"),
-        (["--redis-ca=x"], "--redis-ca: needs --redis"),
-        (["--redis-prefix=x"], "--redis-prefix: needs --redis"),
-        (["--redis-lease-seconds=5"], "--redis-lease-seconds: needs --redis"),
-    ],
-)
-def test_bad_options_are_named(
-    given: list[str], named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["--pod=p", "--model=m", "--events=tcp://127.0.0.1:1", *given])
-    assert named in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

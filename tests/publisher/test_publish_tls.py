@@ -1,8 +1,6 @@
 """A publisher's listeners with TLS: who may watch it, and certificates that change."""
 
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
@@ -12,12 +10,6 @@ from tests.publisher.published_pod import FULL, IDS, Pod, asking, router_config
 from tests.servers.certificates import Authority, Certificate
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.publisher.main import main
-
-
-@pytest.fixture
-async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
-    async with Pod(tmp_path) as pod:
-        yield pod
 
 
 def watching_with(shown: Certificate, authority: Path) -> str:
@@ -33,14 +25,12 @@ async def test_with_tls_both_sides_must_show_who_they_are(pod: Pod, tmp_path: Pa
     await pod.generate(IDS)
     for authority, welcome in ((ours, True), (theirs, False)):
         table = watching_with(authority.certificate("router"), ours.ca)
-        async with AsyncExitStack() as stack:
-            _, asker = await asking(stack, table + router_config(pod), tmp_path)
+        async with asking(table + router_config(pod), tmp_path) as asker:
             if welcome:
                 await asker.until(lambda score: score.matched_tokens == FULL)
             else:
                 await asker.until(lambda score: "UNAVAILABLE" in score.trust.reason)
-    async with AsyncExitStack() as stack:
-        _, asker = await asking(stack, router_config(pod), tmp_path)
+    async with asking(router_config(pod), tmp_path) as asker:
         await asker.until(lambda score: "UNAVAILABLE" in score.trust.reason)
 
 
@@ -58,17 +48,15 @@ async def test_both_sides_take_new_certificates_and_the_stream_goes_on(
     flags = (f"--tls-cert={theirs.cert}", f"--tls-key={theirs.key}", f"--tls-client-ca={ca}")
     await pod.publish(*flags)
     await pod.generate(IDS)
-    async with AsyncExitStack() as stack:
-        config = watching_with(mine, ca) + router_config(pod)
-        _, asker = await asking(stack, config, tmp_path)
+    config = watching_with(mine, ca) + router_config(pod)
+    async with asking(config, tmp_path) as asker:
         await asker.until(lambda score: score.matched_tokens == FULL)
         theirs.replace(new.certificate("theirs-2"))
         mine.replace(new.certificate("mine-2"))
         ca.write_bytes(new.ca.read_bytes())
         # A router that comes later is let in by the new authority alone.
         late = watching_with(new.certificate("late"), new.ca) + router_config(pod)
-        async with AsyncExitStack() as second:
-            _, other = await asking(second, late, tmp_path)
+        async with asking(late, tmp_path) as other:
             await other.until(lambda score: score.matched_tokens == FULL)
         score = await asker.score()
         assert (score.matched_tokens, score.trust.level) == (FULL, pb.Trust.EXACT)
@@ -91,9 +79,8 @@ async def test_only_routers_with_an_allowed_name_may_watch(pod: Pod, tmp_path: P
     await pod.generate(IDS)
     for name, welcome in (("router.example", True), ("gateway.example", False)):
         shown = authority.certificate("caller", name)
-        async with AsyncExitStack() as stack:
-            config = watching_with(shown, authority.ca) + router_config(pod)
-            _, asker = await asking(stack, config, tmp_path)
+        config = watching_with(shown, authority.ca) + router_config(pod)
+        async with asking(config, tmp_path) as asker:
             if welcome:
                 await asker.until(lambda score: score.matched_tokens == FULL)
             else:

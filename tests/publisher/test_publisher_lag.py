@@ -2,9 +2,9 @@
 
 import msgspec
 
+from tests.indexer.followed import new_ingest
 from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import BEHIND, Level
 from warmpath.indexer.watch.engine_cache import engine_cache
 from warmpath.publisher.metrics import PublisherCollector
@@ -28,9 +28,7 @@ def test_a_rank_that_a_publisher_follows_late_is_degraded_at_the_routers_and_doc
     engine = cache.ranks[1]
     for rank in cache.ranks:
         rank.connected()
-    ingest = Ingest(
-        MemoryIndex(), hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: now
-    )
+    ingest = new_ingest(MemoryIndex, clock=lambda: now)
     watched = ingest.watch("p", 1)
     watched.connected()
     places = Places(1, slow_seconds=1.0, clock=lambda: now)

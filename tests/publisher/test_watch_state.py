@@ -16,13 +16,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "indexer"))
 
 from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
+from tests.indexer.followed import new_ingest
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.segment import Segments
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.resolve.rank_state import PureState
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.trust import Level
@@ -42,9 +42,7 @@ class Follow(RuleBasedStateMachine):
         self.engine = EngineModel()
         self.reported = False
         """Whether hits were announced as stores in the engine's life."""
-        self.ingest = Ingest(
-            MemoryIndex(), hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: 0.0
-        )
+        self.ingest = new_ingest(MemoryIndex)
         self.rank: WatchedRank = self.ingest.watch("p", 0)
         self.wire: deque[pb.WatchResponse] = deque()
         self.connected = False

@@ -8,7 +8,6 @@ import json
 import sys
 import tempfile
 from base64 import b64encode
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +101,7 @@ async def served(pod: Pod, folder: Path) -> dict[str, str]:
             f'events = "{pod.worker.events}"\nreplay = "{pod.worker.replay}"\n'
             f'[shared-index]\nurl = "{server.url}"\nprefix = "{PREFIX}"\nshare-bookings = true\n'
         )
-        async with AsyncExitStack() as stack:
-            _, asker = await asking(stack, config, folder)
+        async with asking(config, folder) as asker:
             await asker.until(lambda score: score.matched_tokens == FULL)
             prompt = router_pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(LATER))
             await asker.stub.Pick(router_pb.PickRequest(prompt=prompt), timeout=60)

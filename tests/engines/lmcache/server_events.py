@@ -81,10 +81,7 @@ class Server:
         gone = []
         while self.chunks and len(self.chunks) + len(new) > ROOM:
             gone.append(self.chunks.popitem(last=False)[0])
-        for kind, which in (
-            (EventType.L1_KEYS_EVICTED, gone),
-            (EventType.L1_WRITE_FINISHED, new),
-        ):
+        for kind, which in ((EventType.L1_KEYS_EVICTED, gone), (EventType.L1_WRITE_FINISHED, new)):
             if which:
                 self._bus.tell(kind, keys=[ObjectKey(name, MODEL, 0) for name in which])
         for name in names:

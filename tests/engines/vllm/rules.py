@@ -63,8 +63,12 @@ RULES = (
         f"each sample after the first finds the prompt of the first one ({UNANNOUNCED})",
         lambda one: int(one.body.get("n") or 1) > 1 and one.predicted < one.cached == len(one.keys),
     ),
-    Rule("not exact", "the router said that its view was not exact (docs/start/your-engines.md#trust)", lambda one: one.trust.level != pb.Trust.EXACT),
-)  # fmt: skip
+    Rule(
+        "not exact",
+        "the router said that its view was not exact (docs/start/your-engines.md#trust)",
+        lambda one: one.trust.level != pb.Trust.EXACT,
+    ),
+)
 
 
 def rule_of(difference: Difference) -> Rule | None:

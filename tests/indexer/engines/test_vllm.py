@@ -185,8 +185,7 @@ MAP_AS_KEY = msgspec.Raw(b"\x81\x80\x00")
 
 
 @pytest.mark.parametrize(
-    "event",
-    [5, None, [], {}, [5], {"type": 5}, {"type": None}, "BlockStored", NO_UTF8, MAP_AS_KEY],
+    "event", [5, None, [], {}, [5], {"type": 5}, {"type": None}, "BlockStored", NO_UTF8, MAP_AS_KEY]
 )
 def test_what_is_no_event_costs_itself_and_not_its_batch(event: object) -> None:
     batch = vllm.decode(msgspec.msgpack.encode([1.0, [STORE, event, STORE], 0]))
@@ -205,8 +204,7 @@ def test_a_removal_of_a_negative_group_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "frame",
-    [b"", b"\xc1", b"\x93", b"\x91" * 100_000, msgspec.msgpack.encode([1.0]), b"\x80"],
+    "frame", [b"", b"\xc1", b"\x93", b"\x91" * 100_000, msgspec.msgpack.encode([1.0]), b"\x80"]
 )
 def test_what_is_no_batch_is_malformed(frame: bytes) -> None:
     with pytest.raises(MalformedEventError):

@@ -11,6 +11,8 @@ import pytest
 import zmq.asyncio
 
 from tests.indexer.engine_model import EngineModel
+from tests.indexer.followed import new_ingest
+from tests.until import until
 from warmpath.cli.deployment.check import Placed
 from warmpath.cli.deployment.events import check_events
 from warmpath.indexer.engines import vllm
@@ -20,7 +22,6 @@ from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 from warmpath.lab.simworker.events.faulty_outlet import FaultyOutlet
 from warmpath.lab.simworker.events.journal import Journal
@@ -92,9 +93,7 @@ def at(host: str, endpoint: str) -> str:
 
 
 def follow(context: zmq.asyncio.Context, host: str, publisher: Publisher) -> RankIngest:
-    ingest = Ingest(
-        MemoryIndex(), hash_seed="", pending_bytes=1 << 20, stale_after=0.1, clock=time.monotonic
-    )
+    ingest = new_ingest(MemoryIndex, stale_after=0.1, clock=time.monotonic)
     rank = ingest.add(RankSource("p", 0, "m", vllm.decode, has_replay=True, topic="kv"))
     subscriber = Subscriber(
         rank,
@@ -108,11 +107,6 @@ def follow(context: zmq.asyncio.Context, host: str, publisher: Publisher) -> Ran
     task = asyncio.create_task(subscriber.run())
     task.add_done_callback(lambda done: done.cancelled() or done.result())
     return rank
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.indexer.followed import new_ingest
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.wire import timestamp_of
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.lag import WINDOW_SECONDS, Lag
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import BEHIND, Level
 
 AHEAD = 1.7e9
@@ -26,10 +26,7 @@ class Followed:
         self.now = self.made = 100.0
         self.ahead = AHEAD
         self.sequence = 0
-        ingest = Ingest(
-            MemoryIndex(), hash_seed="", pending_bytes=1 << 20, stale_after=1.0,
-            lag_seconds=BOUND, clock=lambda: self.now,
-        )  # fmt: skip
+        ingest = new_ingest(MemoryIndex, lag_seconds=BOUND, clock=lambda: self.now)
         source = RankSource("p", 0, "m", vllm.decode, has_replay=has_replay, topic=topic)
         self.rank: RankIngest = ingest.add(source)
         self.rank.connected()

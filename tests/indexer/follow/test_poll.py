@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 import zmq.asyncio
@@ -10,6 +10,7 @@ from aiohttp import web
 
 from tests.indexer.followed import new_ingest, source
 from tests.indexer.trtllm_answers import CREATED, answer, block, stored
+from tests.until import until
 from warmpath.indexer.engines import trtllm
 from warmpath.indexer.follow.connect import Patience, connections
 from warmpath.indexer.follow.instance import Engine as Described
@@ -54,11 +55,6 @@ async def engine() -> AsyncIterator[tuple[Engine, str]]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     yield engine, f"http://127.0.0.1:{runner.addresses[0][1]}/kv_cache_events"
     await runner.cleanup()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.002)
 
 
 def ranks(count: int) -> dict[int, RankIngest]:

@@ -2,10 +2,10 @@
 
 import msgspec
 
+from tests.indexer.followed import new_ingest
 from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 
 ENGINE = Engine("p", "m", "vllm", "tcp://engine:5557", ranks=2, first_rank=4)
@@ -17,9 +17,7 @@ def batch(*rank: int | None) -> bytes:
 
 
 def followed() -> list[RankIngest]:
-    ingest = Ingest(
-        MemoryIndex(), hash_seed="", pending_bytes=1 << 20, stale_after=1e9, clock=lambda: 0.0
-    )
+    ingest = new_ingest(MemoryIndex, stale_after=1000000000.0)
     ranks = [ingest.add(source) for source in ENGINE.sources()]
     for rank in ranks:
         rank.connected()

@@ -1,7 +1,7 @@
 """The subscriber on real sockets, against a publisher that speaks both forms of replay."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -9,6 +9,8 @@ import zmq
 import zmq.asyncio
 
 from tests.indexer.engine_model import EngineModel
+from tests.indexer.followed import new_ingest
+from tests.until import until
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.endpoint import is_exposed, rank_endpoint
@@ -17,7 +19,6 @@ from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.follow.tap import END
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.stream.action import AskReplay
 from warmpath.indexer.stream.machine import StreamState
 from warmpath.indexer.trust import BEHIND, Level
@@ -97,9 +98,7 @@ async def publisher(
 
 def new_rank(*, pending_bytes: int = 1 << 20) -> RankIngest:
     clock = asyncio.get_running_loop().time
-    ingest = Ingest(
-        MemoryIndex(), hash_seed="", pending_bytes=pending_bytes, stale_after=0.1, clock=clock
-    )
+    ingest = new_ingest(MemoryIndex, pending_bytes=pending_bytes, stale_after=0.1, clock=clock)
     return ingest.add(RankSource("p", 0, "m", vllm.decode, has_replay=True, topic="kv"))
 
 
@@ -119,12 +118,6 @@ def subscribe(
         reconnect_seconds=0.01,
         max_frame_bytes=1 << 20,
     )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop run until something is so; the test's own timeout bounds it."""
-    while not condition():
-        await asyncio.sleep(0.005)
 
 
 async def stop(task: asyncio.Task[None]) -> None:
@@ -220,9 +213,7 @@ async def test_batches_that_are_followed_late_make_a_rank_degraded_until_it_has_
     context: zmq.asyncio.Context, publisher: Publisher
 ) -> None:
     now = 100.0
-    ingest = Ingest(
-        MemoryIndex(), hash_seed="", pending_bytes=1 << 20, stale_after=1e9, clock=lambda: now
-    )
+    ingest = new_ingest(MemoryIndex, stale_after=1000000000.0, clock=lambda: now)
     rank = ingest.add(RankSource("p", 0, "m", vllm.decode, has_replay=True, topic="kv"))
     task = asyncio.create_task(subscribe(rank, context, publisher).run())
     await until(lambda: rank.trust.level is Level.EXACT)

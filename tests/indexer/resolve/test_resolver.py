@@ -88,10 +88,7 @@ def test_a_store_past_the_whole_bound_is_not_kept() -> None:
 def test_all_that_a_waiting_store_keeps_counts() -> None:
     resolver = new(orphan_bytes=5000)
     plain = stored(2, 2)
-    for large in (
-        replace(plain, extras=[b"x" * 6000]),
-        replace(plain, tokens=bytes(6000)),
-    ):
+    for large in (replace(plain, extras=[b"x" * 6000]), replace(plain, tokens=bytes(6000))):
         resolver.apply_all([stored(0, 0), large])
         assert not resolver.orphans
     assert resolver.orphans.dropped == 2

@@ -5,18 +5,13 @@ from collections.abc import Callable
 
 from tests.indexer.awake import Awake
 from tests.indexer.engine_model import EngineModel
-from warmpath.indexer.engines import vllm
+from tests.indexer.followed import published
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.keys.segment import Segments
-from warmpath.indexer.resolve.rank_state import PureState
-from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Call, Command, Reply
 from warmpath.indexer.shared.writer.machine import Writer
 from warmpath.indexer.shared.writer.steps import AnewError, Commands, WriterState
-from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, PodCache
 
 LEASE = 60.0
 """Seconds: nothing expires while a test runs."""
@@ -52,9 +47,7 @@ class PublisherModel:
         self._clock = clock
         self.cache = PodCache(pod, Journal(f"life-{life}", max_bytes=1500))
         self.cache.pulse = Awake(clock)
-        self._resolvers: list[Resolver] = []
-        for number in range(len(engines)):
-            self._follow(number)
+        self._resolvers = [published(self.cache, pod, number)[1] for number in range(len(engines))]
         self.writer = Writer(
             names,
             self.cache,
@@ -73,17 +66,6 @@ class PublisherModel:
         self.waits = 0.0
         """Seconds that the writer has waited in all; no time passes here."""
         self.note()
-
-    def _follow(self, number: int) -> None:
-        source = RankSource(self.pod, number, "m", vllm.decode, has_replay=False)
-        sink = Pending()
-        resolver = Resolver("m", "", orphan_bytes=1 << 20, segments=Segments())
-        rank = RankIngest(
-            source, PureState(resolver, sink), pending_bytes=1, stale_after=1e9, clock=lambda: 0.0
-        )
-        rank.connected()
-        self.cache.add(rank, resolver, sink)
-        self._resolvers.append(resolver)
 
     def _random_base(self) -> int:
         base = (1 << 20) * (self._life + 1) + len(self.bases)

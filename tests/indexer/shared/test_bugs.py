@@ -1,17 +1,18 @@
 """After a bug what is copied or asked for is believed no longer, and all goes on."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
+from tests.indexer.followed import new_ingest
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.ensured_schema import ensure
 from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod
 from tests.servers.redis_server import RedisServer
+from tests.until import until
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.rank import Rank
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import BadRecordError, read_record
 from warmpath.indexer.shared.query.index import RemoteIndex
@@ -47,12 +48,6 @@ class Buggy:
         pass
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def until_exact(rank: Rank, pod: WrittenPod) -> None:
     """Wait until a rank is exact, while its publisher audits and confirms."""
     async with asyncio.timeout(PATIENCE):
@@ -67,9 +62,7 @@ async def test_after_a_bug_a_copy_is_read_anew_before_it_is_believed(
     clock = asyncio.get_running_loop().time
     server, names = AskedServer(redis_server), KeyNames(prefix, buckets=3)
     redis, pod = Buggy(server), WrittenPod(server, names, "p", 4711)
-    ingest = Ingest(
-        MemoryIndex(1 << 20), hash_seed="", pending_bytes=1, stale_after=30.0, clock=clock
-    )
+    ingest = new_ingest(lambda: MemoryIndex(1 << 20), stale_after=30.0, clock=clock)
     replica = Replica(redis, names, poll_seconds=0.01, clock=clock)
     rank = ingest.watch("p", 0)
     replica.add("p", [rank], KEYSPACE)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.indexer.engine_model import EngineModel
+from tests.indexer.followed import new_ingest
 from tests.indexer.shared.timed_publisher import POD, Follower
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
@@ -79,10 +80,7 @@ async def routers(reading: str, writing: RedisSettings, prefix: str) -> AsyncIte
     )  # fmt: skip
     replica = Replica(redis, names, poll_seconds=0.05, clock=time.monotonic)
     copied, asked = (
-        Ingest(
-            ArrayIndex(1 << 20), hash_seed="", pending_bytes=1, stale_after=600.0,
-            clock=time.monotonic, remote=one,
-        )
+        new_ingest(lambda: ArrayIndex(1 << 20), stale_after=600.0, clock=time.monotonic, remote=one)
         for one in (None, remote)
     )  # fmt: skip
     copied.replica = replica

@@ -15,6 +15,7 @@ import pytest
 
 from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
+from tests.indexer.followed import new_ingest
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.inside import check_remote
 from tests.indexer.shared.publisher_model import PublisherModel
@@ -96,10 +97,9 @@ class Ways:
                 self.asked.add_shared(pod, number, keyspace="keyspace", ranks=RANKS)
 
     def ingest(self, remote: RemoteIndex | None = None) -> Ingest:
-        return Ingest(
-            ArrayIndex(1 << 22), hash_seed="", pending_bytes=1, stale_after=60.0,
-            clock=lambda: self.now, remote=remote,
-        )  # fmt: skip
+        return new_ingest(
+            lambda: ArrayIndex(1 << 22), stale_after=60.0, clock=lambda: self.now, remote=remote
+        )
 
     def frame(self, pod: str, number: int, payload: bytes) -> None:
         """Let a rank publish one batch."""

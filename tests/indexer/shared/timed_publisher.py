@@ -10,15 +10,10 @@ from collections.abc import Callable
 import msgspec
 
 from tests.indexer.engine_model import EngineModel
+from tests.indexer.followed import published
 from tests.indexer.shared.bucket_model import BucketModel
 from tests.indexer.shared.writer_model import RedisModel
-from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.keys.segment import Segments
-from warmpath.indexer.resolve.rank_state import PureState
-from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.records.registry import Registry
@@ -26,7 +21,7 @@ from warmpath.indexer.shared.redis.command import Call, Command, Reply, Unreacha
 from warmpath.indexer.shared.writer.machine import Writer
 from warmpath.indexer.shared.writer.steps import Commands, Rest, Steps
 from warmpath.indexer.trust import Level
-from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.indexer.watch.pulse import STEP
 
 POD = "p"
@@ -40,16 +35,9 @@ class Follower:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.cache = PodCache(POD, Journal("epoch", max_bytes=1500))
-        self.resolver = Resolver("m", "", orphan_bytes=1 << 20, segments=Segments())
         # Else a block that is announced again leaves doubt about its copies.
         capacity = EngineModel().capacity
-        source = RankSource(POD, 0, "m", vllm.decode, has_replay=False, capacity=capacity)
-        sink = Pending()
-        self.rank = RankIngest(
-            source, PureState(self.resolver, sink), pending_bytes=1, stale_after=1e9, clock=clock
-        )
-        self.rank.connected()
-        self.cache.add(self.rank, self.resolver, sink)
+        self.rank, self.resolver = published(self.cache, POD, clock=clock, capacity=capacity)
 
     def heard(self, message: tuple[int, bytes]) -> None:
         self.rank.live("", *message)

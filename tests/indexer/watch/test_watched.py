@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.indexer.followed import new_ingest
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import Chain, pack_words
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import MOST_REASON, Level
 from warmpath.indexer.watch.client import ProtocolError, Watcher
 from warmpath.indexer.watch.watched_source import WatchedRank
@@ -27,9 +27,7 @@ class Fleet:
     """A well-behaved pod, and one of two ranks whose publisher says what a test says."""
 
     def __init__(self, index: Index) -> None:
-        self.ingest = Ingest(
-            index, hash_seed="", pending_bytes=1, stale_after=1e9, clock=lambda: 0.0
-        )
+        self.ingest = new_ingest(lambda: index, stale_after=1000000000.0)
         self.other = self.ingest.watch("other", 0)
         self.other.connected()
         self.other.take_delta(delta(0, 0, added(1, 2, 3)))
@@ -307,9 +305,7 @@ def test_the_log_has_the_level_from_before_and_a_worse_one_does_not_restart_the_
 ) -> None:
     caplog.set_level(logging.INFO)
     now = 0.0
-    ingest = Ingest(
-        MemoryIndex(1 << 24), hash_seed="", pending_bytes=1, stale_after=5.0, clock=lambda: now
-    )
+    ingest = new_ingest(lambda: MemoryIndex(1 << 24), stale_after=5.0, clock=lambda: now)
     rank = ingest.watch("pod", 0)
     rank.connected()
     rank.take_state(state(0))
@@ -351,9 +347,7 @@ async def test_a_watcher_that_refused_something_asks_for_a_snapshot() -> None:
 async def asks_for_a_snapshot(publisher: OnceWrong, server: grpc.aio.Server) -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    ingest = Ingest(
-        MemoryIndex(), hash_seed="", pending_bytes=1, stale_after=1e9, clock=lambda: 0.0
-    )
+    ingest = new_ingest(MemoryIndex, stale_after=1000000000.0)
     ranks = [ingest.watch("pod", number) for number in range(2)]
     watcher = Watcher(
         ranks, f"127.0.0.1:{port}", keyspace="k", credentials=None, retry_seconds=0.01
@@ -372,9 +366,7 @@ async def asks_for_a_snapshot(publisher: OnceWrong, server: grpc.aio.Server) -> 
 
 
 def test_a_publisher_may_say_its_pods_name_where_the_id_is_a_longer_one() -> None:
-    ingest = Ingest(
-        MemoryIndex(), hash_seed="", pending_bytes=1, stale_after=1e9, clock=lambda: 0.0
-    )
+    ingest = new_ingest(MemoryIndex, stale_after=1000000000.0)
     rank = ingest.watch("b/x:8001", 0)
     watcher = Watcher([rank], "", keyspace="k", credentials=None, retry_seconds=0.0, name="x")
     for name in ("x", "b/x:8001"):

@@ -37,11 +37,7 @@ def test_mooncakes_trace_is_known_by_its_fields(tmp_path: Path) -> None:
 
 
 def test_equal_keys_are_equal_prefixes(tmp_path: Path) -> None:
-    lines = [
-        MOONCAKE,
-        {**MOONCAKE, "hash_ids": [1, 3]},
-        {**MOONCAKE, "hash_ids": [4, 2]},
-    ]
+    lines = [MOONCAKE, {**MOONCAKE, "hash_ids": [1, 3]}, {**MOONCAKE, "hash_ids": [4, 2]}]
     first, second, third = (one.keys for one in read_traffic(write(tmp_path, *lines)).requests)
     assert first[0] == second[0]
     assert first[1] != second[1]

@@ -146,34 +146,6 @@ def test_a_pod_that_was_dead_comes_back_cold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "why"),
-    [
-        (["--speed", "0"], "--speed is 0.0, not above 0"),
-        (["--speed", "1", "--load", "0.5"], "--load and --speed"),
-        (["--speed", "1", "--matrix"], "--speed and --matrix"),
-        (["--speed", "1e7"], "--speed is 10000000.0, more than 1e+06"),
-        (["--pods", "4x0,1x1"], "--pods: a factor is 0.0, not above 0"),
-        (["--pods", "1000x1,1000x2"], "--pods is 2000, more than 1024"),
-        (["--routers", "0"], "--routers is 0, less than 1"),
-        (["--routers", "17"], "--routers is 17, more than 16"),
-        (["--report-delay", "-1"], "--report-delay is -1.0, less than 0"),
-        (["--report-delay", "inf"], "--report-delay is inf, more than 1e+06"),
-        (["--report-delay", "3", "--reports", "none"], "--report-delay: with --reports none there"),
-        (["--lost-reports", "0.1", "--reports", "none"], "--lost-reports: with --reports none there"),
-        (["--lost-reports", "1.5"], "--lost-reports is 1.5, not 0 to 1"),
-        (["--outage", "-1"], "--outage is -1.0, less than 0"),
-        (["--outage", "5", "--pods", "1"], "--outage: there is no second pod"),
-        (["--outage", "5", "--policy", "pooled"], "pooled: --outage: a shared cache"),
-    ],
-)  # fmt: skip
-def test_conditions_without_sense_are_refused(
-    args: list[str], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--trace", str(TRACE), *args]) == 2
-    assert why in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     "args",
     [
         ["--pods", "4x"],

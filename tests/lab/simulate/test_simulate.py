@@ -150,10 +150,7 @@ def test_bursts_stay_as_they_were_recorded_where_that_is_asked(tmp_path: Path) -
 
 def test_what_fits_into_no_pod_is_left_out_and_said(tmp_path: Path) -> None:
     path = write(
-        tmp_path,
-        (0, 512, 1, [1]),
-        (1000, 5120, 1, list(range(10, 20))),
-        (2000, 512, 1, [2]),
+        tmp_path, (0, 512, 1, [1]), (1000, 5120, 1, list(range(10, 20))), (2000, 512, 1, [2])
     )
     for engine in ("serial", "vllm"):
         cell = Cell(path, "warmpath", pods=2, blocks_per_pod=4, load=0.5, engine=engine)  # type: ignore[arg-type]
@@ -298,6 +295,26 @@ def test_the_report_is_one_page_and_the_rows(
         (["--matrix", "--pods", "8"], "--pods and --matrix, which has its own: give only one"),
         (["--matrix", "--blocks-per-pod", "9"], "--blocks-per-pod and --matrix"),
         (["--matrix", "--load", "0.5"], "--load and --matrix"),
+        (["--speed", "0"], "--speed is 0.0, not above 0"),
+        (["--speed", "1", "--load", "0.5"], "--load and --speed"),
+        (["--speed", "1", "--matrix"], "--speed and --matrix"),
+        (["--speed", "1e7"], r"--speed is 10000000.0, more than 1e\+06"),
+        (["--pods", "4x0,1x1"], "--pods: a factor is 0.0, not above 0"),
+        (["--pods", "1000x1,1000x2"], "--pods is 2000, more than 1024"),
+        (["--routers", "0"], "--routers is 0, less than 1"),
+        (["--routers", "17"], "--routers is 17, more than 16"),
+        (["--report-delay", "-1"], "--report-delay is -1.0, less than 0"),
+        (["--report-delay", "inf"], r"--report-delay is inf, more than 1e\+06"),
+        (["--report-delay", "3", "--reports", "none"], "--report-delay: with --reports none there"),
+        (
+            ["--lost-reports", "0.1", "--reports", "none"],
+            "--lost-reports: with --reports none there",
+        ),
+        (["--lost-reports", "1.5"], "--lost-reports is 1.5, not 0 to 1"),
+        (["--outage", "-1"], "--outage is -1.0, less than 0"),
+        (["--outage", "5", "--pods", "1"], "--outage: there is no second pod"),
+        (["--outage", "5", "--policy", "pooled"], "pooled: --outage: a shared cache"),
+        (["--engine-priority"], "--engine-priority: only --engine vllm"),
     ],
 )
 def test_options_without_sense_are_refused(

@@ -71,11 +71,6 @@ def test_an_engine_that_orders_by_priority_begins_a_short_prompt_before_a_long_o
     assert by_priority.policy == "warmpath, by engine priority"
 
 
-def test_only_the_engine_of_vllm_orders_by_priority(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--trace", str(TRACE), "--engine-priority"]) == 2
-    assert "--engine-priority: only --engine vllm" in capsys.readouterr().err
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize("engine", ["serial", "vllm"])
 def test_the_same_cell_has_the_same_figures(engine: Any) -> None:

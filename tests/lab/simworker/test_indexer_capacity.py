@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.indexer.followed import new_ingest
 from tests.recordings import KV_CACHE_MANAGER
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines import vllm
@@ -19,7 +20,6 @@ from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.lab.simworker.v1.hashing.block_hash import maybe_convert_block_hash
 from warmpath.lab.simworker.v1.replay.replay_trace import read_trace
 from warmpath.lab.simworker.v1.replay.trace_operations import TraceArgs, TraceOperations
@@ -31,9 +31,7 @@ class Followed:
     """One manager, and a rank that gets its events."""
 
     def __init__(self, index: Index, usable: int) -> None:
-        ingest = Ingest(
-            index, hash_seed="", pending_bytes=1 << 20, stale_after=1.0, clock=lambda: 0.0
-        )
+        ingest = new_ingest(lambda: index)
         self.rank: RankIngest = ingest.add(
             RankSource("p", 0, "m", vllm.decode, has_replay=False, capacity=usable, dialect="vllm")
         )

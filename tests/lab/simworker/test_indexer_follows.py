@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.indexer.followed import new_ingest
 from tests.lab.simworker.local_worker import LocalWorker
 from warmpath.indexer.engines import sglang, vllm
 from warmpath.indexer.engines.event import Tier
@@ -15,7 +16,6 @@ from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 
 SPOILED = {
@@ -26,9 +26,7 @@ CODECS = {"vllm": vllm.decode, "sglang": sglang.decode}
 
 def new_rank(decode: Any) -> RankIngest:
     clock = asyncio.get_running_loop().time
-    ingest = Ingest(
-        MemoryIndex(), hash_seed="", pending_bytes=1 << 20, stale_after=60.0, clock=clock
-    )
+    ingest = new_ingest(MemoryIndex, stale_after=60.0, clock=clock)
     return ingest.add(RankSource("p", 0, "m", decode, has_replay=True, topic="kv"))
 
 

@@ -102,9 +102,7 @@ async def test_many_workers_in_a_process_have_caches_of_their_own_and_end_togeth
         assert await spawned.terminated() == (0, "")
 
 
-async def test_ports_are_counted_up_with_room_for_the_ranks(
-    held_ports: HeldPorts,
-) -> None:
+async def test_ports_are_counted_up_with_room_for_the_ranks(held_ports: HeldPorts) -> None:
     first, events, replay = held_ports.take(1), held_ports.take(1, 2, 3), held_ports.take(1, 2, 3)
     options = (
         "--workers=2", "--data-parallel-size=2", f"--listen=127.0.0.1:{first}",
@@ -123,9 +121,7 @@ async def test_ports_are_counted_up_with_room_for_the_ranks(
         assert two["events"] == told[2]["events"]
 
 
-async def test_a_worker_that_crashes_takes_its_process_with_it(
-    http: aiohttp.ClientSession,
-) -> None:
+async def test_a_worker_that_crashes_takes_its_process_with_it(http: aiohttp.ClientSession) -> None:
     async with Spawned("--allow-faults") as spawned:
         with pytest.raises(aiohttp.ClientError):
             await post(http, spawned.ready["address"], "/faults", {"crash": True})

@@ -14,6 +14,7 @@ import pytest
 
 from tests.engines.sglang.replay import Answer
 from tests.engines.sglang.replay import answers as replayed
+from tests.indexer.followed import new_ingest
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import sglang
 from warmpath.indexer.follow.instance import RankSource
@@ -96,10 +97,9 @@ def test_a_page_that_is_stored_twice_shows_that_events_do_not_tell_everything(pu
     assert rank.trust.level is Level.DEGRADED
     assert "stored twice" in rank.trust.reason
     # It is so for as long as the engine lives, whoever follows it.
-    after = Ingest(
-        MemoryIndex() if pure else embedded_index(1 << 24),
-        hash_seed="", pending_bytes=1 << 24, stale_after=1.0, clock=lambda: 0.0,
-    ).add(rank.source)  # fmt: skip
+    after = new_ingest(
+        lambda: MemoryIndex() if pure else embedded_index(1 << 24), pending_bytes=1 << 24
+    ).add(rank.source)
     after.restore(rank.save())
     after.connected()
     after.live("", batches[-1]["seq"] + 1, msgspec.msgpack.encode([0.0, [["AllBlocksCleared"]], 0]))

@@ -91,8 +91,7 @@ async def test_what_a_newer_version_adds_is_its_own_matter(
 
 
 @pytest.mark.parametrize(
-    "planted",
-    [("SET", "x"), ("RPUSH", "x"), ("HSET", "schema", "x"), ("HSET", "buckets", "64")],
+    "planted", [("SET", "x"), ("RPUSH", "x"), ("HSET", "schema", "x"), ("HSET", "buckets", "64")]
 )
 async def test_a_key_that_names_no_version_is_replaced(
     redis: Redis, redis_server: RedisServer, names: KeyNames, planted: tuple[str, ...]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.conformance.reference_index import ReferenceIndex
+from tests.indexer.followed import new_ingest
 from tests.indexer.shared.inside import check_remote
 from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod, prompt_of
 from tests.router.pick.picker_parts import KeyedPrompt
@@ -21,7 +22,6 @@ from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.slot import Place
 from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.query.segment_cache import SegmentCache
@@ -429,10 +429,7 @@ async def test_prompts_that_are_asked_for_at_once_are_each_judged_by_their_own_l
     part = part_of(redis_cluster, prefix)
     clock = asyncio.get_running_loop().time
     async with stand(redis_cluster.url, prefix, deadline=0.5, name=part.pod) as made:
-        ingest = Ingest(
-            ReferenceIndex(), hash_seed="", pending_bytes=1, stale_after=3600.0,
-            clock=clock, remote=made.remote,
-        )  # fmt: skip
+        ingest = new_ingest(ReferenceIndex, stale_after=3600.0, clock=clock, remote=made.remote)
         made.rank = rank = ingest.add_shared(part.pod, 0, keyspace=KEYSPACE, ranks=1)
         picker = Picking(
             config.PickTable(),

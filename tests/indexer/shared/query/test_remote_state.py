@@ -89,12 +89,7 @@ class RemoteMachine(RuleBasedStateMachine):
         self.names = KeyNames("t", BUCKETS)
         registry = Registry(self.redis, self.names, lambda: self.now)
         self.remote = RemoteIndex(
-            self.redis,
-            self.names,
-            registry,
-            deadline=1.0,
-            stale_after=5.0,
-            clock=lambda: self.now,
+            self.redis, self.names, registry, deadline=1.0, stale_after=5.0, clock=lambda: self.now
         )
         self.births = count()
         for bucket in range(BUCKETS):

@@ -250,9 +250,7 @@ async def test_a_record_that_cannot_be_read_is_a_problem_and_no_crash(
     assert "cannot be read" in reason
 
 
-async def test_another_schema_is_named_until_it_is_gone(
-    stand: Stand,
-) -> None:
+async def test_another_schema_is_named_until_it_is_gone(stand: Stand) -> None:
     stand.redis.schema = 99
     level, reason = await stand.read()
     assert level is Level.COLD

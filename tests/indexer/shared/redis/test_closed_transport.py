@@ -58,9 +58,7 @@ def place(
 @pytest.mark.parametrize("turns", [0, 1, 5])
 @pytest.mark.parametrize("is_waited_for", [False, True], ids=["idle", "waiting"])
 @pytest.mark.parametrize(
-    "close",
-    [asyncio.WriteTransport.close, asyncio.WriteTransport.abort],
-    ids=["closed", "aborted"],
+    "close", [asyncio.WriteTransport.close, asyncio.WriteTransport.abort], ids=["closed", "aborted"]
 )
 @pytest.mark.parametrize("loop", LOOPS)
 def test_whoever_asks_over_a_closed_transport_hears_that_nobody_was_reached(

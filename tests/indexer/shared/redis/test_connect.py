@@ -283,10 +283,7 @@ async def test_what_is_refused_for_the_commands_own_sake_says_nothing_of_the_ser
             await until(cannot_save)
             refused = [await ask(redis, "SET", "a", 1)]
             server.ask("CONFIG", "SET", "stop-writes-on-bgsave-error", "no")
-            for name, bad, good in (
-                ("maxmemory", "1", "0"),
-                ("min-replicas-to-write", "1", "0"),
-            ):
+            for name, bad, good in (("maxmemory", "1", "0"), ("min-replicas-to-write", "1", "0")):
                 server.ask("CONFIG", "SET", name, bad)
                 refused.append(await ask(redis, "SET", "a", 1))
                 server.ask("CONFIG", "SET", name, good)

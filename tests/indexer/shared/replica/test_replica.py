@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from tests.indexer.engine_model import EngineModel
+from tests.indexer.followed import new_ingest
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.inside import check_replica
 from tests.indexer.shared.publisher_model import PublisherModel
@@ -15,7 +16,6 @@ from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.records.registry import LATE
@@ -39,9 +39,7 @@ class Stand:
         self.lives = 0
         self.engine = EngineModel()
         self.begin_publisher()
-        self.ingest = Ingest(
-            index, hash_seed="", pending_bytes=1, stale_after=30.0, clock=lambda: self.now
-        )
+        self.ingest = new_ingest(lambda: index, stale_after=30.0, clock=lambda: self.now)
         self.settled: list[str] = []
         self.replica = Replica(
             server,
@@ -248,9 +246,7 @@ async def test_a_log_that_cannot_be_read_is_made_up_for(stand: Stand) -> None:
     assert stand.resyncs() == {Resync.START: 1, Resync.MALFORMED: 1}
 
 
-async def test_everything_is_copied_anew_from_a_publisher_that_has_taken_over(
-    stand: Stand,
-) -> None:
+async def test_everything_is_copied_anew_from_a_publisher_that_has_taken_over(stand: Stand) -> None:
     stand.store()
     await stand.believe()
     stand.engine.restart()

@@ -22,12 +22,12 @@ from hypothesis.stateful import (
 
 from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
+from tests.indexer.followed import new_ingest
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.inside import check_replica
 from tests.indexer.shared.publisher_model import PublisherModel
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.compiled.array_index import ArrayIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.replica import pod_copy, scan
 from warmpath.indexer.shared.replica.pod_copy import CopyState
@@ -67,9 +67,7 @@ class Copying(RuleBasedStateMachine):
         self.publisher_of: dict[int, PublisherModel] = {}
         """By base of a claim."""
         self.publishers = {pod: self.new_publisher(pod) for pod in PODS}
-        self.ingest = Ingest(
-            ArrayIndex(1 << 20), hash_seed="", pending_bytes=1, stale_after=5.0, clock=self.clock
-        )
+        self.ingest = new_ingest(lambda: ArrayIndex(1 << 20), stale_after=5.0, clock=self.clock)
         self.replica = Replica(self.server, NAMES, poll_seconds=0.05, clock=self.clock)
         self.ranks: dict[str, list[WatchedRank]] = {}
         for pod in PODS:

@@ -10,16 +10,12 @@ import pytest
 
 from tests.indexer.awake import Awake
 from tests.indexer.engine_model import EngineModel
+from tests.indexer.followed import published
 from tests.indexer.shared.inside import check_writer
 from tests.indexer.shared.writer_model import read_bucket
 from tests.servers.redis_server import RedisServer
-from warmpath.indexer.engines import vllm
+from tests.until import until
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.keys.segment import Segments
-from warmpath.indexer.resolve.rank_state import PureState
-from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import Record, read_record
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
@@ -27,7 +23,7 @@ from warmpath.indexer.shared.writer.calls import Status, apply_calls, outcome
 from warmpath.indexer.shared.writer.machine import Writer
 from warmpath.indexer.shared.writer.run import News, random_base, write
 from warmpath.indexer.shared.writer.steps import Cause, WriterState
-from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.process.tasks import cancel, watched
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
@@ -47,18 +43,7 @@ class Pod:
         self.engine = EngineModel(capacity=BLOCKS)
         self.cache = PodCache("p", Journal("epoch", max_bytes=1 << 20))
         self.cache.pulse = Awake(time.monotonic)
-        source = RankSource("p", 0, "m", vllm.decode, has_replay=False)
-        sink = Pending()
-        self.resolver = Resolver("m", "", orphan_bytes=1 << 20, segments=Segments())
-        self.rank = RankIngest(
-            source,
-            PureState(self.resolver, sink),
-            pending_bytes=1,
-            stale_after=1e9,
-            clock=lambda: 0.0,
-        )
-        self.rank.connected()
-        self.cache.add(self.rank, self.resolver, sink)
+        self.rank, self.resolver = published(self.cache)
         self.news = [News()]
 
     def store(self, *prompts: range) -> None:
@@ -137,15 +122,6 @@ def content_of(ask: Callable[..., dict[bytes, bytes]], names: KeyNames) -> dict[
             for slot in slots & places.keys():
                 found.setdefault(places[slot].tier, set()).add(key)
     return found
-
-
-async def until(condition: Callable[[], object], what: str = "") -> None:
-    try:
-        async with asyncio.timeout(40):
-            while not condition():
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"{what or condition} did not come about") from None
 
 
 def is_told(pod: Pod, ask: Callable[..., dict[bytes, bytes]], names: KeyNames) -> bool:

@@ -28,19 +28,14 @@ from hypothesis.stateful import (
 from tests.examples import examples
 from tests.indexer.awake import Awake
 from tests.indexer.engine_model import EngineModel
+from tests.indexer.followed import published
 from tests.indexer.shared.bucket_model import Blocks, BucketModel
 from tests.indexer.shared.inside import check_writer
 from tests.indexer.shared.server_time import source_at
 from tests.indexer.shared.writer_model import RedisModel, read_bucket
 from tests.servers.redis_server import RedisServer
-from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys import segment
-from warmpath.indexer.keys.segment import Segments
-from warmpath.indexer.resolve.rank_state import PureState
-from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.redis.command import (
@@ -53,7 +48,7 @@ from warmpath.indexer.shared.redis.command import (
 from warmpath.indexer.shared.writer import tenure
 from warmpath.indexer.shared.writer.machine import Writer
 from warmpath.indexer.shared.writer.steps import Cause, Commands, Rest, WriterState
-from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 RANKS = 2
@@ -86,18 +81,7 @@ class Pod:
         self.engines = [EngineModel() for _ in range(RANKS)]
         self.cache = PodCache("p/1", NotedJournal(self.note))
         self.cache.pulse = Awake(clock)
-        self.resolvers: list[Resolver] = []
-        for number in range(RANKS):
-            source = RankSource("p/1", number, "m", vllm.decode, has_replay=False)
-            sink = Pending()
-            resolver = Resolver("m", "", orphan_bytes=1 << 20, segments=Segments())
-            rank = RankIngest(
-                source, PureState(resolver, sink), pending_bytes=1, stale_after=1e9,
-                clock=lambda: 0.0,
-            )  # fmt: skip
-            rank.connected()
-            self.cache.add(rank, resolver, sink)
-            self.resolvers.append(resolver)
+        self.resolvers = [published(self.cache, "p/1", number)[1] for number in range(RANKS)]
         self.truths: dict[int, Truth] = {0: {}}
 
     def heard(self, rank: int, message: tuple[int, bytes] | None) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import cache
 from typing import Any
 
@@ -31,6 +31,17 @@ LENGTHS = [1, 2, 5]
 
 def new_engine() -> Engine[Any]:
     return ENGINES["vllm-v1"].build(SETTINGS, lambda: 0.0)
+
+
+def new_rank(
+    tasks: TaskSet,
+    announce: Callable[[Sequence[Any]], None] = lambda _: None,
+    pace: Pace | None = None,
+) -> Rank[Any]:
+    return Rank(
+        0, new_engine, announce, lambda: None, Heard, clock=asyncio.get_running_loop().time,
+        pace=pace or Pace(asyncio.sleep, speed=1e6), tasks=tasks,
+    )  # fmt: skip
 
 
 @cache
@@ -222,49 +233,9 @@ TestLives = Lives.TestCase
 TestLives.settings = LONG
 
 
-async def test_a_pause_that_waits_lets_running_requests_end_and_new_ones_wait() -> None:
-    tasks = TaskSet()
-    heard = Heard()
-    rank: Rank[Any] = Rank(
-        0, new_engine, lambda _: None, lambda: None, lambda: heard,
-        clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep, speed=1e6), tasks=tasks,
-    )  # fmt: skip
-    old, new = Told(PROMPTS[0], 5), Told(PROMPTS[1], 5)
-    rank.submit(Flight("old", FlightRequest(list(PROMPTS[0]), 5), old.take))
-    rank.pause("wait")
-    rank.submit(Flight("new", FlightRequest(list(PROMPTS[1]), 5), new.take))
-    await rank.forget()
-    assert (old.reason, new.reason) == ("length", None)
-    assert rank.load().waiting == 1
-    rank.resume()
-    await rank.drained()
-    assert new.reason == "length"
-    await tasks.close()
-
-
-async def test_a_request_that_waited_and_does_not_fit_ends_with_an_error() -> None:
-    tasks = TaskSet()
-    rank: Rank[Any] = Rank(
-        0, new_engine, lambda _: None, lambda: None, Heard,
-        clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep, speed=1e6), tasks=tasks,
-    )  # fmt: skip
-    rank.pause("abort")
-    told: list[str | None] = []
-    flight = Flight("big", FlightRequest([1] * 19, 9), lambda _, reason: told.append(reason))
-    rank.submit(flight)
-    rank.resume()
-    assert told == ["error"]
-    assert "max_model_len" in flight.error
-    assert rank.in_flight == 0
-    await tasks.close()
-
-
 async def test_a_request_that_comes_right_after_a_restart_is_served() -> None:
     tasks = TaskSet()
-    rank: Rank[Any] = Rank(
-        0, new_engine, lambda _: None, lambda: None, Heard,
-        clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep, speed=1e6), tasks=tasks,
-    )  # fmt: skip
+    rank = new_rank(tasks)
     old, new = Told(PROMPTS[0], 5), Told(PROMPTS[1], 5)
     rank.submit(Flight("old", FlightRequest(list(PROMPTS[0]), 5), old.take))
     await asyncio.sleep(0)
@@ -278,10 +249,7 @@ async def test_a_request_that_comes_right_after_a_restart_is_served() -> None:
 async def test_what_waits_for_sleep_is_let_go_by_a_restart() -> None:
     tasks = TaskSet()
     pace = Pace(asyncio.sleep, speed=1e6)
-    rank: Rank[Any] = Rank(
-        0, new_engine, lambda _: None, lambda: None, Heard,
-        clock=asyncio.get_running_loop().time, pace=pace, tasks=tasks,
-    )  # fmt: skip
+    rank = new_rank(tasks, pace=pace)
     pace.hang(True)
     rank.submit(Flight("old", FlightRequest(list(PROMPTS[0]), 5), lambda *_: None))
     while not rank.load().running:
@@ -300,10 +268,7 @@ async def test_a_step_that_fails_is_noticed() -> None:
         raise OSError("no way to tell")
 
     tasks = TaskSet()
-    rank: Rank[Any] = Rank(
-        0, new_engine, announce, lambda: None, Heard,
-        clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep, speed=1e6), tasks=tasks,
-    )  # fmt: skip
+    rank = new_rank(tasks, announce=announce)
     rank.submit(Flight("one", FlightRequest(list(PROMPTS[0]), 5), lambda *_: None))
     with pytest.raises(EngineFailedError, match="rank 0 failed: no way to tell"):
         await tasks.failed

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.lab.simworker.state_machines import LONG
 from tests.lab.simworker.trtllm.event_follower import EventFollower, truth
 from tests.lab.simworker.trtllm.token_texts import texts
-from warmpath.lab.simworker.engine import Engine, Generation, RequestRefusedError
+from warmpath.lab.simworker.engine import Generation, RequestRefusedError
 from warmpath.lab.simworker.latency import LatencyModel
 from warmpath.lab.simworker.sampler import next_token
 from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
@@ -84,11 +84,6 @@ class Bench:
 
 def text(start: int, count: int) -> list[int]:
     return list(range(start, start + count))
-
-
-def test_it_is_an_engine() -> None:
-    engine: Engine[dict[str, Any]] = Bench().engine
-    assert not engine.busy
 
 
 @pytest.mark.parametrize("policy", [GUARANTEED, MAXIMAL])
@@ -332,11 +327,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.count = 0
         self.aborted: set[str] = set()
 
-    @rule(
-        prompt=texts(8),
-        tokens=st.integers(1, 5),
-        salt=st.sampled_from(["", "", "s"]),
-    )
+    @rule(prompt=texts(8), tokens=st.integers(1, 5), salt=st.sampled_from(["", "", "s"]))
     def submit(self, prompt: list[int], tokens: int, salt: str) -> None:
         self.count += 1
         self.bench.submit(str(self.count), prompt, tokens, cache_salt=salt)

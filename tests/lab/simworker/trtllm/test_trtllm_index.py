@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,14 +9,15 @@ from hypothesis import strategies as st
 
 from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
+from tests.indexer.followed import new_ingest
 from tests.lab.simworker.local_worker import LocalWorker
+from tests.until import until
 from warmpath.indexer.engines import trtllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.poll import Poller
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 from warmpath.lab.simworker.engine import Generation
 from warmpath.lab.simworker.latency import LatencyModel
@@ -53,13 +53,7 @@ def new_engine(
 
 
 def new_rank(index: ReferenceIndex | None = None, *, is_queue: bool = False) -> RankIngest:
-    ingest = Ingest(
-        index or ReferenceIndex(),
-        hash_seed="",
-        pending_bytes=1 << 20,
-        stale_after=1.0,
-        clock=lambda: 0.0,
-    )
+    ingest = new_ingest(lambda: index or ReferenceIndex())
     return ingest.add(
         RankSource("p", 0, "m", trtllm.Codec(SIZE), has_replay=False, is_queue=is_queue)
     )
@@ -185,12 +179,6 @@ def test_events_lost_to_a_full_buffer_are_noticed() -> None:
 @pytest.fixture
 def engine() -> TrtllmEngine:
     return new_engine({FULL: (12, 4)})
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 async def test_a_poller_follows_a_worker_over_http() -> None:

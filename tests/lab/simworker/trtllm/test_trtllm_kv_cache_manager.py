@@ -16,7 +16,6 @@ from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager
 from warmpath.lab.simworker.trtllm.events.kv_cache_event import (
-    KVCacheRemovedData,
     KVCacheStoredData,
     KVCacheUpdatedData,
     serialise,
@@ -85,26 +84,6 @@ def test_a_life_of_a_request_is_told_as_it_happens() -> None:
     assert kinds(manager) == []
 
 
-def test_eviction_to_the_host_and_from_there_is_told() -> None:
-    manager = new_manager()
-    manager.remove_sequence(0, add(manager, 0, list(range(11))))
-    kinds(manager)
-    for number in (1, 2):
-        add(manager, number, [number] * 13)
-    manager.flush_iteration_events()
-    *moves, removal = manager.get_latest_events()
-    moved = [event.data for event in moves]
-    assert len(moved) == 3
-    for data in moved:
-        assert isinstance(data, KVCacheUpdatedData)
-        assert data.cache_level is not None
-        assert (data.cache_level.old_value, data.cache_level.new_value) == (0, 1)
-    # The host has room for two: the first to go there is the first to be forgotten.
-    assert isinstance(removal.data, KVCacheRemovedData)
-    assert isinstance(moved[0], KVCacheUpdatedData)
-    assert removal.data.block_hashes == [moved[0].block_hash]
-
-
 def test_a_priority_that_a_request_changes_is_told() -> None:
     manager = new_manager()
     manager.remove_sequence(0, add(manager, 0, list(range(9))))
@@ -116,17 +95,6 @@ def test_a_priority_that_a_request_changes_is_told() -> None:
     assert event.data.cache_level is None
     assert event.data.priority is not None
     assert (event.data.priority.old_value, event.data.priority.new_value) == (35, 80)
-
-
-@pytest.mark.parametrize(("announces", "expected"), [(False, []), (True, ["removed"])])
-def test_a_leaf_taken_over_in_part_goes_silently_unless_told_otherwise(
-    announces: bool, expected: list[str]
-) -> None:
-    manager = new_manager(announces_detached=announces)
-    manager.remove_sequence(0, add(manager, 0, list(range(9))))
-    kinds(manager)
-    assert add(manager, 1, [0, 1, 2, 3, 4, 5, 99, 99, 99]).prepopulated_prompt_len == 6
-    assert kinds(manager) == expected
 
 
 def test_requests_are_told_what_was_found_for_them() -> None:
@@ -146,21 +114,6 @@ def test_requests_are_told_what_was_found_for_them() -> None:
     assert stats.num_free_blocks_per_window_size == {FULL: 13}
 
 
-def test_blocks_of_low_priority_make_room_for_others() -> None:
-    manager = new_manager({FULL: (4, 0)})
-    precious = KvCacheRetentionConfig([Range(0, 4, 90), Range(4, 8, 10)])
-    kept = add(manager, 0, list(range(8)), retention=precious)
-    other = add(manager, 1, list(range(8, 16)))
-    manager.remove_sequence(0, kept)
-    manager.remove_sequence(1, other)
-    cheap = KvCacheRetentionConfig([Range(0, None, 20)], 20)
-    manager.remove_sequence(2, add(manager, 2, list(range(16, 24)), retention=cheap))
-    third = add(manager, 3, list(range(8, 16)))
-    assert third.prepopulated_prompt_len == 4
-    manager.remove_sequence(3, third)
-    assert add(manager, 4, list(range(8))).prepopulated_prompt_len == 4
-
-
 def test_blocks_that_decoding_fills_have_the_priority_asked_for_them() -> None:
     manager = new_manager({FULL: (8, 0)})
     request = add(manager, 0, list(range(4)), retention=KvCacheRetentionConfig([], 70))
@@ -170,6 +123,24 @@ def test_blocks_that_decoding_fills_have_the_priority_asked_for_them() -> None:
     [window] = manager.block_manager.each()
     assert window.get_block_by_id(first).priority == 35
     assert {window.get_block_by_id(one).priority for one in (second, third)} == {70}
+
+
+def test_adapters_salts_and_images_keep_texts_apart() -> None:
+    tokens = list(range(9))
+    image = [MultimodalItem(bytes(32), 1, 6)]
+    variants: list[dict[str, object]] = [
+        {}, {"lora_task_id": 1}, {"cache_salt_id": 1}, {"multimodal_items": image},
+        {"token_extra_ids": [1] * 9},
+    ]  # fmt: skip
+    manager = new_manager({FULL: (40, 0)})
+    for number, fields in enumerate(variants):
+        request = add(manager, number, tokens, **fields)
+        assert request.prepopulated_prompt_len == 0
+        manager.remove_sequence(number, request)
+    for number, fields in enumerate(variants, 10):
+        assert add(manager, number, tokens, **fields).prepopulated_prompt_len == 8
+    hashes = truth(manager)[FULL]
+    assert len(hashes) == 2 * len(variants)
 
 
 def test_an_image_names_the_part_that_a_block_holds() -> None:
@@ -301,18 +272,6 @@ def test_the_first_new_block_of_a_prompt_is_found() -> None:
     assert manager.find_new_context_block(LlmRequest(1, list(range(9)))) is None
     with pytest.raises(ValueError, match="a single window only"):
         new_manager({8: (4, 0), 9: (4, 0)}).find_new_context_block(request)
-
-
-def test_reuse_is_reset_only_while_nothing_is_in_use() -> None:
-    manager = new_manager()
-    request = add(manager, 0, list(range(9)))
-    assert not manager.reset_reuse_state()
-    manager.remove_sequence(0, request)
-    kinds(manager)
-    assert manager.reset_reuse_state()
-    assert kinds(manager) == ["removed"]
-    assert truth(manager) == {FULL: {}}
-    manager.check()
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,7 @@ class EngineMachine(RuleBasedStateMachine):
     """Requests come, go and are computed; memory reads back right all the time."""
 
     @initialize(
-        mode=st.sampled_from(range(len(MODES))),
-        caching=st.booleans(),
-        blocks=st.integers(7, 10),
+        mode=st.sampled_from(range(len(MODES))), caching=st.booleans(), blocks=st.integers(7, 10)
     )
     def begin(self, mode: int, caching: bool, blocks: int) -> None:
         limits = MODES[mode]

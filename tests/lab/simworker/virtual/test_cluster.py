@@ -184,16 +184,6 @@ def test_an_engine_that_can_be_cut_is_known_by_its_method() -> None:
     assert not isinstance(Uncut(engine(), single=True), LeapingEngine)
 
 
-def test_the_same_requests_have_the_same_outcome() -> None:
-    def once() -> list[RequestOutcome]:
-        cluster = VirtualCluster([engine(), engine()], lambda one, _: len(one.prompt) % 2)
-        return cluster.run(
-            [(number / 7, generation(str(number), range(number, 60), 20)) for number in range(20)]
-        )
-
-    assert once() == once()
-
-
 def test_a_request_waits_for_the_step_under_way() -> None:
     cluster = VirtualCluster([engine()], lambda *_: 0)
     first, second = cluster.run(

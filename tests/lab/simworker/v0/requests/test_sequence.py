@@ -8,11 +8,7 @@ from warmpath.lab.simworker.v0.requests.sampling_params import (
     LoRARequest,
     SamplingParams,
 )
-from warmpath.lab.simworker.v0.requests.sequence import (
-    Logprob,
-    Sequence,
-    SequenceStatus,
-)
+from warmpath.lab.simworker.v0.requests.sequence import Logprob, Sequence, SequenceStatus
 from warmpath.lab.simworker.v0.requests.sequence_data import SequenceData, SequenceStage
 
 

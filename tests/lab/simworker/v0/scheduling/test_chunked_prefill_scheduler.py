@@ -4,14 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.simworker.v0.groups import (
-    chunks,
-    make_group,
-    make_groups,
-    make_scheduler,
-    run,
-    step,
-)
+from tests.lab.simworker.v0.groups import chunks, make_group, make_groups, make_scheduler, run, step
 from warmpath.lab.simworker.v0.requests.sequence import SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
 

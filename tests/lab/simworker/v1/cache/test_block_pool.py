@@ -11,10 +11,7 @@ from tests.lab.simworker.v1.small_cache import SIZE, request
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (
-    BlockRemoved,
-    BlockStored,
-)
+from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored
 from warmpath.lab.simworker.v1.hashing.block_hash import (
     get_block_hash,
     get_group_id,

@@ -21,10 +21,7 @@ from tests.lab.simworker.v1.small_cache import (
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.caching_metrics import PrefixCacheStats
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlocks
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (
-    BlockRemoved,
-    BlockStored,
-)
+from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored
 from warmpath.lab.simworker.v1.hashing.block_hash import (
     get_block_hash,
     make_block_hash_with_group_id,

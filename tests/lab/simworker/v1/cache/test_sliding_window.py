@@ -2,10 +2,7 @@
 
 import pytest
 
-from tests.lab.simworker.v1.small_cache import (
-    full,
-    window,
-)
+from tests.lab.simworker.v1.small_cache import full, window
 from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
 from warmpath.lab.simworker.v1.cache.full_attention import FullAttentionManager
 from warmpath.lab.simworker.v1.cache.sliding_window import SlidingWindowManager

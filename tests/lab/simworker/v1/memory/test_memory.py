@@ -53,8 +53,7 @@ def config(
 ) -> Config:  # fmt: skip
     return Config(
         SimpleNamespace(
-            max_model_len=max_model_len,
-            original_max_model_len=-1 if auto_fit else max_model_len,
+            max_model_len=max_model_len, original_max_model_len=-1 if auto_fit else max_model_len
         ),
         SimpleNamespace(
             num_gpu_blocks_override=num_gpu_blocks_override, prefix_cache_retention_interval=None
