@@ -28,9 +28,10 @@ def feed(rank: RankIngest, body: bytes) -> None:
         assert rank.live("", event_id, payload) is None
 
 
-def following() -> RankIngest:
+def following(body: bytes = b"[]") -> RankIngest:
     rank = new_ingest().add(source(decode=trtllm.Codec(2), has_replay=False))
     rank.connected()
+    feed(rank, body)
     return rank
 
 
@@ -43,8 +44,7 @@ def tiers(rank: RankIngest) -> dict[Tier, int]:
 
 
 def test_stores_are_chained_and_removals_followed() -> None:
-    rank = following()
-    feed(rank, answer(CREATED, stored(None, block(1 << 63, 1, 2), block(7, 3, 4))))
+    rank = following(answer(CREATED, stored(None, block(1 << 63, 1, 2), block(7, 3, 4))))
     assert rank.trust.level is Level.EXACT
     assert rank.capacity == 10
     root = keys(1, 2, 3, 4)
@@ -55,8 +55,7 @@ def test_stores_are_chained_and_removals_followed() -> None:
 
 
 def test_an_offloaded_block_is_in_the_other_tier_and_comes_back() -> None:
-    rank = following()
-    feed(rank, answer(CREATED, stored(None, block(1, 1, 2), block(2, 3, 4)), moved(2, 0, 1)))
+    rank = following(answer(CREATED, stored(None, block(1, 1, 2), block(2, 3, 4)), moved(2, 0, 1)))
     assert tiers(rank) == {Tier.GPU: 1, Tier.CPU: 1}
     feed(rank, answer(moved(2, 1, 0), first=3))
     assert tiers(rank) == {Tier.GPU: 2}
@@ -65,31 +64,27 @@ def test_an_offloaded_block_is_in_the_other_tier_and_comes_back() -> None:
 
 
 def test_the_tail_of_a_sequence_is_passed_over_and_so_is_its_removal() -> None:
-    rank = following()
-    feed(rank, answer(CREATED, stored(None, block(1, 1, 2), block(2, 3)), removed(2)))
+    rank = following(answer(CREATED, stored(None, block(1, 1, 2), block(2, 3)), removed(2)))
     assert tiers(rank) == {Tier.GPU: 1}
     assert rank.trust.level is Level.EXACT
 
 
 def test_a_hole_in_the_event_ids_is_a_loss() -> None:
-    rank = following()
-    feed(rank, answer(CREATED, stored(None, block(1, 1, 2))))
+    rank = following(answer(CREATED, stored(None, block(1, 1, 2))))
     feed(rank, answer(stored(1, block(2, 3, 4)), first=5))
     assert rank.trust.level is Level.DEGRADED
     assert "2 to 4" in rank.trust.reason
 
 
 def test_a_new_life_begins_with_created() -> None:
-    rank = following()
-    feed(rank, answer(CREATED, stored(None, block(1, 1, 2))))
+    rank = following(answer(CREATED, stored(None, block(1, 1, 2))))
     feed(rank, answer(CREATED | {"num_blocks_per_cache_level": [11, 4]}))
     assert tiers(rank) == {}
     assert rank.trust.level is Level.EXACT
 
 
 def test_of_several_windows_the_largest_counts() -> None:
-    rank = following()
-    feed(rank, answer(CREATED, window=8))
+    rank = following(answer(CREATED, window=8))
     feed(rank, answer(CREATED, first=1, window=64))
     feed(rank, answer(stored(None, block(1, 1, 2), block(2, 3, 4)), first=2, window=8))
     feed(rank, answer(stored(None, block(1, 1, 2), block(2, 3, 4)), first=3, window=64))
@@ -106,8 +101,7 @@ def test_priorities_change_nothing() -> None:
 
 
 def test_a_type_that_is_not_known_may_have_changed_anything() -> None:
-    rank = following()
-    feed(rank, answer(CREATED, stored(None, block(1, 1, 2)), {"type": "compacted"}))
+    rank = following(answer(CREATED, stored(None, block(1, 1, 2)), {"type": "compacted"}))
     assert tiers(rank) == {Tier.GPU: 1}
     assert rank.counts()["malformed"] == 1
     assert rank.trust.level is Level.DEGRADED
@@ -210,8 +204,7 @@ def test_a_token_may_be_written_in_digits() -> None:
     one = block(1, 0, 0)
     for token, number in zip(one["tokens"], ("1", "4294967295"), strict=True):
         token["token_id"] = number
-    rank = following()
-    feed(rank, answer(CREATED, stored(None, one)))
+    rank = following(answer(CREATED, stored(None, one)))
     assert rank.state.held()[Tier.GPU, 64] == set(keys(1, (1 << 32) - 1))
 
 

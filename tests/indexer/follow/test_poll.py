@@ -23,6 +23,7 @@ class Engine:
     """Answers each call with what was put since the last one."""
 
     def __init__(self) -> None:
+        self.url = ""
         self.answers: list[bytes] = []
         self.status = 200
         self.calls = 0
@@ -46,14 +47,15 @@ class Engine:
 
 
 @pytest.fixture
-async def engine() -> AsyncIterator[tuple[Engine, str]]:
+async def server() -> AsyncIterator[Engine]:
     engine = Engine()
     app = web.Application()
     app.router.add_post("/kv_cache_events", engine.serve)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield engine, f"http://127.0.0.1:{runner.addresses[0][1]}/kv_cache_events"
+    engine.url = f"http://127.0.0.1:{runner.addresses[0][1]}/kv_cache_events"
+    yield engine
     await runner.cleanup()
 
 
@@ -78,13 +80,10 @@ def poller(followed: dict[int, RankIngest], url: str, *, max_bytes: int = 1 << 2
     return Poller(followed, url, interval=0.001, timeout=5, max_bytes=max_bytes)
 
 
-async def test_what_is_fetched_is_followed_and_an_outage_loses_nothing(
-    engine: tuple[Engine, str],
-) -> None:
-    server, url = engine
+async def test_what_is_fetched_is_followed_and_an_outage_loses_nothing(server: Engine) -> None:
     followed = ranks(1)
     server.answers.append(answer(CREATED, stored(None, block(1, 1, 2))))
-    task = asyncio.create_task(poller(followed, url).run())
+    task = asyncio.create_task(poller(followed, server.url).run())
     await until(lambda: followed[0].trust.level is Level.EXACT)
     server.status = 503
     await until(lambda: not followed[0].stream.is_connected)
@@ -96,13 +95,12 @@ async def test_what_is_fetched_is_followed_and_an_outage_loses_nothing(
 
 
 async def test_an_engine_that_restarts_and_says_the_same_again_holds_nothing_of_its_last_life(
-    engine: tuple[Engine, str],
+    server: Engine,
 ) -> None:
-    server, url = engine
     followed = ranks(1)
     same = CREATED, stored(None, block(1, 1, 2))
     server.answers.append(answer(*same, stored(1, block(2, 3, 4))))
-    task = asyncio.create_task(poller(followed, url).run())
+    task = asyncio.create_task(poller(followed, server.url).run())
     await until(lambda: followed[0].applier.batches == 3)
     server.answers.append(answer(*same))
     await until(lambda: followed[0].applier.batches == 5)
@@ -112,12 +110,11 @@ async def test_an_engine_that_restarts_and_says_the_same_again_holds_nothing_of_
 
 
 async def test_a_rank_is_not_exact_while_an_answer_that_broke_off_may_have_had_events(
-    engine: tuple[Engine, str],
+    server: Engine,
 ) -> None:
-    server, url = engine
     followed = ranks(1)
     server.answers.append(answer(CREATED, stored(None, block(1, 1, 2))))
-    task = asyncio.create_task(poller(followed, url).run())
+    task = asyncio.create_task(poller(followed, server.url).run())
     await until(lambda: followed[0].trust.level is Level.EXACT)
     server.loses = True
     await until(lambda: not followed[0].stream.is_connected)
@@ -132,13 +129,10 @@ async def test_a_rank_is_not_exact_while_an_answer_that_broke_off_may_have_had_e
     await stop(task)
 
 
-async def test_a_rank_is_not_exact_after_an_answer_past_the_bound(
-    engine: tuple[Engine, str],
-) -> None:
-    server, url = engine
+async def test_a_rank_is_not_exact_after_an_answer_past_the_bound(server: Engine) -> None:
     followed = ranks(1)
     server.answers.append(answer(CREATED))
-    task = asyncio.create_task(poller(followed, url, max_bytes=1000).run())
+    task = asyncio.create_task(poller(followed, server.url, max_bytes=1000).run())
     await until(lambda: followed[0].trust.level is Level.EXACT)
     server.answers.append(answer(*[stored(None, block(1, 1, 2))] * 9, first=1))
     await until(lambda: followed[0].trust.level is not Level.EXACT)
@@ -148,13 +142,10 @@ async def test_a_rank_is_not_exact_after_an_answer_past_the_bound(
     await stop(task)
 
 
-async def test_a_rank_is_not_saved_as_exact_while_an_answer_is_under_way(
-    engine: tuple[Engine, str],
-) -> None:
-    server, url = engine
+async def test_a_rank_is_not_saved_as_exact_while_an_answer_is_under_way(server: Engine) -> None:
     followed = ranks(1)
     server.answers.append(answer(CREATED))
-    task = asyncio.create_task(poller(followed, url).run())
+    task = asyncio.create_task(poller(followed, server.url).run())
     await until(lambda: followed[0].trust.level is Level.EXACT)
     server.answers_wait = True
     await until(lambda: server.waiting == 1)
@@ -163,15 +154,14 @@ async def test_a_rank_is_not_saved_as_exact_while_an_answer_is_under_way(
     assert followed[0].save().stream.level is Level.DEGRADED
 
 
-async def test_each_event_goes_to_its_rank(engine: tuple[Engine, str]) -> None:
-    server, url = engine
+async def test_each_event_goes_to_its_rank(server: Engine) -> None:
     followed = ranks(2)
     server.answers.append(
         b'[{"event_id":0,"attention_dp_rank":1,"window_size":64,"data":'
         b'{"type":"created","num_blocks_per_cache_level":[4,0]}},'
         b'{"event_id":0,"attention_dp_rank":9,"data":{"type":"removed","block_hashes":[]}}]'
     )
-    task = asyncio.create_task(poller(followed, url).run())
+    task = asyncio.create_task(poller(followed, server.url).run())
     await until(lambda: followed[1].applier.batches == 1)
     assert followed[0].applier.batches == 0
     assert followed[0].trust.level is Level.COLD
@@ -179,27 +169,25 @@ async def test_each_event_goes_to_its_rank(engine: tuple[Engine, str]) -> None:
 
 
 async def test_events_of_a_rank_that_is_not_configured_are_counted_at_the_first(
-    engine: tuple[Engine, str],
+    server: Engine,
 ) -> None:
-    server, url = engine
     followed = ranks(2)
     server.answers.append(
         b'[{"event_id":0,"attention_dp_rank":9,"data":{"type":"removed","block_hashes":[]}},'
         b'{"event_id":0,"attention_dp_rank":1,"window_size":64,"data":'
         b'{"type":"created","num_blocks_per_cache_level":[4,0]}}]'
     )
-    task = asyncio.create_task(poller(followed, url).run())
+    task = asyncio.create_task(poller(followed, server.url).run())
     await until(lambda: followed[1].applier.batches == 1)
     assert [rank.counts()["skipped"] for rank in followed.values()] == [1, 0]
     await stop(task)
 
 
-async def test_ranks_are_numbered_as_the_engine_numbers_them(engine: tuple[Engine, str]) -> None:
-    server, url = engine
+async def test_ranks_are_numbered_as_the_engine_numbers_them(server: Engine) -> None:
     followed = ranks(2)
     event = b'[{"event_id":0,"attention_dp_rank":5,"window_size":64,"data":'
     server.answers.append(event + b'{"type":"created","num_blocks_per_cache_level":[4,0]}}]')
-    described = Described("p", "m", "trtllm", url, ranks=2, first_rank=4)
+    described = Described("p", "m", "trtllm", server.url, ranks=2, first_rank=4)
     patience = Patience(replay_seconds=5, reconnect_seconds=1, max_frame_bytes=1 << 20)
     with zmq.asyncio.Context() as context:
         [work] = connections(described, list(followed.values()), context, patience)
@@ -209,24 +197,20 @@ async def test_ranks_are_numbered_as_the_engine_numbers_them(engine: tuple[Engin
         await stop(task)
 
 
-async def test_an_answer_that_cannot_be_read_marks_every_rank(engine: tuple[Engine, str]) -> None:
-    server, url = engine
+async def test_an_answer_that_cannot_be_read_marks_every_rank(server: Engine) -> None:
     followed = ranks(2)
     server.answers.append(b"nonsense")
-    task = asyncio.create_task(poller(followed, url).run())
+    task = asyncio.create_task(poller(followed, server.url).run())
     await until(lambda: all(rank.applier.malformed for rank in followed.values()))
     assert all(rank.trust.level is Level.DEGRADED for rank in followed.values())
     await stop(task)
 
 
-async def test_an_event_without_a_number_costs_itself_and_not_its_answer(
-    engine: tuple[Engine, str],
-) -> None:
-    server, url = engine
+async def test_an_event_without_a_number_costs_itself_and_not_its_answer(server: Engine) -> None:
     followed = ranks(1)
     first, odd, second = json.loads(answer(CREATED, CREATED, stored(None, block(1, 1, 2))))
     server.answers.append(json.dumps([first, odd | {"event_id": "1"}, second]).encode())
-    task = asyncio.create_task(poller(followed, url).run())
+    task = asyncio.create_task(poller(followed, server.url).run())
     await until(lambda: followed[0].applier.batches == 2)
     assert followed[0].applier.malformed == 1
     assert followed[0].trust.level is Level.DEGRADED
@@ -234,11 +218,10 @@ async def test_an_event_without_a_number_costs_itself_and_not_its_answer(
     await stop(task)
 
 
-async def test_an_answer_past_the_bound_is_not_taken(engine: tuple[Engine, str]) -> None:
-    server, url = engine
+async def test_an_answer_past_the_bound_is_not_taken(server: Engine) -> None:
     followed = ranks(1)
     server.answers += [b"[" + b" " * 2000 + b"]"]
-    task = asyncio.create_task(poller(followed, url, max_bytes=1000).run())
+    task = asyncio.create_task(poller(followed, server.url, max_bytes=1000).run())
     await until(lambda: server.calls >= 3)
     assert followed[0].applier.batches == 0
     await stop(task)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from warmpath.indexer.engines.event import Cleared, Moved, Removed, Stored, Tier, name_of
+from warmpath.indexer.engines.event import Cleared, Event, Moved, Removed, Stored, Tier, name_of
 from warmpath.indexer.index.orphans import Orphans
 from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
@@ -12,8 +12,10 @@ TOKENS = list(range(1, 13))
 KEYS = chain(Keyspace(model="m", block_size=2).root(), pack_tokens(TOKENS), 2)
 
 
-def new(orphan_bytes: int = 1 << 20) -> Resolver:
-    return Resolver("m", "", orphan_bytes=orphan_bytes)
+def new(*events: Event, orphan_bytes: int = 1 << 20) -> Resolver:
+    resolver = Resolver("m", "", orphan_bytes=orphan_bytes)
+    resolver.apply_all(events)
+    return resolver
 
 
 def stored(
@@ -33,8 +35,7 @@ def held(resolver: Resolver, tier: Tier = Tier.GPU) -> list[int]:
 
 
 def test_a_child_waits_for_its_parent_and_is_adopted_with_all_below_it() -> None:
-    resolver = new()
-    resolver.apply_all([stored(0, 0), stored(2, 3), stored(4, 5)])
+    resolver = new(stored(0, 0), stored(2, 3), stored(4, 5))
     assert held(resolver) == [0]
     assert resolver.counts.parentless == 4
     resolver.apply_all([stored(1, 1)])
@@ -44,8 +45,7 @@ def test_a_child_waits_for_its_parent_and_is_adopted_with_all_below_it() -> None
 
 
 def test_what_is_removed_while_it_waits_is_not_adopted_but_still_links_its_children() -> None:
-    resolver = new()
-    resolver.apply_all([stored(0, 0), stored(2, 4)])
+    resolver = new(stored(0, 0), stored(2, 4))
     resolver.apply_all([Removed((name_of(b"b3"),))])
     assert resolver.counts.unknown_removals == 0
     resolver.apply_all([stored(1, 1)])
@@ -53,24 +53,21 @@ def test_what_is_removed_while_it_waits_is_not_adopted_but_still_links_its_child
 
 
 def test_a_store_that_is_wholly_removed_waits_no_longer() -> None:
-    resolver = new()
-    resolver.apply_all(
-        [stored(0, 0), stored(2, 3), Removed((name_of(b"b2"),)), Removed((name_of(b"b3"),))]
+    resolver = new(
+        stored(0, 0), stored(2, 3), Removed((name_of(b"b2"),)), Removed((name_of(b"b3"),))
     )
     assert len(resolver.orphans) == 0
     assert resolver.orphans.bytes == 0
 
 
 def test_a_removal_from_another_tier_does_not_touch_what_waits() -> None:
-    resolver = new()
-    resolver.apply_all([stored(0, 0), stored(2, 2), Removed((name_of(b"b2"),), Tier.CPU)])
+    resolver = new(stored(0, 0), stored(2, 2), Removed((name_of(b"b2"),), Tier.CPU))
     resolver.apply_all([stored(1, 1)])
     assert held(resolver) == [0, 1, 2]
 
 
 def test_what_waits_is_bounded_and_the_oldest_goes_first() -> None:
-    resolver = new(orphan_bytes=2500)
-    resolver.apply_all([stored(0, 0), stored(2, 2), stored(4, 4), stored(5, 5)])
+    resolver = new(stored(0, 0), stored(2, 2), stored(4, 4), stored(5, 5), orphan_bytes=2500)
     assert resolver.orphans.bytes <= 2500
     assert resolver.orphans.dropped == 1
     resolver.apply_all([stored(1, 1), stored(3, 3)])
@@ -95,8 +92,7 @@ def test_all_that_a_waiting_store_keeps_counts() -> None:
 
 
 def test_blocks_that_were_let_go_while_they_waited_are_outlived_before_a_rank_heals() -> None:
-    resolver = new(orphan_bytes=100)
-    resolver.apply_all([stored(0, 0), stored(0, 1)])
+    resolver = new(stored(0, 0), stored(0, 1), orphan_bytes=100)
     assert resolver.can_settle(2)
     resolver.apply_all([stored(4, 4)])
     assert not resolver.can_settle(2)
@@ -105,8 +101,7 @@ def test_blocks_that_were_let_go_while_they_waited_are_outlived_before_a_rank_he
 
 
 def test_a_clear_lets_what_waits_go() -> None:
-    resolver = new()
-    resolver.apply_all([stored(0, 0), stored(2, 2), Cleared(), stored(0, 1)])
+    resolver = new(stored(0, 0), stored(2, 2), Cleared(), stored(0, 1))
     assert held(resolver) == [0, 1]
 
 
@@ -127,8 +122,7 @@ def test_a_chunk_of_an_offload_tier_holds_the_engines_own_blocks() -> None:
 
 
 def test_a_chunk_that_is_no_multiple_of_the_block_cannot_be_placed() -> None:
-    resolver = new()
-    resolver.apply_all([stored(0, 5), stored(0, 0, tier=Tier.CPU, size=3, names="c")])
+    resolver = new(stored(0, 5), stored(0, 0, tier=Tier.CPU, size=3, names="c"))
     assert held(resolver, Tier.CPU) == []
     assert resolver.counts.unplaced == 1
 
@@ -145,8 +139,7 @@ def test_a_placeholder_is_placed_by_the_name_that_the_gpu_gave_it() -> None:
 
 
 def test_a_block_that_moves_is_held_where_it_went() -> None:
-    resolver = new()
-    resolver.apply_all([stored(0, 1), Moved(name_of(b"b1"), Tier.GPU, Tier.CPU)])
+    resolver = new(stored(0, 1), Moved(name_of(b"b1"), Tier.GPU, Tier.CPU))
     assert held(resolver) == [0]
     assert held(resolver, Tier.CPU) == [1]
     resolver.apply_all([Removed((name_of(b"b1"), name_of(b"b0")), None)])
@@ -165,16 +158,14 @@ def test_the_tail_of_a_prompt_neither_counts_nor_changes_the_block_size() -> Non
 
 
 def test_a_tail_that_is_seen_first_gives_way_to_the_real_block_size() -> None:
-    resolver = new()
-    resolver.apply_all([Stored((b"t",), None, pack_tokens(TOKENS[:1]), 1)])
+    resolver = new(Stored((b"t",), None, pack_tokens(TOKENS[:1]), 1))
     resolver.apply_all([stored(0, 5)])
     assert resolver.groups.layout.block_size == 2
     assert held(resolver) == [0, 1, 2, 3, 4, 5]
 
 
 def test_after_a_doubt_only_what_is_proven_is_kept() -> None:
-    resolver = new()
-    resolver.apply_all([stored(0, 2), stored(0, 0)])
+    resolver = new(stored(0, 2), stored(0, 0))
     other = [Stored((b"x",), None, pack_tokens([99, 98]), 2)]
     resolver.apply_all(other)
     resolver.doubt()
@@ -192,8 +183,7 @@ def test_after_a_doubt_only_what_is_proven_is_kept() -> None:
 
 
 def test_a_rank_with_an_offload_tier_does_not_settle_by_turn_over() -> None:
-    resolver = new()
-    resolver.apply_all([stored(0, 1), Stored((name_of(b"b0"),), None, None, 0, Tier.CPU)])
+    resolver = new(stored(0, 1), Stored((name_of(b"b0"),), None, None, 0, Tier.CPU))
     resolver.doubt()
     resolver.apply_all([stored(2, 5)])
     assert not resolver.can_settle(1)
@@ -207,8 +197,7 @@ def test_an_unknown_capacity_never_settles() -> None:
 
 
 def test_check_finds_a_name_without_a_key() -> None:
-    resolver = new()
-    resolver.apply_all([stored(0, 0)])
+    resolver = new(stored(0, 0))
     resolver.names.keys.clear()
     try:
         resolver.check()
@@ -229,8 +218,7 @@ def test_a_tier_with_as_many_names_as_keys_is_told_with_each_key_once() -> None:
 
 
 def test_a_block_that_moves_while_it_waits_for_its_parent_is_held_where_it_went() -> None:
-    resolver = new()
-    resolver.apply_all([stored(1, 1), Moved(name_of(b"b1"), Tier.GPU, Tier.CPU), stored(0, 0)])
+    resolver = new(stored(1, 1), Moved(name_of(b"b1"), Tier.GPU, Tier.CPU), stored(0, 0))
     assert held(resolver) == [0]
     assert held(resolver, Tier.CPU) == [1]
 

@@ -1,5 +1,7 @@
 """The stream machine: order, gaps, replays, restarts, and what they do to trust."""
 
+from typing import Any
+
 import pytest
 
 from warmpath.indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
@@ -73,9 +75,14 @@ class Driven:
         assert self.applied == [payload(sequence, life) for sequence in sequences]
 
 
-def following(count: int = 3, **options: bool) -> Driven:
+def connected(**options: Any) -> Driven:
     driven = Driven(**options)
     driven.connect()
+    return driven
+
+
+def following(count: int = 3, **options: bool) -> Driven:
+    driven = connected(**options)
     if driven.asked:
         driven.answer()
     driven.live(*range(count))
@@ -111,16 +118,14 @@ def test_a_new_stream_is_cold_and_asks_for_everything() -> None:
 
 
 def test_an_engine_that_has_published_nothing_is_exact() -> None:
-    driven = Driven()
-    driven.connect()
+    driven = connected()
     driven.answer()
     assert driven.level() is Level.EXACT
     assert driven.stream.sequence is None
 
 
 def test_a_batch_that_no_subscription_brought_is_asked_for_until_a_live_one_comes() -> None:
-    driven = Driven()
-    driven.connect()
+    driven = connected()
     driven.answer(0, 1)
     for delay in CHECKS:
         assert driven.asked
@@ -145,8 +150,7 @@ def test_a_batch_that_no_subscription_brought_is_asked_for_until_a_live_one_come
 def test_a_new_life_that_answers_a_check_is_followed_from_its_first_batch(
     answered: tuple[int, ...],
 ) -> None:
-    driven = Driven()
-    driven.connect()
+    driven = connected()
     driven.answer(0, 1)
     driven.answer(*answered[1:], life=1)
     assert driven.resets == 1
@@ -157,8 +161,7 @@ def test_a_new_life_that_answers_a_check_is_followed_from_its_first_batch(
 
 
 def test_answers_that_are_no_batches_end_no_check_and_restart_nothing() -> None:
-    driven = Driven()
-    driven.connect()
+    driven = connected()
     driven.answer(0)
     for _ in range(5):
         driven.stray()
@@ -171,8 +174,7 @@ def test_answers_that_are_no_batches_end_no_check_and_restart_nothing() -> None:
 
 
 def test_a_live_batch_ends_the_checks_of_the_subscription() -> None:
-    driven = Driven()
-    driven.connect()
+    driven = connected()
     driven.answer(0)
     check = driven.asked
     assert check
@@ -183,8 +185,7 @@ def test_a_live_batch_ends_the_checks_of_the_subscription() -> None:
 
 
 def test_live_batches_are_held_until_the_replay_is_over() -> None:
-    driven = Driven()
-    driven.connect()
+    driven = connected()
     driven.live(2, 3)
     driven.expect()
     driven.answer(0, 1, 2, end=False)
@@ -197,8 +198,7 @@ def test_live_batches_are_held_until_the_replay_is_over() -> None:
 
 
 def test_joining_after_the_buffer_has_forgotten_is_degraded() -> None:
-    driven = Driven()
-    driven.connect()
+    driven = connected()
     driven.answer(7, 8)
     driven.live(9)
     driven.expect(7, 8, 9)
@@ -207,16 +207,14 @@ def test_joining_after_the_buffer_has_forgotten_is_degraded() -> None:
 
 
 def test_joining_late_without_replay_is_degraded() -> None:
-    driven = Driven(has_replay=False)
-    driven.connect()
+    driven = connected(has_replay=False)
     driven.live(7)
     driven.expect(7)
     assert driven.level() is Level.DEGRADED
 
 
 def test_joining_at_the_first_batch_without_replay_is_exact() -> None:
-    driven = Driven(has_replay=False)
-    driven.connect()
+    driven = connected(has_replay=False)
     driven.live(0, 1)
     driven.expect(0, 1)
     assert driven.level() is Level.EXACT
@@ -242,8 +240,7 @@ def test_batches_that_a_replay_has_overtaken_by_far_are_duplicates() -> None:
 
 
 def test_batches_that_waited_while_the_first_replay_ran_are_duplicates() -> None:
-    driven = Driven()
-    driven.connect()
+    driven = connected()
     driven.answer(*range(3 * KEPT))
     driven.live(*range(KEPT, 3 * KEPT + 1))
     assert driven.level() is Level.DEGRADED, "a new life may begin like this"
@@ -254,8 +251,7 @@ def test_batches_that_waited_while_the_first_replay_ran_are_duplicates() -> None
 
 
 def test_a_restart_behind_a_proxy_after_a_long_replay_is_found_out_by_the_next_batch() -> None:
-    driven = Driven()
-    driven.connect()
+    driven = connected()
     driven.answer(*range(3 * KEPT))
     assert driven.level() is Level.EXACT
     driven.live(0, life=1)
@@ -339,8 +335,7 @@ def test_a_replay_that_breaks_off_is_resumed_from_where_it_stopped() -> None:
 
 
 def test_a_first_replay_that_breaks_off_is_resumed() -> None:
-    driven = Driven()
-    driven.connect()
+    driven = connected()
     driven.fail()
     assert driven.level() is Level.COLD
     assert "replay failed" in driven.stream.trust.reason
@@ -401,8 +396,7 @@ def test_where_replays_only_fail_the_stream_goes_on_with_what_comes_live() -> No
 
 
 def test_a_replay_endpoint_that_never_answered_is_given_up_sooner() -> None:
-    driven = Driven()
-    driven.connect()
+    driven = connected()
     driven.live(5)
     for _ in range(FIRST_PATIENCE):
         assert driven.level() is Level.COLD
@@ -505,8 +499,7 @@ def test_what_lacks_blocks_is_degraded_and_nothing_of_it_in_doubt() -> None:
 
 
 def test_what_lacks_blocks_while_a_replay_runs_is_not_exact_behind_it() -> None:
-    driven = Driven()
-    driven.connect()
+    driven = connected()
     driven.answer(0, 1, end=False)
     driven.stream.lacks("a store cannot be read", 1.0)
     driven.answer()
@@ -647,8 +640,7 @@ def test_a_clear_before_a_loss_does_not_make_it_good() -> None:
 
 
 def test_held_batches_past_the_bound_are_asked_for_again() -> None:
-    driven = Driven(pending_bytes=6)
-    driven.connect()
+    driven = connected(pending_bytes=6)
     driven.live(1, 2, 3)
     assert driven.stream.counts.overflows == 1
     driven.answer(0)

@@ -89,6 +89,18 @@ class Stand:
             check_replica(self.replica)
             self.ingest.check()
 
+    async def heal(self) -> None:
+        """Let what was copied be confirmed."""
+        self.audit()
+        self.audit()
+        await self.poll()
+        self.is_true()
+
+    async def hold(self) -> None:
+        """Hold a prompt that is copied and confirmed."""
+        self.store()
+        await self.believe()
+
     async def believe(self) -> None:
         """Let everything be copied and confirmed."""
         self.write()
@@ -124,8 +136,7 @@ def stand(
 
 
 async def test_what_is_there_is_copied_and_what_changes_follows(stand: Stand) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     assert stand.blocks() == 4
     assert stand.settled == ["every pod that has a publisher is copied"]
     stand.store((9, 9, 9, 9))
@@ -153,23 +164,18 @@ async def test_nothing_is_exact_before_its_writer_has_audited_twice(stand: Stand
 
 
 async def test_a_lost_connection_casts_doubt_until_two_audits_later(stand: Stand) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     stand.server.disruptions += 1
     await stand.poll()
     assert stand.rank.trust.level is Level.DEGRADED
     assert "confirmed" in stand.rank.trust.reason
     assert stand.blocks() == 4
-    stand.audit()
-    stand.audit()
-    await stand.poll()
-    stand.is_true()
+    await stand.heal()
     assert stand.resyncs() == {Resync.START: 1}
 
 
 async def test_a_log_that_was_cut_is_made_up_for_from_the_buckets(stand: Stand) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     for tokens in ((5, 5), (6, 6), (7, 7)):
         stand.store(tokens)
         stand.write()
@@ -178,30 +184,22 @@ async def test_a_log_that_was_cut_is_made_up_for_from_the_buckets(stand: Stand) 
     assert stand.rank.trust.level is Level.DEGRADED
     assert stand.blocks() >= 4, "what was held stays while the buckets are read"
     await stand.poll(2)
-    stand.audit()
-    stand.audit()
-    await stand.poll()
-    stand.is_true()
+    await stand.heal()
     assert stand.resyncs() == {Resync.START: 1, Resync.LOG: 1}
 
 
 async def test_a_log_that_is_gone_is_found_out_by_the_record(stand: Stand) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     stand.store((5, 5))
     stand.write()
     stand.server.client.delete(stand.names.log("p"))
     await stand.poll(3)
-    stand.audit()
-    stand.audit()
-    await stand.poll()
-    stand.is_true()
+    await stand.heal()
     assert stand.resyncs() == {Resync.START: 1, Resync.LOG: 1}
 
 
 async def test_an_idle_log_that_has_expired_is_no_loss(stand: Stand) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     stand.server.client.delete(stand.names.log("p"))
     await stand.poll(3)
     stand.is_true()
@@ -209,8 +207,7 @@ async def test_an_idle_log_that_has_expired_is_no_loss(stand: Stand) -> None:
 
 
 async def test_what_was_missing_from_a_bucket_is_never_exact(stand: Stand) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     # Redis lets go of the buckets and of the log, and no connection tells of it.
     stand.store((5, 5))
     stand.write()
@@ -231,24 +228,19 @@ async def test_what_was_missing_from_a_bucket_is_never_exact(stand: Stand) -> No
 
 
 async def test_a_log_that_cannot_be_read_is_made_up_for(stand: Stand) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     stand.store((5, 5))
     stand.write()
     name, position = stand.names.log("p"), stand.publisher.writer.applied
     stand.server.client.delete(name)
     stand.server.client.xadd(name, {"first": position, "deltas": b"\xff\xff"}, f"{position}-0")
     await stand.poll(3)
-    stand.audit()
-    stand.audit()
-    await stand.poll()
-    stand.is_true()
+    await stand.heal()
     assert stand.resyncs() == {Resync.START: 1, Resync.MALFORMED: 1}
 
 
 async def test_everything_is_copied_anew_from_a_publisher_that_has_taken_over(stand: Stand) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     stand.engine.restart()
     stand.begin_publisher()
     stand.store((8, 8, 8, 8))
@@ -260,8 +252,7 @@ async def test_everything_is_copied_anew_from_a_publisher_that_has_taken_over(st
 async def test_a_redis_that_has_lost_everything_is_copied_when_all_is_written_anew(
     stand: Stand,
 ) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     stand.server.client.flushall()
     stand.server.disruptions += 1
     await stand.poll()
@@ -275,8 +266,7 @@ async def test_a_redis_that_has_lost_everything_is_copied_when_all_is_written_an
 
 
 async def test_a_pod_whose_lease_is_over_holds_nothing_and_is_not_connected(stand: Stand) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     assert stand.rank.is_connected
     life = stand.ingest.life("p", 0)
     stand.server.client.delete(stand.names.record("p"))
@@ -290,8 +280,7 @@ async def test_a_pod_whose_lease_is_over_holds_nothing_and_is_not_connected(stan
 
 
 async def test_a_rank_that_was_emptied_begins_anew(stand: Stand) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     life = stand.ingest.life("p", 0)
     stand.publisher.heard(0, stand.engine.clear())
     stand.publisher.note()
@@ -309,8 +298,7 @@ async def test_a_rank_that_was_emptied_begins_anew(stand: Stand) -> None:
 
 
 async def test_redis_away_leaves_a_degraded_copy_that_is_stale_in_the_end(stand: Stand) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     stand.server.is_away = True
     await stand.poll()
     assert stand.rank.trust.level is Level.DEGRADED
@@ -326,18 +314,14 @@ async def test_redis_away_leaves_a_degraded_copy_that_is_stale_in_the_end(stand:
     assert stand.rank.trust.level is not Level.EXACT, (
         "all of it may be as old as the last good poll"
     )
-    stand.audit()
-    stand.audit()
-    await stand.poll()
-    stand.is_true()
+    await stand.heal()
     assert stand.resyncs() == {Resync.START: 1}
 
 
 async def test_a_record_that_is_confirmed_no_more_is_late_and_then_stale_until_it_goes_on(
     stand: Stand,
 ) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     begun = stand.replica._copies["p"].moment
     while stand.now + SCAN_PAUSE <= begun + PROMISED_SECONDS:
         await stand.poll(confirms=False)
@@ -356,8 +340,7 @@ async def test_a_record_that_is_confirmed_no_more_is_late_and_then_stale_until_i
 
 
 async def test_what_becomes_late_between_two_polls_is_exact_in_no_answer(stand: Stand) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     stand.ingest.replica = stand.replica
     stand.now += PROMISED_SECONDS - 2 * SCAN_PAUSE
     stand.ingest.expire()
@@ -375,8 +358,7 @@ async def test_what_becomes_late_between_two_polls_is_exact_in_no_answer(stand: 
 async def test_what_is_limited_for_another_reason_keeps_it_when_other_pods_become_late(
     stand: Stand,
 ) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     stand.publisher.end()
     await stand.poll(confirms=False)
     said = stand.rank.trust
@@ -389,8 +371,7 @@ async def test_what_is_limited_for_another_reason_keeps_it_when_other_pods_becom
 async def test_a_copy_that_has_not_what_was_confirmed_is_as_old_as_before(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand.store()
-    await stand.believe()
+    await stand.hold()
     copy = stand.replica._copies["p"]
     before = copy.moment
 
@@ -420,8 +401,7 @@ async def test_redis_away_at_the_start_is_said_and_settles_the_router(stand: Sta
     failed = "the first attempt to copy the pods failed, and others follow: "
     assert stand.settled == [f"{failed}the shared index: it is away"]
     stand.server.is_away = False
-    stand.store()
-    await stand.believe()
+    await stand.hold()
 
 
 async def test_a_router_is_settled_when_the_pods_that_it_came_to_know_are_copied(
@@ -553,10 +533,7 @@ async def test_what_was_being_written_when_the_buckets_were_read_is_not_exact_ye
     stand.write()
     await stand.poll()
     assert stand.rank.trust.level is Level.DEGRADED
-    stand.audit()
-    stand.audit()
-    await stand.poll()
-    stand.is_true()
+    await stand.heal()
 
 
 async def test_an_audit_confirms_only_what_the_copy_has(

@@ -228,6 +228,11 @@ def does(request: pytest.FixtureRequest) -> Any:
         yield Server(client)
 
 
+@pytest.fixture
+def names(prefix: str) -> KeyNames:
+    return KeyNames(prefix, buckets=2)
+
+
 def published(does: Does, names: KeyNames, pod: str = "one", number: int = 0) -> ModelWriter:
     writer = ModelWriter(does, names, pod, number)
     writer.begin()
@@ -237,9 +242,8 @@ def published(does: Does, names: KeyNames, pod: str = "one", number: int = 0) ->
     return writer
 
 
-def test_a_claim_that_begins_under_a_pass_loses_nothing(does: Does, prefix: str) -> None:
+def test_a_claim_that_begins_under_a_pass_loses_nothing(does: Does, names: KeyNames) -> None:
     """At each step of the pass once."""
-    names = KeyNames(prefix, buckets=2)
     published(does, names, "gone", 1).record_ends()
     for before in itertools.count():
         one = OnePass(does, names)
@@ -257,9 +261,8 @@ def test_a_claim_that_begins_under_a_pass_loses_nothing(does: Does, prefix: str)
 
 
 def test_pods_that_names_pods_has_lost_are_found_by_their_checkpoints(
-    does: Does, prefix: str
+    does: Does, names: KeyNames
 ) -> None:
-    names = KeyNames(prefix, buckets=2)
     lives, gone = published(does, names, "lives", 1), published(does, names, "gone", 2)
     gone.record_ends()
     assert does.do(Command(("HKEYS", names.pods))) == []
@@ -270,9 +273,8 @@ def test_pods_that_names_pods_has_lost_are_found_by_their_checkpoints(
 
 
 def test_a_record_of_an_old_master_removes_nothing_of_a_newer_claim(
-    does: Does, prefix: str
+    does: Does, names: KeyNames
 ) -> None:
-    names = KeyNames(prefix, buckets=2)
     writer = published(does, names)
     name = names.record("one")
     old = does.do(Command(("HMGET", name, "token", "claim", "building")))
@@ -287,9 +289,8 @@ def test_a_record_of_an_old_master_removes_nothing_of_a_newer_claim(
 
 
 def test_a_record_that_is_wrongly_taken_for_gone_is_found_by_its_writers_next_audit(
-    does: Does, prefix: str
+    does: Does, names: KeyNames
 ) -> None:
-    names = KeyNames(prefix, buckets=2)
     writer = published(does, names)
     gone = [None, None, None]
     OnePass(does, names, {names.record("one"): gone}).finish()
@@ -297,8 +298,8 @@ def test_a_record_that_is_wrongly_taken_for_gone_is_found_by_its_writers_next_au
     assert not writer.audit()
 
 
-def test_a_pod_is_forgotten_an_hour_after_its_record_was_last_there(prefix: str) -> None:
-    does, names = Model(), KeyNames(prefix, buckets=2)
+def test_a_pod_is_forgotten_an_hour_after_its_record_was_last_there(names: KeyNames) -> None:
+    does = Model()
     writer = published(does, names)
     hour = REMEMBERED_MS
     does.hashes[names.pods] = {b"one": b"%d" % does.now}
@@ -314,8 +315,8 @@ def test_a_pod_is_forgotten_an_hour_after_its_record_was_last_there(prefix: str)
     assert all(not does.hashes[names.bucket(n)] for n in range(2))
 
 
-def test_a_pod_claimed_while_it_is_being_forgotten_stays(prefix: str) -> None:
-    does, names = Model(), KeyNames(prefix, buckets=2)
+def test_a_pod_claimed_while_it_is_being_forgotten_stays(names: KeyNames) -> None:
+    does = Model()
     published(does, names).record_ends()
     does.hashes[names.pods] = {b"one": b"%d" % does.now}
     does.now += 2 * REMEMBERED_MS
@@ -330,8 +331,7 @@ def test_a_pod_claimed_while_it_is_being_forgotten_stays(prefix: str) -> None:
     assert writer.audit()
 
 
-def test_the_clock_of_pods_is_the_servers(redis_server: RedisServer, prefix: str) -> None:
-    names = KeyNames(prefix, buckets=2)
+def test_the_clock_of_pods_is_the_servers(redis_server: RedisServer, names: KeyNames) -> None:
     with redis_server.client() as client:
         does = Server(client)
         published(does, names)
@@ -344,9 +344,8 @@ def test_the_clock_of_pods_is_the_servers(redis_server: RedisServer, prefix: str
 
 
 def test_a_gone_pods_checkpoints_go_at_once_and_the_number_of_its_claim_stays(
-    does: Does, prefix: str
+    does: Does, names: KeyNames
 ) -> None:
-    names = KeyNames(prefix, buckets=4)
     writer = ModelWriter(does, names, "gone", 1)
     for _ in range(3):
         writer.begin()
@@ -358,9 +357,8 @@ def test_a_gone_pods_checkpoints_go_at_once_and_the_number_of_its_claim_stays(
 
 
 def test_a_number_that_is_kept_is_the_highest_that_anything_has(
-    redis_server: RedisServer, prefix: str
+    redis_server: RedisServer, names: KeyNames
 ) -> None:
-    names = KeyNames(prefix, buckets=2)
     with redis_server.client() as client:
         writer = ModelWriter(Server(client), names, "gone", 1)
         writer.claim()
@@ -377,9 +375,8 @@ def test_a_number_that_is_kept_is_the_highest_that_anything_has(
 
 
 def test_what_died_since_the_pass_began_stays_for_who_still_believes_it(
-    does: Does, prefix: str
+    does: Does, names: KeyNames
 ) -> None:
-    names = KeyNames(prefix, buckets=2)
     published(does, names, "gone", 1).record_ends()
     ended = published(does, names, "ends", 2)
     does.do(Call(script("enlist"), (names.pods,), ("ends",)))
@@ -393,8 +390,7 @@ def test_what_died_since_the_pass_began_stays_for_who_still_believes_it(
     assert content(does, names) == {}
 
 
-def test_a_record_that_cannot_be_read_stops_the_pass(does: Does, prefix: str) -> None:
-    names = KeyNames(prefix, buckets=2)
+def test_a_record_that_cannot_be_read_stops_the_pass(does: Does, names: KeyNames) -> None:
     writer = published(does, names)
     before = content(does, names)
     one = OnePass(does, names, {names.record("one"): [b"1", b"{", None]})
