@@ -32,19 +32,6 @@ def probes_until_closed(breaker: Breaker, *, fail: int) -> list[float]:
     return at
 
 
-def test_it_opens_after_failures_in_a_row() -> None:
-    breaker = Breaker()
-    for _ in range(10):
-        for _ in range(FAILURES - 1):
-            breaker.failed(0.0)
-        breaker.succeeded()
-    assert breaker.openings == 0
-    for _ in range(FAILURES):
-        assert breaker.is_closed
-        breaker.failed(0.0)
-    assert (breaker.state, breaker.openings) == (BreakerState.OPEN, 1)
-
-
 def test_the_pause_between_probes_doubles_to_a_bound() -> None:
     at = probes_until_closed(opened(), fail=8)
     pauses = [after - before for before, after in zip([0.0, *at], at, strict=False)]

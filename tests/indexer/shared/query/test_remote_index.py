@@ -177,14 +177,6 @@ async def test_what_a_publisher_wrote_is_found(server: RedisServer, prefix: str)
         assert made.rank.blocks() == {Tier.GPU: 1}
 
 
-async def test_a_prompt_of_which_nothing_is_known_is_known_to_be_cold(
-    server: RedisServer, prefix: str
-) -> None:
-    async with stand(server.url, prefix) as made:
-        await made.until(lambda: made.level is Level.EXACT)
-        assert await made.ask(PROMPT) == []
-
-
 async def test_of_a_segment_where_many_prompts_part_each_is_found(
     server: RedisServer, prefix: str
 ) -> None:
@@ -227,15 +219,6 @@ async def test_a_cache_that_begins_anew_holds_nothing_and_has_another_life(
         async with asyncio.timeout(PATIENCE):
             while await made.held(PROMPT) != SEGMENT:
                 await asyncio.sleep(0.01)
-
-
-async def test_a_pod_whose_lease_is_over_holds_nothing(server: RedisServer, prefix: str) -> None:
-    async with stand(server.url, prefix) as made:
-        await made.pod.hold(PROMPT)
-        assert await made.held(PROMPT) == len(PROMPT)
-        await made.pod.go()
-        await made.until(lambda: made.level is Level.COLD)
-        assert await made.ask(PROMPT) == []
 
 
 async def test_a_pod_that_is_dropped_is_asked_for_no_longer(

@@ -32,8 +32,10 @@ BUCKETS = 4
 class Watched:
     """Passes on, counts, and does what a test wants before a command."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, server: RedisServer, prefix: str) -> None:
         self._redis = redis
+        self.server = server
+        self.names = KeyNames(prefix, buckets=BUCKETS)
         self.before: dict[str, object] = {}
         self.asked: list[str] = []
 
@@ -57,166 +59,140 @@ class Watched:
 
 
 @pytest.fixture
-async def redis(redis_server: RedisServer) -> AsyncIterator[Watched]:
-    one = Watched(await connect(RedisSettings(redis_server.url)))
+async def redis(redis_server: RedisServer, prefix: str) -> AsyncIterator[Watched]:
+    one = Watched(await connect(RedisSettings(redis_server.url)), redis_server, prefix)
+    await ensure(one, one.names)
     yield one
     await one.close()
 
 
-@pytest.fixture
-async def names(prefix: str, redis: Watched) -> KeyNames:
-    names = KeyNames(prefix, buckets=BUCKETS)
-    await ensure(redis, names)
-    return names
-
-
-def sweeper(redis: Redis, names: KeyNames, owner: str = "a", **options: float) -> Sweeper:
+def sweeper(redis: Watched, owner: str = "a", **options: float) -> Sweeper:
     given = {"fields_per_second": 1e9, **options}
-    return Sweeper(redis, names, owner=owner, clock=time.monotonic, chance=lambda: 0.5, **given)  # type: ignore[arg-type]
+    return Sweeper(
+        redis, redis.names, owner=owner, clock=time.monotonic, chance=lambda: 0.5, **given  # type: ignore[arg-type]
+    )  # fmt: skip
 
 
-def dead_claim(server: RedisServer, names: KeyNames, pod: str = "gone") -> None:
-    with server.client() as client:
-        writer = ModelWriter(Server(client), names, pod, 1)
+def dead_claim(redis: Watched) -> None:
+    with redis.server.client() as client:
+        writer = ModelWriter(Server(client), redis.names, "gone", 1)
         writer.begin()
         for segment in range(8):
             writer.write(0, segment, {segment + 100})
         writer.record_ends()
 
 
-def left(server: RedisServer, names: KeyNames) -> int:
-    with server.client() as client:
-        return len(content(Server(client), names))
+def left(redis: Watched) -> int:
+    with redis.server.client() as client:
+        return len(content(Server(client), redis.names))
 
 
-async def test_one_of_many_sweeps(
-    redis: Watched, redis_server: RedisServer, names: KeyNames
-) -> None:
-    dead_claim(redis_server, names)
-    sweepers = [sweeper(redis, names, f"s{number}") for number in range(8)]
+async def test_one_of_many_sweeps(redis: Watched) -> None:
+    dead_claim(redis)
+    sweepers = [sweeper(redis, f"s{number}") for number in range(8)]
     holders = await asyncio.gather(*(one.sweep() for one in sweepers))
     assert sum(one.counts.passes for one in sweepers) == 1
     assert holders.count("") == 1
-    assert left(redis_server, names) == 0
+    assert left(redis) == 0
 
 
-async def test_the_next_pass_waits_for_the_pause_whoever_makes_it(
-    redis: Watched, redis_server: RedisServer, names: KeyNames
-) -> None:
-    first, second = sweeper(redis, names, "a"), sweeper(redis, names, "b")
+async def test_the_next_pass_waits_for_the_pause_whoever_makes_it(redis: Watched) -> None:
+    first, second = sweeper(redis, "a"), sweeper(redis, "b")
     assert await first.sweep() == ""
     assert await second.sweep() == AT_REST + "a"
     assert await first.sweep() == AT_REST + "a"
-    assert 50_000 < redis_server.ask("PTTL", names.sweeper) <= 60_000
+    assert 50_000 < redis.server.ask("PTTL", redis.names.sweeper) <= 60_000
     assert await second.sweep(insist=True) == ""
     assert await first.sweep() == AT_REST + "b"
 
 
-async def test_a_sweeper_at_work_is_not_pushed_aside(
-    redis: Watched, redis_server: RedisServer, names: KeyNames
-) -> None:
-    redis_server.ask("SET", names.sweeper, "other", "PX", 60_000)
-    assert await sweeper(redis, names).sweep(insist=True) == "other"
+async def test_a_sweeper_at_work_is_not_pushed_aside(redis: Watched) -> None:
+    redis.server.ask("SET", redis.names.sweeper, "other", "PX", 60_000)
+    assert await sweeper(redis).sweep(insist=True) == "other"
 
 
-async def test_a_dead_sweepers_lease_runs_out(
-    redis: Watched, redis_server: RedisServer, names: KeyNames
-) -> None:
-    dead_claim(redis_server, names)
+async def test_a_dead_sweepers_lease_runs_out(redis: Watched) -> None:
+    dead_claim(redis)
     redis.before["HSCAN"] = UnreachableError("the process dies here")
     with pytest.raises(UnreachableError):
-        await sweeper(redis, names, "dying", lease=0.2).sweep()
-    other = sweeper(redis, names, "other")
+        await sweeper(redis, "dying", lease=0.2).sweep()
+    other = sweeper(redis, "other")
     while holder := await other.sweep():
         assert holder == "dying"
         await asyncio.sleep(0.01)
-    assert left(redis_server, names) == 0
+    assert left(redis) == 0
 
 
-async def test_the_lease_is_renewed_for_as_long_as_a_pass_takes(
-    redis: Watched, redis_server: RedisServer, names: KeyNames
-) -> None:
-    dead_claim(redis_server, names)
-    one = Sweeper(redis, names, owner="a", clock=_ticking(10.0), lease=60.0, sleep=_at_once)
+async def test_the_lease_is_renewed_for_as_long_as_a_pass_takes(redis: Watched) -> None:
+    dead_claim(redis)
+    one = Sweeper(redis, redis.names, owner="a", clock=_ticking(10.0), lease=60.0, sleep=_at_once)
     await one.sweep()
     # Once more than renewals: the pause.
     assert redis.asked.count("hold") > 4
-    assert left(redis_server, names) == 0
+    assert left(redis) == 0
 
 
-async def test_a_sweeper_that_lost_its_lease_stops(
-    redis: Watched, redis_server: RedisServer, names: KeyNames
-) -> None:
-    redis.before["HSCAN"] = lambda: redis_server.ask("SET", names.sweeper, "other")
-    one = Sweeper(redis, names, owner="a", clock=_ticking(15.0), lease=60.0, sleep=_at_once)
+async def test_a_sweeper_that_lost_its_lease_stops(redis: Watched) -> None:
+    redis.before["HSCAN"] = lambda: redis.server.ask("SET", redis.names.sweeper, "other")
+    one = Sweeper(redis, redis.names, owner="a", clock=_ticking(15.0), lease=60.0, sleep=_at_once)
     with pytest.raises(LeaseLostError):
         await one.sweep()
     assert one.counts.failed == 1
-    assert redis_server.ask("GET", names.sweeper) == b"other"
+    assert redis.server.ask("GET", redis.names.sweeper) == b"other"
 
 
-async def test_a_purge_that_comes_after_the_lease_has_run_out_harms_nothing(
-    redis: Watched, redis_server: RedisServer, names: KeyNames
-) -> None:
+async def test_a_purge_that_comes_after_the_lease_has_run_out_harms_nothing(redis: Watched) -> None:
     """It stands still before its first purge; meanwhile another sweeps and the pod is claimed anew."""
-    dead_claim(redis_server, names)
-    with redis_server.client() as client:
-        writer = ModelWriter(Server(client), names, "gone", 2)
+    dead_claim(redis)
+    with redis.server.client() as client:
+        writer = ModelWriter(Server(client), redis.names, "gone", 2)
 
         def meanwhile() -> None:
-            client.delete(names.sweeper)
+            client.delete(redis.names.sweeper)
             writer.begin()
             for segment in range(8):
                 writer.write(0, segment, {segment + 100})
             writer.tell()
 
         redis.before["purge"] = meanwhile
-        await sweeper(redis, names).sweep()
-        assert writer.missing(content(Server(client), names)) == []
+        await sweeper(redis).sweep()
+        assert writer.missing(content(Server(client), redis.names)) == []
         assert writer.audit()
-        await sweeper(redis, names, "b").sweep(insist=True)
+        await sweeper(redis, "b").sweep(insist=True)
         assert writer.audit()
-    assert left(redis_server, names) == 1
+    assert left(redis) == 1
 
 
-async def test_a_bucket_is_begun_anew_where_another_server_may_answer(
-    redis: Watched, redis_server: RedisServer, names: KeyNames
-) -> None:
-    dead_claim(redis_server, names)
-    redis.before["retire"] = lambda: redis_server.ask("CLIENT", "KILL", "TYPE", "normal")
-    one = sweeper(redis, names, "a")
+async def test_a_bucket_is_begun_anew_where_another_server_may_answer(redis: Watched) -> None:
+    dead_claim(redis)
+    redis.before["retire"] = lambda: redis.server.ask("CLIENT", "KILL", "TYPE", "normal")
+    one = sweeper(redis, "a")
     assert await one.sweep() == ""
     assert (one.counts.failed, one.counts.passes) == (1, 1)
-    assert left(redis_server, names) == 0
+    assert left(redis) == 0
 
 
-async def test_another_versions_index_is_left_alone(
-    redis: Watched, redis_server: RedisServer, names: KeyNames
-) -> None:
-    dead_claim(redis_server, names)
-    redis_server.ask("HSET", names.schema, "schema", "999")
+async def test_another_versions_index_is_left_alone(redis: Watched) -> None:
+    dead_claim(redis)
+    redis.server.ask("HSET", redis.names.schema, "schema", "999")
     with pytest.raises(SchemaError, match="schema 999"):
-        await sweeper(redis, names).sweep()
-    assert left(redis_server, names) == 1
+        await sweeper(redis).sweep()
+    assert left(redis) == 1
 
 
-async def test_where_nothing_lies_nothing_is_swept_or_written(
-    redis: Watched, redis_server: RedisServer, prefix: str
-) -> None:
-    names = KeyNames(f"{prefix}-empty", buckets=BUCKETS)
-    one = sweeper(redis, names)
+async def test_where_nothing_lies_nothing_is_swept_or_written(redis: Watched) -> None:
+    redis.names = KeyNames(f"{redis.names.prefix}-empty", buckets=BUCKETS)
+    one = sweeper(redis)
     assert await one.sweep() == ""
     assert one.counts.fields == 0
-    assert redis_server.ask("EXISTS", names.schema, names.pods) == 0
+    assert redis.server.ask("EXISTS", redis.names.schema, redis.names.pods) == 0
 
 
-async def test_no_more_fields_a_second_are_read_than_may_be(
-    redis: Watched, names: KeyNames
-) -> None:
+async def test_no_more_fields_a_second_are_read_than_may_be(redis: Watched) -> None:
     """By a clock that only sleeping moves: a pass takes as long as its work is worth."""
     with_server = await redis.run(
         [
-            Command(("HSET", names.bucket(bucket), *_fields(bucket, 500)))
+            Command(("HSET", redis.names.bucket(bucket), *_fields(bucket, 500)))
             for bucket in range(BUCKETS)
         ],
         timeout=60,
@@ -228,33 +204,34 @@ async def test_no_more_fields_a_second_are_read_than_may_be(
         nonlocal now
         now += seconds
 
-    one = Sweeper(redis, names, owner="a", clock=lambda: now, fields_per_second=100, sleep=sleep)
+    one = Sweeper(
+        redis, redis.names, owner="a", clock=lambda: now, fields_per_second=100, sleep=sleep
+    )
     await one.sweep()
     assert one.counts.fields == 2000
     assert 20 < now < 24
 
 
-@pytest.mark.parametrize("server", ["redis_server", "valkey_server"])
+@pytest.mark.parametrize("server", ["redis.server", "valkey_server"])
 async def test_at_the_memory_limit_the_sweep_makes_room(
     server: str, request: pytest.FixtureRequest, prefix: str
 ) -> None:
     full: RedisServer = request.getfixturevalue(server)
-    redis = Watched(await connect(RedisSettings(full.url)))
-    names = KeyNames(prefix, buckets=BUCKETS)
-    await ensure(redis, names)
-    dead_claim(full, names)
+    redis = Watched(await connect(RedisSettings(full.url)), full, prefix)
+    await ensure(redis, redis.names)
+    dead_claim(redis)
     full.ask("CONFIG", "SET", "maxmemory", "1")
     try:
-        assert await sweeper(redis, names, "a").sweep() == ""
-        assert left(full, names) == 0
-        assert await sweeper(redis, names, "b").sweep(insist=True) == ""
+        assert await sweeper(redis, "a").sweep() == ""
+        assert left(redis) == 0
+        assert await sweeper(redis, "b").sweep(insist=True) == ""
     finally:
         full.ask("CONFIG", "SET", "maxmemory", "0")
         await redis.close()
 
 
 async def test_troubles_are_told_once_and_then_it_goes_on(
-    redis: Watched, names: KeyNames, caplog: pytest.LogCaptureFixture
+    redis: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     naps = 0
 
@@ -268,7 +245,7 @@ async def test_troubles_are_told_once_and_then_it_goes_on(
                 raise asyncio.CancelledError
 
     redis.before["hold"] = CommandRefusedError("LOADING")
-    one = Sweeper(redis, names, owner="a", clock=time.monotonic, sleep=sleep)
+    one = Sweeper(redis, redis.names, owner="a", clock=time.monotonic, sleep=sleep)
     with caplog.at_level(logging.WARNING), pytest.raises(asyncio.CancelledError):
         await one.run()
     told = [record.message for record in caplog.records if "swept" in record.message]
@@ -276,12 +253,10 @@ async def test_troubles_are_told_once_and_then_it_goes_on(
     assert one.counts.passes == 1
 
 
-async def test_it_sweeps_from_the_start_on(
-    redis: Watched, redis_server: RedisServer, names: KeyNames
-) -> None:
-    dead_claim(redis_server, names)
-    task = asyncio.create_task(sweeper(redis, names, "a").run())
-    while left(redis_server, names):
+async def test_it_sweeps_from_the_start_on(redis: Watched) -> None:
+    dead_claim(redis)
+    task = asyncio.create_task(sweeper(redis, "a").run())
+    while left(redis):
         await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
