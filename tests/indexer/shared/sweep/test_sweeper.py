@@ -212,7 +212,7 @@ async def test_no_more_fields_a_second_are_read_than_may_be(redis: Watched) -> N
     assert 20 < now < 24
 
 
-@pytest.mark.parametrize("server", ["redis.server", "valkey_server"])
+@pytest.mark.parametrize("server", ["redis_server", "valkey_server"])
 async def test_at_the_memory_limit_the_sweep_makes_room(
     server: str, request: pytest.FixtureRequest, prefix: str
 ) -> None:
