@@ -132,7 +132,7 @@ def written(metadata: Iterable[tuple[str, str | bytes]]) -> list[tuple[bytes, by
             raw = value.encode() if isinstance(value, str) else value
             headers.append((key.encode(), base64.b64encode(raw).rstrip(b"=")))
             continue
-        text = value if isinstance(value, str) else value.decode("latin-1")
+        text = (value if isinstance(value, str) else value.decode("latin-1")).strip(" ")
         if not all(" " <= character <= "~" for character in text):
             raise ValueError(
                 f"metadata: the value of {key} has characters that are not printable ASCII"
@@ -154,8 +154,9 @@ def trailers_of(
     if code is grpc.StatusCode.OK and not text and not metadata:
         return _OK
     trailers = [(b"grpc-status", b"%d" % code.value[0])]
-    if text:
-        trailers.append((b"grpc-message", _shortened(percent_encoded(text))))
+    # No header's value may begin or end with a space (RFC 9113, 8.2.1): clients end the stream.
+    if text := text.strip(" "):
+        trailers.append((b"grpc-message", _shortened(percent_encoded(text)).rstrip(b" ")))
     return [*trailers, *written(metadata)]
 
 

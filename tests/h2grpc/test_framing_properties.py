@@ -168,6 +168,7 @@ def test_metadata_of_any_kind_are_headers_or_a_value_error(
         for key, value in written(metadata):
             assert key.isascii()
             assert all(32 <= byte < 127 for byte in value)
+            assert value == value.strip(b" ")
 
 
 def test_metadata_that_are_too_long_are_a_value_error() -> None:
@@ -175,6 +176,19 @@ def test_metadata_that_are_too_long_are_a_value_error() -> None:
         written([("key", "v" * MOST_BYTES)])
     with pytest.raises(ValueError, match=str(MOST_BYTES)):
         written([("k", "")] * 1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("RuntimeError: ", b"RuntimeError:"),
+        (" a b ", b"a b"),
+        ("x" * (MESSAGE_BYTES - 1) + " y", b"x" * (MESSAGE_BYTES - 1)),
+    ],
+)
+def test_a_status_message_neither_begins_nor_ends_with_a_space(text: str, message: bytes) -> None:
+    assert trailers_of(grpc.StatusCode.UNKNOWN, text)[1:] == [(b"grpc-message", message)]
+    assert trailers_of(grpc.StatusCode.UNKNOWN, "  ") == [(b"grpc-status", b"2")]
 
 
 @given(st.text(st.characters()))
@@ -188,7 +202,7 @@ def test_a_status_message_is_printable_and_can_be_read_again(text: str) -> None:
     assert read == text.encode("utf-8", "replace")
 
 
-@given(st.text(max_size=5), st.integers(0, MESSAGE_BYTES))
+@given(st.text(st.characters(exclude_characters=" "), max_size=5), st.integers(0, MESSAGE_BYTES))
 def test_a_long_status_message_is_cut_between_characters_of_its_encoding(
     text: str, plain: int
 ) -> None:
