@@ -186,6 +186,3 @@ class Rank:
 
     def close(self) -> None:
         """Hold nothing: the rank is not followed any more."""
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where its parts contradict each other."""

@@ -281,10 +281,3 @@ class Ingest:
             self.replica.expire(now)
         if self.remote is not None and now > self.remote.due:
             self.remote.expire(now)
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where any part contradicts itself."""
-        self.index.check()
-        self.slots.check()
-        for rank in self._ranks.values():
-            rank.check()

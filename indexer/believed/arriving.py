@@ -8,8 +8,7 @@ from itertools import count
 from math import inf
 
 from warmpath.indexer.believed.slots import Belief, BeliefSlots
-from warmpath.indexer.invariant import BrokenInvariantError
-from warmpath.indexer.keys.key import WORD_BYTES, unpack_words, words_of
+from warmpath.indexer.keys.key import WORD_BYTES, words_of
 
 
 @dataclass(slots=True)
@@ -154,22 +153,3 @@ class Arriving:
             self.blocks -= len(keys) // WORD_BYTES
         self._slots.drop(arriving.slot)
         self._tidy()
-
-    def check(self) -> dict[Belief, set[int]]:
-        """Return the arriving keys. Raises BrokenInvariantError where ranks and tickets disagree."""
-        said: dict[Belief, set[int]] = {}
-        prompts: dict[Belief, list[tuple[bytes, int]]] = {}
-        for number, ticket in self._tickets.items():
-            said.setdefault(ticket.belief, set()).update(unpack_words(ticket.keys))
-            prompts.setdefault(ticket.belief, []).append((ticket.keys, number))
-            if (ticket.ends, number) not in self._ends:
-                raise BrokenInvariantError(f"nothing ends ticket {number}")
-        if {belief: sorted(of) for belief, of in prompts.items()} != {
-            belief: arriving.prompts for belief, arriving in self._ranks.items()
-        }:
-            raise BrokenInvariantError("the ranks' prompts are not those of the tickets")
-        if self.blocks != sum(len(one.keys) // WORD_BYTES for one in self._tickets.values()):
-            raise BrokenInvariantError("the blocks of the tickets do not add up")
-        if len(self._ends) > 2 * len(self._tickets) + 64:
-            raise BrokenInvariantError("ends of tickets long gone are kept")
-        return said

@@ -8,7 +8,6 @@ from itertools import islice
 from math import inf
 
 from warmpath.indexer.believed.slots import Belief, BeliefSlots
-from warmpath.indexer.invariant import BrokenInvariantError
 
 
 @dataclass(slots=True)
@@ -94,16 +93,3 @@ class Assumed:
         self._earliest = [entry for entry in self._earliest if entry[1] != assumed.slot]
         heapq.heapify(self._earliest)
         self._slots.drop(assumed.slot)
-
-    def check(self) -> dict[Belief, set[int]]:
-        """Return the assumed keys. Raises BrokenInvariantError where their order is broken."""
-        if self.blocks != sum(len(assumed.times) for assumed in self._ranks.values()):
-            raise BrokenInvariantError("the assumed blocks do not add up")
-        bounds = {slot: time for time, slot in self._earliest}
-        if sorted(bounds) != sorted(assumed.slot for assumed in self._ranks.values()):
-            raise BrokenInvariantError("a rank has no entry in the heap of times, or two")
-        for belief, assumed in self._ranks.items():
-            times = list(assumed.times.values())
-            if times != sorted(times) or bounds[assumed.slot] > times[0]:
-                raise BrokenInvariantError(f"{belief}: its blocks are out of order")
-        return {belief: set(assumed.times) for belief, assumed in self._ranks.items()}

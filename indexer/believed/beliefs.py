@@ -14,7 +14,6 @@ from warmpath.indexer.believed.arriving import Arriving
 from warmpath.indexer.believed.assumed import Assumed
 from warmpath.indexer.believed.slots import Belief, BeliefSlots
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import WORD_BYTES, Chain, words_of
 
 BUDGET = 1024
@@ -157,9 +156,3 @@ class Believed:
             self._offset = self._now - now
         self._now = max(self._now, now + self._offset)
         return self._now
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where the index holds other blocks than are believed."""
-        self._slots.check({**self._arriving.check(), **self._assumed.check()})
-        if len(self) > self._max_blocks:
-            raise BrokenInvariantError("more blocks are believed than max_blocks")

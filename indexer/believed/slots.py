@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.invariant import BrokenInvariantError
 
 
 class Belief(NamedTuple):
@@ -64,31 +63,3 @@ class BeliefSlots:
         for slot, belief in enumerate(self._beliefs):
             if belief is not None:
                 yield slot, belief
-
-    def check(self, said: dict[Belief, set[int]]) -> None:
-        """Raise BrokenInvariantError where the index holds other keys than `said`.
-
-        An index that gave up keys to make room may hold fewer.
-        """
-        self.index.check()
-        live = [slot for slot, _ in self.live()]
-        if sorted([*live, *self._free, *self._dropped]) != list(range(len(self._beliefs))):
-            raise BrokenInvariantError("a slot is lost, or has two uses")
-        if sorted(belief for _, belief in self.live()) != sorted(said):
-            raise BrokenInvariantError("the slots are not those of the beliefs")
-        stats = self.index.stats()
-        for slot, belief in self.live():
-            keys = said[belief]
-            found = sum(
-                stop - start
-                for holder, start, stop in self.index.stretches(list(keys))
-                if holder == slot
-            )
-            if found != self.index.count(slot):
-                raise BrokenInvariantError(
-                    f"the index holds blocks that nobody believes of {belief}"
-                )
-            if found != len(keys) and not stats.evicted:
-                raise BrokenInvariantError(f"the index does not hold all of {belief}")
-        if stats.entries != sum(self.index.count(slot) for slot in live):
-            raise BrokenInvariantError("the index holds something for a slot that is free")

@@ -216,10 +216,6 @@ class ArrayIndex:
         losers, self.arrays.losers = self.arrays.losers, set()
         return losers - self._dropped - self._sweeping
 
-    def check(self) -> None:
-        """Raise BrokenInvariantError where tables, sets and counts disagree."""
-        self.arrays.check()
-
 
 def _bit(slot: int) -> np.uint64:
     return np.uint64(1) << np.uint64(slot & 63)

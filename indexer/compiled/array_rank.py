@@ -25,7 +25,6 @@ from warmpath.indexer.compiled.scan.scan import scan
 from warmpath.indexer.compiled.scan.scanned import room
 from warmpath.indexer.engines.cache_groups import WINDOW_KINDS
 from warmpath.indexer.engines.event import Batch, Event, Removed, Stored, Tier
-from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import TOKEN_BYTES
 from warmpath.indexer.resolve import groups as hits
 from warmpath.indexer.resolve.change import Spot
@@ -269,23 +268,6 @@ class ArrayState:
         if plain is not None:
             for _ in hold_saved(self._index, self._plain, plain):
                 self._odd.keep_own_names()
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where any part contradicts itself."""
-        self.resolver.check()
-        odd = self.resolver.names
-        self._odd.by_key.check({name: odd.keys_of(name) for name in odd.keys})
-        names, numbers = self._plain.all()
-        if not odd.keys.keys().isdisjoint(names.tolist()):
-            raise BrokenInvariantError("a name is plain and odd")
-        if (self._plain.find_all(names) != numbers).any():
-            raise BrokenInvariantError("a plain name is not found")
-        held = np.zeros(len(names), np.bool_)
-        for _, there in self._plain.holders(numbers):
-            held |= there
-        if not held.all():
-            raise BrokenInvariantError("a plain name's block is not held")
-        self._slots.check(self.held())
 
 
 def _rest(event: Event, done: int) -> Event:

@@ -19,7 +19,6 @@ from warmpath.indexer.compiled.blocks import give_up as leave
 from warmpath.indexer.compiled.blocks import look_up, table
 from warmpath.indexer.compiled.blocks import sets as sets_of
 from warmpath.indexer.compiled.blocks.blocks import LIVE, NAMED, RESTED, TOP, Blocks
-from warmpath.indexer.compiled.blocks.check import check
 from warmpath.indexer.compiled.blocks.sets import Sets
 from warmpath.indexer.compiled.outside import Outside, zeros
 from warmpath.indexer.index.orphans import AllOrphans
@@ -298,11 +297,6 @@ class Arrays:
         used = int(blocks.state[TOP]) * (RECORD_BYTES + (NAME_BYTES if self.has_names else 0))
         tables = blocks.by_key.nbytes + blocks.by_name.nbytes + blocks.counts.nbytes
         return used + tables + sets_of.nbytes(self.sets) + self.waiting.bytes
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where tables, sets and counts disagree."""
-        check(self.blocks, self.sets)
-        self.outside.check()
 
 
 def _roomy(entries: int, load: float) -> int:

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from warmpath.indexer.invariant import BrokenInvariantError
-
 
 class Outside:
     """The sum of all owners' bytes. With thousands of owners, asking each of them takes tens of ms.
@@ -66,12 +64,6 @@ class Outside:
     def whole(self) -> int:
         """Return the sum after asking every owner."""
         return sum(bytes_of() for bytes_of in [*self._bytes_of.values()])
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if an owner's bytes have changed without a word."""
-        counted, whole = self.count(), self.whole()
-        if counted != whole:
-            raise BrokenInvariantError(f"{counted} bytes are counted, and owners have {whole}")
 
 
 HUGE = 8 << 20

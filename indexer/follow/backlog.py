@@ -2,8 +2,6 @@
 
 from collections import deque
 
-from warmpath.indexer.invariant import BrokenInvariantError
-
 
 class Backlog:
     """A bounded queue of messages, in lists as they were read, of at most `max_bytes` in total."""
@@ -60,10 +58,3 @@ class Backlog:
         size, messages = self._waiting.popleft()
         self._bytes -= size
         return messages
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if the bytes do not add up or exceed the bound."""
-        if self._bytes != sum(size for size, _ in self._waiting):
-            raise BrokenInvariantError("the waiting messages' bytes do not add up")
-        if self._bytes > self._max_bytes and len(self._waiting) > 1:
-            raise BrokenInvariantError("the waiting messages have more than max_bytes")

@@ -20,7 +20,6 @@ from warmpath.indexer.follow.applier import BEFORE, CHUNKS, COPIES, LOOKAHEAD, A
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.lag import Lag
 from warmpath.indexer.index.orphans import Orphans
-from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.resolve.rank_state import RankState
 from warmpath.indexer.resolve.saved import SavedResolver
@@ -396,9 +395,3 @@ class RankIngest(Rank):
         # The stream's own number grows before the batch is applied: other threads would see it.
         self.sequence = self.stream.sequence
         self._blocks_in_use = self.state.blocks_in_use()
-
-    def check(self) -> None:
-        self.stream.check()
-        self.state.check()
-        if self.is_connected is not self.stream.is_connected:
-            raise BrokenInvariantError("the rank and its stream differ on the connection")

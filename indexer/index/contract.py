@@ -96,6 +96,3 @@ class Index(Protocol):
 
     def stats(self) -> IndexStats:
         """Return the index's size."""
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where the index contradicts itself."""

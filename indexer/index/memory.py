@@ -24,14 +24,12 @@ import functools
 import heapq
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Concatenate, ParamSpec, TypeVar
 
 from warmpath.indexer.index.contract import IndexStats, Links, Stretch
 from warmpath.indexer.index.orphans import AllOrphans
-from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import Chain
 
 KEY_BYTES = 260
@@ -261,26 +259,6 @@ class MemoryIndex:
             max_bytes=self._max_bytes,
             evicted=self._evicted,
         )
-
-    @_locked
-    def check(self) -> None:
-        counts: dict[int, int] = {}
-        if (
-            Counter(self._set_of.values()) != self._uses
-            or self._uses.keys() != self._interned.keys()
-        ):
-            raise BrokenInvariantError("the sets in use are not those of the keys")
-        if self._ages.keys() != self._set_of.keys():
-            raise BrokenInvariantError("some keys have no age, or some ages no key")
-        for mask in self._set_of.values():
-            if not mask:
-                raise BrokenInvariantError("a key without holders is kept")
-            if self._interned.get(mask) is not mask:
-                raise BrokenInvariantError(f"the set {mask:#x} is not interned")
-            for slot in _bits(mask & self._live):
-                counts[slot] = counts.get(slot, 0) + 1
-        if counts != {slot: count for slot, count in self._counts.items() if count}:
-            raise BrokenInvariantError("the counts of held keys do not add up")
 
 
 def _bits(mask: int) -> Iterator[int]:

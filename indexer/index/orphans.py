@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from warmpath.indexer.engines.event import EngineHash, Moved, Stored
-from warmpath.indexer.invariant import BrokenInvariantError
 
 STORE_BYTES = 900
 """A high estimate of a waiting store's bytes without its blocks."""
@@ -180,17 +179,6 @@ class Orphans:
         _take(self._by_parent, orphan.event.parent, orphan)
         for name in dict.fromkeys(orphan.event.hashes):
             _take(self._by_name, name, orphan)
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where bytes or tables disagree, or the bound is broken."""
-        if self.bytes != sum(orphan.size for orphan in self._waiting):
-            raise BrokenInvariantError("the waiting bytes do not add up")
-        if self.bytes > self._max_bytes:
-            raise BrokenInvariantError("the waiting stores take more than max_bytes")
-        waiting = set(self._waiting)
-        for table in (self._by_parent, self._by_name):
-            if {orphan for found in table.values() for orphan in found} != waiting:
-                raise BrokenInvariantError("a table of waiting stores disagrees with the others")
 
 
 def _take(table: dict[EngineHash, list[Orphan]], name: EngineHash, orphan: Orphan) -> None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.invariant import BrokenInvariantError
 
 
 class RankName(NamedTuple):
@@ -93,11 +92,3 @@ class SlotTable:
     def place(self, slot: int) -> Place | None:
         """Return the place of `slot`; None for a retired one."""
         return self._places[slot] if slot < len(self._places) else None
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where the two directions disagree."""
-        live = {place: slot for slot, place in enumerate(self._places) if place is not None}
-        if live != self._slots:
-            raise BrokenInvariantError("slots and places disagree")
-        if any(self._places[slot] is not None for slot in self._free):
-            raise BrokenInvariantError("a slot is free and in use")

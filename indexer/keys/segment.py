@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import WORD_BYTES, pack_words, unpack_words
 
 SEGMENT = 64
@@ -90,14 +89,3 @@ class Segments:
         keys = unpack_words(saved.keys)
         self._segments = dict(zip(keys, unpack_words(saved.segments), strict=True))
         self._positions = dict(zip(keys, saved.positions, strict=True))
-
-    def check(self, held: Collection[int]) -> None:
-        """Raise BrokenInvariantError where other keys than `held` are known, or a position is wrong."""
-        if self._segments.keys() != set(held) or self._positions.keys() != set(held):
-            raise BrokenInvariantError(
-                "the keys whose segments are known are not those that are held"
-            )
-        for key, segment in self._segments.items():
-            position = self._positions[key]
-            if not 0 <= position < SEGMENT or (position == 0) != (segment == key):
-                raise BrokenInvariantError("a key has a position that its segment cannot have")

@@ -6,7 +6,6 @@ A place is a tier and a cache group of a rank.
 from collections.abc import Iterable, Mapping
 
 from warmpath.indexer.engines.event import EngineHash
-from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.resolve.saved import SavedHolding
 
 
@@ -146,27 +145,3 @@ class Holding:
         self.copies[name] = 1
         self.certain += 1
         return True
-
-    def check(self, keys: dict[EngineHash, tuple[int, ...]]) -> None:
-        """Raise BrokenInvariantError where the counts do not add up, given each name's keys."""
-        if min(self.copies.values(), default=1) < 1:
-            raise BrokenInvariantError("a name without copies is kept")
-        if not self.doubted <= self.copies.keys():
-            raise BrokenInvariantError("a name that is not held is in doubt")
-        if not self.thinned <= self.copies.keys() - self.doubted:
-            raise BrokenInvariantError(
-                "a name whose last event was a removal is not held, or in doubt"
-            )
-        once = {name for name, count in self.copies.items() if count == 1}
-        if not self.repeated <= self.copies.keys() - self.doubted - (once - self.thinned):
-            raise BrokenInvariantError(
-                "a name that a hit may have stored has one copy, or is in doubt"
-            )
-        certain = (count for name, count in self.copies.items() if name not in self.doubted)
-        if self.certain != sum(certain):
-            raise BrokenInvariantError("the copies do not add up")
-        standing = {(key, name) for name in self.copies for key in keys[name]}
-        known = [*self.names.items()]
-        known += ((key, name) for key, names in self._more.items() for name in names)
-        if standing != set(known) or len(standing) != len(known) or not all(self._more.values()):
-            raise BrokenInvariantError("the names of the keys do not add up")

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from warmpath.indexer.engines.event import EngineHash
-from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import Keyspace
 from warmpath.indexer.resolve.change import Spot
 from warmpath.indexer.resolve.holding import Holding
@@ -199,17 +198,6 @@ class Names:
         for one in saved.holdings:
             holding = self.holdings[one.tier, one.group] = Holding()
             holding.restore(one, self.keys, self.earlier)
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where names, copies and keys disagree."""
-        live = {name for holding in self.holdings.values() for name in holding.copies}
-        if live != self.keys.keys():
-            raise BrokenInvariantError("the names with a key are not the live ones")
-        if not self.above.keys() | self.earlier.keys() <= live:
-            raise BrokenInvariantError("keys are kept for a name that is not live")
-        keys = {name: self.keys_of(name) for name in live}
-        for holding in self.holdings.values():
-            holding.check(keys)
 
 
 MOST = 4096

@@ -1,13 +1,11 @@
 """One rank's slots in the index: one for each place of its present life, two where there is doubt."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.slot import Place, SlotTable
-from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.resolve.change import Added, Change, Gone, Spot
 
 
@@ -125,16 +123,3 @@ class RankSlots:
                     before = held.get(tier, 0)
                     held[tier] = max(before, count) if self._is_aside else before + count
         return held
-
-    def check(self, held: Mapping[Spot, set[int]]) -> None:
-        """Raise BrokenInvariantError where the index holds other keys than these."""
-        for spot in self.certain.keys() | self.doubted.keys():
-            keys = held.get(spot, set())
-            slots = {of[spot] for of in (self.certain, self.doubted) if spot in of}
-            if sum(map(self._index.count, slots)) != len(keys):
-                raise BrokenInvariantError(f"the slots of {spot} do not hold {len(keys)} keys")
-            stretches = self._index.stretches(list(keys))
-            if sum(stop - start for slot, start, stop in stretches if slot in slots) != len(keys):
-                raise BrokenInvariantError(f"the slots of {spot} do not hold all of its keys")
-        if any(keys for spot, keys in held.items() if spot not in self.certain):
-            raise BrokenInvariantError("a place that holds keys has no slot")

@@ -25,9 +25,6 @@ class Sink(Protocol):
     def blocks(self, layout: Layout) -> Mapping[Tier, int]:
         """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
 
-    def check(self, held: Mapping[Spot, set[int]]) -> None:
-        """Raise BrokenInvariantError where the sink holds other keys than these."""
-
 
 class RankState(Protocol):
     """The blocks that one rank holds, which its engine's events change.
@@ -98,9 +95,6 @@ class RankState(Protocol):
     def restore(self, saved: SavedResolver) -> object:
         """Go on from the state that another process saved; nothing may have been applied before."""
 
-    def check(self) -> None:
-        """Raise BrokenInvariantError where any part contradicts itself."""
-
 
 class PureState:
     """A rank's state in pure Python: a resolver, and a sink for its changes."""
@@ -167,7 +161,3 @@ class PureState:
 
     def restore(self, saved: SavedResolver) -> None:
         self._pass_on(self.resolver.restore(saved))
-
-    def check(self) -> None:
-        self.resolver.check()
-        self._sink.check(self.held())

@@ -381,10 +381,3 @@ class Resolver:
             for spot, holding in self.names.holdings.items()
             if (keys := list(holding.names))
         ]
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where names, copies and keys disagree."""
-        self.orphans.check()
-        self.names.check()
-        if self.segments is not None:
-            self.segments.check({key for keys in self.names.places().values() for key in keys})

@@ -46,7 +46,6 @@ from enum import Enum, auto
 
 import msgspec
 
-from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.stream.action import MOST_SEQUENCE, Action, Apply, AskReplay, Doubt, Reset
 from warmpath.indexer.stream.digests import Digests
 from warmpath.indexer.stream.replay import HeldBatches, ReplayCall
@@ -503,17 +502,6 @@ class Stream:
         self._trust.restore(
             saved.level, saved.reason, now, passing=saved.passing, heals_at=saved.heals_at
         )
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where the machine contradicts itself."""
-        if self._held and self._state is not StreamState.REPLAYING:
-            raise BrokenInvariantError("batches are held although no replay runs")
-        self._held.check()
-        if self._state is StreamState.REPLAYING and self._trust.level is Level.EXACT:
-            raise BrokenInvariantError("exact while a replay is not over")
-        self._trust.check()
-        if not self._digests.are_below(self._next):
-            raise BrokenInvariantError("a batch that is not applied has a digest")
 
 
 def _back(expected: int, sequence: int) -> str:

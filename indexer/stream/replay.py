@@ -5,7 +5,6 @@ The live batches that are held while a replay runs, up to a bound.
 
 from collections import deque
 
-from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.stream.action import AskReplay
 
 PATIENCE = 10
@@ -113,8 +112,3 @@ class HeldBatches:
         """Let all batches go."""
         self._batches.clear()
         self._bytes = 0
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where the bytes do not add up."""
-        if self._bytes != sum(len(payload) for _, payload in self._batches):
-            raise BrokenInvariantError("the held bytes do not add up")

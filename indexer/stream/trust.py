@@ -5,7 +5,6 @@
 
 from collections.abc import Callable
 
-from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.trust import Level, Trust
 
 
@@ -112,10 +111,3 @@ class StreamTrust:
         self._stand(Trust(level, reason, now), stale)
         self.passing = passing
         self.heals_at = heals_at
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where it contradicts itself."""
-        if self.stray and self.level is Level.EXACT:
-            raise BrokenInvariantError(
-                "exact although a message that could not be read may have been a batch"
-            )

@@ -17,7 +17,6 @@ from operator import itemgetter
 from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import WORD_BYTES, pack_words, words_of
 from warmpath.indexer.resolve.change import Added, Change, Emptied, Spot
 from warmpath.indexer.resolve.resolver import Resolver
@@ -105,12 +104,6 @@ class Pending:
     def blocks(self, layout: Layout) -> Mapping[Tier, int]:
         held = self._held.items()
         return {tier: count for (tier, group), count in held if group == layout.shown}
-
-    def check(self, held: Mapping[Spot, set[int]]) -> None:
-        """Raise BrokenInvariantError where the changes do not add up to the keys `held`."""
-        counts = {spot: len(keys) for spot, keys in held.items() if keys}
-        if counts != {spot: count for spot, count in self._held.items() if count}:
-            raise BrokenInvariantError("the changes do not add up to what is held")
 
 
 class PodCache:
@@ -215,11 +208,6 @@ class PodCache:
     def states(self) -> list[pb.RankState]:
         """Return the state of each rank, as messages carry it."""
         return [_state(rank) for rank in self.ranks]
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where a rank contradicts itself."""
-        for rank in self.ranks:
-            rank.check()
 
 
 def _state(rank: RankIngest) -> pb.RankState:

@@ -79,8 +79,6 @@ class Gateway:
         for engine in self._engines:
             engine.check()
         cluster.check()
-        for router in self._routers:
-            router.check()
         return outcomes
 
     @property

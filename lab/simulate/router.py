@@ -321,7 +321,3 @@ class SimulatedRouter:
         """Report that a request's engine died."""
         if self._reports != "none":
             self._picker.ended(pick.booking, "failed", now)
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError if any part is inconsistent."""
-        self._ingest.check()

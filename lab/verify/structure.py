@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from warmpath.cli.index.access import Access, PodSeen, living_of
-from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.keys.segment_value import (
     MOST_RECORDS,
@@ -24,6 +23,11 @@ from warmpath.indexer.keys.segment_value import (
 from warmpath.indexer.shared.layout.living import Living
 from warmpath.indexer.shared.layout.names import BORN, WRITES, checkpoint
 from warmpath.indexer.shared.layout.pages import CHECKPOINT, ask_page, read_checkpoint, read_page
+
+
+class DamageError(Exception):
+    """A bucket contradicts itself."""
+
 
 Holders = dict[int, set[int]]
 """The slots that hold each key."""
@@ -43,7 +47,7 @@ class Bucket:
 def read_bucket(fields: Mapping[bytes, bytes], *, most: int = MOST_RECORDS) -> Bucket:
     """Return the contents of a bucket from all of its fields.
 
-    `most` is the most blocks that a packed segment may have. Raises BrokenInvariantError where a field
+    `most` is the most blocks that a packed segment may have. Raises DamageError where a field
     contradicts itself or another one: a writer of this version never leaves such a bucket, not even
     between two writes.
     """
@@ -65,14 +69,12 @@ def read_bucket(fields: Mapping[bytes, bytes], *, most: int = MOST_RECORDS) -> B
         elif len(name) == 2 * WORD_BYTES:
             one = _checked(name, value, 1)
             if one.keys() != {_word(name[WORD_BYTES:])}:
-                raise BrokenInvariantError(f"field {name.hex()} holds another block than it names")
+                raise DamageError(f"field {name.hex()} holds another block than it names")
             blocks.setdefault(_word(name[:WORD_BYTES]), {}).update(one)
         else:
-            raise BrokenInvariantError(f"field {name[:40].hex()} does not belong to the index")
+            raise DamageError(f"field {name[:40].hex()} does not belong to the index")
     if counts != {segment: len(held) for segment, held in blocks.items()}:
-        raise BrokenInvariantError(
-            "a spilled segment has more or fewer blocks than its marker says"
-        )
+        raise DamageError("a spilled segment has more or fewer blocks than its marker says")
     bucket.segments |= blocks
     bucket.spilled = set(blocks)
     return bucket
@@ -86,23 +88,23 @@ def _spilled(name: bytes, value: bytes) -> int | None:
     try:
         return spilled_blocks(value)
     except BadSegmentError as error:
-        raise BrokenInvariantError(f"field {name.hex()}: {error}") from error
+        raise DamageError(f"field {name.hex()}: {error}") from error
 
 
 def _checked(name: bytes, value: bytes, most: int) -> Holders:
     try:
         packed = decode(value)
     except BadSegmentError as error:
-        raise BrokenInvariantError(f"field {name.hex()}: {error}") from error
+        raise DamageError(f"field {name.hex()}: {error}") from error
     held = holders(packed)
     if len(held) != len(packed.keys) or len(set(packed.slots)) != len(packed.slots):
-        raise BrokenInvariantError(f"field {name.hex()} names a block or a slot twice")
+        raise DamageError(f"field {name.hex()} names a block or a slot twice")
     if not all(held.values()):
-        raise BrokenInvariantError(f"field {name.hex()} keeps a block without holders")
+        raise DamageError(f"field {name.hex()} keeps a block without holders")
     if set().union(*held.values()) != set(packed.slots):
-        raise BrokenInvariantError(f"field {name.hex()} keeps a slot without blocks")
+        raise DamageError(f"field {name.hex()} keeps a slot without blocks")
     if len(held) > most:
-        raise BrokenInvariantError(f"field {name.hex()} has {len(held)} blocks, more than {most}")
+        raise DamageError(f"field {name.hex()} has {len(held)} blocks, more than {most}")
     return held
 
 
@@ -138,7 +140,7 @@ async def check_structure(access: Access) -> Structure:
                 # Read after the content, so that each claim with content has its record by now.
                 pods = await access.pods(sorted(found.pods))
                 _check_checkpoints(pods, bucket)
-            except (BrokenInvariantError, ValueError) as error:
+            except (DamageError, ValueError) as error:
                 problem = str(error)
                 continue
             _count(bucket, living_of(pods), access.unread(pods), found)
@@ -165,19 +167,17 @@ async def _fields(access: Access, number: int, found: Structure) -> dict[bytes, 
 def _check_segments(access: Access, number: int, bucket: Bucket) -> None:
     for segment in bucket.segments:
         if access.names.bucket_of(segment) != number:
-            raise BrokenInvariantError(
-                f"segment {segment:016x} lies in another bucket than its own"
-            )
+            raise DamageError(f"segment {segment:016x} lies in another bucket than its own")
 
 
 def _check_checkpoints(pods: Mapping[str, PodSeen], bucket: Bucket) -> None:
-    """Raise BrokenInvariantError or ValueError if a bucket lacks a valid pod's checkpoint."""
+    """Raise DamageError or ValueError if a bucket lacks a valid pod's checkpoint."""
     stored = {field: read_checkpoint(value)[0] for field, value in bucket.checkpoints.items()}
     for name, seen in pods.items():
         expected = _token(seen)
         there = stored.get(checkpoint(name), 0)
         if expected is not None and there < expected:
-            raise BrokenInvariantError(
+            raise DamageError(
                 f"pod {name} is said to be sound, and its writer does not have the bucket "
                 f"(its checkpoint is of claim {there}, not {expected})"
             )

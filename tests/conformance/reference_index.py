@@ -5,7 +5,6 @@ from itertools import groupby
 
 from warmpath.indexer.index.contract import IndexStats, Links, Stretch
 from warmpath.indexer.index.orphans import AllOrphans
-from warmpath.indexer.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import Chain
 
 
@@ -74,8 +73,3 @@ class ReferenceIndex:
             entries=sum(map(len, self._slots_of.values())),
             slots=len(set().union(*self._slots_of.values())),
         )
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where a key has no holder."""
-        if not all(self._slots_of.values()):
-            raise BrokenInvariantError("a key without holders is kept")

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
+from tests.indexer.consistent import check
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.index.contract import Index, Stretch
 from warmpath.indexer.index.memory import MemoryIndex
@@ -83,7 +84,7 @@ def test_more_slots_than_a_word_has_bits(index: Index) -> None:
     for slot in range(0, 1000, 37):
         index.add(slot, list(range(slot + 1)))
     assert held(index, list(range(1000))) == [Stretch(n, 0, n + 1) for n in range(0, 1000, 37)]
-    index.check()
+    check(index)
 
 
 KEYS = st.lists(st.integers(0, 15), max_size=8)
@@ -136,7 +137,7 @@ class EveryBackendAgrees(RuleBasedStateMachine):
     @invariant()
     def agree(self) -> None:
         for backend in self.backends:
-            backend.check()
+            check(backend)
         assert len({backend.stats().entries for backend in self.backends}) == 1
 
 

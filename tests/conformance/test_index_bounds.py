@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
+from tests.indexer.consistent import check
 from warmpath.indexer.compiled import array_index
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.index.contract import Index
@@ -80,7 +81,7 @@ def test_nothing_is_refused_and_the_bound_is_kept(name: str) -> None:
         if rng.random() < 0.3:
             index.remove(rng.randrange(100), chain(rng.randrange(number + 1)))
         index.stretches(chain(rng.randrange(number + 1)))
-    index.check()
+    check(index)
     assert index.stats().evicted > 10_000
 
 
@@ -107,7 +108,7 @@ def test_names_that_take_more_room_than_there_is_cost_everything() -> None:
     assert index.take_losers() == {0, 1, 2}
     index.add(5, chain(1))
     assert held(index, chain(1)) == CHAIN
-    index.check()
+    check(index)
 
 
 @pytest.mark.parametrize("slots", [1000, 4000])
@@ -123,7 +124,7 @@ def test_more_and_more_slots_stay_within_the_bound(slots: int) -> None:
             index.add(held_by, chain(number % 150))
         assert index.stats().bytes <= most
         assert held(index, chain(number % 150)) >= CHAIN
-    index.check()
+    check(index)
 
 
 class LongHistory(RuleBasedStateMachine):
@@ -190,7 +191,7 @@ class LongHistory(RuleBasedStateMachine):
     @invariant()
     def agree(self) -> None:
         self.forget_what_was_given_up()
-        self.index.check()
+        check(self.index)
         assert self.index.stats().entries == self.reference.stats().entries
         assert self.index.stats().bytes <= 192 << 10
 
@@ -205,4 +206,4 @@ def test_steps_fit_the_smallest_index_that_can_be_configured() -> None:
     index = ArrayIndex(array_index.LEAST_BYTES, Clock())
     index.add(1000, range(1 << 17))
     assert index.stats().bytes <= array_index.LEAST_BYTES
-    index.check()
+    check(index)

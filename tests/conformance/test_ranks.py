@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conformance.reference_index import ReferenceIndex
+from tests.indexer.consistent import check
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Batch, Cleared
 from warmpath.indexer.follow.instance import RankSource
@@ -125,7 +126,7 @@ def test_a_rank_begins_cold_and_knows_nothing(stand: Stand) -> None:
     assert not any(rank.counts().values())
     assert (rank.lag_seconds, rank.lag_batches, rank.adapters) == (0.0, 0, 0)
     rank.tick()
-    rank.check()
+    check(rank)
     rank.engine_restarted("seen outside")
     rank.close()
 

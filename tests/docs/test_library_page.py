@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.docs.test_pages import ROOT
+from tests.indexer.consistent import check
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.router.running_router import running_router
 from warmpath import Index
@@ -56,7 +57,7 @@ async def test_every_example_of_the_page_shows_what_the_page_says(tmp_path: Path
             await worker.generate(prompt=list(range(number, number + 20)))
         fed.set()
         await following
-        index.ingest.check()
+        check(index.ingest)
 
 
 async def test_the_client_of_the_page_on_picks_does_what_the_page_says(tmp_path: Path) -> None:

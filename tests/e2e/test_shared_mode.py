@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from tests.indexer.consistent import check
 from tests.indexer.shared.inside import check_remote
 from tests.publisher.published_pod import FULL, IDS, Pod
 from tests.router.tracing.recorded_spans import Recorded, parent
@@ -91,7 +92,7 @@ async def asking(
         yield Asker(channel)
         assert router.ingest.remote is not None
         check_remote(router.ingest.remote)
-        router.ingest.check()
+        check(router.ingest)
 
 
 async def test_what_one_publisher_writes_every_call_of_the_router_knows(

@@ -11,6 +11,7 @@ from functools import partial
 
 from tests.faults.history import Held
 from tests.faults.pod import KEYSPACE, MODEL, Clock, Pod
+from tests.indexer.consistent import check
 from tests.indexer.engine_model import BLOCK
 from tests.indexer.shared.inside import check_remote, check_replica
 from warmpath.indexer.compiled.array_index import ArrayIndex
@@ -171,7 +172,7 @@ class Scoring(Reader):
         return self.ingest.match(sought), None
 
     def check(self) -> None:
-        self.ingest.check()
+        check(self.ingest)
 
 
 class Copying(Scoring):

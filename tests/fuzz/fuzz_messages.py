@@ -28,6 +28,8 @@ from unittest.mock import patch
 import atheris
 import numpy as np
 
+from tests.indexer.consistent import check
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 os.environ["NUMBA_BOUNDSCHECK"] = "1"
@@ -177,7 +179,7 @@ def new_ingest(index: MemoryIndex | ArrayIndex) -> Ingest:
 def shown(ingest: Ingest) -> object:
     """Return a router's scores, matches and states of all ranks."""
     ingest.tick(1 << 16)
-    ingest.check()
+    check(ingest)
     prompt = TokenPrompt("m", TOKENS)
     ranks = list(ingest)
     scores = Scorer(ingest, "").score(prompt, ranks, longest_prefix)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
+from tests.indexer.consistent import check
 from tests.indexer.engine_model import BLOCK, EngineModel
 from tests.indexer.followed import new_ingest
 from warmpath.indexer.compiled.array_index import ArrayIndex
@@ -403,7 +404,7 @@ class Drifting(RuleBasedStateMachine):
 
     @invariant()
     def parts_agree(self) -> None:
-        self.rank.check()
+        check(self.rank)
 
     @invariant()
     def it_shows_no_more_than_fits(self) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
+from tests.indexer.consistent import check
 from tests.indexer.sides import CLEARED, Event, Side, removed, stored
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.blocks.blocks import DEPTH, FREE, FREED, SET, TOP
@@ -146,7 +147,7 @@ class EvictionInDoubt(RuleBasedStateMachine):
 
     @invariant()
     def parts_agree(self) -> None:
-        self.each(lambda side: side.ingest.check())
+        self.each(lambda side: check(side.ingest))
 
     @invariant()
     def every_parent_is_the_blocks_own(self) -> None:

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from tests.indexer.consistent import check
 from tests.indexer.sides import Side, stored
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines import vllm
@@ -62,7 +63,7 @@ def test_a_rank_without_room_for_its_own_names_loses_what_it_holds(
     first.store(0, lora)
     assert sum(second.rank.blocks().values()) > 100 * EVENT
     second.store(0, lora)
-    ingest.check()
+    check(ingest)
     assert ingest.index.stats().bytes <= BYTES
     assert sum(second.rank.blocks().values()) < 20 * EVENT
     ingest.tick(1 << 20)
@@ -71,7 +72,7 @@ def test_a_rank_without_room_for_its_own_names_loses_what_it_holds(
     for prompt in range(1000, 1300):
         second.store(prompt)
         assert ingest.index.stats().bytes <= BYTES
-    ingest.check()
+    check(ingest)
 
 
 @pytest.mark.parametrize("form", ["compiled", "pure"])
@@ -105,7 +106,7 @@ def test_stores_that_wait_for_their_parents_count_and_go_before_blocks_do(form: 
         side.send(pod, stored([10**6 + 999], [8] * 4, None, 4))
         side.ingest.remove(pod, 0)
     assert not index.waiting.bytes
-    index.check()
+    check(index)
 
 
 def test_ranks_with_names_of_their_own_share_the_room(ingest: Ingest) -> None:
@@ -115,6 +116,6 @@ def test_ranks_with_names_of_their_own_share_the_room(ingest: Ingest) -> None:
             engine.store(prompt)
             assert ingest.index.stats().bytes <= BYTES
         ingest.tick(10_000)
-    ingest.check()
+    check(ingest)
     assert ingest.index.stats().evicted
     assert all(engine.rank.blocks() for engine in engines)

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests.examples import examples
+from tests.indexer.consistent import check
 from tests.indexer.sides import CLEARED, FORMS, Event, Side, removed, stored
 from warmpath.indexer.follow.stream_source import SavedRank
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
@@ -161,7 +162,7 @@ def test_all_forms_show_the_same(seed: int) -> None:
     script = Script(seed)
     for _ in range(script.rng.choice([10, 20, 40])):
         script.step()
-        script.each(lambda side: side.ingest.check())
+        script.each(lambda side: check(side.ingest))
         shown = {form: seen(side) for form, side in script.sides.items()}
         assert shown["compiled"] == shown["reference"]
         assert shown["pure"] == shown["reference"]

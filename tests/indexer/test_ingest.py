@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace
 
 from tests.examples import examples
+from tests.indexer.consistent import check
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import held, new_ingest, source
 from warmpath.indexer.compiled.array_index import ArrayIndex
@@ -163,7 +164,7 @@ class Line:
         saved = msgspec.msgpack.encode(self.rank.save())
         pure = Resolver("m", "", orphan_bytes=1)
         pure.restore(msgspec.msgpack.decode(saved, type=SavedRank).resolver)
-        pure.check()
+        check(pure)
         assert {spot: keys for spot, keys in pure.names.held().items() if keys} == {
             spot: keys for spot, keys in before.items() if keys
         }
@@ -488,7 +489,7 @@ class HostileTransport(RuleBasedStateMachine):
 
     @invariant()
     def parts_agree(self) -> None:
-        self.ingest.check()
+        check(self.ingest)
 
     @invariant()
     def exact_means_exact(self) -> None:
@@ -664,7 +665,7 @@ def test_a_removed_rank_holds_nothing_and_its_slots_come_back() -> None:
     again.connected()
     again.live("", *EngineModel().store((1, 1)))
     assert ingest.index.stats().keys == 1
-    ingest.check()
+    check(ingest)
 
 
 def test_a_limit_that_comes_again_after_each_restart_is_said_once() -> None:

@@ -7,6 +7,7 @@ the place is proven with it.
 import msgspec
 import pytest
 
+from tests.indexer.consistent import check
 from tests.indexer.sides import FORMS, Side, removed, stored
 from warmpath.indexer.follow.stream_source import SavedRank
 from warmpath.indexer.trust import Level
@@ -27,7 +28,7 @@ def turn_over(side: Side, blocks: int) -> None:
     tokens = [9 + at for at in range(SIZE * blocks)]
     side.send("p", stored(names, tokens, None, SIZE), removed(names))
     assert side.rank("p").trust.level is Level.EXACT
-    side.ingest.check()
+    check(side.ingest)
 
 
 def shown(side: Side, *tokens: int) -> int:

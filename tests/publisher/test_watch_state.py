@@ -12,6 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.indexer.consistent import check
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "indexer"))
 
 from tests.examples import examples
@@ -202,8 +204,8 @@ class Follow(RuleBasedStateMachine):
 
     @invariant()
     def parts_agree(self) -> None:
-        self.ingest.check()
-        self.cache.check()
+        check(self.ingest)
+        check(self.cache)
         assert self.cache.journal.bytes <= 400
 
 

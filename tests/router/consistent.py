@@ -3,6 +3,7 @@
 import math
 from functools import singledispatch
 
+from tests.indexer import consistent
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import KEPT_CANDIDATES, Decisions
 from warmpath.router.diagnosis.evidence import FULL, Evidence
@@ -198,7 +199,7 @@ def _(picker: Picker) -> None:
 @check.register
 def _(picking: Picking) -> None:
     check(picking.picker)
-    picking.believed.check()
+    consistent.check(picking.believed)
     check(picking.bookings)
     check(picking.loads)
     check(picking.calibration)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.examples import examples
+from tests.indexer.consistent import check
 from tests.indexer.sides import FORMS, Event, Side, removed, stored
 from warmpath.indexer.engines import sglang, trtllm, vllm
 from warmpath.indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_GROUP, MOST_NUMBER, Group
@@ -147,7 +148,7 @@ def test_whatever_figures_a_pod_publishes_the_others_are_answered_for(
             odd |= {"kv_cache_spec_kind": kind, "group_idx": odd.get("group_idx", 1)}
         side.send("liar", odd, removed([3], group_idx=value))
     answers(side)
-    side.ingest.check()
+    check(side.ingest)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from tests.indexer.consistent import check
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource
@@ -197,7 +198,7 @@ def verdict(ingest: Ingest, lines: list[Line]) -> dict[str, object]:
         )  # fmt: skip
     for _ in range(100):
         ingest.tick(1 << 20)
-    ingest.check()
+    check(ingest)
     counts = [line.rank.counts() for line in lines]
     return {
         "wrong": wrong,

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.indexer.consistent import check
 from tests.indexer.sides import CLEARED, removed, stored
 from tests.warmpath.conftest import Clock, run_at_once
 from warmpath import Cleared, Index, Level, Moved, Removed, Scorer, Stored, Tier
@@ -27,7 +28,7 @@ def payload(*events: dict[str, object]) -> bytes:
 
 def matched(index: Index, pod: str = "p") -> int:
     [score] = Scorer(index).score([*IDS, 1], pods=[pod])
-    index.ingest.check()
+    check(index.ingest)
     return score.matched_tokens
 
 
@@ -244,7 +245,7 @@ def test_any_number_of_threads_may_feed_and_score(index: Index) -> None:
 
     run_at_once(*(partial(feed, f"pod-{n}") for n in range(4)), score, score)
     assert [one.matched_tokens for one in scorer.score([*IDS, 1])] == [32] * 4
-    index.ingest.check()
+    check(index.ingest)
 
 
 def test_texts_need_a_tokenizer(index: Index, model_folder: Path) -> None:

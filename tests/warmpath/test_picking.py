@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.indexer import consistent
 from tests.router.consistent import check
 from tests.warmpath.conftest import Clock, run_at_once
 from warmpath import BookingTable, Index, NoPodError, Picker, PickTable, PodLoad, Prompt, Stored
@@ -215,4 +216,4 @@ def test_any_number_of_threads_may_pick_report_and_feed(picker: Picker, index: I
     run_at_once(*(partial(work, number) for number in range(4)))
     assert went.total() == 160
     check(picker._picking)
-    index.ingest.check()
+    consistent.check(index.ingest)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.examples import examples
+from tests.indexer.consistent import check
 from tests.indexer.engine_model import EngineModel
 from tests.recordings import SGLANG_EVENTS, VLLM_EVENTS, VLLM_TRACE
 from tests.warmpath.router_side import MODEL, RouterSide, reading, shown
@@ -250,7 +251,7 @@ class Whatever(RuleBasedStateMachine):
     @invariant()
     def parts_agree(self) -> None:
         for index in (self.sides.raw, *self.sides.told):
-            index.ingest.check()
+            check(index.ingest)
 
 
 def test_whatever_engines_say_and_callers_ask_the_scores_are_the_same(

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from warmpath.indexer.engines.event import EngineHash
-from warmpath.indexer.invariant import BrokenInvariantError
 
 Marks = tuple[list[int], list[int]]
 """Words that became odd, and words that are no longer odd."""
@@ -65,12 +64,3 @@ class NamesByKey:
         for key in keys:
             marks[1][key not in self._names].append(key)
         return marks
-
-    def check(self, keys: Mapping[EngineHash, Iterable[int]]) -> None:
-        """Raise BrokenInvariantError where the keys' names disagree with `keys`, the names' keys."""
-        names_of: dict[int, set[EngineHash]] = {}
-        for name, of_name in keys.items():
-            for key in of_name:
-                names_of.setdefault(key, set()).add(name)
-        if names_of != {key: set(names) for key, names in self._names.items()}:
-            raise BrokenInvariantError("the odd names of the keys do not add up")

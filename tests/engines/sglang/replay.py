@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.indexer.consistent import check
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import sglang
 from warmpath.indexer.engines.event import Tier
@@ -94,4 +95,4 @@ def answers(path: Path, *, pure: bool, version: str = "") -> Iterator[Answer]:
             rank.trust,
             apart,
         )
-    ingest.check()
+    check(ingest)

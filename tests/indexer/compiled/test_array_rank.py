@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.indexer.consistent import check
 from tests.indexer.sides import FORMS, Event, Side, removed, stored
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.trust import Level
@@ -44,7 +45,7 @@ def test_proving_ends_at_a_block_that_was_freed_and_touches_no_other_pod(side: S
     for pod in "qr":
         side.send(pod, stored([50], block(5000), None, B))
     assert side.blocks(prompt, B) == {"p": 1, "q": 2}
-    side.ingest.check()
+    check(side.ingest)
 
 
 def settled(side: Side, pod: str) -> None:
@@ -66,7 +67,7 @@ def test_a_parent_that_was_freed_and_stored_anew_is_proven_by_its_child(side: Si
     settled(side, "p")
     assert side.blocks(PROMPT, B) == {"p": 3}
     assert side.blocks(block(70), B) == {}
-    side.ingest.check()
+    check(side.ingest)
 
 
 def test_a_store_proves_its_parent_where_part_of_it_is_not_plain(side: Side) -> None:
@@ -78,13 +79,13 @@ def test_a_store_proves_its_parent_where_part_of_it_is_not_plain(side: Side) -> 
     side.send("p", stored([2, 9], PROMPT[B:], 1, B))
     settled(side, "p")
     assert side.blocks(PROMPT, B)["p"] >= 2
-    side.ingest.check()
+    check(side.ingest)
 
 
 def test_a_name_stays_with_its_first_content_and_what_follows_it_with_its_own(side: Side) -> None:
     side.send("p", stored([7, 8], block(70) + block(80), None, B))
     side.send("p", stored([1, 7, 3, 8, 5], PROMPT + PROMPT[: 2 * B], None, B))
-    side.ingest.check()
+    check(side.ingest)
     assert side.blocks(block(70) + block(80), B) == {"p": 2}
     assert side.held(PROMPT + PROMPT[: 2 * B], B)["p", 0, "gpu", 0] == {0, 2, 4}
 
@@ -117,7 +118,7 @@ def test_a_name_twice_in_one_event_counts_as_often_as_it_is_named(
 ) -> None:
     for batch in [events] if together else [[event] for event in events]:
         side.send("p", *batch)
-        side.ingest.check()
+        check(side.ingest)
     assert side.blocks(PROMPT, B) == {}
     assert not any(side.rank("p").state.held().values())
 
@@ -136,7 +137,7 @@ def test_a_child_is_adopted_when_its_parent_comes_in_a_plain_batch(side: Side) -
     side.send("p", stored([100, 101], PROMPT[: 2 * B], None, B))
     assert side.blocks(PROMPT, B) == {"p": 3}
     assert side.rank("p").counts()["adopted"] == 1
-    side.ingest.check()
+    check(side.ingest)
 
 
 def test_a_rank_whose_orphans_were_adopted_heals(side: Side) -> None:
@@ -158,7 +159,7 @@ def test_many_children_wait_for_many_parents(side: Side) -> None:
             side.send("p", stored([20_000 + n], block(7), None, B))
     adopted = count - count // 3
     assert side.rank("p").counts()["adopted"] == adopted
-    side.ingest.check()
+    check(side.ingest)
 
 
 def test_a_name_that_is_the_number_of_a_key_is_no_key(side: Side) -> None:
@@ -170,7 +171,7 @@ def test_a_name_that_is_the_number_of_a_key_is_no_key(side: Side) -> None:
     side.send("p", stored([keys[1]], block(90), None, B, extra_keys=[["x"]]))
     side.send("p", removed([3]))
     side.send("p", removed([2], "CPU"), removed([2]))
-    side.ingest.check()
+    check(side.ingest)
     assert side.blocks(PROMPT, B) == {"p": 1}
 
 
@@ -179,9 +180,9 @@ def test_another_engines_name_of_an_odd_block_does_not_hide_the_ranks_own(side: 
     side.send("a", stored([5], PROMPT[:B], None, B))
     side.send("b", stored([6], PROMPT[:B], None, B), stored([6], PROMPT[:B], None, B))
     side.send("b", stored([5], block(90), None, B))
-    side.ingest.check()
+    check(side.ingest)
     side.send("b", removed([5]))
-    side.ingest.check()
+    check(side.ingest)
     assert side.blocks(block(90), B) == {}
     assert side.blocks(PROMPT, B) == {"a": 1, "b": 1}
 
@@ -191,13 +192,13 @@ def test_a_block_held_by_a_new_name_hides_no_other_block_in_the_same_batch(side:
     side.send("a", stored([1], PROMPT[:B], None, B))
     side.send("b", stored([1], block(90), None, B))
     side.send("b", stored([5], PROMPT[:B], None, B), removed([1], "CPU"), removed([1]))
-    side.ingest.check()
+    check(side.ingest)
     assert side.blocks(block(90), B) == {}
     assert side.blocks(PROMPT, B) == {"a": 1, "b": 1}
     side.send("b", stored([1], block(80), None, B), stored([5], PROMPT[:B], None, B))
     lora = {"lora_name": "x", "lora_id": 1, "extra_keys": [["x"]]}
     side.send("b", stored([6], PROMPT[:B], None, B), stored([1], block(60), None, B, **lora))
-    side.ingest.check()
+    check(side.ingest)
 
 
 def test_the_name_0_is_followed_as_others_are(side: Side) -> None:
@@ -205,7 +206,7 @@ def test_the_name_0_is_followed_as_others_are(side: Side) -> None:
     side.send("p", stored([9], block(90), 0, B))
     assert side.blocks(PROMPT[: 2 * B] + block(90), B) == {"p": 3}
     side.send("p", removed([0]))
-    side.ingest.check()
+    check(side.ingest)
     assert side.held(PROMPT, B) == {("p", 0, "gpu", 0): {0, 2}}
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.examples import examples
+from tests.indexer.consistent import check
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.arrays import STEP
 from warmpath.indexer.engines import vllm
@@ -68,7 +69,7 @@ def test_a_chain_that_comes_and_goes_is_seen_as_a_beginning_of_it_or_an_end(
         reader.join()
     assert not wrong
     assert seen
-    index.check()
+    check(index)
 
 
 def test_scores_stay_true_while_engines_store_and_remove() -> None:
@@ -110,4 +111,4 @@ def test_scores_stay_true_while_engines_store_and_remove() -> None:
     for reader in readers:
         reader.join()
     assert not wrong
-    ingest.check()
+    check(ingest)

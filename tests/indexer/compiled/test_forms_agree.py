@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace as changed
 
 from tests.examples import examples
+from tests.indexer.consistent import check
 from tests.indexer.sides import CLEARED, Event, Side, removed, stored
 from warmpath.indexer.compiled.array_rank import ArrayState
 from warmpath.indexer.follow.stream_source import SavedRank
@@ -186,7 +187,7 @@ class FormsAgree(RuleBasedStateMachine):
     @invariant()
     def parts_agree(self) -> None:
         for side in self.sides:
-            side.ingest.check()
+            check(side.ingest)
 
     @invariant()
     def forms_agree(self) -> None:
@@ -227,7 +228,7 @@ def test_what_engines_usually_say_keeps_no_names_beside_the_arrays() -> None:
             side.send(pod, *(written(pod, replace(tier, group=group)) for group in groups[:3]))
             gone = replace(one, first=2, is_removal=True)
             side.send(pod, *(written(pod, replace(gone, group=group)) for group in groups[:2]))
-        rank.check()
+        check(rank)
         assert isinstance(rank.state, ArrayState)
         assert len(rank.state.held()) == (2 if pod == "pairs" else 6)
         assert not rank.state.save().keys
@@ -239,4 +240,4 @@ def test_a_name_of_zero_is_removed() -> None:
         side.send("p", stored([0, 1], [1, 2, 3, 4], None, B))
         side.send("p", removed([0]))
         assert side.blocks([1, 2, 3, 4], B) == {"p": 1}
-        side.ingest.check()
+        check(side.ingest)

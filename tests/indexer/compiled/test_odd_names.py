@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from numpy.typing import NDArray
 
 from tests.examples import examples
+from tests.indexer.consistent import check
 from tests.indexer.sides import removed, stored
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.array_rank import ArrayState
@@ -105,7 +106,7 @@ def test_names_in_bytes_are_no_odder_than_integers() -> None:
                 stored(names[40:], [prompt] * (24 * SIZE), names[39], SIZE),
                 removed(names[60:]),
             )
-        engine.rank.check()
+        check(engine.rank)
         assert not engine.rank.state.save().keys
         taken.append(index.stats())
     assert taken[0] == taken[1]
@@ -123,7 +124,7 @@ def test_odd_names_go_with_the_blocks_that_the_index_gives_up() -> None:
         busy.store(prompt, copies=2)
         assert index.stats().bytes <= bound
         if prompt % 10 == 9:
-            ingest.check()
+            check(ingest)
     assert index.stats().evicted
     for engine in (idle, busy):
         state = engine.rank.state
@@ -143,7 +144,7 @@ def test_copies_of_blocks_that_are_there_keep_within_the_bound() -> None:
         engine.remove(prompt)
     engine.say(*map(store_of, range(16)))  # each takes a name more, and no block
     assert index.stats().bytes <= BYTES
-    engine.rank.check()
+    check(engine.rank)
 
 
 class FullOfOddNames(RuleBasedStateMachine):
@@ -199,7 +200,7 @@ class FullOfOddNames(RuleBasedStateMachine):
 
     @invariant()
     def parts_agree_within_the_bound(self) -> None:
-        self.ingest.check()
+        check(self.ingest)
         assert self.index.stats().bytes <= BYTES
 
 

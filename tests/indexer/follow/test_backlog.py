@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.examples import examples
+from tests.indexer.consistent import check
 from warmpath.indexer.follow.backlog import Backlog
 
 BOUND = 100
@@ -36,7 +37,7 @@ class Waiting(RuleBasedStateMachine):
 
     @invariant()
     def adds_up(self) -> None:
-        self.backlog.check()
+        check(self.backlog)
         assert bool(self.backlog) == bool(self.waiting)
 
 

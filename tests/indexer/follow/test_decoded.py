@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.indexer.consistent import check
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.sides import FORMS, Side
 from warmpath.indexer.engines import vllm
@@ -43,7 +44,7 @@ def test_a_batch_counts_alike_in_bytes_and_decoded(
             sequence, payload = published
             said.live_many([("", sequence, payload)])
             told.decoded(vllm.decode(payload))
-            told.check()
+            check(told)
             assert state_of(told) == state_of(said)
 
 
@@ -58,7 +59,7 @@ def test_what_is_known_to_be_missing_degrades_the_rank_until_a_clear(form: str) 
     assert rank.trust.level is Level.DEGRADED
     rank.decoded(Batch(0.0, (Cleared(),)))
     assert (rank.trust.level, rank.blocks()) == (Level.EXACT, {})
-    rank.check()
+    check(rank)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from tests.indexer.consistent import check
 from tests.indexer.followed import new_ingest
 from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.follow.stream_source import RankIngest
@@ -26,7 +27,7 @@ def followed() -> list[RankIngest]:
 
 def take(rank: RankIngest, number: int, payload: bytes) -> None:
     rank.live_many([("", number, payload)])
-    rank.check()
+    check(rank)
 
 
 def test_batches_of_another_rank_degrade_the_one_that_they_are_followed_as_and_no_other() -> None:

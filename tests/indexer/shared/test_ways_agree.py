@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from tests.examples import examples
+from tests.indexer.consistent import check
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import new_ingest
 from tests.indexer.shared.asked_server import AskedServer
@@ -134,7 +135,7 @@ class Ways:
             raise AssertionError([rank.trust for rank in (*self.copied, *self.asked)])
         for one in (self.direct.ingest, self.watch, self.copied, self.asked):
             one.tick(1 << 16)
-            one.check()
+            check(one)
         check_remote(self.remote)
 
     async def step(self) -> None:

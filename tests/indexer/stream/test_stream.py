@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.indexer.consistent import check
 from warmpath.indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
 from warmpath.indexer.stream.digests import KEPT
 from warmpath.indexer.stream.machine import CHECKS, Stream, StreamState
@@ -39,7 +40,7 @@ class Driven:
                 self.doubts += 1
             else:
                 self.asked = action
-        self.stream.check()
+        check(self.stream)
 
     def connect(self) -> None:
         self.take(self.stream.connected(self.now))
@@ -66,7 +67,7 @@ class Driven:
 
     def stray(self) -> None:
         self.stream.stray("a message is no frame", self.now)
-        self.stream.check()
+        check(self.stream)
 
     def level(self) -> Level:
         return self.stream.trust.level
@@ -457,7 +458,7 @@ def test_a_clear_in_a_held_batch_does_not_make_good_a_message_behind_it_that_is_
     driven.stray()
     driven.answer(2, 3, 4)
     driven.stream.cleared(5, 1.0)
-    driven.stream.check()
+    check(driven.stream)
     assert driven.level() is Level.DEGRADED, "it may have been batch 6"
     driven.live(6)
     assert driven.level() is Level.EXACT
@@ -472,7 +473,7 @@ def test_a_turn_over_in_held_batches_does_not_make_good_a_message_behind_them_th
     driven.stray()
     driven.answer(2, 3, 4)
     driven.stream.turned_over(1.0)
-    driven.stream.check()
+    check(driven.stream)
     assert driven.level() is Level.DEGRADED, "it may have been batch 6"
 
 

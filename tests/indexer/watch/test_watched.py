@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.indexer.consistent import check
 from tests.indexer.followed import new_ingest
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.index.contract import Index
@@ -62,7 +63,7 @@ class Fleet:
 
     def check(self) -> None:
         self.ingest.tick(1 << 16)
-        self.ingest.index.check()
+        check(self.ingest.index)
         assert self.other.trust.level is Level.EXACT
         assert self.held() == {1, 2, 3}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.indexer.consistent import check
 from tests.recordings import LMCACHE
 from warmpath.indexer.embedded import embedded_index, packed_keys
 from warmpath.indexer.engines import vllm
@@ -42,7 +43,7 @@ def follow(path: Path, *, pure: bool) -> Iterator[tuple[dict[str, Any], Ingest, 
             rank.live("", row["seq"], bytes.fromhex(row["payload_hex"]))
         else:
             yield row, ingest, rank
-    ingest.check()
+    check(ingest)
 
 
 def said(row: dict[str, Any], ingest: Ingest, rank: RankIngest) -> int:

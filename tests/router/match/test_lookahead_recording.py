@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.indexer.consistent import check
 from tests.recordings import VLLM_LOOKAHEAD
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
@@ -57,7 +58,7 @@ def answers(path: Path, *, pure: bool) -> Iterator[Answer]:
         )
         [score] = scorer.score(prompt, [rank], longest_prefix)
         yield Answer(row, score.matched_tokens, rank.trust.level)
-    ingest.check()
+    check(ingest)
 
 
 @pytest.mark.parametrize("pure", [False, True], ids=["compiled", "pure"])

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from tests.indexer.consistent import check
 from tests.router.pick.picker_parts import PROMPT, KeyedPrompt, Parts, SizedPrompt, first
 from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.trust import Level
@@ -96,7 +97,7 @@ def test_what_events_told_of_is_not_believed_any_more_when_they_tell_that_it_is_
     parts.tell(rank, "exact", pb.Change(gone=gone))
     match = parts.weigh().options[0].match
     assert (match.known_tokens, match.arriving_tokens, match.matched_tokens) == (800, 0, 800)
-    parts.believed.check()
+    check(parts.believed)
 
 
 def store(parts: Parts, group: int, *keys: int) -> None:
@@ -236,7 +237,7 @@ def test_an_engine_that_has_ended_holds_nothing_of_what_was_sent_before() -> Non
     [option] = parts.weigh().options
     assert option.match.matched_tokens == 0
     assert parts.picker.ended(booking_id, "finished", parts.now)
-    parts.believed.check()
+    check(parts.believed)
 
 
 def test_a_request_that_went_to_a_pod_with_larger_blocks_is_believed_there() -> None:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.examples import examples
+from tests.indexer import consistent
 from tests.router.consistent import check
 from tests.router.pick.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first
 from warmpath.router.load.engine_metrics import Observed
@@ -221,7 +222,7 @@ class AnyReports(RuleBasedStateMachine):
     def nothing_contradicts_itself(self) -> None:
         parts = self.parts
         check(parts.picking)
-        parts.ingest.check()
+        consistent.check(parts.ingest)
         assert len(parts.picker) <= 20
         assert len(parts.believed) <= 6 * 2 * len(self.names)
 

@@ -8,6 +8,7 @@ import json
 import msgspec
 import pytest
 
+from tests.indexer.consistent import check
 from tests.recordings import VLLM_EVENTS
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Stored
@@ -46,7 +47,7 @@ class Fleet:
     def matched(self, tokens: list[int]) -> int:
         prompt = TokenPrompt("m", pack_tokens([*tokens, 0]))
         [score] = Scorer(self.ingest, "").score(prompt, [self.rank], longest_prefix)
-        self.ingest.check()
+        check(self.ingest)
         return score.matched_tokens
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
+from tests.indexer.consistent import check
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import new_ingest
 from tests.indexer.shared.asked_server import AskedServer
@@ -87,7 +88,7 @@ class Stand:
             await self.replica.step()
             self.ingest.tick(1000)
             check_replica(self.replica)
-            self.ingest.check()
+            check(self.ingest)
 
     async def heal(self) -> None:
         """Let what was copied be confirmed."""
@@ -113,7 +114,7 @@ class Stand:
     def is_true(self) -> None:
         """Assert that the copy is exact, and what the publisher holds."""
         assert self.rank.trust.level is Level.EXACT, self.rank.trust
-        self.rank._slots.check(self.publisher.truths[self.publisher.writer.applied][0])
+        check(self.rank._slots, self.publisher.truths[self.publisher.writer.applied][0])
 
     @property
     def copy(self) -> object:

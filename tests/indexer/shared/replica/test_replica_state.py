@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 )
 
 from tests.examples import examples
+from tests.indexer.consistent import check
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import new_ingest
 from tests.indexer.shared.asked_server import AskedServer
@@ -202,7 +203,7 @@ class Copying(RuleBasedStateMachine):
     @invariant()
     def look(self) -> None:
         """Hold what is exact against what the publisher held at the copy's position."""
-        self.ingest.check()
+        check(self.ingest)
         check_replica(self.replica)
         for pod in PODS:
             copy = self.replica._copies[pod]
@@ -212,7 +213,7 @@ class Copying(RuleBasedStateMachine):
                     assert copy._begun is not None
                     assert copy._begun.claim is not None
                     publisher = self.publisher_of[copy._begun.claim.base]
-                    rank._slots.check(publisher.truths[copy.position][rank.number])
+                    check(rank._slots, publisher.truths[copy.position][rank.number])
                 if copy.state is CopyState.NOTHING:
                     assert not any(rank.blocks().values())
 

@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 
 from tests.examples import examples
 from tests.indexer.awake import Awake
+from tests.indexer.consistent import check
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import published
 from tests.indexer.shared.bucket_model import Blocks, BucketModel
@@ -382,7 +383,7 @@ class Writing(RuleBasedStateMachine):
 
     @invariant()
     def what_is_called_sound_is_what_the_engines_held(self) -> None:
-        self.pod.cache.check()
+        check(self.pod.cache)
         for driven in self.writers:
             check_writer(driven.writer)
         said = self.said
