@@ -45,7 +45,7 @@ def _owner(raw: bytes) -> None:
 
 
 def _rival(raw: bytes) -> None:
-    Rival("p", model="m", keyspace="k", is_mistake=True).log_rival("two", raw)
+    Rival("p", model="m", keyspace="k").log_rival("two", raw)
 
 
 def _statistics(raw: bytes) -> None:

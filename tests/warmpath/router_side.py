@@ -12,6 +12,7 @@ from warmpath.client.prompt import AnyPrompt
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.stream.machine import PENDING_BYTES
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.calls.score import Answerer
@@ -85,7 +86,7 @@ class RouterSide:
         self._ingest = Ingest(
             embedded_index(1 << 24),
             hash_seed="",
-            pending_bytes=config.EventsTable().pending_bytes,
+            pending_bytes=PENDING_BYTES,
             stale_after=config.EventsTable().stale_seconds,
             clock=lambda: self.now,
         )

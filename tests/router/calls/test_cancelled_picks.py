@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.examples import examples
 from tests.router.pick_calls import EVERY, MOMENT, NEWEST, OLDEST, Calls, When
-from warmpath.process import turns
+from warmpath.process import loop
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 
@@ -45,7 +45,7 @@ def test_a_call_that_is_cancelled_at_any_wait_leaves_nothing(
 def test_a_call_that_is_cancelled_in_the_turns_of_a_large_fleet_leaves_nothing(
     calls: Calls, monkeypatch: pytest.MonkeyPatch, turn: int, withdrawn: int
 ) -> None:
-    monkeypatch.setattr(turns, "MANY_RANKS", 1)
+    monkeypatch.setattr(loop, "MANY_RANKS", 1)
     calls.start(1, at=turn, session_id="a")
     calls.finish()
     assert not calls.answered

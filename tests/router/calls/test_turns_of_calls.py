@@ -10,7 +10,7 @@ import pytest
 from tests.router.consistent import check
 from tests.router.pick.picker_parts import Parts
 from warmpath.indexer.trust import Level
-from warmpath.process import turns
+from warmpath.process import loop
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.calls.pick import PickAnswerer
@@ -103,7 +103,7 @@ def test_who_names_many_pods_that_nobody_knows_gives_turns_and_is_told_of_each()
 def test_a_score_of_a_large_fleet_shows_the_trust_of_the_moment_of_its_matches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "MANY_RANKS", PODS - 1)
+    monkeypatch.setattr(loop, "MANY_RANKS", PODS - 1)
     fleet = Fleet()
     rank = fleet.parts.pods[0].ranks[0]
     before = rank.trust

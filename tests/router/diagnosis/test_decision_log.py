@@ -22,8 +22,10 @@ def pick(log: DecisionLog) -> Pick:
 
 def test_a_line_has_the_caller_s_id_of_the_request_and_the_trace() -> None:
     log = DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0)
-    one = pick(log)
+    made = choice(option("a", 800))
+    one = placed(made)
     one.request_id, one.trace_id = "r-1", "0af7651916cd43dd8448eb211c80319c"
+    log.picked(one, made)
     log.ended(one, "finished", 102.0)
     [raw] = log.take_lines()
     line = json.loads(raw)
