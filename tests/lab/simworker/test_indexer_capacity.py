@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.indexer.consistent import check
 from tests.indexer.followed import new_ingest
 from tests.recordings import KV_CACHE_MANAGER
 from warmpath.indexer.compiled.array_index import ArrayIndex
@@ -49,7 +50,7 @@ class Followed:
         payload = msgspec.msgpack.encode([0.0, events, 0])
         self.rank.live_many([("", self.rank.applier.batches, payload)])
         self.is_sound |= self.rank.applier.drifts > drifts
-        self.rank.check()
+        check(self.rank)
 
     def shown(self) -> dict[int, set[object]]:
         """Return the names that are shown, by group."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.indexer.consistent import check
 from tests.indexer.followed import new_ingest
 from tests.lab.simworker.local_worker import LocalWorker
 from warmpath.indexer.engines import sglang, vllm
@@ -89,7 +90,7 @@ async def agree(worker: LocalWorker, rank: RankIngest, engine: str) -> None:
         told.replayed(asked.ticket, frame.sequence, frame.payload)
     told.replay_ended(asked.ticket)
     assert rank.state.held() == told.state.held()
-    rank.check()
+    check(rank)
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "vllm-0.23", "sglang", "sglang-0.5.16"])

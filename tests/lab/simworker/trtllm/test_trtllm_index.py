@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
+from tests.indexer.consistent import check
 from tests.indexer.followed import new_ingest
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.until import until
@@ -123,7 +124,7 @@ def test_the_index_holds_what_the_engine_holds_after_every_step(
         engine.begin_step()
         engine.end_step()
         feed(rank, engine)
-        rank.check()
+        check(rank)
         assert rank.trust.level is Level.EXACT
         assert known(rank) == truth(engine)
         assert set(index._slots_of) == set().union(*truth(engine).values())
