@@ -141,7 +141,7 @@ class Call:
             self._wake(self._arrived)
 
     def came(self) -> None:
-        """Note that the first message has come, or that nobody waits for it."""
+        """Call `on_came`, once: the first message has come, or nobody waits for it."""
         if self.on_came is not None:
             on_came, self.on_came = self.on_came, None
             on_came(self)

@@ -82,7 +82,7 @@ class Gate(Protocol):
         """Return the status of a call that may not begin, since the server ends; None: it may."""
 
     def ended(self, method: str, refusal: Refusal, seconds: float) -> None:
-        """Count a call that was ended `seconds` after its headers, since its message had not come."""
+        """Count a call whose message had not come `seconds` after its headers, and which was ended."""
 
     def refused(self, method: str, count: int) -> None:
         """Count calls that were refused."""

@@ -1,6 +1,6 @@
 """Chooses the compiled or the pure form of the embedded index, and of the state behind each rank.
 
-Makes a prompt's keys, packed, so that its look-ups and beliefs share them.
+Also makes a prompt's keys, packed, so that its look-ups and beliefs share them.
 """
 
 import functools

@@ -176,7 +176,7 @@ class Rank:
         self.limit(reason, EMPTIED)
 
     def engine_restarted(self, reason: str) -> None:
-        """Handle a restart that was seen outside the events: publishers see it themselves."""
+        """Handle a restart that a probe saw. By default nothing: publishers notice it themselves."""
 
     def lost_room(self) -> None:
         """Handle that the index gave up keys of the rank to make room."""

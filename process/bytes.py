@@ -1,7 +1,4 @@
-"""The errors of msgspec's decoders for bytes that a peer, a caller or a file chose.
-
-Reading protobuf messages that others wrote.
-"""
+"""Reads bytes that a peer, a caller or a file chose: the errors of decoders, and protobuf messages."""
 
 from typing import Protocol, Self, TypeVar
 

@@ -1,6 +1,6 @@
 """The dates of certificates, read from PEM: the standard library shows them only after a handshake.
 
-The names in the certificate that the other side of a connection has shown.
+Also returns the names in the certificate that the other side of a connection has shown.
 """
 
 import re

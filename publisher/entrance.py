@@ -1,6 +1,6 @@
 """The publisher's listeners, gRPC's and that of its metrics, and their TLS.
 
-Serves gRPC's standard health service beside CacheWatch, with gRPC's library.
+Beside CacheWatch it serves gRPC's standard health service.
 """
 
 import logging
@@ -42,7 +42,7 @@ def exposed(
 
 
 class Entrance:
-    """The TLS settings that the gRPC and the HTTP listener share."""
+    """Opens the gRPC and the HTTP listener, which share their TLS."""
 
     def __init__(self, settings: Settings) -> None:
         """Read the files, and log a warning for each listener that other machines reach unprotected.

@@ -1,1 +1,1 @@
-"""The router's process and the command line; blocks and their index live in `indexer/`."""
+"""The router's process; blocks and their index live in `indexer/`, commands in `cli/`."""

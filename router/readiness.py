@@ -1,6 +1,6 @@
 """Whether the router is ready: one state, which /readyz, gRPC's health and metrics show. No I/O here.
 
-The conditions of a router's readiness that follow from the state of its parts.
+Also the conditions that follow from the state of the router's parts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

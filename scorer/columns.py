@@ -44,7 +44,7 @@ def columns_of(loads: Sequence[Load]) -> LoadColumns:
 
 
 class Columns(NamedTuple):
-    """The figures of `scorer.candidate.Candidate`, by its names; at least one candidate."""
+    """The fields of one or more `scorer.candidate.Candidate`s as arrays, under the same names."""
 
     names: Sequence[tuple[str, int]]
     """Pod and rank of each candidate."""

@@ -3,9 +3,8 @@
     seconds = base + per_token x u + per_context x u x (c + u/2)
 
 for u uncached tokens after c cached ones: a fixed part, a part linear in tokens (matrix products), and
-attention, which is quadratic. The default constants are those of a study of policies,
-"Model and load": a 70B model at tensor parallel 4. Mainly their ratios matter: constants that are off
-by a factor of two change few choices (the same study, "Robustness").
+attention, which is quadratic. The default constants fit a 70B model at tensor parallel 4. Mainly their
+ratios matter: constants that are off by a factor of two change few choices.
 """
 
 import math

@@ -1,7 +1,6 @@
 """Recordings of real engines and of our last release (`recorded/`), which only a checkout has.
 
 `warmpath verify` takes the first.
-The scripts that made them, and more recordings, lie in `../shared/` where the project is developed.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Makes all checks of a deployment: of every pod at once, each for a bounded time.
 
-Checks of a deployment's parts beside the pods: the certificates' dates, and Redis.
+Besides the pods these are the certificates' dates, and Redis.
 """
 
 import argparse

@@ -302,7 +302,7 @@ def _router(gateway: GatewayDescription) -> Fields:
                 "grpc_health_check": {"service_name": _health_of(gateway)},
             }
         ],
-        # A router that is not well is not asked, even if it is the only one.
+        # An unhealthy router is not asked, even if it is the only one.
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
     }
     if gateway.router_tls is not None:
@@ -317,7 +317,7 @@ def _router(gateway: GatewayDescription) -> Fields:
 def _health_of(gateway: GatewayDescription) -> str:
     """Return the name by which to ask for the router's health.
 
-    A router without a pod that is well is asked all the same if nobody else could serve the request:
+    A router without a healthy pod is asked all the same if nobody else could serve the request:
     it tells why. A name may stand for several routers, of which another may have pods.
     """
     is_last = gateway.failure_mode == "fail-close" and gateway.router.is_ip

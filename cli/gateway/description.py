@@ -1,6 +1,6 @@
 """The description of a gateway: its address, its router, its pods and its limits.
 
-Parts of Envoy's configuration, as JSON's values.
+`extension` and `socket_address` make parts of Envoy's configuration.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """`warmpath index`: survey the shared index, sweep it, dump it.
 
-Opens the shared index for `warmpath index`, where its options or a router's configuration say.
+Its options or a router's configuration say where the index is.
 """
 
 import argparse

@@ -1,7 +1,4 @@
-"""The events that a session finds in the bytes of a client.
-
-The end of a connection whose client broke the protocol or a limit.
-"""
+"""The events that a session finds in a client's bytes, and the error if it broke a rule or a limit."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -153,7 +153,7 @@ class Journal:
         return bytes(self._memory[begin:end])
 
     def sent(self, size: int) -> bytes:
-        """Return the bytes to send."""
+        """Return the `size` bytes to send."""
         return bytes(self._memory[self._output : self._output + size])
 
     def unended(self, numbers: list[int]) -> tuple[bytes, int]:

@@ -1,9 +1,4 @@
-"""The description of one engine instance, from which the sources of its ranks are made.
-
-The source of one rank's events, and how to decode them.
-
-TLS settings for engines that serve HTTPS.
-"""
+"""One engine instance as it is followed: its ranks' events, how to decode them, and its TLS."""
 
 import ssl
 from collections.abc import Callable

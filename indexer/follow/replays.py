@@ -61,7 +61,7 @@ class Replays:
                 self.ask(self._rank.replay_failed(asked.ticket, f"{self._endpoint}: {error}"))
 
     async def _newest(self) -> AskReplay:
-        """Wait for a replay that is to be asked for now."""
+        """Return the newest replay that was asked for, once its delay is over."""
         asked = await self._asked.get()
         while True:
             while not self._asked.empty():

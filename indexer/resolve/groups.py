@@ -1,9 +1,7 @@
 """The cache groups that a rank's stores have shown in its present life.
 
-Blocks of the fastest tier that are counted or shown although they may not be there.
-
-Engines announce some hits as stores, so a rank can seem to hold more
-blocks than its cache has.
+Also finds blocks of the fastest tier that may not be there: engines announce some hits as stores, so a
+rank can seem to hold more blocks than its cache has.
 """
 
 from collections.abc import Collection, Sequence

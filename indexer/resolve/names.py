@@ -1,8 +1,7 @@
 """The names that a rank's resolver keeps: the keys of each, and the places that hold it.
 
-The contract of a resolver with the keeper of most of the rank's names (`indexer.compiled.names`).
-
-Roots, the keys before a prompt's first block, by adapter, salt and block size.
+`Elsewhere` is the contract with the keeper of most names (`indexer.compiled.names`). `Roots` has the
+keys before a prompt's first block, by adapter, salt and block size.
 """
 
 from collections import defaultdict

@@ -1,6 +1,6 @@
 """The replays that a stream asks for: which one runs, where it must begin, and how many failed.
 
-The live batches that are held while a replay runs, up to a bound.
+`HeldBatches` are the live batches that wait while a replay runs, up to a bound.
 """
 
 from collections import deque

@@ -74,7 +74,7 @@ class StreamTrust:
             self.set(Level.DEGRADED, reason, now)
 
     def in_order(self, sequence: int, now: float, *, is_following: bool) -> None:
-        """Record that the next batch arrived in order."""
+        """Take note of a batch in order, which may make the trust exact again."""
         if self.stray and sequence >= self._proof:
             self.stray = ""
         if is_following and not self.stray:

@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class EveryRouter:
-    """The policy that asks the routers in turn."""
+    """The policy that asks the routers in round robin."""
 
     def __init__(self, routers: Sequence[Policy]) -> None:
         self._routers = routers

@@ -42,7 +42,7 @@ class Policy(Protocol):
 
 
 class RoundRobin:
-    """Chooses the pods in turn."""
+    """Chooses the pods in round robin."""
 
     def __init__(self, pods: int) -> None:
         self._pods = pods

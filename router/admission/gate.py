@@ -1,4 +1,4 @@
-"""Asks the admission for a transport, which refuses calls whose headers alone have come."""
+"""Tells a transport which calls to refuse as soon as their headers have come."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
@@ -14,10 +14,10 @@ class RefusedCalls(Protocol):
     """Counts calls that are refused before anything but their headers is read."""
 
     def refused(self, method: str, code: str, count: int) -> None:
-        """Count them."""
+        """Count refused calls."""
 
     def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
-        """Count one that had passed, with its status, its duration and the reason."""
+        """Count a call that was let through and ended later, and its duration."""
 
 
 class AdmissionGate:

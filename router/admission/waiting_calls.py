@@ -1,9 +1,9 @@
 """The calls that wait for a place (`router.admission.in_flight`), in the order of their turns.
 
-A line has the calls of one client whose messages have about the same size: those of a line, and of
-lines that are equal but for their client, fit or don't fit alike. So only the first call of the best
-line of each kind and size is looked at, and what a call costs grows with the logarithm of the number
-of clients, and with nothing else.
+A line has the calls of one client whose messages have about the same size. If one of its calls fits, so
+do its others, and those of the lines of that size of other clients of that kind. So only the first call
+of the best line of each kind and size is looked at: a call's cost grows with the logarithm of the number
+of clients.
 """
 
 from collections.abc import Callable, Collection

@@ -1,4 +1,4 @@
-"""Builds the index, and what follows pods into it."""
+"""Builds the index, and the parts that keep it current with each pod."""
 
 import asyncio
 import contextlib
@@ -95,7 +95,7 @@ class Indexed:
         await self.thread.call(follow_configured(self.reconciler, pods))
 
     def doubt_models(self, model: str) -> None:
-        """Ask the pods of a model, all pods if it is empty, for the models that they serve now."""
+        """Ask the pods of a model (empty: all pods) which models they serve now."""
         if self.follower is not None:
             self.thread.soon(self.follower.doubt_models, model)
 

@@ -1,8 +1,7 @@
 """Parses and checks requests; an error names the field that is not valid.
 
-Protobuf makes an object of each text and message in a list, all in one call, which takes a second for as
-many as a few megabytes can hold. So they are counted before, which makes no objects, and ends at the
-first list that is too long.
+Protobuf makes the objects of all lists in one call: for a few megabytes of them that takes a second. So
+the entries are counted first, without making objects, and a list that is too long is refused.
 """
 
 import asyncio

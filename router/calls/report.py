@@ -1,6 +1,6 @@
 """Answers Report, for our own bookings and, through other routers, for theirs. No sockets.
 
-Records the loads of ranks that gateways report in their requests.
+`GatewayLoads` records the loads of ranks that gateways report in their requests.
 """
 
 import asyncio

@@ -1,8 +1,6 @@
-"""Reads the TLS files of [server.tls], [watch] and [probe].
+"""Reads the TLS files of [server.tls], [watch] and [probe], and says how long they are valid.
 
 Those of Redis are read in `indexer.shared.redis.connect`, and only checked here.
-
-Says until when the certificates that a configuration names are valid.
 """
 
 import ssl

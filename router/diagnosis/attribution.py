@@ -27,7 +27,7 @@ class Row:
     captured_tokens: int = 0
     """Prompt tokens held by this pod."""
     average_tokens: int = 0
-    """Prompt tokens that candidates held on average: an estimate for pods picked in turn."""
+    """Prompt tokens that candidates held on average: an estimate for round robin."""
     reported_requests: int = 0
     """Requests whose report has the engine's cached tokens; the next three counters are of these."""
     reported_prompt_tokens: int = 0
@@ -114,7 +114,7 @@ class Attribution(Witness):
             # The prompt is not known: nothing was predicted.
             return
         predicted = placed.captured
-        # A prompt that was not tokenised is reckoned by its length, and may have several times as many.
+        # A prompt that was not tokenised is estimated by its length, and may have several times as many.
         tokens = max(prompt_tokens or placed.prompt_tokens, predicted, cached)
         for counted in (row, self.total):
             counted.reported_requests += 1

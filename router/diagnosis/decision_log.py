@@ -1,7 +1,4 @@
-"""The log of decisions: a line of JSON for a pick when its request ends. No prompts.
-
-Writes the log of decisions to its file.
-"""
+"""The log of decisions: writes a line of JSON for a pick when its request ends. No prompts."""
 
 import asyncio
 import logging

@@ -1,6 +1,6 @@
 """Keeps the last decisions: candidates, choice, reason, and the request's outcome. No prompts.
 
-A decision as the live page and the log of decisions show it.
+`DecisionView` is a decision as the live page and the log of decisions show it.
 """
 
 from collections import OrderedDict

@@ -102,7 +102,7 @@ def _unready(pod: Pod) -> str:
 
 
 def _still_picked(pod: Pod) -> str:
-    """Return what follows for a pod that is well, and lacks events only."""
+    """Return what follows for a healthy pod that only lacks events."""
     if not (pod.status.healthy and pod.serves):
         return ""
     picked = (

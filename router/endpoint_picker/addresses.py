@@ -1,6 +1,6 @@
 """Endpoints as gateways write them: IP:PORT, with IPv6 in brackets.
 
-What pods serve: the kind of engine behind a model, since engines read some APIs in their own ways.
+Also names the kind of engine behind a model, since engines read some APIs in their own ways.
 """
 
 from collections.abc import Iterable

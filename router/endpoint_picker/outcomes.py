@@ -1,6 +1,6 @@
 """The outcomes of requests that ask for a pick, and the responses to those that get none.
 
-The HTTP response of a request that gets no pick; `outcomes` decides which.
+`failure_of` chooses the HTTP response to an error of a pick.
 """
 
 import math

@@ -95,7 +95,7 @@ class EndpointPicks:
         return picked, self._picks.telling(made)
 
     def _split(self, request: pb.PickRequest) -> None:
-        """Ask for two pods where some only prefill; while none of these is well, for the others."""
+        """Ask for two pods where some only prefill; while none of these is healthy, for the others."""
         if not request.prompt.model:
             return
         pods = self._pods.of_model(self._models.resolve(request.prompt.model)[0].name)

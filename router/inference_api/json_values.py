@@ -54,7 +54,7 @@ _BEFORE_DEEP_BRACKET = re.compile(_nested(LEVELS), re.DOTALL)
 
 @lru_cache(maxsize=64)
 def _unwanted(keys: frozenset[bytes]) -> re.Pattern[bytes]:
-    """Return the pattern of whole members with other keys, and their commas."""
+    """Return the pattern that skips an object's members whose keys are not wanted."""
     space = rb"[ \t\r\n]*+"
     wanted = b"|".join(re.escape(key) for key in sorted(keys))
     key = rb'"(?!(?:%b)")[^"\\]*+"' % wanted

@@ -1,6 +1,6 @@
 """Reads an HTTP inference request: its API by the path, its prompt and options by the body.
 
-Finds the model's name in a form, the body of requests with a file: audio, images.
+`form_model` finds the model's name in a form, the body of requests with a file: audio, images.
 """
 
 import re

@@ -1,8 +1,7 @@
 """An inference request as a pick needs it.
 
-Why a request has no prompt for a pick, so that load alone decides.
-
-Finds the traits of a model's chat template, by any name of the model.
+`Unread` says why a request has no prompt, so that load alone decides. `ModelTraits` finds the traits of
+a model's chat template, by any name of the model.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,8 +1,6 @@
 """Finds the first token and the usage in a response that passes through in pieces.
 
-The usage that an engine reports with its response.
-
-Each API writes it in its own way, and no two of them give one key two meanings:
+Each API writes the usage in its own way, and no two of them give one key two meanings:
 
     OpenAI's completions, chats, embeddings  prompt_tokens, prompt_tokens_details.cached_tokens,
       and vLLM's /inference/v1/generate      completion_tokens

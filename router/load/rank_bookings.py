@@ -35,7 +35,7 @@ class Step:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing about it can change any more."""
+        """Whether it is final: there is a later step, and all of its requests have ended."""
         return not self.is_latest and not self.running
 
 

@@ -1,6 +1,6 @@
 """Metrics that are counted as things happen, in plain fields where that is for every call.
 
-A histogram that is counted in plain numbers.
+`Tally` is a histogram in plain numbers.
 """
 
 import math

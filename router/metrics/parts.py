@@ -1,6 +1,6 @@
 """The metrics that the router's parts keep themselves, read at each scrape.
 
-The metrics of readiness: the router's own, its certificates', its sources of pods and its pods.
+Also the metrics of readiness: the router's own, its certificates', its sources of pods and its pods.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

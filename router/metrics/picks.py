@@ -1,6 +1,6 @@
 """The metrics of picks: bookings, beliefs, reports and the queue; its waits: `router.metrics.calls`.
 
-The metrics of tokenising: prefix stores, tokenizers and renderers.
+Also the metrics of tokenising: prefix stores, tokenizers and renderers.
 """
 
 import time

@@ -1,6 +1,6 @@
 """The metrics of ranks: trust, blocks, the event stream, and load.
 
-The metrics of the shared index: copies and look-ups.
+Also the metrics of the shared index: copies and look-ups.
 """
 
 import time

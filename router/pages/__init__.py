@@ -1,1 +1,1 @@
-"""Queries of NVIDIA Dynamo's callers over HTTP: overlaps of a prompt's token ids, in Dynamo's form."""
+"""What the router serves over HTTP: health, metrics, the live page, JSON calls, Dynamo's queries."""

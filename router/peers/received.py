@@ -182,7 +182,7 @@ class ReceivedBookings:
         return max((now - peer.received_at for peer in self._peers.values()), default=0.0)
 
     def is_alive(self, router: str, now: float) -> bool:
-        """Return whether another router's value is fresh, and not its last one."""
+        """Return whether another router's value is fresh, and the router did not say that it ends."""
         peer = self._peers.get(router)
         return peer is not None and not peer.has_ended and _is_fresh(peer, now)
 

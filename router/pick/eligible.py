@@ -125,7 +125,7 @@ def _eligible(pods: PodTable, wanted: Wanted) -> list[Pod]:
 
 
 def _best(willing: list[Pod], lora: str) -> list[Pod]:
-    """Return the pods that go before the others."""
+    """Return the healthy pods if any, and of those the ones with the adapter if any."""
     serving = that_serve(willing) or willing
     # An engine may load an adapter on its first request, so pods that do not list it are a fall-back.
     able = [pod for pod in serving if not lora or lora in pod.status.models]

@@ -61,7 +61,7 @@ async def candidate_messages(
 ) -> AsyncIterator[list[pb.Candidate]]:
     """Yield candidates in lists of AT_ONCE; other tasks get a turn before each list.
 
-    They have details if `parts_of`, which returns the parts of an option's load, is given.
+    With `parts_of`, which returns the parts of an option's load, they have details.
     """
     for at in range(0, len(options), AT_ONCE):
         await asyncio.sleep(0)

@@ -1,6 +1,6 @@
 """The record of a pick until its request ends: predictions, bookings and progress.
 
-The predictions of a pick, which its engine's reports are compared with later.
+Engines' reports are compared with its predictions later.
 """
 
 from collections.abc import Callable, Iterator, Mapping

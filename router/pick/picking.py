@@ -50,7 +50,7 @@ def _ignore() -> None:
 
 
 def precedence_of(queue: config.QueueTable) -> Precedence:
-    """Return the order that the configuration gives to prompts, with a queue or by engines."""
+    """Return the configured order of prompts, kept by the queue or by engines."""
     return Precedence(queue.prefill_times, queue.passed_seconds)
 
 

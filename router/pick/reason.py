@@ -22,8 +22,8 @@ def reason(
     `contenders` are some of the candidates, best first: the best two (or the only one), and the one that
     holds most of the prompt. With `names_ranks` the sentence names pods and ranks.
     `is_well`: the first is known to be healthy. `costs_seconds`: the costs are seconds, and the sentence
-    explains them as times; otherwise it lists their terms. `unread` of the prompt's tokens are reckoned,
-    not known.
+    explains them as times; otherwise it lists their terms. `unread` of the prompt's tokens are only
+    estimated.
     """
     told = _Reason(prompt_tokens, contenders, unread=unread, names_ranks=names_ranks)
     text = told.sentence(policy, costs_seconds=costs_seconds)

@@ -67,7 +67,7 @@ class Ask(msgspec.Struct, frozen=True):
     """The booking id that the caller chose; empty: none."""
     traits: Traits = Traits()
     unread: int = 0
-    """Reckoned tokens of the part of the prompt that was not tokenised."""
+    """Estimated tokens of the part of the prompt that was not tokenised."""
     unread_because: str = ""
     """Why that part was not tokenised."""
     is_watched: bool = False
@@ -246,7 +246,7 @@ class Weigher:
 
 
 def _part(ask: Ask, role: Role, avoided: Collection[RankName]) -> Field:
-    """Return the ranks that take a part of a request, or both parts. Raises NoPodError."""
+    """Return the ranks that take the role's part of a request. Raises NoPodError if none does."""
     part = ask.field.part(role, avoided)
     if not part.ranks:
         found = f"no pod{model_phrase(ask.prompt.model)}"

@@ -1,8 +1,7 @@
 """Follows the pods that sources find, and drops those that have gone.
 
-Finds pods that are one engine: of one model, with one address and a rank in common.
-
-Whether a source of pods can be asked: one state for the log, readiness and findings. No I/O here.
+`SourceState` says whether a source can be asked, for the log, readiness and findings. `twins` finds pods
+that are one engine: of one model, with one address and a rank in common.
 """
 
 import asyncio
@@ -177,7 +176,7 @@ class Follows(Protocol):
         """Whether the events of a followed pod arrive."""
 
     def is_alive(self, pod_id: str) -> bool:
-        """Whether the events of a followed pod arrive, or its engine has said that it is well."""
+        """Whether the events of a followed pod arrive, or its engine has said that it is healthy."""
 
     async def drop(self, pod_id: str) -> None:
         """Stop following a pod."""

@@ -38,7 +38,7 @@ class DnsSource:
 
     An address has no identity: if another engine takes it over, only the event stream shows that. One
     that several answers lack takes no requests, and is forgotten when its events end; but see
-    `Reconciler.reconcile` where no other pod is well.
+    `Reconciler.reconcile` where no other pod is healthy.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """Follows pods: runs the tasks of each pod from its discovery until its removal.
 
-Finds and follows pods while the router runs; at its end, saves the blocks that they hold.
-
-All of this runs in a thread of its own (`process.loop`), beside the one that answers.
+At the router's end it saves the blocks that they hold. All of this runs in a thread of its own
+(`process.loop`), beside the one that answers.
 """
 
 import asyncio

@@ -238,7 +238,7 @@ class KubernetesSource:
         return version
 
     async def _watch(self, api: Any, version: str | None) -> AsyncGenerator[PodEvent, None]:
-        """Yield what the API says since a version, until it ends or no longer has that version."""
+        """Yield the pods' changes since a version, until the API ends this or lacks the version."""
         seconds = WATCH_SECONDS + OVERDUE_SECONDS
         try:
             answer = await self._ask_pods(

@@ -1,6 +1,6 @@
 """Asks each source of pods once, all at the same time, for a bounded time.
 
-Names the places where the pods of a configuration are found, besides its own [[pods]].
+`sources` names the places where pods are found, besides the [[pods]] of the configuration.
 """
 
 import asyncio

@@ -22,7 +22,7 @@ class ReadPrompt(msgspec.Struct, frozen=True):
     lora_path: str = ""
     """The adapter that a body names in SGLang's field `lora_path`."""
     unread: int = 0
-    """Reckoned tokens of the part of the text that was not tokenised."""
+    """Estimated tokens of the part of the text that was not tokenised."""
     unread_because: str = ""
     form: Form = "ids"
     """The prompt's form in the request."""

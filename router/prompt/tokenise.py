@@ -46,7 +46,7 @@ class Ids(NamedTuple):
     """Characters of the text that the tokens cover; 0 if the router has no text."""
     memo: KeyMemo | None = None
     unread: int = 0
-    """Reckoned tokens of the rest of the text, if the time was over before its end."""
+    """Estimated tokens of the rest of the text, if the time was over before its end."""
 
 
 CHARS_PER_TOKEN = 4

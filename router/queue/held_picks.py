@@ -98,7 +98,7 @@ class HeldPicks:
         priority: int,
         left: float = math.inf,
     ) -> Waiting:
-        """Return a request that comes to wait now; its caller waits for `left` seconds more."""
+        """Return a new request for the queue; its caller waits for `left` seconds more."""
         now = self._clock()
         return Waiting(
             ask,

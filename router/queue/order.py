@@ -3,7 +3,7 @@
     class (`priority`)   the highest first
     share of a tenant    the least virtual time first: the uncached tokens that it was given so far, by
                          its weight (start-time fair queueing)
-    key                  `router.load.place` of the cheapest prefill, the least first
+    key                  `Precedence.place` of the cheapest prefill, the least first
 
 Requests that want the same pods share a lane, so that requests whose pods are full do not delay requests
 for other pods. Tenants share the pods of a model, whatever the lanes of their requests.

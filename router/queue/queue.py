@@ -131,7 +131,7 @@ class Queue:
     def enter(self, waiting: Waiting, now: float) -> None:
         """Let a request wait. A `release` must follow at once; it may send the request.
 
-        Raises QueueFullError, and as `Picker.weigh`. Others may lose their place.
+        Others may be refused to make room. Raises QueueFullError, and as `Picker.weigh`.
         """
         choice = self._picker.weigh(waiting.ask, now)
         self._number += 1
@@ -330,7 +330,7 @@ class Queue:
         return rooms, found
 
     def _considered(self) -> Collection[Wanted]:
-        """Return the lanes that are considered now."""
+        """Return the lanes to look at now: all, or if there are too many, some in turns."""
         lanes = self._order.lanes
         if len(lanes) <= MOST_LANES:
             return [*lanes]

@@ -1,5 +1,4 @@
-"""Traces of calls and the time of their steps: seams that do nothing where nobody asks for them.
+"""Traces of calls and the times of their steps; by default both do nothing.
 
-Which spans there are: docs/reference/tracing-and-live-page.md. The metrics are declared in
-`router/metrics`.
+docs/reference/tracing-and-live-page.md lists the spans. The metrics are declared in `router/metrics`.
 """

@@ -1,6 +1,6 @@
 """The steps of a call: each is timed for the metrics, and is a span where the call is traced.
 
-The id that a caller or gateway gives to a request, by which its log lines are found elsewhere.
+`request_id_of` is the id that a caller or gateway gave to a request, by which logs elsewhere name it.
 """
 
 import time

@@ -121,7 +121,7 @@ class _Handlers(grpc.GenericRpcHandler):
 
 
 class GrpcioServer:
-    """Serves methods."""
+    """Serves methods with gRPC's own library."""
 
     def __init__(
         self, methods: Mapping[str, Method], limits: Http2Limits, *, reuse_port: bool = False

@@ -158,8 +158,8 @@ class AsyncClient:
     ) -> pb.PickResponse:
         """Return the pod for a request, and fall-backs; the work is booked until `report` ends it.
 
-        With a `booking_id` of the caller's, unique to the request, a pick is also made again where it
-        is not known whether the first one was carried out.
+        With a `booking_id` of the caller's, unique to the request, a pick is also repeated if its answer
+        was lost, as the router may or may not have booked it.
 
         `priority` is its class and `tenant` its tenant in the router's queue, where picks may wait for
         up to nine tenths of `timeout`.

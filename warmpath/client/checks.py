@@ -1,6 +1,6 @@
-"""The figures of the contract's messages. Protobuf refuses others without the name of the field.
+"""Checks the numbers, names, lists and switches of a call, and names the field that is wrong.
 
-The names, lists and switches in calls: protobuf refuses those of a wrong type without the field.
+Protobuf would refuse them without the name of the field.
 """
 
 from collections.abc import Collection, Iterable

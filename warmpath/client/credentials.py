@@ -1,8 +1,7 @@
 """A client's certificate, token and trusted authorities, from files that are read again on a change.
 
-The forms of a router's address.
-
-gRPC's library takes any text: it cuts a port that is too large to 16 bits, and asks DNS for a URL.
+Also checks the router's address: gRPC's library takes any text, cuts a port that is too large to 16
+bits, and asks DNS for a URL.
 """
 
 import os

@@ -1,6 +1,6 @@
 """The error of a call, made of its status and its trailing metadata.
 
-Why gRPC got no answer, in words that say what to do, for the library and the commands.
+If gRPC got no answer, the error says what to do, for the library and the commands.
 """
 
 import re

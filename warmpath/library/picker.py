@@ -37,7 +37,7 @@ MOST_SESSION_CHARS = 256
 class Picker:
     """Picks among an index's pods. Thread-safe; threads that use one picker take turns.
 
-    `pick` and `booking` are the tables [pick] and [booking] of the router's file; the keys for groups,
+    `pick` and `booking` are the tables [pick] and [booking] of the router's file; its keys for
     decisions and the queue are not used. `shared_tiers` and `tokenizer` are those of a `Scorer`. `rng`
     breaks ties; `new_id` names the picks that their callers do not name.
 

@@ -41,7 +41,7 @@ def _tag(word: np.uint64) -> np.uint32:
 
 @inlined
 def after(at: int, places: int) -> int:
-    """Return the place behind another."""
+    """Return the next place; after the last place comes the first."""
     return at + 1 if at + 1 < places else 0
 
 

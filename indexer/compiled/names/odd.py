@@ -116,7 +116,7 @@ class OddNames:
     # From the arrays to the resolver
 
     def apply(self, events: Sequence[Event]) -> None:
-        """Follow the events of one batch."""
+        """Apply a batch by the resolver, once the names in it are taken out of the arrays."""
         self.pass_on(self.resolver.learn(events))
         for event in events:
             if isinstance(event, Stored | Removed):

@@ -15,7 +15,7 @@ from warmpath.indexer.compiled.scan.msgpack import bytes_at, half, integer_at, l
 
 @compiled
 def name_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint64, int]:
-    """Read a name (`indexer.engines.wire.name_of`)."""
+    """Read a name (`indexer.engines.event.name_of`)."""
     length, begin = bytes_at(data, at, end)
     if length >= 0:
         return bytes_key(data, begin, length, np.uint64(0)), begin + length

@@ -47,7 +47,7 @@ class LookUp:
         return self._commands(segment for segment, _, _ in spans(self._packed))
 
     def more(self) -> list[Command]:
-        """Return the commands that are needed besides, for blocks of spilled segments."""
+        """Return the commands of the second round trip, for blocks of spilled segments."""
         wanted: dict[bytes, None] = {}
         for segment, start, stop in spans(self._packed):
             if segment_value.is_spilled(self.values.get(segment)):

@@ -1,9 +1,9 @@
-"""Decides which buckets answers may read: each has a circuit breaker (`breaker`), and is probed.
+"""Decides which buckets answers may read: each has a circuit breaker (`Breaker`), and is probed.
 
 A read for an answer may be large, and a probe is small. So a probe that succeeds does not make up for
 failed reads; it only lets the next answer read the bucket again.
 
-A circuit breaker: a bucket that fails several times in a row is left alone for a while. Sans-I/O.
+A breaker: a bucket that fails several times in a row is left alone for a while. Sans-I/O.
 
     closed --failures in a row--> open --a pause--> half-open --the probe succeeds--> on probation
        ^                           ^                    |                                 |  |
@@ -83,13 +83,13 @@ class Breaker:
             self._open(now)
 
     def succeeded(self) -> None:
-        """Count failures from 0 again after a success; ignore a success while it is not closed."""
+        """Count a success: if the breaker is closed, earlier failures are forgotten."""
         if self.is_closed:
             self._failures = 0
             self._pause = PAUSE
 
     def failed(self, now: float) -> None:
-        """Count a failure; ignore a failure while it is not closed."""
+        """Count a failure, if the breaker is closed; too many in a row open it."""
         if not self.is_closed:
             return
         self._failures += 1
@@ -139,7 +139,7 @@ class Reach:
         self._failing = asyncio.Event()
 
     def may_ask(self, bucket: int) -> bool:
-        """Whether answers may read a bucket, since it is not left alone."""
+        """Whether answers may read a bucket: its breaker is closed."""
         return self._breakers[bucket].is_closed
 
     def note(self, answered: Iterable[int], failed: Mapping[int, str]) -> None:

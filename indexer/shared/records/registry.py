@@ -1,12 +1,11 @@
 """Reads pods' records in the shared index together, and derives the trust in each pod from them.
 
-The doubt whether Redis has lost blocks of a pod while the pod's writer has not noticed it yet.
-
-A node of Redis that fails may come back, or be replaced, without the last writes. The writer
-notices that: it audits every bucket each tenth of its lease, and where its writes are missing, it
-claims the pod again and writes everything again. Until the writer has had the time for that, a
-reader that lost a connection does not know whether writes are missing. The reader waits for audits
-and not for seconds, so nobody compares two clocks.
+`Unconfirmed` is the doubt whether Redis has lost blocks of a pod, unnoticed by its writer so far. A node
+that fails may come back, or be replaced, without the last writes. The writer notices that: it audits
+every bucket each tenth of its lease, and where its writes are missing, it claims the pod again and
+writes everything again. Until the writer has had the time for that, a reader that lost a connection does
+not know whether writes are missing. The reader waits for audits and not for seconds, so nobody compares
+two clocks.
 """
 
 import asyncio

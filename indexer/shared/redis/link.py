@@ -24,7 +24,7 @@ class Wire(Protocol):
         """Whether this side has not closed it."""
 
     async def send(self, commands: Sequence[tuple[Argument, ...]]) -> None:
-        """Write all commands before it first waits. Close the connection if that is cut short."""
+        """Write all commands before the first `await`; if cancelled midway, close the connection."""
 
     async def receive(self) -> Reply:
         """Return the next reply; a refusal is returned as a CommandRefusedError. Safe to cancel."""

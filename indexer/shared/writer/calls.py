@@ -1,7 +1,4 @@
-"""Turns changes of the index into calls of scripts, each of bounded work.
-
-Calls of the scripts that change one pod's record and log in Redis.
-"""
+"""Turns changes of the index, and of one pod's record and log, into script calls of bounded work."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

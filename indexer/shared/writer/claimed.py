@@ -22,7 +22,7 @@ class Claimed:
 
     @property
     def base(self) -> int:
-        """The claim's base."""
+        """The claim's random number, with which its slots begin (`Claim.base`)."""
         return self._claim.base
 
     @property

@@ -1,6 +1,6 @@
 """The lease of a pod's record, which is kept by the writer that has claimed the pod.
 
-Repeats the requests of a pod's writer until they are answered, and meanwhile keeps the lease.
+`Retry` repeats the writer's requests until they are answered, and meanwhile keeps the lease.
 """
 
 import logging

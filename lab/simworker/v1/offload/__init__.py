@@ -1,1 +1,1 @@
-"""The CPU tier: chunks, jobs, transfers and their events; the GPU's blocks are in `cache`."""
+"""The CPU tier: chunks, jobs, transfers, events; the GPU's blocks are in `lab/simworker/v1/cache`."""

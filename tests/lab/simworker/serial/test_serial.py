@@ -168,7 +168,7 @@ def test_an_aborted_prefill_leaves_nothing_behind() -> None:
 
 
 def test_a_trace_is_served_as_the_studys_simulator_serves_it() -> None:
-    """Sums of `../shared/bench/sim.py`: round-robin, 3 pods of 400 blocks, load 0.6."""
+    """Sums of the simulator of a study of policies: round-robin, 3 pods of 400 blocks, load 0.6."""
     lines = read_trace(SLICE)
     work = pooled_work(lines, 3 * 400, prefill)
     speed = 0.6 * 3 * (lines[-1].arrival - lines[0].arrival) / work
