@@ -279,7 +279,7 @@ class Call:
         raise RefusedError(self._explain(code, text, reason))
 
     async def _more(self, missing: int) -> None:
-        """Send what is to be sent, and wait for bytes of a message that lacks `missing` bytes."""
+        """Send what is ready, and wait for further bytes of a message that lacks `missing` bytes."""
         self._check_open()
         self._consume(self._unconsumed)
         if missing > self._window:

@@ -97,7 +97,7 @@ class Server:
             self._all_closed.set()
 
     def _arrived(self, size: int) -> None:
-        """Count all that waits to be read, where the newest bytes might make it too much."""
+        """Take note of `size` bytes; if too many may wait unread, count them and end some calls."""
         self._may_arrive -= size
         if self._may_arrive < 0:
             most = self._limits.received_bytes

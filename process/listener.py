@@ -171,7 +171,7 @@ class _Opening:
         """Whether it has given way to another connection."""
 
     def end(self) -> None:
-        """Let it give way to another connection."""
+        """End the handshake, to make room for another connection."""
         log.info("%s%s: the connection gives way to another in its handshake", *self.client)
         self.is_ended = True
         # A plain connection opens in the next turns. If its task were cancelled, uvloop would close it

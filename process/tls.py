@@ -66,7 +66,7 @@ class TlsPaths:
             object.__setattr__(self, part, None if path is None else Path(path))
 
     def given(self) -> list[Path]:
-        """Return the files that there are."""
+        """Return the paths that are not None."""
         return [path for path in (self.ca, self.cert, self.key) if path]
 
     def pem(self, contents: Sequence[bytes]) -> Pem:

@@ -1,4 +1,4 @@
-"""What makes Unix time of a monotonic clock's time, even after the machine's clock was set."""
+"""Converts a monotonic clock's time to Unix time, even after the machine's clock was set."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ out, so that the same moment is told as the same number."""
 
 
 class WallOffset:
-    """Returns what to add to a time of `clock` for seconds since the Unix epoch, which `wall` tells."""
+    """Returns what to add to a time of `clock` to get a time of `wall`, Unix time in seconds."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class WallOffset:
         self._offset = wall() - clock()
 
     def __call__(self) -> float:
-        """Return the offset of now."""
+        """Return the present offset."""
         offset = self._wall() - self._clock()
         if abs(offset - self._offset) > STEP_SECONDS:
             self._offset = offset

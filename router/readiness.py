@@ -61,7 +61,7 @@ class Readiness:
         return name in self._required
 
     def ready(self, *, besides: str = "") -> bool:
-        """Whether every required condition holds, besides one that does not count."""
+        """Whether every required condition holds, `besides` left out."""
         # Conditions that are not required may be dear to look at, and clients' health checks are many.
         return all(self._looks[name]().holds for name in self._required if name != besides)
 

@@ -299,7 +299,7 @@ class Session:
     def _act(
         self, rows: Iterable[tuple[int, int, int, int]], data: bytes = b"", headers: bytes = b""
     ) -> bool:
-        """Do what the rows of the journal tell; return whether a body has more to send.
+        """Handle the events in the journal's rows; return whether a body has more to send.
 
         Raises EndedError.
         """

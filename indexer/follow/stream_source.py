@@ -134,7 +134,7 @@ class RankIngest(Rank):
         return self.lag.seconds
 
     def known_until(self, now: float) -> float:
-        """Return the last moment up to which it shows its engine, as far as its connection tells."""
+        """Return up to when it shows its engine, as far as its connection lets it know."""
         return now - self.lag.seconds if self.is_connected else self.lost_at - SILENT_SECONDS
 
     @property

@@ -138,7 +138,7 @@ class Orphans:
         return any((event.tier, event.group) == (tier, group) for event in stores)
 
     def move(self, event: Moved) -> bool:
-        """Record that a waiting block went to another tier; return False where none waits by itself.
+        """Move a waiting block to another tier; return False if no store of this block alone waits.
 
         Engines that move blocks store each by itself (`indexer.engines.trtllm`).
         """

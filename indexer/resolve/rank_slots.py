@@ -1,4 +1,4 @@
-"""One rank's slots in the index: one for each place of its present life, two where there is doubt."""
+"""One rank's slots in the index: one for each place of its present life, and one for blocks in doubt."""
 
 from dataclasses import replace
 

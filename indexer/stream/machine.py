@@ -147,7 +147,7 @@ class Stream:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the trust is degraded, and not only `StreamTrust.passing`."""
+        """Whether the trust is degraded, and the next batch in order does not heal it."""
         return self._trust.is_damaged
 
     @property
@@ -322,12 +322,12 @@ class Stream:
 
     @property
     def _is_unproven(self) -> bool:
-        """Whether the stream is followed, and neither a live batch nor time proves the subscription."""
+        """Whether it follows without a live batch so far, and not all checks were made."""
         is_silent = self._state is StreamState.FOLLOWING and self._live == NO_LIVE
         return is_silent and self._checks < len(CHECKS)
 
     def _check(self) -> list[Action]:
-        """Ask for batches that were published before the subscription was in force, if it may not be."""
+        """Unless the subscription is proven, ask for batches from before it was in force."""
         return [self._call(CHECKS[self._checks])] if self._is_unproven else []
 
     def replayed(self, ticket: int, sequence: int, payload: bytes, now: float) -> list[Action]:

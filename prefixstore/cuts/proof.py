@@ -196,7 +196,7 @@ def _split_before(steps: Iterable[Mapping[str, Any]], normal: Normal) -> str | N
 
 
 def _splits_still(kind: str, normal: Normal) -> bool:
-    """Return whether a step that splits texts also splits normalised texts at the same places."""
+    """Return whether a splitting step splits a text at the same places after it is normalised."""
     if kind == "Metaspace":
         return not normal.marks
     if normal.marks or normal.marks_runs:

@@ -47,11 +47,11 @@ class EngineStats:
 
 
 class RequestSpan(Protocol):
-    """A request as a trace tells of it."""
+    """The span of one request."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Those that tell the engine of the trace."""
+        """The headers that carry the trace to the engine."""
 
     def answered(self, status: int) -> None:
         """Note the answer's status."""
@@ -72,7 +72,7 @@ _UNTRACED = nullcontext(_Untraced())
 
 
 def untraced(method: str, url: str) -> AbstractContextManager[RequestSpan]:
-    """Return the context of a request of which no trace tells."""
+    """Return the context of a request that is not traced."""
     del method, url
     return _UNTRACED
 

@@ -171,7 +171,7 @@ class PickAnswerer:
         return self._picker.reserve(ask, self._clock())
 
     async def response(self, pick: Pick) -> pb.PickResponse:
-        """Return the message that tells of a pick."""
+        """Return the answer with a pick."""
         choice = pick.choice
         ask = choice.ask
         await turn_after(len(ask.field.ranks))

@@ -110,7 +110,7 @@ class Dated(NamedTuple):
     validity: Validity
 
     def problem(self, now: datetime) -> str:
-        """Return why nobody accepts it at a moment; empty if it can be used."""
+        """Return why the file is not valid at `now`; empty if it is."""
         if self.validity.ends <= now:
             return f"{self.path} has ended, on {_day(self.validity.ends)}"
         if self.validity.begins > now:

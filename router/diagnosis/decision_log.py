@@ -57,7 +57,7 @@ class DecisionLog(Decisions):
             super().picked(placed, choice)
 
     def withdrawn(self, placed: Pick, choice: Choice) -> None:
-        """Make the line of a pick that reached nobody, if it is drawn."""
+        """Write the line of a pick whose answer reached nobody, if it is drawn for the log."""
         if self._rng.random() < self._share:
             super().withdrawn(placed, choice)
             self._write(placed)

@@ -98,7 +98,7 @@ class NameInResponse:
         self._held = b""
 
     def feed(self, piece: bytes, *, may_hold: bool) -> bytes:
-        """Return the next piece; with `may_hold` its end is held if the field may go on in the next."""
+        """Return the next piece, renamed; with `may_hold`, but for an end that may begin the field."""
         piece, self._held = self._held + piece, b""
         piece = self._pattern.sub(self._renamed, piece)
         start = self._begun(piece) if may_hold else len(piece)

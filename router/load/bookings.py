@@ -197,7 +197,7 @@ class Bookings:
         return booking is not None
 
     def lose(self, booking_id: str, now: float) -> bool:
-        """Release all of a booking that nobody will report on; return False if it is not known."""
+        """Release a booking of which no report will come; return False if it is not known."""
         now = self.expire(now)
         booking = self._bookings.get(booking_id)
         if booking is not None:

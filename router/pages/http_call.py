@@ -32,7 +32,7 @@ async def answered(
     answer: Answer,
     made: Callable[[bytes], Awaitable[bytes]] | None = None,
 ) -> bytes:
-    """Return the answer to a request's body, or to the message that is made of that.
+    """Return the answer to a request's body; with `made`, to the message that it makes of the body.
 
     Raises HTTPRequestEntityTooLarge, and RefusedError.
     """

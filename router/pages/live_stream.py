@@ -44,7 +44,7 @@ class History:
         """Points, each with the offset in its time."""
 
     def add(self) -> None:
-        """Add the point of now."""
+        """Add the present values."""
         self._points.append((self._wall_offset(), self._look()))
 
     def points(self) -> Sequence[Point]:

@@ -134,7 +134,7 @@ class Views:
         self._begun = clock()
 
     def point(self) -> Point:
-        """Return the point of now."""
+        """Return the present values for the page's history."""
         total = self._attribution.total
         lags = (rank.lag_seconds for pod in self._pods for rank in pod.ranks)
         queue = self._queue()
@@ -150,7 +150,7 @@ class Views:
         )
 
     async def snapshot(self) -> Snapshot:
-        """Return the state of now; pods are viewed in turns with other tasks."""
+        """Return the present state; other tasks run between a few pods and the next."""
         rows = {(row.pod, row.model): row for row in self._attribution.rows()}
         pods = [
             self._pod(pod, rows.get((pod.id, pod.model)))

@@ -34,7 +34,7 @@ class Shares(NamedTuple):
 
 
 def shares_of(loads: LoadColumns) -> Shares:
-    """Return the shares of the ranks with these loads."""
+    """Return which share of the ranks is busy, and which is full, by their loads."""
     number = len(loads.waiting)
     return Shares(
         int(np.count_nonzero(loads.waiting)) / number,

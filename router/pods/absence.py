@@ -39,7 +39,7 @@ class Absences:
 
     @property
     def are_there(self) -> bool:
-        """Whether any pod is lacking, so that the next answer may change what is believed."""
+        """Whether the last answers lack any pod that still counts as there."""
         return bool(self._lacking)
 
     def believe(self, found: Mapping[str, FoundPod], now: float) -> dict[str, FoundPod]:

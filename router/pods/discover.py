@@ -105,7 +105,7 @@ class SourceState:
         self._said = problem
 
     def spoke(self) -> None:
-        """Note that it has said something about its pods, though a trouble may go on."""
+        """Note that the source sent something; a trouble does not end by that."""
         self._spoke_at = self._clock()
 
     def answered(self) -> None:

@@ -9,7 +9,7 @@ from warmpath.router.config import schema as config
 
 
 class Place(NamedTuple):
-    """What tells pods of one name apart."""
+    """What distinguishes pods of one name: namespace and port."""
 
     namespace: str
     port: int

@@ -19,7 +19,7 @@ FRESH_SECONDS = 0.5
 
 
 class Looks:
-    """The changes of ranks from release to release. `now` is the queue's clock, in seconds."""
+    """When ranks last became better or worse, by release. `now` is the queue's clock, in seconds."""
 
     def __init__(self) -> None:
         self._release = 0

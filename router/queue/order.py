@@ -212,7 +212,7 @@ class Order:
                 contest.idle.popitem(last=False)
 
     def _renew(self, line: _Line) -> None:
-        """Sort a line anew, after a change of it, among those of its lane and its share, and the share.
+        """Sort a line that has changed among those of its lane and of its share, and sort the share.
 
         The share's other lines keep an earlier virtual time; `passing` sees to that.
         """

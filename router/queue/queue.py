@@ -96,7 +96,7 @@ class Queue:
         """Requests that found no place, or lost theirs to others, since the start."""
 
     def _take(self, settings: QueueTable) -> None:
-        """Take settings, with an order that is empty."""
+        """Take settings; order and crowd begin empty."""
         self._settings = settings
         self._precedence = Precedence(settings.prefill_times, settings.passed_seconds)
         self._order = Order(settings.shares)

@@ -27,7 +27,7 @@ class Look(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request that waits, or comes to. Times are seconds of the queue's clock."""
+    """A request that waits, or is about to. Times are seconds of the queue's clock."""
 
     ask: Ask
     arrived: float

@@ -83,7 +83,7 @@ class Tracer:
         return _NO_REQUEST
 
     def span(self, name: str) -> AbstractContextManager[None]:
-        """Return a context that is a span of the current one; nothing where that is not sampled."""
+        """Return a context that is a child span of the current one, if that one is sampled."""
         del name
         return _NOTHING
 

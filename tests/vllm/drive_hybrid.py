@@ -2,8 +2,8 @@
 
     VLLM/bin/python tests/vllm/drive_hybrid.py --out tests/lab/simworker/v1/vllm_hybrid.jsonl.gz
 
-Needs vLLM 0.32, no model. The lines are those that `lab/simworker/v1/replay/replay_trace.py` reads. Beyond
-what one group of layers needs they have sliding windows, groups of several kinds and block sizes,
+Needs vLLM 0.32, no model. The lines are those that `lab/simworker/v1/replay/replay_trace.py` reads. They
+have sliding windows, groups of several kinds and block sizes,
 hashes finer than blocks, drafters that read some groups, sparse retention, tokens in flight.
 
 Made with the defaults: seed 1, 35 actions a scenario. The same bytes every time.

@@ -77,7 +77,7 @@ class OddNames:
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Forget no name while this is open, whatever the index gives up."""
+        """While this is open, keep all names, even those of blocks that the index gives up."""
         self._is_busy = True
         self._index.arrays.outside.changes(self)
         before = len(self.names.keys)

@@ -12,7 +12,7 @@ _SENTINEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 class RedisKind(StrEnum):
-    """How the servers belong together."""
+    """The kind of deployment: one server, a cluster, or a master named by Sentinels."""
 
     STANDALONE = "redis"
     CLUSTER = "redis-cluster"

@@ -115,7 +115,7 @@ class _Round:
         self._is_to_wait = False
 
     def time_is_up(self, timeout: float) -> None:
-        """Put an error in the place of each missing reply. A refusal that may pass stays."""
+        """Put an error in each missing reply's place; keep refusals, even those worth a retry."""
         # Where no connection can be made, that says more than that there is no answer.
         problem = self._topology.late(timeout) or f"no answer within {timeout:g} s"
         late = UnreachableError(str(problem))

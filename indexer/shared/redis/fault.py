@@ -72,7 +72,7 @@ def _known(problem: str) -> tuple[Fault, str] | None:
 
 
 def fault_of(error: Exception) -> Fault:
-    """Return what is wrong, by an error in the place of a reply."""
+    """Return what is wrong, by the error that came instead of a reply."""
     if known := _known(str(error)):
         return known[0]
     return Fault.OTHER if isinstance(error, CommandRefusedError) else Fault.SILENCE

@@ -85,7 +85,7 @@ class Lease:
         return now
 
     def end_audit(self) -> None:
-        """End an audit. Where Redis is far away, half of the time is left for writing."""
+        """End an audit; the next is due after half an interval or later: that leaves time to write."""
         self._audit_at = max(self._audit_at, self._clock() + self.audit_seconds / 2)
 
     def confirmed(self, begun: float, shown: float) -> None:

@@ -22,7 +22,7 @@ class WriterState(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why everything is written anew."""
+    """Why a writer claims its pod again and writes everything again."""
 
     START = "the writer has started"
     FREE = "the other writer's lease is over"
@@ -55,7 +55,7 @@ Steps = Generator[Commands | Rest, Sequence[Reply], Result]
 
 
 class AnewError(Exception):
-    """Everything has to be written anew."""
+    """The writer has to claim its pod and write everything again."""
 
     def __init__(self, cause: Cause, floor: int = 0) -> None:
         super().__init__(cause)

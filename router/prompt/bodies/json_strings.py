@@ -50,7 +50,7 @@ class Strings:
         self._texts = texts
 
     async def put_back(self, value: Any) -> Any:
-        """Return a decoded value with its strings in the place of their stand-ins."""
+        """Return a decoded value in which the strings replace their stand-ins."""
         if not self._texts:
             return value
         whole = [value]
