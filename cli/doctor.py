@@ -155,7 +155,7 @@ def _untold(rows: Sequence[pb.Attribution]) -> Iterator[str]:
 def _attributions(rows: Sequence[pb.Attribution]) -> Table:
     table = Table(
         caption="available: held by any pod; captured: by the picked one (where a prompt was not "
-        "tokenised, its tokens are reckoned by its length); predicted and delivered: of the requests "
+        "tokenised, its tokens are estimated from its length); predicted and delivered: of the requests "
         "whose report says what the engine found, as shares of the tokens that the engine counted",
         caption_justify="left",
     )

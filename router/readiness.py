@@ -85,17 +85,17 @@ def a_pod_is_well(pods: Iterable[Pod], sources: Sequence[SourceState] = ()) -> C
     known = list(pods)
     well, doubtful = sum(_may_serve(pod) for pod in known), unasked(sources)
     if well:
-        return Condition(holds=True, reason=f"{well} of {len(known)} pods are well{doubtful}")
+        return Condition(holds=True, reason=f"{well} of {len(known)} pods are healthy{doubtful}")
     if not known:
         return Condition(holds=False, reason=f"no pod is known{doubtful}")
-    reason = f"none of {len(known)} pods is well; {known[0].id}: {_why(known[0])}{doubtful}"
+    reason = f"none of {len(known)} pods is healthy; {known[0].id}: {_why(known[0])}{doubtful}"
     return Condition(holds=False, reason=reason)
 
 
 def pods_are_covered(
     pods: Iterable[Pod], sources: Sequence[SourceState], least: float
 ) -> Condition:
-    """Return whether the view of at least this share of the pods that are well is exact.
+    """Return whether the view of at least this share of the pods that are healthy is exact.
 
     Pods without events do not count. Without pods that count the condition holds: whether a pod is
     well is another condition. Sources of pods that cannot be asked are named, and change nothing.

@@ -96,8 +96,8 @@ class GatewayDescription:
     pods: Sequence[HostPort]
     """IP addresses, at least one."""
     failure_mode: FailureMode = "fail-close"
-    """The fate of requests while the router cannot be asked: fail-close answers 503, fail-open takes any
-    pod in turn."""
+    """The fate of requests while the router cannot be asked: fail-close answers 503, fail-open sends
+    them to the pods round robin."""
     router_tls: RouterTls | None = None
     folder: Path | None = None
     """Envoy's own folder, with the socket of its administration interface and the files that it reads

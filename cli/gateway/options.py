@@ -52,7 +52,7 @@ def parser(summary: str | None) -> argparse.ArgumentParser:
         "--failure-mode",
         choices=("fail-close", "fail-open"),
         default="fail-close",
-        help="while the router cannot be asked: answer 503, or let any pod in turn serve",
+        help="while the router cannot be asked: answer 503, or send requests to the pods round robin",
     )
     add(
         "--max-body-bytes",

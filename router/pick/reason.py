@@ -61,7 +61,7 @@ class _Reason:
     def _first(self) -> str:
         best, name = self._best, self._name(self._best)
         if not self._is_known:
-            none = f"the prompt is not known (its {self._tokens:,} tokens are reckoned)"
+            none = f"the prompt is not known (its {self._tokens:,} tokens are estimated)"
             return f"{none}, so no cache counts, and {name} has {_queue(best)}"
         if not any(one.match.matched_tokens for one in self._all):
             none = f"no candidate has any of the {self._tokens:,} tokens cached"
@@ -70,7 +70,7 @@ class _Reason:
 
     def _holding(self, one: Weighed) -> str:
         if not self._is_known:
-            return f"{self._tokens:,} tokens to compute, as reckoned"
+            return f"{self._tokens:,} tokens to compute, estimated"
         if not one.match.matched_tokens:
             return f"none of {self._tokens:,} tokens cached"
         text = f"{one.match.matched_tokens:,} of {self._tokens:,} tokens cached"

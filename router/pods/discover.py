@@ -128,7 +128,7 @@ def unasked(sources: Iterable[SourceState]) -> str:
 
 CONFIGURATION = "the configuration"
 """The name of the place of [[pods]] in the configuration's own file."""
-LAST = "pod %s: %s finds it no longer; it takes requests all the same, as no listed pod is well"
+LAST = "pod %s: %s finds it no longer; it takes requests all the same, as no listed pod is healthy"
 
 
 class SourceError(OSError):

@@ -14,7 +14,7 @@ LACKING_SECONDS = 10.0
 """Answers have to lack an address for so long before it counts as gone."""
 SILENT_SECONDS = 30.0
 """A look-up that takes longer does not come back: resolvers give up earlier."""
-LACKS = "its pods are gone once several answers have said so, unless no others are well"
+LACKS = "its pods are gone once several answers have said so, unless no others are healthy"
 UNLISTED = "its DNS name does not have its address any more"
 GONE = (socket.EAI_NONAME, socket.EAI_NODATA)
 NO_NAME = (

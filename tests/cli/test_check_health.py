@@ -42,7 +42,7 @@ async def test_a_router_with_a_pod_is_fit_by_both_ways(tmp_path: Path, output: O
         assert await health(f"grpc://{router.address}/warmpath.v1.Router") == 0
     by_page, by_grpc = output.out().split("ok\n")[1:]
     lines = by_page.splitlines()
-    assert "holds  pods: 1 of 1 pods are well" in lines
+    assert "holds  pods: 1 of 1 pods are healthy" in lines
     assert "holds  listening: gRPC listens" in lines
     assert {line.split(":")[0].split()[-1] for line in lines} == {
         "staying", "listening", "pods", "index", "coverage", "tokenizers"

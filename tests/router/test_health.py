@@ -89,7 +89,7 @@ async def test_a_router_all_of_whose_pods_are_down_is_not_ready_and_says_why(
         said = await router.until(NOT_SERVING, 503)
         while "not connected" in said["pods"]["reason"]:
             said = await router.until(NOT_SERVING, 503)
-    assert said["pods"]["reason"].startswith("none of 1 pods is well; pod-1: ")
+    assert said["pods"]["reason"].startswith("none of 1 pods is healthy; pod-1: ")
     assert str(held_port) in said["pods"]["reason"]
 
 
@@ -126,7 +126,7 @@ async def test_who_watches_hears_of_pods_that_come_and_go(tmp_path: Path, servic
             seen = [(await watching.read()).status]
             while seen[-1] != SERVING:
                 seen.append((await watching.read()).status)
-            assert (await router.until(SERVING, 200))["pods"]["reason"] == "1 of 1 pods are well"
+            assert (await router.until(SERVING, 200))["pods"]["reason"] == "1 of 1 pods are healthy"
             await worker.post("/drain")
             assert (await watching.read()).status == NOT_SERVING
             said = await router.until(NOT_SERVING, 503)

@@ -141,7 +141,7 @@ def pod(name: str, level: Level = Level.EXACT, status: Status | None = None) -> 
 def test_a_pod_that_refuses_requests_is_not_well() -> None:
     draining = pod("a", status=Status(healthy=True, reason="/health answers 503", refuses=True))
     assert not a_pod_is_well([draining]).holds
-    assert a_pod_is_well([draining, pod("b")]) == Condition(True, "1 of 2 pods are well")
+    assert a_pod_is_well([draining, pod("b")]) == Condition(True, "1 of 2 pods are healthy")
 
 
 def test_pods_that_are_only_late_keep_a_router_ready() -> None:

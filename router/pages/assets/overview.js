@@ -37,8 +37,8 @@ function showCards(snapshot, points) {
   const isRecent = grown("prompt_tokens") > 0;
   const [of, picked, turn] = ["prompt_tokens", "captured_tokens", "average_tokens"].map((name) => (isRecent ? grown(name) : total[name]));
   const cards = [
-    ["Cached where picked", share(picked, of), `${isRecent ? "in the last 5 minutes" : "since the start"}; pods in turn: about ${share(turn, of)}`],
-    ["Prompt tokens saved", count(saved), `of ${count(total.prompt_tokens)} in all, against pods in turn`],
+    ["Cached where picked", share(picked, of), `${isRecent ? "in the last 5 minutes" : "since the start"}; round robin: about ${share(turn, of)}`],
+    ["Prompt tokens saved", count(saved), `of ${count(total.prompt_tokens)} in all, against round robin`],
     ["Picks", `${count(grown("requests") / span)}/s`, `in the last 5 minutes; ${count(total.requests)} in all`],
     ["Pods ready", `${ready} of ${snapshot.pods.length}`, `the view of ${exact} of ${ranks.length} ranks is exact`],
     ["Event lag", seconds(total.lag_seconds), "of the rank that lags most"],
@@ -70,7 +70,7 @@ function showCharts(points) {
     });
   const lines = [
     { name: "the best pod for each", kind: "best", values: ratio("available_tokens") },
-    { name: "pods in turn (estimate)", kind: "turn", values: ratio("average_tokens") },
+    { name: "round robin (estimate)", kind: "turn", values: ratio("average_tokens") },
     { name: "picked", kind: "picked", values: ratio("captured_tokens") },
   ];
   const percent = (value) => `${Math.round(100 * value)} %`;

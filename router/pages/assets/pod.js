@@ -16,7 +16,7 @@ export function showPod(section, state) {
     ["State", stateOf(pod)],
     ["Picks", count(pod.requests)],
     ["Cached where picked", share(pod.captured_tokens, pod.prompt_tokens)],
-    ["Pods in turn (estimate)", share(pod.average_tokens, pod.prompt_tokens)],
+    ["Round robin (estimate)", share(pod.average_tokens, pod.prompt_tokens)],
     ["Predicted, and found by the engine", pod.predicted_tokens || pod.delivered_tokens ? `${count(pod.predicted_tokens)}, ${count(pod.delivered_tokens)} tokens` : "nothing reported yet"],
   ];
   const decisions = make("table", {}, make("thead"), make("tbody"));

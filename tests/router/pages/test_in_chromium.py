@@ -102,7 +102,7 @@ async def test_it_shows_pods_decisions_and_what_a_prompt_would_find(
         await tab.run("location.hash = '#pod/pod-1'")
         assert "followed from the first batch" in await tab.until(text("#pod .finding"))
         await tab.run("location.hash = '#findings'")
-        await tab.until(f"({text('#conditions tbody')} || '').includes('1 of 1 pods are well')")
+        await tab.until(f"({text('#conditions tbody')} || '').includes('1 of 1 pods are healthy')")
         assert not tab.complaints
     await tab.until(f"({text('#status')}).includes('trying again')")
 
