@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.diagnosis.evidence import Evidence
 from warmpath.router.pick.pick import End, Pick, Witness
 from warmpath.router.pick.weigh import Choice
@@ -16,47 +17,22 @@ from warmpath.router.pick.weigh import Choice
 
 @dataclass(slots=True)
 class Row:
-    """The counters of one pod and model, in tokens unless named otherwise."""
+    """The counters of one pod and model: the fields of the contract's `Attribution`, and evidence."""
 
     pod: str
     model: str
     requests: int = 0
     prompt_tokens: int = 0
     available_tokens: int = 0
-    """Prompt tokens held by the candidate that held most."""
     captured_tokens: int = 0
-    """Prompt tokens held by this pod."""
     average_tokens: int = 0
-    """Prompt tokens that candidates held on average: an estimate for round robin."""
     reported_requests: int = 0
     """Requests whose report has the engine's cached tokens; the next three counters are of these."""
     reported_prompt_tokens: int = 0
-    """Their prompts' tokens: those that the engine counted, if the report says so."""
     predicted_tokens: int = 0
-    """Tokens that were predicted to be cached."""
     delivered_tokens: int = 0
-    """Tokens that the engine found cached."""
     output_tokens: int = 0
-    """Output tokens, of all requests whose report has them."""
     evidence: Evidence = field(default_factory=Evidence)
-
-
-@dataclass(slots=True)
-class ShadowRow:
-    """Shadow mode's sums of one model, for callers' choices (`chosen`) and our own (`warmpath`).
-
-    Cached tokens and TTFT (s) are predictions.
-    """
-
-    model: str
-    requests: int = 0
-    prompt_tokens: int = 0
-    chosen_tokens: int = 0
-    warmpath_tokens: int = 0
-    chosen_ttft: float = 0.0
-    warmpath_ttft: float = 0.0
-    agreed: int = 0
-    """Number of requests for which caller and warmpath chose the same pod."""
 
 
 class Attribution(Witness):
@@ -67,26 +43,22 @@ class Attribution(Witness):
         self.total = Row("", "")
         """The counters of all pods and models, removed ones included; its evidence is not used."""
         self._rows: OrderedDict[tuple[str, str], Row] = OrderedDict()
-        self._shadows: dict[str, ShadowRow] = {}
+        self._shadows: dict[str, pb.Shadow] = {}
 
     def rows(self) -> Iterable[Row]:
-        """Return the counters of all pods and models; read only."""
         return list(self._rows.values())
 
     def row(self, pod: str, model: str) -> Row | None:
         """Return the counters of one pod and model, None if there are none; read only."""
         return self._rows.get((pod, model))
 
-    def shadows(self) -> Iterable[ShadowRow]:
-        """Return shadow mode's sums of each model; read only."""
+    def shadows(self) -> Iterable[pb.Shadow]:
         return list(self._shadows.values())
 
     def forget(self, pod: str) -> None:
         """Drop the counters of a removed pod."""
         for name in [name for name in self._rows if name[0] == pod]:
             del self._rows[name]
-
-    # Called by the picker
 
     def picked(self, placed: Pick, choice: Choice) -> None:
         """Count a pick; a shadow pick is counted at its end, when the pod that served it is known."""
@@ -106,12 +78,9 @@ class Attribution(Witness):
             self._seen(placed, placed.went[0])
 
     def found_cached(self, placed: Pick, cached: int, prompt_tokens: int | None) -> None:
-        """Compare the prediction, if there is one, with the tokens that were found `cached`."""
         row = self._rows.get((placed.went[0], placed.model))
-        if row is None or placed.went not in placed.predicted or not placed.is_placed:
-            return
-        if not placed.prompt_tokens:
-            # The prompt is not known: nothing was predicted.
+        is_predicted = placed.went in placed.predicted and placed.prompt_tokens
+        if row is None or not is_predicted or not placed.is_placed:
             return
         predicted = placed.captured
         # A prompt that was not tokenised is estimated by its length, and may have several times as many.
@@ -132,7 +101,6 @@ class Attribution(Witness):
             )
 
     def ended(self, placed: Pick, end: End, now: float) -> None:
-        """Count a request's end; a shadow pick whose request was reported is counted now."""
         del now
         row = self._rows.get((placed.went[0], placed.model))
         if placed.shadow:
@@ -168,7 +136,7 @@ class Attribution(Witness):
 
     def _shadowed(self, placed: Pick) -> None:
         # Bounded by the number of configured models.
-        row = self._shadows.setdefault(placed.model, ShadowRow(placed.model))
+        row = self._shadows.setdefault(placed.model, pb.Shadow(model=placed.model))
         chosen, ours = placed.predicted[placed.went], placed.predicted[placed.picked]
         row.requests += 1
         row.prompt_tokens += placed.prompt_tokens

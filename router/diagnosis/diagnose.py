@@ -8,7 +8,7 @@ from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
 from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.diagnosis.attribution import Attribution, Row, ShadowRow
+from warmpath.router.diagnosis.attribution import Attribution, Row
 from warmpath.router.diagnosis.facts import PodFacts, RankFacts, RouterFacts
 from warmpath.router.diagnosis.findings import findings, is_other_keyspace, router_findings
 from warmpath.router.load.table import LoadTable
@@ -42,11 +42,12 @@ async def diagnose(
     rows = [row for row in attribution.rows() if row.model == model or not model]
     typical = _typical_factors(rows)
     response = pb.DiagnoseResponse(
-        shadows=[_shadow(row) for row in attribution.shadows() if row.model == model or not model],
+        shadows=[row for row in attribution.shadows() if row.model == model or not model],
     )
     async for row in in_turns(rows, ROWS_AT_ONCE):
         if row.requests or row.reported_requests:
-            response.attributions.append(_attribution(row))
+            fields = pb.Attribution.DESCRIPTOR.fields_by_name
+            response.attributions.add(**{name: getattr(row, name) for name in fields})
     for one in router_findings(router, clock()) if router is not None else ():
         if not model or one.model in ("", model):
             response.findings.add(model=one.model, kind=one.kind, text=one.text)
@@ -139,34 +140,4 @@ def _facts(rank: Rank, loads: LoadTable, now: float) -> RankFacts:
         capacity=rank.capacity,
         drifts=counts.get("drifts", 0),
         lag_batches=rank.lag_batches,
-    )
-
-
-def _attribution(row: Row) -> pb.Attribution:
-    return pb.Attribution(
-        pod=row.pod,
-        model=row.model,
-        requests=row.requests,
-        prompt_tokens=row.prompt_tokens,
-        available_tokens=row.available_tokens,
-        captured_tokens=row.captured_tokens,
-        average_tokens=row.average_tokens,
-        reported_requests=row.reported_requests,
-        reported_prompt_tokens=row.reported_prompt_tokens,
-        predicted_tokens=row.predicted_tokens,
-        delivered_tokens=row.delivered_tokens,
-        output_tokens=row.output_tokens,
-    )
-
-
-def _shadow(row: ShadowRow) -> pb.Shadow:
-    return pb.Shadow(
-        model=row.model,
-        requests=row.requests,
-        prompt_tokens=row.prompt_tokens,
-        chosen_tokens=row.chosen_tokens,
-        warmpath_tokens=row.warmpath_tokens,
-        chosen_ttft=row.chosen_ttft,
-        warmpath_ttft=row.warmpath_ttft,
-        agreed=row.agreed,
     )

@@ -5,7 +5,7 @@ Counts fade exponentially, so that a mended fault disappears and a new one shows
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from warmpath.router.pick.pick import End
 from warmpath.router.pick.weigh import Traits
@@ -80,34 +80,16 @@ class ReportCounts:
 
     def plus(self, other: "ReportCounts") -> "ReportCounts":
         """Return the sum of this tally and `other`."""
-        return ReportCounts(
-            self.reports + other.reports,
-            self.right + other.right,
-            self.over + other.over,
-            self.under + other.under,
-            self.void + other.void,
-            self.blind + other.blind,
-            self.counted + other.counted,
-            self.miscounted + other.miscounted,
-            self.tokens + other.tokens,
-            self.predicted + other.predicted,
-            self.believed + other.believed,
-            self.delivered + other.delivered,
-        )
+        return ReportCounts(*(getattr(self, name) + getattr(other, name) for name in COUNTS))
 
     def fade(self) -> None:
         """Multiply all faded counts by FADING."""
-        self.right *= FADING
-        self.over *= FADING
-        self.under *= FADING
-        self.void *= FADING
-        self.blind *= FADING
-        self.counted *= FADING
-        self.miscounted *= FADING
-        self.tokens *= FADING
-        self.predicted *= FADING
-        self.believed *= FADING
-        self.delivered *= FADING
+        for name in FADED:
+            setattr(self, name, getattr(self, name) * FADING)
+
+
+COUNTS = tuple(one.name for one in fields(ReportCounts))
+FADED = COUNTS[1:]
 
 
 class Evidence:

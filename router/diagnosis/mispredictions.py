@@ -97,44 +97,41 @@ class _Part:
 
     kind: str
     uses: Callable[[Traits], bool]
-    spared: Callable[[Traits], bool]
     requests: str
     reason: str
+
+    def spares(self, traits: Traits) -> bool:
+        return not self.uses(traits)
 
 
 _PARTS = (
     _Part(
         "cache-salt",
         lambda traits: traits.has_salt,
-        lambda traits: not traits.has_salt,
         "requests with a cache salt",
         "the engine gets another salt than the router, or none",
     ),
     _Part(
         "adapter",
         lambda traits: traits.has_adapter,
-        lambda traits: not traits.has_adapter,
         "requests for an adapter",
         "the engine's events have other names for adapters than requests",
     ),
     _Part(
         "multimodal",
         lambda traits: traits.has_items,
-        lambda traits: not traits.has_items,
         "requests with images or audio",
         "the items' hashes or the places of their tokens differ from the engine's",
     ),
     _Part(
         "template",
         lambda traits: traits.form == "chat",
-        lambda traits: traits.form != "chat",
         "chats",
         "the router's chat template is not the engine's",
     ),
     _Part(
         "tokenizer",
         lambda traits: traits.form != "ids",
-        lambda traits: traits.form == "ids",
         "texts and chats",
         "the router's tokenizer is not the engine's",
     ),
@@ -145,7 +142,7 @@ def _apart(evidence: Evidence) -> Iterator[Finding]:
     """Yield findings about requests of one kind only, or about the router's count of tokens."""
     found = set()
     for part in _PARTS:
-        off, fine = evidence.of(part.uses), evidence.of(part.spared)
+        off, fine = evidence.of(part.uses), evidence.of(part.spares)
         if part.kind == "tokenizer" and "template" in found:
             continue
         if _is_off(off) and fine.reports >= FEW and fine.off_share <= FINE_SHARE:
@@ -169,10 +166,7 @@ def _of_all(facts: PodFacts, whole: ReportCounts) -> Finding:
     how_much = f"predictions are wrong, {_how_much(whole)}"
     blocks = sum(rank.blocks for rank in facts.ranks)
     if not facts.has_events:
-        return Finding(
-            "no-events",
-            f"{how_much}: it has no events, and {_UNHELD}",
-        )
+        return Finding("no-events", f"{how_much}: it has no events, and {_UNHELD}")
     if whole.share(whole.blind) > MOSTLY and blocks:
         return Finding(
             "hash-seed",

@@ -9,7 +9,8 @@ from tests.examples import examples
 from tests.router.consistent import check
 from tests.router.pick.weighed import BLOCK, TOKENS, choice, follow, option, placed
 from warmpath.indexer.engines.cache_groups import Layout
-from warmpath.router.diagnosis.attribution import Attribution, Row, ShadowRow
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.diagnosis.attribution import Attribution, Row
 from warmpath.router.pick.pick import Pick
 
 
@@ -130,8 +131,16 @@ def test_a_shadows_saving_is_what_the_callers_choice_held_and_what_ours_would_ha
     for one in (followed, other, unknown):
         attribution.ended(one, "finished", 101.0)
     (total,) = attribution.shadows()
-    expected = ShadowRow("m", 2, 2 * TOKENS, 800 + 960, 2 * 800, 0.8 + 5.64, 2 * 0.8, 1)
-    assert total == expected
+    assert total == pb.Shadow(
+        model="m",
+        requests=2,
+        prompt_tokens=2 * TOKENS,
+        chosen_tokens=800 + 960,
+        warmpath_tokens=2 * 800,
+        chosen_ttft=0.8 + 5.64,
+        warmpath_ttft=2 * 0.8,
+        agreed=1,
+    )
     assert row(attribution).requests == row(attribution, "b").requests == 1
 
 
