@@ -49,21 +49,16 @@ class DecisionLog(Decisions):
         dropped, self._dropped = self._dropped, 0
         return dropped
 
-    # Called by the picker
-
     def picked(self, placed: Pick, choice: Choice) -> None:
-        """Wait for the end of a pick's request, if the pick is drawn."""
         if self._rng.random() < self._share:
             super().picked(placed, choice)
 
     def withdrawn(self, placed: Pick, choice: Choice) -> None:
-        """Write the line of a pick whose answer reached nobody, if it is drawn for the log."""
         if self._rng.random() < self._share:
             super().withdrawn(placed, choice)
             self._write(placed)
 
     def ended(self, placed: Pick, end: End, now: float) -> None:
-        """Make the line."""
         super().ended(placed, end, now)
         self._write(placed)
 

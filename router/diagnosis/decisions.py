@@ -7,8 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-
-import msgspec
+from typing import Any
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.process.command_line import seconds
@@ -70,11 +69,9 @@ class Decisions(Witness):
         return len(self._kept)
 
     def picked(self, placed: Pick, choice: Choice) -> None:
-        """Keep a decision."""
         self._keep(placed, choice, pb.Decision.PICKED)
 
     def withdrawn(self, placed: Pick, choice: Choice) -> None:
-        """Keep a decision whose pick was withdrawn."""
         self._keep(placed, choice, pb.Decision.CANCELLED)
 
     def _keep(self, placed: Pick, choice: Choice, state: "pb.Decision.State.ValueType") -> None:
@@ -99,7 +96,6 @@ class Decisions(Witness):
         )
 
     def started(self, placed: Pick, now: float) -> None:
-        """Record the pod and rank that serve the request."""
         del now
         kept = self._kept.get(placed.number)
         if kept is not None:
@@ -108,21 +104,18 @@ class Decisions(Witness):
                 kept.state = pb.Decision.STARTED
 
     def first_token(self, placed: Pick, now: float) -> None:
-        """Record the time from the pick to the first token."""
         kept = self._kept.get(placed.number)
         if kept is not None:
             kept.state = pb.Decision.FIRST_TOKEN
             kept.ttft = now - placed.at
 
     def found_cached(self, placed: Pick, cached: int, prompt_tokens: int | None) -> None:
-        """Record the tokens that the engine found cached."""
         del prompt_tokens
         kept = self._kept.get(placed.number)
         if kept is not None:
             kept.cached = cached
 
     def ended(self, placed: Pick, end: End, now: float) -> None:
-        """Record how the request ended."""
         del now
         kept = self._kept.get(placed.number)
         if kept is not None:
@@ -147,6 +140,7 @@ class Decisions(Witness):
 
     def _message(self, kept: Kept) -> pb.Decision:
         offset = self._wall_offset()
+        waited = f" It waited {seconds(kept.waited)} in the queue." if kept.waited else ""
         return pb.Decision(
             booking_id=kept.booking_id,
             at=kept.at + offset,
@@ -154,7 +148,7 @@ class Decisions(Witness):
             policy=kept.policy,
             prompt_tokens=kept.prompt_tokens,
             candidates=[candidate_message(one, offset, ()) for one in kept.candidates],
-            reason=kept.reason() + _waited(kept.waited),
+            reason=kept.reason() + waited,
             waited_seconds=kept.waited,
             request_id=kept.request_id,
             trace_id=kept.trace_id,
@@ -167,66 +161,20 @@ class Decisions(Witness):
         )
 
 
-def _waited(value: float) -> str:
-    """Return the sentence, after a space, that a pick waited; empty if it did not."""
-    return f" It waited {seconds(value)} in the queue." if value else ""
+FIELDS = (
+    *("booking_id", "request_id", "trace_id", "at", "model", "policy", "prompt_tokens"),
+    *("pod", "rank", "state", "reason", "shadow", "waited_seconds", "cached_tokens", "ttft"),
+)
+"""What is shown of a decision beside its candidates; those that it lacks are null."""
+CANDIDATE_FIELDS = ("pod", "rank", "matched_tokens", "cost", "predicted_ttft")
 
 
-class CandidateView(msgspec.Struct, frozen=True):
-    """One candidate of a decision."""
-
-    pod: str
-    rank: int
-    matched_tokens: int
-    cost: float
-    predicted_ttft: float
-
-
-class DecisionView(msgspec.Struct, frozen=True):
-    """One decision."""
-
-    booking_id: str
-    request_id: str
-    """The `x-request-id` of the call or of the HTTP request; empty: none came."""
-    trace_id: str
-    """The trace of the pick; empty: it was not sampled."""
-    at: float
-    model: str
-    policy: str
-    prompt_tokens: int
-    pod: str
-    rank: int
-    state: str
-    reason: str
-    shadow: bool
-    waited_seconds: float
-    cached_tokens: int | None
-    """Tokens that the engine found cached; None before they are reported."""
-    ttft: float | None
-    """Seconds from the pick to the first token; None before it is reported."""
-    candidates: list[CandidateView]
-
-
-def decision_view(one: pb.Decision) -> DecisionView:
-    """Return the view of a decision."""
-    return DecisionView(
-        booking_id=one.booking_id,
-        request_id=one.request_id,
-        trace_id=one.trace_id,
-        at=one.at,
-        model=one.model,
-        policy=one.policy,
-        prompt_tokens=one.prompt_tokens,
-        pod=one.pod,
-        rank=one.rank,
-        state=pb.Decision.State.Name(one.state).lower(),
-        reason=one.reason,
-        shadow=one.shadow,
-        waited_seconds=one.waited_seconds,
-        cached_tokens=one.cached_tokens if one.HasField("cached_tokens") else None,
-        ttft=one.ttft if one.HasField("ttft") else None,
-        candidates=[
-            CandidateView(each.pod, each.rank, each.matched_tokens, each.cost, each.predicted_ttft)
-            for each in one.candidates
-        ],
-    )
+def decision_view(one: pb.Decision) -> dict[str, Any]:
+    """Return what is shown of a decision, for JSON."""
+    view = {name: getattr(one, name) for name in FIELDS}
+    view["state"] = pb.Decision.State.Name(one.state).lower()
+    view |= {name: None for name in ("cached_tokens", "ttft") if not one.HasField(name)}
+    view["candidates"] = [
+        {name: getattr(each, name) for name in CANDIDATE_FIELDS} for each in one.candidates
+    ]
+    return view

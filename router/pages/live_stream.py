@@ -12,6 +12,7 @@ The last hour in points of five seconds, for the page's charts. No I/O here.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from warmpath.process.listen import lasting
 from warmpath.process.places import Places, State
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.diagnosis.decisions import decision_view
-from warmpath.router.pages.live_view import Point, Views
+from warmpath.router.pages.live_view import View, Views
 
 PAUSE = 5.0
 """Seconds from point to point."""
@@ -36,22 +37,22 @@ class History:
     """
 
     def __init__(
-        self, look: Callable[[], Point], wall_offset: Callable[[], float], most: int = MOST
+        self, look: Callable[[], View], wall_offset: Callable[[], float], most: int = MOST
     ) -> None:
         self._look = look
         self._wall_offset = wall_offset
-        self._points: deque[tuple[float, Point]] = deque(maxlen=most)
+        self._points: deque[tuple[float, View]] = deque(maxlen=most)
         """Points, each with the offset in its time."""
 
     def add(self) -> None:
         """Add the present values."""
         self._points.append((self._wall_offset(), self._look()))
 
-    def points(self) -> Sequence[Point]:
+    def points(self) -> Sequence[View]:
         """Return the points, oldest first."""
         now = self._wall_offset()
         return [
-            point if added == now else msgspec.structs.replace(point, at=point.at - added + now)
+            point if added == now else point | {"at": point["at"] - added + now}
             for added, point in self._points
         ]
 
@@ -74,11 +75,7 @@ class LiveStream:
     """Sends the same frames to all viewers; a frame is made once, and none while nobody watches."""
 
     def __init__(
-        self,
-        views: Views,
-        decisions: ListDecisions,
-        *,
-        clock: Callable[[], float],
+        self, views: Views, decisions: ListDecisions, *, clock: Callable[[], float]
     ) -> None:
         self._views = views
         self._decisions = decisions
@@ -133,11 +130,9 @@ class LiveStream:
         return response
 
     async def _pause(self) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(FRAME_SECONDS):
                 await self._ending.wait()
-        except TimeoutError:
-            pass
 
     async def _latest(self) -> bytes:
         async with self._making:
