@@ -8,6 +8,7 @@ import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import cast
 
@@ -24,8 +25,8 @@ from warmpath.router.metrics.declared import (
     SHARES,
     STEPS,
     TOKENS,
-    counter,
-    histogram,
+    metric,
+    single,
 )
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
@@ -33,35 +34,34 @@ from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 class Tally:
     """Counts values by upper bounds, and their sum: a histogram."""
 
-    __slots__ = ("_bounds", "_counts", "_exemplars", "_sum")
+    __slots__ = ("_bounds", "_counts", "_exemplars", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._exemplars: dict[int, Exemplar] = {}
         """The last one of a bucket, by its position."""
-        self._sum = 0.0
+        self.sum = 0.0
 
     def add(self, value: float) -> None:
         """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+        self.sum += value
 
     def exemplify(self, value: float, trace_id: str, now: float) -> None:
         """Make a counted value its bucket's exemplar; `now` is seconds since the Unix epoch."""
         bucket = bisect_left(self._bounds, value)
         self._exemplars[bucket] = Exemplar({"trace_id": trace_id}, value, now)
 
-    def show(self, metric: HistogramMetricFamily, labels: Sequence[str] = ()) -> None:
-        """Add what was counted to a metric."""
+    def buckets(self) -> list[tuple[str, int] | tuple[str, int, Exemplar]]:
+        """Return the counts of values up to each bound, some with an exemplar."""
         bounds = [*map(float, self._bounds), math.inf]
         counts = accumulate(self._counts)
         names = map(cast("Callable[[float], str]", floatToGoString), bounds)
-        buckets = [
+        return [
             (name, count, self._exemplars[at]) if at in self._exemplars else (name, count)
             for at, (name, count) in enumerate(zip(names, counts, strict=True))
         ]
-        metric.add_metric(labels, buckets, self._sum)
 
 
 OVERLOADED = Reason.Name(Reason.OVERLOADED)
@@ -89,8 +89,8 @@ class Metrics(Collector):
         """Connections that were closed at once, since too many were open."""
         self.last_refused = ""
         """The address of the client of the last of them."""
-        self._seconds: dict[str, Tally] = {}
-        self._steps: dict[str, Tally] = {}
+        self._seconds: dict[str, Tally] = defaultdict(partial(Tally, SECONDS))
+        self._steps: dict[str, Tally] = defaultdict(partial(Tally, STEPS))
         self._tokens = Tally(TOKENS)
         self._matched = Tally(SHARES)
         self._kept_out = _counted("kept_out", registry)
@@ -101,49 +101,29 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics of calls."""
-        requests = counter("requests")
-        for labels, count in self._requests.items():
-            requests.add_metric(labels, count)
-        refusals = counter("refusals")
-        for labels, count in self._refusals.items():
-            refusals.add_metric(labels, count)
-        connections = counter("refused_connections")
-        connections.add_metric([], self.refused_connections)
-        seconds = histogram("request_seconds")
-        for method, tally in self._seconds.items():
-            tally.show(seconds, [method])
-        steps = histogram("step_seconds")
-        for step, tally in self._steps.items():
-            tally.show(steps, [step])
-        tokens = histogram("prompt_tokens")
-        self._tokens.show(tokens)
-        matched = histogram("matched_ratio")
-        self._matched.show(matched)
-        yield from (requests, refusals, connections, seconds, steps, tokens, matched)
+        yield metric("requests", self._requests.items())
+        yield metric("refusals", self._refusals.items())
+        yield single("refused_connections", self.refused_connections)
+        seconds = (([method], tally) for method, tally in self._seconds.items())
+        yield _histogram("request_seconds", *seconds)
+        yield _histogram("step_seconds", *(([step], tally) for step, tally in self._steps.items()))
+        yield _histogram("prompt_tokens", ((), self._tokens))
+        yield _histogram("matched_ratio", ((), self._matched))
 
     def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
         """Count one answer; one that refuses the call has a `reason`."""
         self._requests[method, code] += 1
         if reason:
             self._refusals[method, reason] += 1
-        tally = self._seconds.get(method)
-        if tally is None:
-            tally = self._seconds[method] = Tally(SECONDS)
-        tally.add(seconds)
-        if self._is_traced:
-            self._exemplify(tally, seconds)
+        self._time(self._seconds[method], seconds)
 
     def stepped(self, step: str, seconds: float) -> None:
         """Record how long a step of a call took."""
-        tally = self._steps.get(step)
-        if tally is None:
-            tally = self._steps[step] = Tally(STEPS)
-        tally.add(seconds)
-        if self._is_traced:
-            self._exemplify(tally, seconds)
+        self._time(self._steps[step], seconds)
 
-    def _exemplify(self, tally: Tally, seconds: float) -> None:
-        if trace_id := self._tracer.trace_id():
+    def _time(self, tally: Tally, seconds: float) -> None:
+        tally.add(seconds)
+        if self._is_traced and (trace_id := self._tracer.trace_id()):
             tally.exemplify(seconds, trace_id, self._clock())
 
     def refused(self, method: str, code: str, count: int) -> None:
@@ -177,6 +157,14 @@ class Metrics(Collector):
     def lagged(self, seconds: float) -> None:
         """Record by how much the loop woke up late, once."""
         self._lag.observe(seconds)
+
+
+def _histogram(name: str, *tallies: tuple[Sequence[str], Tally]) -> HistogramMetricFamily:
+    one = DECLARED[name]
+    made = HistogramMetricFamily(f"warmpath_{name}", one.text, labels=one.labels)
+    for labels, tally in tallies:
+        made.add_metric(labels, tally.buckets(), tally.sum)
+    return made
 
 
 def _counted(name: str, registry: CollectorRegistry) -> Counter:

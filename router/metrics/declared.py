@@ -4,15 +4,10 @@ Labels are bounded: by the configuration (pods, models, classes), by the engines
 lists in the code (methods, statuses, reasons, kinds).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 STEPS = (0.00001, 0.000025, 0.00005, *SECONDS)
@@ -275,33 +270,21 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
 DECLARED = {name: one for metrics in ROOMS.values() for name, one in metrics.items()}
 
 
-def gauge(name: str) -> GaugeMetricFamily:
-    """Return a declared gauge, without values. Raises KeyError."""
-    one = _of_kind(name, "gauge")
-    return GaugeMetricFamily(f"warmpath_{name}", one.text, labels=one.labels)
+_FAMILIES = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
+
+Sample = tuple[Sequence[str], float]
+"""A metric's labels and its value."""
 
 
-def counter(name: str) -> CounterMetricFamily:
-    """Return a declared counter, without values. Raises KeyError."""
-    one = _of_kind(name, "counter")
-    return CounterMetricFamily(f"warmpath_{name}", one.text, labels=one.labels)
-
-
-def histogram(name: str) -> HistogramMetricFamily:
-    """Return a declared histogram, without values. Raises KeyError."""
-    one = _of_kind(name, "histogram")
-    return HistogramMetricFamily(f"warmpath_{name}", one.text, labels=one.labels)
+def metric(name: str, samples: Iterable[Sample] = ()) -> GaugeMetricFamily | CounterMetricFamily:
+    """Return a declared gauge or counter with its samples. Raises KeyError."""
+    one = DECLARED[name]
+    made = _FAMILIES[one.kind](f"warmpath_{name}", one.text, labels=one.labels)
+    for labels, value in samples:
+        made.add_metric(labels, value)
+    return made
 
 
 def single(name: str, value: float) -> Metric:
     """Return a declared gauge or counter without labels, with its value. Raises KeyError."""
-    metric = gauge(name) if DECLARED[name].kind == "gauge" else counter(name)
-    metric.add_metric((), value)
-    return metric
-
-
-def _of_kind(name: str, kind: str) -> Declared:
-    one = DECLARED[name]
-    if one.kind != kind:
-        raise KeyError(f"{name} is a {one.kind}, not a {kind}")
-    return one
+    return metric(name, [((), value)])

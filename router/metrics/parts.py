@@ -15,7 +15,7 @@ from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decision_log import DecisionLog
 from warmpath.router.endpoint_picker.service import EndpointPickerService
-from warmpath.router.metrics.declared import gauge, single
+from warmpath.router.metrics.declared import metric, single
 from warmpath.router.metrics.picks import picks, queued, texts
 from warmpath.router.metrics.ranks import copies, loads, look_ups, poll_age, ranks
 from warmpath.router.pick.picking import Picking
@@ -30,38 +30,32 @@ from warmpath.router.readiness import Readiness
 def readiness(router: Readiness) -> Iterator[Metric]:
     """Yield whether the router is ready, and whether each condition holds."""
     yield single("ready", float(router.ready()))
-    conditions = gauge("ready_condition")
-    for name, condition in router.report().items():
-        required = "true" if router.requires(name) else "false"
-        conditions.add_metric([name, required], float(condition.holds))
-    yield conditions
+    conditions = (
+        ([name, "true" if router.requires(name) else "false"], float(condition.holds))
+        for name, condition in router.report().items()
+    )
+    yield metric("ready_condition", conditions)
 
 
 def certificates(tables: Mapping[str, ServerTls | ClientTls]) -> Iterator[Metric]:
     """Yield when the certificates end that a table of the configuration names, by table."""
-    ends = gauge("certificate_expiry_timestamp_seconds")
-    for table, tls in tables.items():
-        for file, at in expiries(tls.pem):
-            ends.add_metric([table, file], at)
-    yield ends
+    ends = (([table, file], at) for table, tls in tables.items() for file, at in expiries(tls.pem))
+    yield metric("certificate_expiry_timestamp_seconds", ends)
 
 
 def pod_sources(sources: Iterable[SourceState]) -> Iterator[Metric]:
     """Yield metrics of the sources of pods: whether each answers, and how long it has been silent."""
-    up, silence = gauge("pod_source_up"), gauge("pod_source_silence_seconds")
-    for source in sources:
-        up.add_metric([source.name], float(source.trouble is None))
-        silence.add_metric([source.name], source.silence)
-    yield up
-    yield silence
+    up = [([source.name], float(source.trouble is None)) for source in sources]
+    yield metric("pod_source_up", up)
+    yield metric(
+        "pod_source_silence_seconds", [([source.name], source.silence) for source in sources]
+    )
 
 
 def ready_pods(pods: PodTable) -> Iterator[Metric]:
     """Yield whether each pod is ready."""
-    ready = gauge("pod_ready")
-    for pod in pods:
-        ready.add_metric([pod.id, pod.model], float(pod.serves and not pod.status.refuses))
-    yield ready
+    ready = (([pod.id, pod.model], float(pod.serves and not pod.status.refuses)) for pod in pods)
+    yield metric("pod_ready", ready)
 
 
 class Parts:
@@ -104,9 +98,7 @@ class Parts:
 
     def steps(self) -> Iterator[Metric | None]:
         """Read every part. A None says that other work may be done before the next step."""
-        info = gauge("build_info")
-        info.add_metric([version()], 1)
-        yield info
+        yield metric("build_info", [([version()], 1)])
         yield from readiness(self._readiness)
         yield from certificates(self._tls)
         yield from pod_sources(self._sources)
@@ -114,23 +106,21 @@ class Parts:
         yield from ranks(self._ingest)
         yield from loads(self._ingest, self._picking.loads)
         stats = self._ingest.index.stats()
-        yield single("index_keys", stats.keys)
-        yield single("index_entries", stats.entries)
-        yield single("index_slots", stats.slots)
-        yield single("index_bytes", stats.bytes)
-        yield single("index_max_bytes", stats.max_bytes)
+        for name in ("keys", "entries", "slots", "bytes", "max_bytes"):
+            yield single(f"index_{name}", getattr(stats, name))
         yield single("index_evicted_keys", stats.evicted)
         yield from texts(self._texts)
         yield from self._in_flight()
-        yield from self._admitted()
+        admission = self._admission
+        yield single("waiting_calls", admission.waiting)
+        yield single("waiting_max_calls", admission.most_waiting)
+        yield single("busy_refused", admission.refused)
         if self._held is not None:
             yield from queued(self._held)
         yield from picks(self._picking, self._attribution)
         yield single("decisions_lost", self._decision_log.lost if self._decision_log else 0)
-        picker = self._endpoint_picker
-        yield single("endpoint_picker_streams", picker.streams)
-        yield single("endpoint_picker_held_bytes", picker.held_bytes)
-        yield single("endpoint_picker_max_held_bytes", picker.max_held_bytes)
+        for name in ("streams", "held_bytes", "max_held_bytes"):
+            yield single(f"endpoint_picker_{name}", getattr(self._endpoint_picker, name))
         replica = self._shared.replica if self._shared is not None else None
         yield from poll_age(replica, self._ingest.remote)
         if replica is not None:
@@ -138,22 +128,12 @@ class Parts:
         if self._ingest.remote is not None:
             yield from look_ups(self._ingest.remote)
 
-    def _admitted(self) -> Iterator[Metric]:
-        admission = self._admission
-        yield single("waiting_calls", admission.waiting)
-        yield single("waiting_max_calls", admission.most_waiting)
-        yield single("busy_refused", admission.refused)
-
     def _in_flight(self) -> Iterator[Metric]:
-        kept, most, waiting, refused, late = (
-            sum(figures)
-            for figures in zip(
-                *((of.bytes, of.limit, of.waiting, of.refused, of.late) for of in self._rooms),
-                strict=True,
-            )
-        )
-        yield single("in_flight_bytes", kept)
-        yield single("in_flight_max_bytes", most)
-        yield single("in_flight_waiting_calls", waiting)
-        yield single("in_flight_refused", refused)
-        yield single("in_flight_late", late)
+        for name, field in (
+            ("bytes", "bytes"),
+            ("max_bytes", "limit"),
+            ("waiting_calls", "waiting"),
+            ("refused", "refused"),
+            ("late", "late"),
+        ):
+            yield single(f"in_flight_{name}", sum(getattr(room, field) for room in self._rooms))

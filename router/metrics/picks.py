@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from warmpath.router.diagnosis.attribution import Attribution
-from warmpath.router.metrics.declared import counter, gauge, single
+from warmpath.router.metrics.declared import metric, single
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pick.picking import Picking
 from warmpath.router.prompt.texts import Texts
@@ -33,26 +33,16 @@ def picks(picking: Picking, attribution: Attribution) -> Iterator[Metric]:
         *("requests", "prompt_tokens", "available_tokens", "captured_tokens", "average_tokens"),
         *("reported_requests", "predicted_tokens", "delivered_tokens", "output_tokens"),
     ):
-        metric = counter(f"pick_{name}")
-        for row in rows:
-            metric.add_metric([row.pod, row.model], getattr(row, name))
-        yield metric
-    yield from _shadows(attribution)
-
-
-def _shadows(attribution: Attribution) -> Iterator[Metric]:
+        yield metric(f"pick_{name}", [([row.pod, row.model], getattr(row, name)) for row in rows])
+    shadows = attribution.shadows()
     for name in ("requests", "prompt_tokens", "chosen_tokens", "warmpath_tokens"):
-        metric = counter(f"shadow_{name}")
-        for row in attribution.shadows():
-            metric.add_metric([row.model], getattr(row, name))
-        yield metric
+        yield metric(f"shadow_{name}", [([row.model], getattr(row, name)) for row in shadows])
 
 
 def _shared_bookings(peers: PeerBookings) -> Iterator[Metric]:
     now, received, relay = time.monotonic(), peers.received, peers.relay
     name = "shared_bookings"
-    connected = float(peers.is_connected)
-    yield single(f"{name}_connected", connected)
+    yield single(f"{name}_connected", float(peers.is_connected))
     yield single(f"{name}_routers", received.routers(now))
     yield single(f"{name}_oldest_seconds", received.oldest(now))
     yield single(f"{name}_told", peers.writes)
@@ -65,16 +55,11 @@ def _shared_bookings(peers: PeerBookings) -> Iterator[Metric]:
 def queued(held: HeldPicks) -> Iterator[Metric]:
     """Yield the metrics of the queue."""
     queue = held.queue
-    waiting = gauge("queue_waiting")
-    for name, count in held.waiting().items():
-        waiting.add_metric([name], count)
-    yield waiting
+    yield metric("queue_waiting", [([name], count) for name, count in held.waiting().items()])
     yield single("queue_bytes", queue.crowd.bytes)
     yield single("queue_hold_seconds", queue.hold_seconds)
-    steps_back, reason = gauge("queue_steps_back"), queue.steps_back
-    for one in StepBack:
-        steps_back.add_metric([one], one is reason)
-    yield steps_back
+    reason = queue.steps_back
+    yield metric("queue_steps_back", [([one], one is reason) for one in StepBack])
     yield single("queue_lag_seconds", queue.lag.seconds)
 
 
@@ -84,14 +69,12 @@ def texts(of: Texts) -> Iterator[Metric]:
     for name in ("bytes", "hit_bytes", "missed_bytes", "evictions"):
         yield single(f"prefix_store_{name}", sum(getattr(stats, name) for stats in stores))
     pool = of.pool.stats
-    yield single("tokenizer_waiting_prompts", pool.waiting_prompts)
-    yield single("tokenizer_waiting_bytes", pool.waiting_bytes)
-    yield single("tokenizer_encoded_bytes", pool.encoded_bytes)
-    yield single("tokenizer_timeouts", pool.timeouts)
-    yield single("tokenizer_refused", pool.refused)
-    yield single("tokenizer_failed", pool.failed)
-    lost = of.pool.workers.lost
-    yield single("tokenizer_lost_threads", lost)
+    for name in (
+        *("waiting_prompts", "waiting_bytes", "encoded_bytes"),
+        *("timeouts", "refused", "failed"),
+    ):
+        yield single(f"tokenizer_{name}", getattr(pool, name))
+    yield single("tokenizer_lost_threads", of.pool.workers.lost)
     yield from _loads(of)
     renders = of.renderer.stats
     yield single("renderer_waiting_chats", renders.waiting)
@@ -103,16 +86,13 @@ def texts(of: Texts) -> Iterator[Metric]:
 
 def _loads(of: Texts) -> Iterator[Metric]:
     stats = of.tokenizers.stats
-    loaded = len(of.tokenizers.loaded())
-    yield single("tokenizers_loaded", loaded)
+    yield single("tokenizers_loaded", len(of.tokenizers.loaded()))
     yield single("tokenizer_loads", stats.loads)
     yield single("tokenizer_load_failures", stats.failures)
     yield single("tokenizer_evictions", stats.evictions)
-    asked, failed = counter("tokenizer_engine_requests"), counter("tokenizer_engine_failures")
-    fallbacks = counter("tokenizer_fallbacks")
-    for model, engine in of.sources.engines.items():
-        asked.add_metric([model], engine.asked)
-        failed.add_metric([model], engine.failures)
-    for model, fallback in of.sources.fallbacks.items():
-        fallbacks.add_metric([model], fallback.fallbacks)
-    yield from (asked, failed, fallbacks)
+    engines = of.sources.engines.items()
+    for kind, field in (("requests", "asked"), ("failures", "failures")):
+        figures = [([model], getattr(engine, field)) for model, engine in engines]
+        yield metric(f"tokenizer_engine_{kind}", figures)
+    fallbacks = of.sources.fallbacks.items()
+    yield metric("tokenizer_fallbacks", [([model], one.fallbacks) for model, one in fallbacks])

@@ -15,7 +15,7 @@ from warmpath.indexer.shared.replica.pod_copy import Resync
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.trust import Level
 from warmpath.router.load.table import LoadTable
-from warmpath.router.metrics.declared import counter, gauge, single
+from warmpath.router.metrics.declared import metric, single
 
 RANKS_AT_ONCE = 32
 """Ranks that are read without a pause: about two milliseconds' work."""
@@ -23,11 +23,11 @@ RANKS_AT_ONCE = 32
 
 def ranks(ingest: Ingest) -> Iterator[Metric | None]:
     """Yield the metrics of every rank's view, and before them a None wherever other work may be done."""
-    trust, blocks = gauge("rank_trust"), gauge("rank_blocks")
-    copies, capacity = gauge("rank_copies"), gauge("rank_capacity")
-    events = counter("events")
-    waiting, dropped = gauge("rank_orphan_bytes"), counter("rank_orphans_dropped")
-    lag_seconds, lag_batches = gauge("rank_lag_seconds"), gauge("rank_lag_batches")
+    trust, blocks = metric("rank_trust"), metric("rank_blocks")
+    copies, capacity = metric("rank_copies"), metric("rank_capacity")
+    events = metric("events")
+    waiting, dropped = metric("rank_orphan_bytes"), metric("rank_orphans_dropped")
+    lag_seconds, lag_batches = metric("rank_lag_seconds"), metric("rank_lag_batches")
     for number, rank in enumerate(ingest, 1):
         if not number % RANKS_AT_ONCE:
             yield None
@@ -57,8 +57,8 @@ def ranks(ingest: Ingest) -> Iterator[Metric | None]:
 def loads(ingest: Ingest, table: LoadTable) -> Iterator[Metric | None]:
     """Yield the load of every rank, and before that a None wherever other work may be done."""
     names = [RankName(rank.pod, rank.number) for rank in ingest]
-    running, waiting = gauge("rank_running"), gauge("rank_waiting")
-    wait, stuck = gauge("rank_wait_seconds"), gauge("rank_stuck_seconds")
+    running, waiting = metric("rank_running"), metric("rank_waiting")
+    wait, stuck = metric("rank_wait_seconds"), metric("rank_stuck_seconds")
     for at in range(0, len(names), RANKS_AT_ONCE):
         now = time.monotonic()
         for pod, rank in names[at : at + RANKS_AT_ONCE]:
@@ -75,44 +75,33 @@ def loads(ingest: Ingest, table: LoadTable) -> Iterator[Metric | None]:
 def copies(replica: Replica) -> Iterator[Metric]:
     """Yield the metrics of the copies of pods."""
     name = "shared_index"
-    lost = replica.redis.disruptions
-    yield single(f"{name}_disruptions", lost)
+    yield single(f"{name}_disruptions", replica.redis.disruptions)
     yield single(f"{name}_log_entries", replica.entries())
-    resyncs = counter(f"{name}_resyncs")
     counts = replica.resyncs()
-    for why in Resync:
-        resyncs.add_metric([why], counts[why])
-    lags = gauge(f"{name}_lag_deltas")
-    for pod, lag in replica.lags().items():
-        lags.add_metric([pod], lag)
-    yield from (resyncs, lags)
+    yield metric(f"{name}_resyncs", [([why], counts[why]) for why in Resync])
+    yield metric(f"{name}_lag_deltas", [([pod], lag) for pod, lag in replica.lags().items()])
 
 
 def look_ups(remote: RemoteIndex) -> Iterator[Metric]:
     """Yield the metrics of prompts for which shared mode asks Redis."""
     name, copy = "shared_index", remote.copy
+    for what in (
+        *("look_ups", "reads", "read_seconds", "read_bytes", "timeouts", "errors", "late"),
+        *("old_answers", "unknown_slots"),
+    ):
+        yield single(f"{name}_{what}", getattr(remote, what))
     for what, count in (
-        ("look_ups", remote.look_ups),
-        ("reads", remote.reads),
-        ("read_seconds", remote.read_seconds),
-        ("read_bytes", remote.read_bytes),
-        ("timeouts", remote.timeouts),
-        ("errors", remote.errors),
-        ("late", remote.late),
-        ("old_answers", remote.old_answers),
-        ("unknown_slots", remote.unknown_slots),
         ("copy_hits", copy.hits),
         ("copy_misses", copy.misses),
         ("copy_evictions", copy.evicted),
         ("openings", remote.reach.openings),
         ("losses", remote.lives.losses),
+        ("copy_segments", len(copy)),
+        ("copy_bytes", copy.bytes),
+        ("copy_max_bytes", copy.max_bytes),
+        ("open_buckets", remote.reach.open_buckets),
     ):
         yield single(f"{name}_{what}", count)
-    yield single(f"{name}_copy_segments", len(copy))
-    yield single(f"{name}_copy_bytes", copy.bytes)
-    yield single(f"{name}_copy_max_bytes", copy.max_bytes)
-    left_alone = remote.reach.open_buckets
-    yield single(f"{name}_open_buckets", left_alone)
 
 
 def poll_age(*readers: Replica | RemoteIndex | None) -> Iterator[Metric]:
