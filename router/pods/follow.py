@@ -7,7 +7,6 @@ At the router's end it saves the blocks that they hold. All of this runs in a th
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -62,13 +61,13 @@ class Follower:
         probe: config.ProbeTable,
         credentials: Callable[[], grpc.ChannelCredentials] | None,
         tls: EngineTls,
-        shared: SharedPods | None = None,
-        observed: Sink | None = None,
-        ended: Callable[[Pod], None] | None = None,
-        gone: Callable[[Pod], None] | None = None,
-        listed: Callable[[], None] | None = None,
-        answered: Callable[[Pod], float] = lambda _: -math.inf,
-        saved: Iterable[SavedRank] = (),
+        shared: SharedPods | None,
+        observed: Sink,
+        ended: Callable[[Pod], None],
+        gone: Callable[[Pod], None],
+        listed: Callable[[], None],
+        answered: Callable[[Pod], float],
+        saved: Iterable[SavedRank],
     ) -> None:
         self._ingest = ingest
         self._pods = pods
@@ -76,12 +75,18 @@ class Follower:
         self._folder = folder
         self._credentials = credentials
         self._shared = shared
-        self._observed = observed
-        self._ended = ended
         self._gone = gone
         self._listed = listed
-        self._answered = answered
-        self._probe = probe
+        self._prober = partial(
+            Prober,
+            interval=probe.interval_seconds,
+            timeout=probe.timeout_seconds,
+            observed=observed,
+            ended=ended,
+            listed=listed,
+            answered=answered,
+        )
+        self._probes = bool(probe.interval_seconds)
         self._tls = tls
         self._patience = Patience(tls=tls)
         self._trusts_network = events.trusted_network
@@ -118,20 +123,10 @@ class Follower:
             may_be_eagle=spec.eagle,
         )
         self._pods.add(pod)
-        if self._probe.interval_seconds:
+        if self._probes:
             key = EngineKey(self._folder / spec.key_file if spec.key_file else None)
-            prober = self._probers[spec.id] = Prober(
-                pod,
-                interval=self._probe.interval_seconds,
-                timeout=self._probe.timeout_seconds,
-                engine=spec.engine,
-                tls=self._tls if spec.https else None,
-                key=key,
-                observed=self._observed,
-                ended=self._ended,
-                listed=self._listed,
-                answered=self._answered,
-            )
+            tls = self._tls if spec.https else None
+            prober = self._probers[spec.id] = self._prober(pod, tls=tls, key=key)
             works.append(Work(f"looking at pod {spec.id}", prober.run))
         self._tasks[spec.id] = [kept(work) for work in works]
 
@@ -146,7 +141,18 @@ class Follower:
         return [self._ingest.add_blind(spec.id, number) for number in range(spec.ranks)], []
 
     def _direct(self, spec: config.PodSpec) -> tuple[list[Rank], list[Work]]:
-        engine = _engine(spec)
+        engine = Engine(
+            pod=spec.id,
+            model=spec.model,
+            engine=spec.engine,
+            events=spec.events,
+            replay=spec.replay,
+            topic=spec.topic,
+            ranks=spec.ranks,
+            first_rank=spec.first_rank,
+            blocks=spec.blocks,
+            block_size=spec.block_size,
+        )
         ranks = [self._ingest.add(source) for source in engine.sources()]
         for rank in ranks:
             saved = self._saved.pop((spec.id, rank.number, spec.model), None)
@@ -173,19 +179,15 @@ class Follower:
                 prober.doubt_models()
 
     def withhold(self, pod_id: str, why: str) -> None:
-        """Give a followed pod no requests, for this reason; where it is empty, give it some again."""
         self._pods.pod(pod_id).withheld = why
 
     def serves(self, pod_id: str) -> bool:
-        """Whether requests may be sent to a followed pod."""
         return self._pods.pod(pod_id).serves
 
     def is_heard(self, pod_id: str) -> bool:
-        """Whether some rank of a followed pod is connected to its events."""
         return any(rank.is_connected for rank in self._pods.pod(pod_id).ranks)
 
     def is_alive(self, pod_id: str) -> bool:
-        """Whether the events of a followed pod arrive, or its engine has said that it is well."""
         return self.is_heard(pod_id) or self._pods.pod(pod_id).status.healthy is True
 
     async def drop(self, pod_id: str) -> None:
@@ -197,9 +199,8 @@ class Follower:
             self._shared.drop(pod_id)
         for rank in pod.ranks:
             self._ingest.remove(pod_id, rank.number)
-        if self._gone is not None:
-            self._gone(pod)
-        if self._listed is not None and pod.status.adapters:
+        self._gone(pod)
+        if pod.status.adapters:
             self._listed()
 
     async def close(self) -> None:
@@ -220,21 +221,6 @@ def _restore(rank: RankIngest, saved: SavedRank) -> None:
             "index.state-file: pod %s rank %d: %s: starting cold", rank.pod, rank.number, kind
         )
         rank.state.forget()
-
-
-def _engine(spec: config.PodSpec) -> Engine:
-    return Engine(
-        pod=spec.id,
-        model=spec.model,
-        engine=spec.engine,
-        events=spec.events,
-        replay=spec.replay,
-        topic=spec.topic,
-        ranks=spec.ranks,
-        first_rank=spec.first_rank,
-        blocks=spec.blocks,
-        block_size=spec.block_size,
-    )
 
 
 def saved_ranks(table: IndexTable, folder: Path) -> list[SavedRank]:

@@ -97,14 +97,11 @@ class Prober:
     """Probes one pod over one connection, with a pause of `interval` seconds after each probe.
 
     Each request of a probe waits at most `timeout` seconds. With `tls` it uses HTTPS, and it sends the
-    engine's `key`. `answered` returns when the pod last answered a request, by `clock`. It calls
-
-    `observed` with the load in the metrics of an `engine` and the answer's time by `clock`;
-
-    `ended` when the engine has ended (its port refuses connections, or it answers that it accepts no
-    requests), when it is healthy again, and when it has restarted between two probes;
-
-    `listed` when its adapters have changed.
+    engine's `key`. It passes the load in the engine's metrics (`router.load.engine_metrics.NAMES`) to
+    `observed`, on its event loop, with the answer's time by `clock`. `answered` returns when a pod last
+    answered a request, by the same clock. It calls `ended` when an engine has ended (its port refuses
+    connections, or it answers that it accepts no requests), again once the engine is healthy after that,
+    and when the engine has restarted between two probes. It calls `listed` when its adapters change.
     """
 
     def __init__(
@@ -113,19 +110,17 @@ class Prober:
         *,
         interval: float,
         timeout: float,
-        engine: str = "vllm",
         tls: EngineTls | None = None,
         key: EngineKey | None = None,
-        observed: Sink | None = None,
-        ended: Callable[[Pod], None] | None = None,
-        listed: Callable[[], None] | None = None,
+        observed: Sink = lambda *_: None,
+        ended: Callable[[Pod], None] = lambda _: None,
+        listed: Callable[[], None] = lambda: None,
         answered: Callable[[Pod], float] = lambda _: -math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pod = pod
         self._interval = interval
         self._timeout = aiohttp.ClientTimeout(total=timeout)
-        self._engine = engine
         self._tls = tls
         self._key = key or EngineKey()
         self._observed = observed
@@ -201,7 +196,9 @@ class Prober:
         if self._has_ended and self._was_well and self._away is None:
             self._away = [(rank, _restarts(rank)) for rank in self._pod.ranks]
         if not problem:
-            self._is_well()
+            if self._has_ended:
+                self._has_ended = False
+                self._ended(self._pod)
             page = await self._load(session)
             is_dated = self._note_start(page)
             if not is_dated:
@@ -256,7 +253,7 @@ class Prober:
     def _tell(self, before: Status) -> None:
         """Log what has changed, and say that the engine has ended if it is down for that."""
         status = self._pod.status
-        if self._listed is not None and status.adapters != before.adapters:
+        if status.adapters != before.adapters:
             self._listed()
         if status.refusal != before.refusal:
             log.warning("pod %s: %s", self._pod.id, status.refusal or "its pages are open again")
@@ -265,8 +262,7 @@ class Prober:
             if state == "down":
                 self._down_at = self._clock()
             log.info("pod %s: %s: %s", self._pod.id, state, status.reason)
-            is_ended = status.healthy is False and self._has_ended
-            if is_ended and not status.is_late and self._ended is not None:
+            if status.healthy is False and self._has_ended and not status.is_late:
                 self._ended(self._pod)
         elif status.healthy is False and status.reason != before.reason:
             log.info("pod %s: still down: %s", self._pod.id, status.reason)
@@ -292,7 +288,7 @@ class Prober:
 
     async def _look_asleep(self, session: aiohttp.ClientSession, page: bytes) -> None:
         """Find out whether the engine sleeps; if its cache is gone, drop its blocks."""
-        if self._engine != "vllm":
+        if self._pod.engine != "vllm":
             return
         sleep = self._sleep
         slept = sleep.state
@@ -304,13 +300,7 @@ class Prober:
         if sleep.has_no_cache:
             for rank in self._pod.ranks:
                 rank.emptied(sleep.reason)
-            if sleep.state != slept and self._ended is not None:
-                self._ended(self._pod)
-
-    def _is_well(self) -> None:
-        if self._has_ended:
-            self._has_ended = False
-            if self._ended is not None:
+            if sleep.state != slept:
                 self._ended(self._pod)
 
     def _note_start(self, metrics: bytes) -> bool:
@@ -340,24 +330,18 @@ class Prober:
     def _restarted(self, reason: str) -> None:
         self._looks = 0
         self._doubt(reason, self._pod.ranks)
-        if self._ended is not None:
-            self._ended(self._pod)
+        self._ended(self._pod)
 
     async def _load(self, session: aiohttp.ClientSession) -> bytes:
         """Pass the engine's load to `observed`; return the page of metrics that has it, or the last."""
         page = b""
-        for path in ENGINES[self._engine].metrics.paths:
+        pod = self._pod
+        for path in ENGINES[pod.engine].metrics.paths:
             page = await self._get(session, path)
-            seen = parse(
-                self._engine,
-                page,
-                ranks=len(self._pod.ranks),
-                first=self._pod.first_rank,
-                at=self._clock(),
-            )
-            if self._observed is not None:
-                for rank, observed in seen.items():
-                    self._observed(self._pod.id, rank, observed)
+            ranks, first = len(pod.ranks), pod.first_rank
+            seen = parse(pod.engine, page, ranks=ranks, first=first, at=self._clock())
+            for rank, observed in seen.items():
+                self._observed(self._pod.id, rank, observed)
             if seen:
                 break
         return page
@@ -397,7 +381,7 @@ class Prober:
         return names, adapters.intersection(names)
 
     async def _version(self, session: aiohttp.ClientSession) -> str:
-        path = ENGINES[self._engine].version_path
+        path = ENGINES[self._pod.engine].version_path
         try:
             version = msgspec.json.decode(await self._get(session, path), type=Versioned).version
         except UNREADABLE:

@@ -184,9 +184,8 @@ class Seen:
         self.all.append((pod, rank, observed))
 
     def prober(self, pod: Pod, engine: str = "vllm") -> Prober:
-        return Prober(
-            pod, interval=1, timeout=5, engine=engine, observed=self.take, clock=lambda: 7.0
-        )
+        pod.engine = engine
+        return Prober(pod, interval=1, timeout=5, observed=self.take, clock=lambda: 7.0)
 
 
 async def test_an_engine_that_is_up_tells_its_models_and_the_size_of_its_cache(
@@ -392,7 +391,7 @@ async def test_an_engine_tells_its_version_and_one_that_is_not_supported_is_not_
     server.version_path, server.version = "/server_info", "0.5.6.post2"
     rank.live("", 0, msgspec.msgpack.encode([0.0, [["AllBlocksCleared"]], 0]))
     assert rank.trust.level is Level.EXACT
-    await look(Prober(pod, interval=1, timeout=5, engine="sglang"))
+    await look(Prober(pod, interval=1, timeout=5))
     assert rank.trust.level is Level.DEGRADED
     assert "0.5.6.post2" in rank.trust.reason
 
@@ -409,7 +408,7 @@ async def test_an_sglang_that_has_a_cache_beside_the_full_one_is_not_exact(
     server, pod, rank = engine
     pod.engine = "sglang"
     rank.live("", 0, msgspec.msgpack.encode([0.0, [["AllBlocksCleared"]], 0]))
-    prober = Prober(pod, interval=1, timeout=5, engine="sglang")
+    prober = Prober(pod, interval=1, timeout=5)
     levels = []
     for usage in (b"0.0", b"0", b"0.25", b"0.0"):
         server.metrics = b'sglang:%s{model_name="m"} %s\n' % (name.encode(), usage)
