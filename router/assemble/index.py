@@ -72,10 +72,8 @@ class Indexed:
         self.follower = Follower(
             self.ingest,
             self.pods,
-            hash_seed=config.index.hash_seed,
+            whole=config,
             folder=self.folder,
-            events=config.events,
-            probe=config.probe,
             credentials=channel_credentials(self.publishers) if self.publishers else None,
             tls=self.engines,
             shared=self.shared,

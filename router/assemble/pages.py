@@ -5,6 +5,7 @@ import time
 from contextlib import AsyncExitStack
 
 from warmpath.process.command_line import version
+from warmpath.process.listen import http_listener
 from warmpath.process.tasks import Work, kept
 from warmpath.router.assemble.calls import Calls
 from warmpath.router.assemble.index import Indexed
@@ -15,7 +16,7 @@ from warmpath.router.metrics.scrape import MetricsPage
 from warmpath.router.pages import dynamo
 from warmpath.router.pages.files import file_pages
 from warmpath.router.pages.json_calls import json_calls
-from warmpath.router.pages.listener import Pages, serving_http
+from warmpath.router.pages.listener import Pages, http_app
 from warmpath.router.pages.live_stream import LIVE, LiveStream
 from warmpath.router.pages.live_view import Views
 from warmpath.router.prompt.texts import Texts
@@ -41,6 +42,7 @@ async def pages(
         host=socket.gethostname(),
         clock=time.monotonic,
         wall_offset=chosen.wall_offset,
+        begun=time.monotonic(),
     )
     live = LiveStream(views, calls.picks.list_decisions, clock=time.monotonic)
     remembering = kept(Work("remembering the last hour", live.remember))
@@ -58,14 +60,14 @@ async def pages(
         gets={LIVE: live.page, "/metrics": metrics.page},
         files=file_pages(),
     )
-    http = serving_http(
-        means.config.server.metrics_listen,
-        means.readiness,
-        means.enter,
-        means.metrics,
-        pages=served,
-        sources=indexed.states,
+    listen, enter = means.config.server.metrics_listen, means.enter
+    if not listen:
+        return ""
+    app = http_app(
+        means.readiness, enter.callers, means.metrics, pages=served, sources=indexed.states
     )
+    tls = enter.tls.http_context if enter.tls is not None else None
+    http = http_listener(app, listen, named="server.metrics-listen", tls=tls)
     address = await stack.enter_async_context(http)
     stack.callback(live.end)
     return address

@@ -74,7 +74,6 @@ class DecisionLog(Decisions):
 
 
 PAUSE = 1.0
-"""Seconds between two writes."""
 STANDARD_OUTPUT = "-"
 
 

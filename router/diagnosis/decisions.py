@@ -47,7 +47,6 @@ class Kept:
     request_id: str = ""
     trace_id: str = ""
     waited: float = 0.0
-    """Seconds that the pick waited in the queue."""
     cached: int | None = None
     """Tokens that the engine found cached; None before they are reported."""
     ttft: float | None = None

@@ -45,9 +45,7 @@ class ReportCounts:
     miscounted: float = 0.0
     """Those of `counted` whose count differs from the router's."""
     tokens: float = 0.0
-    """Prompt tokens."""
     predicted: float = 0.0
-    """Prompt tokens that were predicted to be cached."""
     believed: float = 0.0
     """Those of `predicted` that were only believed: no event had announced them."""
     delivered: float = 0.0
@@ -148,7 +146,6 @@ class Evidence:
             self.hits.append(cached)
 
     def over(self, end: End) -> None:
-        """Count a request's end."""
         self.ends += 1
         self.ended = self.ended * FADING + 1
         self.expired = self.expired * FADING + (end == "expired")

@@ -44,7 +44,6 @@ class Tally:
         self.sum = 0.0
 
     def add(self, value: float) -> None:
-        """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
 
@@ -100,7 +99,6 @@ class Metrics(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics of calls."""
         yield metric("requests", self._requests.items())
         yield metric("refusals", self._refusals.items())
         yield single("refused_connections", self.refused_connections)
@@ -111,14 +109,12 @@ class Metrics(Collector):
         yield _histogram("matched_ratio", ((), self._matched))
 
     def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
-        """Count one answer; one that refuses the call has a `reason`."""
         self._requests[method, code] += 1
         if reason:
             self._refusals[method, reason] += 1
         self._time(self._seconds[method], seconds)
 
     def stepped(self, step: str, seconds: float) -> None:
-        """Record how long a step of a call took."""
         self._time(self._steps[step], seconds)
 
     def _time(self, tally: Tally, seconds: float) -> None:
@@ -137,21 +133,17 @@ class Metrics(Collector):
         self.last_refused = client
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
-        """Record a scored prompt's tokens, and how many of them the warmest pod holds."""
         self._tokens.add(prompt_tokens)
         if prompt_tokens:
             self._matched.add(matched_tokens / prompt_tokens)
 
     def kept_out(self, asked: str, why: str) -> None:
-        """Count a call or request that was refused to its caller."""
         self._kept_out.labels(asked, why).inc()
 
     def endpoint_picked(self, outcome: str) -> None:
-        """Count a gateway's request for a pick."""
         self._endpoint_picks.labels(outcome).inc()
 
     def waited(self, priority: str, outcome: str, seconds: float) -> None:
-        """Record how long a pick of a class waited in the queue, and what became of it."""
         self._queued.labels(priority, outcome).observe(seconds)
 
     def lagged(self, seconds: float) -> None:

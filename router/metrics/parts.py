@@ -4,6 +4,7 @@ Also the metrics of readiness: the router's own, its certificates', its sources 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from prometheus_client.core import Metric
 
@@ -58,75 +59,58 @@ def ready_pods(pods: PodTable) -> Iterator[Metric]:
     yield metric("pod_ready", ready)
 
 
+@dataclass(slots=True)
 class Parts:
     """Reads every part."""
 
-    def __init__(
-        self,
-        ingest: Ingest,
-        texts: Texts,
-        picking: Picking,
-        attribution: Attribution,
-        rooms: Sequence[InFlight],
-        *,
-        readiness: Readiness,
-        pods: PodTable,
-        admission: Admission,
-        endpoint_picker: EndpointPickerService,
-        decision_log: DecisionLog | None = None,
-        held: HeldPicks | None = None,
-        shared: SharedPods | None = None,
-        sources: Sequence[SourceState],
-        tls: Mapping[str, ServerTls | ClientTls],
-    ) -> None:
-        """Take the parts; `tls` has certificates by the table of the configuration that names them."""
-        self._sources = sources
-        self._tls = tls
-        self._pods = pods
-        self._shared = shared
-        self._endpoint_picker = endpoint_picker
-        self._decision_log = decision_log
-        self._held = held
-        self._ingest = ingest
-        self._texts = texts
-        self._picking = picking
-        self._attribution = attribution
-        self._readiness = readiness
-        self._admission = admission
-        self._rooms = rooms
-        """The room for the messages of calls, and the room for those of streams."""
+    ingest: Ingest
+    texts: Texts
+    picking: Picking
+    attribution: Attribution
+    rooms: Sequence[InFlight]
+    """The room for the messages of calls, and the room for those of streams."""
+    readiness: Readiness
+    pods: PodTable
+    admission: Admission
+    endpoint_picker: EndpointPickerService
+    decision_log: DecisionLog | None
+    held: HeldPicks | None
+    shared: SharedPods | None
+    sources: Sequence[SourceState]
+    tls: Mapping[str, ServerTls | ClientTls]
+    """Certificates by the table of the configuration that names them."""
 
     def steps(self) -> Iterator[Metric | None]:
         """Read every part. A None says that other work may be done before the next step."""
         yield metric("build_info", [([version()], 1)])
-        yield from readiness(self._readiness)
-        yield from certificates(self._tls)
-        yield from pod_sources(self._sources)
-        yield from ready_pods(self._pods)
-        yield from ranks(self._ingest)
-        yield from loads(self._ingest, self._picking.loads)
-        stats = self._ingest.index.stats()
+        yield from readiness(self.readiness)
+        yield from certificates(self.tls)
+        yield from pod_sources(self.sources)
+        yield from ready_pods(self.pods)
+        yield from ranks(self.ingest)
+        yield from loads(self.ingest, self.picking.loads)
+        stats = self.ingest.index.stats()
         for name in ("keys", "entries", "slots", "bytes", "max_bytes"):
             yield single(f"index_{name}", getattr(stats, name))
         yield single("index_evicted_keys", stats.evicted)
-        yield from texts(self._texts)
+        yield from texts(self.texts)
         yield from self._in_flight()
-        admission = self._admission
+        admission = self.admission
         yield single("waiting_calls", admission.waiting)
         yield single("waiting_max_calls", admission.most_waiting)
         yield single("busy_refused", admission.refused)
-        if self._held is not None:
-            yield from queued(self._held)
-        yield from picks(self._picking, self._attribution)
-        yield single("decisions_lost", self._decision_log.lost if self._decision_log else 0)
+        if self.held is not None:
+            yield from queued(self.held)
+        yield from picks(self.picking, self.attribution)
+        yield single("decisions_lost", self.decision_log.lost if self.decision_log else 0)
         for name in ("streams", "held_bytes", "max_held_bytes"):
-            yield single(f"endpoint_picker_{name}", getattr(self._endpoint_picker, name))
-        replica = self._shared.replica if self._shared is not None else None
-        yield from poll_age(replica, self._ingest.remote)
+            yield single(f"endpoint_picker_{name}", getattr(self.endpoint_picker, name))
+        replica = self.shared.replica if self.shared is not None else None
+        yield from poll_age(replica, self.ingest.remote)
         if replica is not None:
             yield from copies(replica)
-        if self._ingest.remote is not None:
-            yield from look_ups(self._ingest.remote)
+        if self.ingest.remote is not None:
+            yield from look_ups(self.ingest.remote)
 
     def _in_flight(self) -> Iterator[Metric]:
         for name, field in (
@@ -136,4 +120,4 @@ class Parts:
             ("refused", "refused"),
             ("late", "late"),
         ):
-            yield single(f"in_flight_{name}", sum(getattr(room, field) for room in self._rooms))
+            yield single(f"in_flight_{name}", sum(getattr(room, field) for room in self.rooms))

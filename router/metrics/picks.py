@@ -43,7 +43,7 @@ def _shared_bookings(peers: PeerBookings) -> Iterator[Metric]:
     now, received, relay = time.monotonic(), peers.received, peers.relay
     name = "shared_bookings"
     yield single(f"{name}_connected", float(peers.is_connected))
-    yield single(f"{name}_routers", received.routers(now))
+    yield single(f"{name}_routers", len(received.alive(now)))
     yield single(f"{name}_oldest_seconds", received.oldest(now))
     yield single(f"{name}_told", peers.writes)
     yield single(f"{name}_failures", peers.failures)
@@ -75,16 +75,6 @@ def texts(of: Texts) -> Iterator[Metric]:
     ):
         yield single(f"tokenizer_{name}", getattr(pool, name))
     yield single("tokenizer_lost_threads", of.pool.workers.lost)
-    yield from _loads(of)
-    renders = of.renderer.stats
-    yield single("renderer_waiting_chats", renders.waiting)
-    yield single("renderer_waiting_bytes", renders.waiting_bytes)
-    yield single("renderer_chats", renders.rendered)
-    yield single("renderer_refused", renders.refused)
-    yield single("renderer_replaced", renders.replaced)
-
-
-def _loads(of: Texts) -> Iterator[Metric]:
     stats = of.tokenizers.stats
     yield single("tokenizers_loaded", len(of.tokenizers.loaded()))
     yield single("tokenizer_loads", stats.loads)
@@ -96,3 +86,9 @@ def _loads(of: Texts) -> Iterator[Metric]:
         yield metric(f"tokenizer_engine_{kind}", figures)
     fallbacks = of.sources.fallbacks.items()
     yield metric("tokenizer_fallbacks", [([model], one.fallbacks) for model, one in fallbacks])
+    renders = of.renderer.stats
+    yield single("renderer_waiting_chats", renders.waiting)
+    yield single("renderer_waiting_bytes", renders.waiting_bytes)
+    yield single("renderer_chats", renders.rendered)
+    yield single("renderer_refused", renders.refused)
+    yield single("renderer_replaced", renders.replaced)

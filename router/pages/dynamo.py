@@ -59,7 +59,6 @@ def reach_of(match: Match) -> Reach:
 DEFAULT_MODEL = "default"
 """The model of /overlap_scores where a query names none."""
 MOST_WORKER = (1 << 64) - 1
-"""The highest number of a worker."""
 NO_POOL = {"enabled": False, "total_hit_blocks": 0, "ranges": [], "error": None}
 """The entry about Dynamo's shared cache, in the answer of a router that has none."""
 
@@ -186,9 +185,6 @@ def pages(
         return answering(respond, most_bytes, tracer)
 
     return {
-        f"/{name}": page(name, answer)
-        for name, answer in (
-            ("query", overlaps.query),
-            ("overlap_scores", overlaps.overlap_scores),
-        )
+        "/query": page("query", overlaps.query),
+        "/overlap_scores": page("overlap_scores", overlaps.overlap_scores),
     }

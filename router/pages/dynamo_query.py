@@ -39,7 +39,8 @@ async def parse(raw: bytes, most_tokens: int, model: str = "") -> pb.Prompt:
     try:
         names = ("token_ids", *TEXTS, *HASHES, *ITEMS)
         fields = await raw_fields(raw, names, MOST_VALUES + most_tokens)
-        given = {name for name in fields.fields if not _is_null(fields, name)}
+        raws = fields.fields.items()
+        given = {name for name, raw in raws if bytes(memoryview(raw)[:5]) != b"null"}
         _refuse_unsupported(given)
         ids = await _ids(fields, most_tokens)
         texts = {name: await _text(fields, name) for name in TEXTS if name in given}
@@ -55,10 +56,6 @@ async def parse(raw: bytes, most_tokens: int, model: str = "") -> pb.Prompt:
     )
 
 
-def _is_null(fields: RawFields, name: str) -> bool:
-    return bytes(memoryview(fields.fields[name])[:5]) == b"null"
-
-
 def _refuse_unsupported(given: Collection[str]) -> None:
     for name in ITEMS:
         if name in given:
@@ -72,7 +69,6 @@ def _refuse_unsupported(given: Collection[str]) -> None:
 
 
 async def _ids(fields: RawFields, most: int) -> bytes:
-    """Return the token ids, packed. Raises FieldError."""
     raw = fields.fields["token_ids"]
     is_list = bytes(memoryview(raw)[:1]) == b"["
     packed = await packed_ids(raw, "token_ids", most) if is_list else None
@@ -82,7 +78,6 @@ async def _ids(fields: RawFields, most: int) -> bytes:
 
 
 async def _text(fields: RawFields, name: str) -> str:
-    """Return a text. Raises FieldError."""
     value = await fields.decoded(name)
     if not isinstance(value, str):
         raise FieldError("is not a string", name)

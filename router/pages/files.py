@@ -10,14 +10,11 @@ from warmpath.router.pages.listener import Page
 KINDS = {
     "index.html": "text/html",
     "page.css": "text/css",
-    "draw.js": "text/javascript",
-    "explain.js": "text/javascript",
-    "findings.js": "text/javascript",
-    "overview.js": "text/javascript",
-    "painted.js": "text/javascript",
-    "page.js": "text/javascript",
-    "pod.js": "text/javascript",
     "icon.svg": "image/svg+xml",
+    **{
+        f"{name}.js": "text/javascript"
+        for name in ("draw", "explain", "findings", "overview", "painted", "page", "pod")
+    },
 }
 """The files in `assets/`, with their media types."""
 POLICY = (

@@ -17,8 +17,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from warmpath.h2grpc.method import Refusal, RefusedError
-from warmpath.router.calls.intake import Intake
-from warmpath.router.calls.service import SERVICE, Answer, RouterService
+from warmpath.router.calls.service import SERVICE, RouterService
 from warmpath.router.pages.http_call import answered, answering
 from warmpath.router.pages.json_message import NoRequestError, message_of
 from warmpath.router.pages.listener import Page
@@ -58,45 +57,28 @@ def json_calls(
 ) -> Mapping[str, Page]:
     """Return the pages by path. A body may have `most_bytes`."""
     answers, thread = service.answers(), JsonThread()
-    return {
-        PATH + name: _page(
-            service.intake,
-            answers[name],
-            SERVICE.methods_by_name[name],
-            thread,
-            most_bytes=most_bytes,
-            tracer=tracer,
-        )
-        for name in METHODS
-    }
 
+    def page(method: MethodDescriptor) -> Page:
+        asked, told = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
 
-def _page(
-    intake: Intake,
-    answer: Answer,
-    method: MethodDescriptor,
-    thread: JsonThread,
-    *,
-    most_bytes: int,
-    tracer: Tracer,
-) -> Page:
-    asked, told = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+        async def message(body: bytes) -> bytes:
+            try:
+                await check_values(body, MOST_VALUES)
+            except FieldLimitError as error:
+                raise _refused(f"{error.problem}{TOO_MANY}") from None
+            return await thread.run(partial(_message_bytes, body, asked))
 
-    async def message(body: bytes) -> bytes:
-        try:
-            await check_values(body, MOST_VALUES)
-        except FieldLimitError as error:
-            raise _refused(f"{error.problem}{TOO_MANY}") from None
-        return await thread.run(partial(_message_bytes, body, asked))
+        async def respond(request: web.Request) -> web.Response:
+            name = method.name
+            reply = await answered(request, service.intake, name, answers[name], message)
+            text = await thread.run(partial(_json, reply, told))
+            return web.Response(text=text, content_type="application/json")
 
-    async def page(request: web.Request) -> web.Response:
-        reply = await answered(request, intake, method.name, answer, message)
-        text = await thread.run(partial(_json, reply, told))
-        return web.Response(text=text, content_type="application/json")
+        if "prompt" in method.input_type.fields_by_name:
+            return answering(respond, most_bytes, tracer)
+        return answering(respond, MOST_QUESTION_BYTES, tracer, limit=f"{method.name} takes no more")
 
-    if "prompt" in method.input_type.fields_by_name:
-        return answering(page, most_bytes, tracer)
-    return answering(page, MOST_QUESTION_BYTES, tracer, limit=f"{method.name} takes no more")
+    return {PATH + name: page(SERVICE.methods_by_name[name]) for name in METHODS}
 
 
 def _message_bytes(body: bytes, message: type[Any]) -> bytes:

@@ -14,16 +14,9 @@ MOST_TEXT = 64 << 10
 """Most characters of a text that is not the prompt's. No name of a request may have as many."""
 TEXT = "text"
 """The field of the prompt's text; no other message of a request has a field of that name."""
-LONG = frozenset(
-    {
-        "chat_body",
-        "chatBody",
-        "completions_body",
-        "completionsBody",
-        "token_ids_packed",
-        "tokenIdsPacked",
-    }
-)
+LONG = frozenset({
+    "chat_body", "chatBody", "completions_body", "completionsBody", "token_ids_packed", "tokenIdsPacked",
+})  # fmt: skip
 """The fields with the prompt's other forms, in base64."""
 
 FAULTS = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -52,7 +45,6 @@ class _Objects:
 
     def __init__(self) -> None:
         self.text: str | None = None
-        """The prompt's text."""
 
     def take(self, members: list[tuple[str, Any]]) -> dict[str, Any]:
         """Return an object without the prompt's text. Raises ValueError."""

@@ -1,17 +1,13 @@
 """The router's HTTP listener: /healthz, /readyz, and pages of other rooms."""
 
-import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from aiohttp import web
 
 from warmpath.process.certificates import auth_context, names
-from warmpath.process.listen import http_listener
 from warmpath.router.access.callers import AccessRefusal, Callers, RefusalKind
-from warmpath.router.access.entrance import Entrance
 from warmpath.router.access.guard import KeptOutMeter
 from warmpath.router.pods.discover import SourceState
 from warmpath.router.readiness import Readiness
@@ -34,30 +30,6 @@ class Pages(NamedTuple):
     """Those that take GET and are open to anybody."""
 
 
-@asynccontextmanager
-async def serving_http(
-    listen: str,
-    readiness: Readiness,
-    entrance: Entrance,
-    counts: KeptOutMeter,
-    *,
-    pages: Pages,
-    sources: Sequence[SourceState] = (),
-) -> AsyncIterator[str]:
-    """Serve while the context is open; yield host:port with the port that was bound.
-
-    /readyz says how long each of `sources` of pods has been silent. Where `listen` is empty, nothing is
-    served and the address is empty. Raises OSError if the address cannot be bound.
-    """
-    if not listen:
-        yield ""
-        return
-    app = http_app(readiness, entrance.callers, counts, pages=pages, sources=sources)
-    tls = entrance.tls.http_context if entrance.tls is not None else None
-    async with http_listener(app, listen, named="server.metrics-listen", tls=tls) as address:
-        yield address
-
-
 def http_app(
     readiness: Readiness,
     callers: Callers | None,
@@ -68,7 +40,8 @@ def http_app(
 ) -> web.Application:
     """Return the application that serves all paths.
 
-    With `callers`, most `pages` need a role; `counts` counts the refused requests.
+    With `callers`, most `pages` need a role; `counts` counts the refused requests. /readyz says how long
+    each of `sources` of pods has been silent.
     """
 
     def guarded(page: Page) -> Page:
@@ -96,23 +69,17 @@ def http_app(
             }
             for name, condition in readiness.report().items()
         }
+        silences = {
+            one.name: {
+                "silent_seconds": round(one.silence, 1),
+                "problem": one.trouble.problem if one.trouble else "",
+            }
+            for one in sources
+        }
         is_ready = readiness.ready()
-        return web.Response(
+        return web.json_response(
+            {"ready": is_ready, "conditions": conditions, "sources": silences},
             status=200 if is_ready else 503,
-            text=json.dumps(
-                {
-                    "ready": is_ready,
-                    "conditions": conditions,
-                    "sources": {
-                        one.name: {
-                            "silent_seconds": round(one.silence, 1),
-                            "problem": one.trouble.problem if one.trouble else "",
-                        }
-                        for one in sources
-                    },
-                }
-            ),
-            content_type="application/json",
         )
 
     app = web.Application()

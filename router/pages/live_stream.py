@@ -45,11 +45,9 @@ class History:
         """Points, each with the offset in its time."""
 
     def add(self) -> None:
-        """Add the present values."""
         self._points.append((self._wall_offset(), self._look()))
 
     def points(self) -> Sequence[View]:
-        """Return the points, oldest first."""
         now = self._wall_offset()
         return [
             point if added == now else point | {"at": point["at"] - added + now}
@@ -58,9 +56,7 @@ class History:
 
 
 LIVE = "/api/v1/live"
-"""The stream's path."""
 MOST_VIEWERS = 16
-"""Most streams at once."""
 FRAME_SECONDS = 2.0
 """Seconds from snapshot to snapshot."""
 WRITE_SECONDS = 10.0

@@ -4,6 +4,7 @@ Names and units are documented in docs/reference/tracing-and-live-page.md.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from warmpath.indexer.rank import Rank
@@ -25,39 +26,28 @@ View = dict[str, Any]
 """A part of the page's data, as JSON."""
 
 
+@dataclass(slots=True)
 class Views:
     """Makes views of a router's parts. `clock` is the ingest's; + `wall_offset()`, it is Unix time."""
 
-    def __init__(
-        self,
-        pods: PodTable,
-        loads: LoadTable,
-        attribution: Attribution,
-        readiness: Readiness,
-        *,
-        held: HeldPicks | None,
-        version: str,
-        host: str,
-        clock: Callable[[], float],
-        wall_offset: Callable[[], float],
-    ) -> None:
-        self._pods = pods
-        self._loads = loads
-        self._attribution = attribution
-        self._readiness = readiness
-        self._held = held
-        self._version = version
-        self._host = host
-        self._clock = clock
-        self.wall_offset = wall_offset
-        self._begun = clock()
+    pods: PodTable
+    loads: LoadTable
+    attribution: Attribution
+    readiness: Readiness
+    held: HeldPicks | None
+    version: str
+    host: str
+    clock: Callable[[], float]
+    wall_offset: Callable[[], float]
+    begun: float
+    """The router's start, by the clock."""
 
     def point(self) -> View:
         """Return the point of now for the charts: counts since the start, and the state."""
-        total = self._attribution.total
-        lags = (rank.lag_seconds for pod in self._pods for rank in pod.ranks)
+        total = self.attribution.total
+        lags = (rank.lag_seconds for pod in self.pods for rank in pod.ranks)
         return {
-            "at": self._clock() + self.wall_offset(),
+            "at": self.clock() + self.wall_offset(),
             **{name: getattr(total, name) for name in (*COUNTED, "available_tokens")},
             "lag_seconds": max(lags, default=0.0),
             "queued": sum((self._queue() or {}).values()),
@@ -65,17 +55,17 @@ class Views:
 
     async def snapshot(self) -> View:
         """Return what the page shows now but for decisions and findings, in turns with other tasks."""
-        rows = {(row.pod, row.model): row for row in self._attribution.rows()}
+        rows = {(row.pod, row.model): row for row in self.attribution.rows()}
         pods = [
             self._pod(pod, rows.get((pod.id, pod.model)) or Row(pod.id, pod.model))
-            async for pod in in_turns(list(self._pods), PODS_AT_ONCE)
+            async for pod in in_turns(list(self.pods), PODS_AT_ONCE)
         ]
-        requires = self._readiness.requires
+        requires = self.readiness.requires
         return {
-            "version": self._version,
-            "host": self._host,
-            "since": self._begun + self.wall_offset(),
-            "ready": self._readiness.ready(),
+            "version": self.version,
+            "host": self.host,
+            "since": self.begun + self.wall_offset(),
+            "ready": self.readiness.ready(),
             "conditions": [
                 {
                     "name": name,
@@ -83,7 +73,7 @@ class Views:
                     "holds": one.holds,
                     "reason": one.reason,
                 }
-                for name, one in self._readiness.report().items()
+                for name, one in self.readiness.report().items()
             ],
             "pods": pods,
             "queue": self._queue(),
@@ -91,7 +81,7 @@ class Views:
         }
 
     def _queue(self) -> dict[str, int] | None:
-        return None if self._held is None else {**self._held.waiting()}
+        return None if self.held is None else {**self.held.waiting()}
 
     def _pod(self, pod: Pod, row: Row) -> View:
         names = ("predicted_tokens", "delivered_tokens")
@@ -105,7 +95,7 @@ class Views:
         }
 
     def _rank(self, rank: Rank) -> View:
-        load = self._loads.load(rank.pod, rank.number, self._clock())
+        load = self.loads.load(rank.pod, rank.number, self.clock())
         return {
             "rank": rank.number,
             "trust": rank.trust.level,

@@ -44,7 +44,6 @@ def of_twin(address: str, twin: FoundBy) -> str:
 
 
 STAY = "the pods stay as they were"
-"""The effect of a problem that leaves the pods as they are."""
 REACHED = "look whether it can be reached from here"
 
 
@@ -56,7 +55,6 @@ class Trouble:
     """The time of the source's clock at which it could first not be asked, in seconds."""
     problem: str
     effect: str
-    """The consequence for its pods."""
     advice: str
     """An order for whoever runs the router; may be empty."""
 
@@ -109,7 +107,6 @@ class SourceState:
         self._spoke_at = self._clock()
 
     def answered(self) -> None:
-        """Record that the source has answered without an error."""
         self.spoke()
         self._trouble = None
         if self._said:

@@ -59,7 +59,6 @@ class DnsSource:
         self._clock = clock
 
     async def look(self) -> Mapping[str, FoundPod]:
-        """Return the pods of this moment by id. Raises SourceError."""
         try:
             addresses = await self._ask(self._pods.dns)
         except (socket.gaierror, UnicodeError) as error:

@@ -18,10 +18,8 @@ class EngineKey:
         self._path = path
         self._key = ""
         self._problem = ""
-        """Why the file could not be read the last time."""
 
     async def headers(self) -> Mapping[str, str]:
-        """Return the headers of a request to the engine."""
         if not self._key:
             await self.read_again()
         return {"Authorization": f"Bearer {self._key}"} if self._key else {}

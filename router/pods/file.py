@@ -47,11 +47,9 @@ class FileSource:
         self._clock = clock
 
     async def look(self) -> Mapping[str, FoundPod]:
-        """Return the pods of this moment by id. Raises OSError or ConfigError."""
         return self._pods(await self._read())
 
     async def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
-        """Yield all pods by id, now and after each change of the file."""
         before: bytes | None = None
         is_wrong = False
         absences = Absences(LACKING_SECONDS)

@@ -55,10 +55,8 @@ class Follower:
         ingest: Ingest,
         pods: PodTable,
         *,
-        hash_seed: str,
+        whole: Config,
         folder: Path,
-        events: config.EventsTable,
-        probe: config.ProbeTable,
         credentials: Callable[[], grpc.ChannelCredentials] | None,
         tls: EngineTls,
         shared: SharedPods | None,
@@ -71,7 +69,7 @@ class Follower:
     ) -> None:
         self._ingest = ingest
         self._pods = pods
-        self._hash_seed = hash_seed
+        self._hash_seed = whole.index.hash_seed
         self._folder = folder
         self._credentials = credentials
         self._shared = shared
@@ -79,17 +77,17 @@ class Follower:
         self._listed = listed
         self._prober = partial(
             Prober,
-            interval=probe.interval_seconds,
-            timeout=probe.timeout_seconds,
+            interval=whole.probe.interval_seconds,
+            timeout=whole.probe.timeout_seconds,
             observed=observed,
             ended=ended,
             listed=listed,
             answered=answered,
         )
-        self._probes = bool(probe.interval_seconds)
+        self._probes = bool(whole.probe.interval_seconds)
         self._tls = tls
         self._patience = Patience(tls=tls)
-        self._trusts_network = events.trusted_network
+        self._trusts_network = whole.events.trusted_network
         self._saved = {(one.pod, one.rank, one.model): one for one in saved}
         self._context = zmq.asyncio.Context()
         # A followed rank takes three sockets, a replay one more; the default is 1,023 in total.
@@ -131,7 +129,6 @@ class Follower:
         self._tasks[spec.id] = [kept(work) for work in works]
 
     def _followed(self, spec: config.PodSpec, name: str) -> tuple[Sequence[Rank], list[Work]]:
-        """Return a pod's ranks, and the tasks that follow them."""
         if spec.watch:
             return self._watched(spec, name)
         if spec.events:
@@ -204,7 +201,6 @@ class Follower:
             self._listed()
 
     async def close(self) -> None:
-        """Stop following all pods."""
         for tasks in self._tasks.values():
             await cancel(tasks)
         self._context.destroy(linger=0)

@@ -26,7 +26,6 @@ from warmpath.router.pods.inference_pool import InferencePool, active_ports, rea
 POOL_GROUPS = (("inference.networking.k8s.io", "v1"), ("inference.networking.x-k8s.io", "v1alpha2"))
 RETRY_SECONDS = 2.0
 ANSWER_SECONDS = 30.0
-"""Longest time that the API may take to answer a list."""
 WATCH_SECONDS = 120
 """How long a watch lasts. The API server ends it, and the pods are listed again."""
 OVERDUE_SECONDS = 10.0
@@ -95,10 +94,8 @@ class KubernetesSource:
         self._is_deaf = False
         """Whether the last watch was silent, so that only lists say how the pods change."""
         self._is_refused = False
-        """Whether the last watch was refused, with the same effect."""
 
     async def look(self) -> Mapping[str, FoundPod]:
-        """Return the ready pods of this moment by name. Raises SourceError."""
         with self._told():
             async with self._connected() as api:
                 await self._ask_pool(api)
@@ -106,7 +103,6 @@ class KubernetesSource:
         return {name: one for name, one in self._found().items() if not one.withheld}
 
     async def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
-        """Yield all pods by name, now and after each change."""
         while True:
             try:
                 with self._told():

@@ -26,7 +26,6 @@ class Looked(NamedTuple):
 
     source: str
     pods: list[str]
-    """Ids of the pods that it finds, in order."""
     problem: str
     """Why it cannot be asked; empty if it answered."""
     mistakes: tuple[str, ...] = ()

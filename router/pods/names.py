@@ -26,11 +26,9 @@ class Names:
     def __init__(self) -> None:
         self._order: dict[str, int] = {}
         self._of_source: dict[str, frozenset[str]] = {}
-        """The names that each source has found."""
         self._owners: dict[str, Owner] = {}
 
     def expect(self, source: str) -> None:
-        """Note that a source will be heard, after those that were noted before it."""
         self._order.setdefault(source, len(self._order))
 
     def heard(self, source: str, found: Mapping[str, FoundPod]) -> frozenset[str]:

@@ -47,13 +47,9 @@ def limit_asked(pod: Pod) -> None:
     """Limit the trust in a pod that gets requests with namespaces that its events omit."""
     omitted = [word for name, word in WORDS.items() if name in pod.asked and _is_omitted(pod, name)]
     words = " and ".join(omitted)
-    reason = (
-        f"its events do not distinguish the blocks of requests with {words}, which come"
-        if words
-        else ""
-    )
+    reason = f"its events do not distinguish the blocks of requests with {words}, which come"
     for rank in pod.ranks:
-        rank.limit(reason, NAMESPACES)
+        rank.limit(reason if words else "", NAMESPACES)
 
 
 def limit_known(pod: Pod) -> None:

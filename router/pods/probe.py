@@ -59,7 +59,6 @@ STARTED = re.compile(START_TIME + rb"(?:\{[^}]*\})?[ \t]+(\S{1,40})")
 """The start of the engine's process, in seconds since the Unix epoch: a metric of prometheus_client
 (vLLM, SGLang)."""
 MOST_PROCESSES = 64
-"""Most start times that are read from a page."""
 LATER_SECONDS = 0.01
 """Start times that differ by less are the same start, rounded."""
 MOST_BYTES = 2 << 20
@@ -67,7 +66,6 @@ MOST_BYTES = 2 << 20
 MOST_NAMES_BYTES = 64 << 10
 """Longest sum of the names of a pod's models and adapters: ListPods shows them all."""
 MOST_VERSION_BYTES = 128
-"""Longest version of an engine."""
 
 Sink = Callable[[str, int, Observed], None]
 """Receives a pod's id, a rank's number and its observed load."""
@@ -129,11 +127,9 @@ class Prober:
         self._answered = answered
         self._clock = clock
         self._sequences: list[int | None] = []
-        """The sequences of its ranks' events at the last probe."""
         self._event_at = -math.inf
         """When a probe last found that events had come."""
         self._down_at = -math.inf
-        """When it was last found to be down."""
         self._failures = 0
         self._sleep = Sleep()
         self._looks = 0
@@ -142,7 +138,6 @@ class Prober:
         self._doubted = asyncio.Event()
         """Set where its list of models may have changed."""
         self._listed_at = -math.inf
-        """Time of the last request for its models."""
         self._named = 0
         """The adapters that its events had named when its models were last asked for."""
         self._refused: dict[str, int] = {}
@@ -157,7 +152,6 @@ class Prober:
         its events had shown by then."""
 
     async def run(self) -> None:
-        """Probe until cancelled."""
         one = aiohttp.TCPConnector(limit=1)
         async with aiohttp.ClientSession(connector=one, timeout=self._timeout) as session:
             while True:
@@ -176,7 +170,6 @@ class Prober:
         self._doubted.set()
 
     async def look(self, session: aiohttp.ClientSession) -> None:
-        """Probe once."""
         self._note_events()
         before = self._pod.status
         asked_at = self._clock()
@@ -201,13 +194,17 @@ class Prober:
                 self._ended(self._pod)
             page = await self._load(session)
             is_dated = self._note_start(page)
-            if not is_dated:
-                self._doubt_return()
+            away = () if is_dated else self._away or ()
+            if silent := [rank for rank, count in away if _restarts(rank) == count]:
+                self._doubt("the engine accepted no requests and accepts them again", silent)
             # An engine may start again between two probes, with other options.
             is_anew = not before.healthy or not self._looks or self._away is not None
             self._was_well, self._away = True, None
             await self._look_asleep(session, page)
-            well = self._learn(page) if is_anew else before
+            well = Status(healthy=True) if is_anew else before
+            blocks = cache_blocks(page) if is_anew else 0
+            for rank in self._pod.ranks if blocks else ():
+                rank.learn_capacity(blocks)
             if (
                 is_anew
                 or not self._looks % LOOKS
@@ -216,19 +213,17 @@ class Prober:
                 or self._named != _adapters(self._pod.ranks)
             ):
                 models, adapters = await self._models(session, before, is_dated=is_dated)
-                well = replace(
-                    well,
-                    models=models,
-                    adapters=adapters,
-                    version=await self._version(session) or before.version,
-                )
-            if not well.is_hybrid and _is_hybrid(page):
-                well = replace(well, is_hybrid=True)
-            if not well.drafts and any(lines(page, DRAFTS)):
-                well = replace(well, drafts=True)
+                version = await self._version(session) or before.version
+                well = replace(well, models=models, adapters=adapters, version=version)
             self._looks = self._looks + 1 if before.healthy else 1
             well = replace(
-                well, reason=WELL, is_late=False, refusal=self._refusal(), looked_at=asked_at
+                well,
+                reason=WELL,
+                is_late=False,
+                refusal=self._refusal(),
+                looked_at=asked_at,
+                is_hybrid=well.is_hybrid or _is_hybrid(page),
+                drafts=well.drafts or any(lines(page, DRAFTS)),
             )
             if self._sleep.state:
                 refuses = self._sleep.has_no_cache
@@ -316,12 +311,6 @@ class Prober:
             self._restarted(reason)
         return bool(before and starts)
 
-    def _doubt_return(self) -> None:
-        """Mark the ranks of an engine that has come back as restarted, unless events showed it."""
-        silent = [rank for rank, count in self._away or () if _restarts(rank) == count]
-        if silent:
-            self._doubt("the engine accepted no requests and accepts them again", silent)
-
     def _doubt(self, reason: str, ranks: Sequence[Rank]) -> None:
         log.info("pod %s: restarted: %s", self._pod.id, reason)
         for rank in ranks:
@@ -345,13 +334,6 @@ class Prober:
             if seen:
                 break
         return page
-
-    def _learn(self, metrics: bytes) -> Status:
-        """Record the cache size of an engine that has come up; return its new status."""
-        if blocks := cache_blocks(metrics):
-            for rank in self._pod.ranks:
-                rank.learn_capacity(blocks)
-        return Status(healthy=True, reason=WELL)
 
     async def _models(
         self, session: aiohttp.ClientSession, before: Status, *, is_dated: bool

@@ -75,28 +75,6 @@ async def reached(
 
 
 @asynccontextmanager
-async def copying(
-    table: config.SharedIndexTable, redis: Redis, settled: Callable[[str], None]
-) -> AsyncIterator[Replica]:
-    """Keep copies of the shared index's pods current while the context is open.
-
-    `settled` is called once, with a sentence: all pods are copied, or a reading has failed.
-    """
-    replica = Replica(
-        redis,
-        KeyNames(table.prefix),
-        poll_seconds=table.poll_seconds,
-        clock=time.monotonic,
-        settled=settled,
-    )
-    task = kept(Work("copying the shared index", replica.run, replica.failed))
-    try:
-        yield replica
-    finally:
-        await cancel([task])
-
-
-@asynccontextmanager
 async def asking(table: config.SharedIndexTable, redis: Redis) -> AsyncIterator[RemoteIndex]:
     """Provide look-ups of prompts in Redis while the context is open (shared mode)."""
     names = KeyNames(table.prefix)
@@ -119,24 +97,16 @@ async def asking(table: config.SharedIndexTable, redis: Redis) -> AsyncIterator[
 class SharedPods:
     """Follows pods through the shared index: by `Ingest.remote`, or without one by `replica`.
 
-    Copies are stale once Redis has been unreachable for `stale_after` seconds. `where` names the index
-    in messages.
+    Copies are stale once Redis has been unreachable for `shared-index.stale-seconds`.
     """
 
-    def __init__(
-        self,
-        ingest: Ingest,
-        *,
-        hash_seed: str,
-        stale_after: float,
-        where: str,
-        replica: Replica | None,
-    ) -> None:
+    def __init__(self, whole: config.Config, ingest: Ingest, replica: Replica | None) -> None:
+        table = whole.shared_index
         self.replica = replica
-        self.where = where
+        self.where = f"{table.url} under prefix {table.prefix!r}"
         self._ingest = ingest
-        self._hash_seed = hash_seed
-        self._stale_after = stale_after
+        self._hash_seed = whole.index.hash_seed
+        self._stale_after = table.stale_seconds
 
     def follow(self, spec: config.PodSpec) -> Sequence[Rank]:
         """Start following a pod. Raises ValueError if a pod with its id is followed already."""
@@ -165,9 +135,9 @@ async def shared_pods(
 ) -> AsyncIterator[SharedPods]:
     """Provide the configured way of following pods through the shared index in a context.
 
-    `settled` is as for `copying`.
+    `settled` is called once, with a sentence: all pods are copied, or a reading has failed.
     """
-    table, hash_seed = whole.shared_index, whole.index.hash_seed
+    table = whole.shared_index
     log.info(
         "shared index at %s, prefix %s, mode %s%s",
         table.url.partition("://")[2], table.prefix, table.mode,
@@ -178,12 +148,11 @@ async def shared_pods(
         if table.mode == "replica":
             sweeps = not is_asked_by_answers(table)
             redis = await stack.enter_async_context(reached(table, folder, sweeps=sweeps))
-            replica = await stack.enter_async_context(copying(table, redis, settled))
+            names, poll = KeyNames(table.prefix), table.poll_seconds
+            replica = Replica(
+                redis, names, poll_seconds=poll, clock=time.monotonic, settled=settled
+            )
+            task = kept(Work("copying the shared index", replica.run, replica.failed))
+            stack.push_async_callback(cancel, [task])
             ingest.replica = replica
-        yield SharedPods(
-            ingest,
-            hash_seed=hash_seed,
-            stale_after=table.stale_seconds,
-            where=f"{table.url} under prefix {table.prefix!r}",
-            replica=replica,
-        )
+        yield SharedPods(whole, ingest, replica)

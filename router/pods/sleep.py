@@ -41,7 +41,6 @@ class Sleep:
         self._served: set[str] = set()
         """The pages that it answered when they were last asked for."""
         self._before = ""
-        """The state after the last probe."""
         self._told = ""
         """The state by the last metrics that could be read."""
 
@@ -80,12 +79,10 @@ class Sleep:
 
     @property
     def has_no_cache(self) -> bool:
-        """Whether its KV cache is gone."""
         return self.state in ASLEEP
 
     @property
     def reason(self) -> str:
-        """Why it takes no requests, in words."""
         if not self.has_no_cache:
             return "it is paused: it computes no requests"
         sign = PATHS[1] if self.state == UNNAMED else f"{SLEEP_STATE.decode()}: {self.state}"

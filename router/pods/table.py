@@ -49,7 +49,6 @@ class Pod:
     address: str
     """host:port that serves requests."""
     model: str
-    """The base model's name."""
     ranks: tuple[Rank, ...]
     status: Status = Status()
     role: Role = "both"
@@ -60,13 +59,11 @@ class Pod:
     shared: str = ""
     """The address of the shared index, if it is followed only through it; else empty."""
     engine: str = "vllm"
-    """vllm, sglang or trtllm."""
     asked: frozenset[str] = frozenset()
     """The kinds of namespaces (adapter, salt, …) that requests have used (`router.pods.namespaces`)."""
     first_rank: int = 0
     """The engine's own number of the first of its ranks."""
     https: bool = False
-    """Whether it serves requests over HTTPS."""
     may_be_eagle: bool = True
     """Whether its drafter, if it has one, may be of the EAGLE kind."""
     exposed: str = ""
@@ -137,7 +134,6 @@ class PodTable:
         return iter(self._pods.values())
 
     def add(self, pod: Pod) -> None:
-        """Add a pod."""
         self._change({**self._pods, pod.id: pod})
 
     def pod(self, pod_id: str) -> Pod:
