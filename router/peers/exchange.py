@@ -14,9 +14,8 @@ Clocks of routers are never compared: a value has ages, which count from the tim
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -40,16 +39,6 @@ from warmpath.router.peers.report_relay import BATCH, MOST_REPORTS, ReportRelay
 
 HEARTBEAT_SECONDS = 1.0
 """Seconds after which a router writes its bookings again even without a change."""
-
-
-@dataclass(slots=True)
-class _Asked:
-    """A round whose replies are awaited: the purpose of each command."""
-
-    at: float
-    purposes: list[tuple[Literal["enrol", "write", "read", "hand on", "clear", "take"], Any]] = (
-        field(default_factory=list)
-    )
 
 
 class PeerBookings:
@@ -76,7 +65,6 @@ class PeerBookings:
         self.problem_since = 0.0
         """The time of the first of the rounds in a row that had an error."""
         self.writes = 0
-        """Number of times, since the start, that this router's bookings were written."""
         self.failures = 0
         """Number of rounds with an error among the replies."""
         self.relay = ReportRelay(bookings.expire_after)
@@ -85,7 +73,9 @@ class PeerBookings:
         self._names = names
         self._bookings = bookings
         self._believed = believed
-        self._asked: _Asked | None = None
+        self._asked_at = -math.inf
+        self._purposes: list[tuple[str, Any]] | None = None
+        """Those of the commands whose replies are awaited."""
         self._number = 0
         self._versions: dict[RankName, tuple[int, int]] = {}
         """Versions of the bookings that were written last, by rank."""
@@ -93,42 +83,39 @@ class PeerBookings:
         self._enrolled_at = -math.inf
 
     def ask(self, now: float) -> list[Command | Call]:
-        """Return the Redis commands of this round."""
-        now = self._bookings.expire(now)
-        asked = self._asked = _Asked(now)
+        now = self._asked_at = self._bookings.expire(now)
         commands: list[Command | Call] = []
+        purposes = self._purposes = []
+
+        def add(command: Command | Call, purpose: str, what: Any = None) -> None:
+            commands.append(command)
+            purposes.append((purpose, what))
+
         if not 0 <= now - self._enrolled_at < HEARTBEAT_SECONDS:
-            asked.purposes.append(("enrol", None))
-            commands.append(self._enrol())
+            add(self._enrol(), "enrol")
         versions = {
             name: (book.version, book.last_pick)
             for name, book in self._bookings.ranks().items()
             if book.in_flight
         }
         if versions != self._versions or not 0 <= now - self._written_at < HEARTBEAT_SECONDS:
-            asked.purposes.append(("write", versions))
-            commands.append(self._write(now))
+            add(self._write(now), "write", versions)
         for router, batch in self.relay.batches(now):
-            asked.purposes.append(("hand on", router))
             bounds = MOST_REPORTS, round(self._bookings.expire_after * 1000)
-            commands.append(
-                Call(script("hand_on"), (self._names.reports(router),), (*bounds, *batch))
-            )
+            keys = (self._names.reports(router),)
+            add(Call(script("hand_on"), keys, (*bounds, *batch)), "hand on", router)
         stream = self._names.reports(self.router)
         if ids := self.relay.taken():
-            asked.purposes.append(("clear", ids))
-            commands.append(Command(("XDEL", stream, *ids)))
-        asked.purposes.append(("take", None))
-        commands.append(Command(("XRANGE", stream, "-", "+", "COUNT", str(BATCH))))
+            add(Command(("XDEL", stream, *ids)), "clear", ids)
+        add(Command(("XRANGE", stream, "-", "+", "COUNT", str(BATCH))), "take")
         for router in self.received.to_read():
-            asked.purposes.append(("read", router))
-            commands.append(Command(("GET", self._names.load(router))))
+            add(Command(("GET", self._names.load(router))), "read", router)
         return commands
 
     def answer(self, replies: Sequence[Reply], now: float) -> list[bytes]:
         """Process the replies (or errors) to `ask`; return reports for own bookings."""
-        asked, self._asked = self._asked, None
-        if asked is None or len(replies) != len(asked.purposes):
+        purposes, self._purposes = self._purposes, None
+        if purposes is None or len(replies) != len(purposes):
             raise ValueError(f"{len(replies)} replies do not match the commands of the round")
         reports: list[bytes] = []
         problem = next((str(reply) for reply in replies if isinstance(reply, Exception)), "")
@@ -137,14 +124,14 @@ class PeerBookings:
         self.problem = problem
         self.is_connected = not problem
         self.failures += not self.is_connected
-        for (purpose, what), reply in zip(asked.purposes, replies, strict=True):
+        for (purpose, what), reply in zip(purposes, replies, strict=True):
             if isinstance(reply, Exception):
                 continue  # the next round tries again
             if purpose == "enrol":
-                self._enrolled_at = asked.at
+                self._enrolled_at = self._asked_at
                 self.received.enrolled(reply)
             elif purpose == "write":
-                self._versions, self._written_at = what, asked.at
+                self._versions, self._written_at = what, self._asked_at
                 self.writes += 1
             elif purpose == "hand on":
                 self.relay.confirm(what, reply)

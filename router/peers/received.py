@@ -35,7 +35,6 @@ class RouterSums(msgspec.Struct, frozen=True, array_like=True):
     picks: Count
     """The number of its last pick (`Bookings.overtake`)."""
     ranks: list[RankSums]
-    """The ranks with bookings."""
     has_ended: bool = False
     """Whether the router has ended: it takes no reports, and its bookings on a rank count until the
     engine's own count has them (`ReceivedBookings.observed`), at most until the value is too old."""
@@ -73,7 +72,6 @@ class ReceivedBookings:
         self._seed = seed
         self._gone = gone
         self._listed: set[str] = set()
-        """Other routers that Redis lists."""
         self._peers: dict[str, _Peer] = {}
         self._silent: dict[str, float] = {}
         """Routers whose value is missing, invalid or too old, and that did not say that they ended: with
@@ -85,8 +83,6 @@ class ReceivedBookings:
         self._from = self._until = math.inf
         self._version = 0
         """Grows whenever sums may have changed."""
-
-    # Receiving
 
     def enrolled(self, names: Iterable[bytes]) -> None:
         """Set the routers that Redis lists, this one among them."""
@@ -131,8 +127,6 @@ class ReceivedBookings:
             if self._silent.pop(router, None) is not None:
                 self._gone(router)
 
-    # Sums
-
     def on(self, pod: str, rank: int, now: float) -> OthersBook:
         """Return other routers' bookings on a rank; the same object until a value changes."""
         self._stay_fresh(now)
@@ -158,12 +152,7 @@ class ReceivedBookings:
         return self._version
 
     def where(self) -> set[RankName]:
-        """Return the ranks with bookings of other routers."""
         return {name for peer in self._peers.values() for name in peer.ranks}
-
-    def routers(self, now: float) -> int:
-        """Return the number of other routers that live."""
-        return len(self.alive(now))
 
     @property
     def seed_problem(self) -> str:
@@ -187,16 +176,12 @@ class ReceivedBookings:
         return peer is not None and not peer.has_ended and _is_fresh(peer, now)
 
     def alive(self, now: float) -> list[str]:
-        """Return the other routers that are alive."""
         return [router for router in self._peers if self.is_alive(router, now)]
 
     def takers(self, now: float) -> list[str]:
         """Return the routers that may take reports: those that are alive, or silent for not too long."""
         self._stay_fresh(now)
         return [*self.alive(now), *self._silent]
-
-    def _arriving(self) -> Iterable[MarkedPrompt]:
-        return chain.from_iterable(peer.arriving for peer in self._peers.values())
 
     def _go(self, router: str, now: float) -> None:
         peer = self._peers.pop(router, None)
@@ -208,6 +193,9 @@ class ReceivedBookings:
     def _change(self) -> None:
         self._is_changed = True
         self._version += 1
+
+    def _arriving(self) -> Iterable[MarkedPrompt]:
+        return chain.from_iterable(peer.arriving for peer in self._peers.values())
 
     def _sums(self, name: RankName) -> OthersBook:
         return sum_of(

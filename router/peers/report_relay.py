@@ -33,7 +33,6 @@ class ReportRelay:
         """Reports that waited too long, or that their router did not read before it was given up, since
         the start."""
         self.waiting = 0
-        """Reports that wait to be handed on."""
         self._most_seconds = most_seconds
         self._outgoing: dict[str, deque[tuple[float, bytes]]] = {}
         """With the time since which each report waits."""
@@ -41,8 +40,6 @@ class ReportRelay:
         """Reports in Redis for each router that were handed on since it was last heard of."""
         self._taken: dict[bytes, None] = {}
         """Ids of processed entries of the own stream that are not deleted yet."""
-
-    # Outgoing
 
     def add(self, router: str, report: bytes, now: float) -> bool:
         """Queue a report for a router; return False if it is too large or too many wait."""
@@ -71,7 +68,6 @@ class ReportRelay:
         self._unread.pop(router, None)
 
     def drop(self, router: str) -> None:
-        """Drop the reports for a router that is given up."""
         self.dropped += self._remove(router, MOST_REPORTS) + self._unread.pop(router, 0)
 
     def _remove(self, router: str, count: int) -> int:
@@ -86,8 +82,6 @@ class ReportRelay:
         if not waiting:
             del self._outgoing[router]
         return count
-
-    # Incoming
 
     def take(self, entries: Iterable[Entry]) -> list[bytes]:
         """Return the reports in entries of the own stream that were not processed before."""

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from random import Random
 
 from warmpath.indexer.shared.redis.command import Redis
@@ -41,9 +40,31 @@ async def sharing(
     `read` is called when others' bookings were read.
     The picker must run in the same event loop.
     """
-    share = partial(
-        _share, bookings, loads, redis, reported=reported, read=read, rng=rng, clock=clock
-    )
+
+    async def exchange() -> None:
+        replies = await redis.run(bookings.ask(clock()), timeout=TIMEOUT_SECONDS)
+        for report in bookings.answer(replies, clock()):
+            reported(report)
+
+    async def share() -> None:
+        said, had_problem = "", False
+        while True:
+            await exchange()
+            # A pick that comes in between computes the loads that it needs.
+            async for name in in_turns(loads.take_changes(clock()), LOADS_AT_ONCE):
+                loads.renew(*name, clock())
+            read()
+            if bookings.problem != said:
+                said = bookings.problem
+                if said:
+                    log.warning("bookings are not shared with other routers: %s", said)
+                else:
+                    log.info("bookings are shared with other routers again")
+            if (problem := bookings.received.seed_problem) and not had_problem:
+                log.warning("%s", problem)
+            had_problem = bool(problem)
+            await asyncio.sleep(rng.uniform(*INTERVALS))
+
     task = kept(Work("sharing bookings with other routers", share))
     try:
         yield
@@ -51,48 +72,12 @@ async def sharing(
         await cancel([task])
         # The last round takes the reports for other routers that came while calls were ending.
         handed_on = bookings.relay.handed_on
-        replies = await redis.run(bookings.ask(clock()), timeout=TIMEOUT_SECONDS)
-        for report in bookings.answer(replies, clock()):
-            reported(report)
+        await exchange()
         log.info(
             "%d reports were handed on to other routers, which count the %d bookings of this router that"
             " have not ended for %g s more at most",
             bookings.relay.handed_on - handed_on, bookings.open, EXPIRE_SECONDS,
         )  # fmt: skip
-        if bookings.relay.waiting:
-            log.warning(
-                "%d reports for other routers are lost: Redis did not take them",
-                bookings.relay.waiting,
-            )
+        if lost := bookings.relay.waiting:
+            log.warning("%d reports for other routers are lost: Redis did not take them", lost)
         await redis.run(bookings.leave(clock()), timeout=TIMEOUT_SECONDS)
-
-
-async def _share(
-    bookings: PeerBookings,
-    loads: LoadTable,
-    redis: Redis,
-    *,
-    reported: Callable[[bytes], None],
-    read: Callable[[], None],
-    rng: Random,
-    clock: Callable[[], float],
-) -> None:
-    said, had_problem = "", False
-    while True:
-        replies = await redis.run(bookings.ask(clock()), timeout=TIMEOUT_SECONDS)
-        for report in bookings.answer(replies, clock()):
-            reported(report)
-        # A pick that comes in between computes the loads that it needs.
-        async for name in in_turns(loads.take_changes(clock()), LOADS_AT_ONCE):
-            loads.renew(*name, clock())
-        read()
-        if bookings.problem != said:
-            said = bookings.problem
-            if said:
-                log.warning("bookings are not shared with other routers: %s", said)
-            else:
-                log.info("bookings are shared with other routers again")
-        if (problem := bookings.received.seed_problem) and not had_problem:
-            log.warning("%s", problem)
-        had_problem = bool(problem)
-        await asyncio.sleep(rng.uniform(*INTERVALS))

@@ -268,12 +268,12 @@ def test_what_a_dead_router_booked_vanishes_in_three_seconds(
     one, other = two
     one.book()
     rounds(two)
-    assert (other.load().in_flight, other.peers.received.routers(other.now)) == (1, 1)
+    assert (other.load().in_flight, len(other.peers.received.alive(other.now))) == (1, 1)
     for _ in range(4):
         store.now += EXPIRE_SECONDS / 4
         other.round()
     assert other.load() == Load()
-    assert other.peers.received.routers(other.now) == 0
+    assert len(other.peers.received.alive(other.now)) == 0
     assert other.peers.received.on("p", 0, other.now) is NOBODY
 
 
@@ -520,7 +520,7 @@ def test_reports_that_wait_are_bounded_and_end_with_their_router(
     assert [other.finish(name) for _ in range(MOST_REPORTS + 1)].count(True) == MOST_REPORTS
     store.run(one.peers.leave(one.now))
     other.round()
-    assert other.peers.received.routers(other.now) == 0
+    assert len(other.peers.received.alive(other.now)) == 0
     assert other.peers.relay.dropped == MOST_REPORTS - BATCH
     other.check()
 
@@ -778,7 +778,7 @@ class AnyFleet(RuleBasedStateMachine):
             self.store.now += EXPIRE_SECONDS / 6
         rounds(self.routers, 2)
         for router in self.routers:
-            assert router.peers.received.routers(router.now) == 2
+            assert len(router.peers.received.alive(router.now)) == 2
             for pod in "pq":
                 self.assert_others_are_counted_once(router, pod)
         for name, (owner, told) in self.reported.items():

@@ -118,8 +118,8 @@ async def test_a_router_that_ends_leaves_nothing_and_one_that_is_killed_only_wha
         await redis.run(killed.peers.ask(killed.now), timeout=5.0)
         killed_key = names.load(killed.name)
         async with Sharer(prefix).sharing(redis_server.url):
-            await wait_until(lambda: other.peers.received.routers(other.now) == 2)
-        await wait_until(lambda: other.peers.received.routers(other.now) < 2)
+            await wait_until(lambda: len(other.peers.received.alive(other.now)) == 2)
+        await wait_until(lambda: len(other.peers.received.alive(other.now)) < 2)
         assert other.peers.hand_on(booking_id.new_id(killed.name), b"report", other.now)
         await wait_until(lambda: other.peers.relay.handed_on)
         with redis_server.client() as client:
@@ -166,9 +166,9 @@ async def test_a_report_reaches_a_router_that_stood_still(
             third.sharing(redis_server.url),
         ):
             booked = name or owner.book()
-            await wait_until(lambda: other.peers.received.routers(other.now) == 2)
+            await wait_until(lambda: len(other.peers.received.alive(other.now)) == 2)
             relay.pause()
-            await wait_until(lambda: other.peers.received.routers(other.now) == 1)
+            await wait_until(lambda: len(other.peers.received.alive(other.now)) == 1)
             assert other.peers.hand_on(booked, b"report", other.now)
             relay.resume()
             await wait_until(lambda: b"report" in owner.reports)
@@ -184,10 +184,10 @@ async def test_a_report_waits_until_redis_is_back(
     with RedisServer() as server:
         async with owner.sharing(server.url), other.sharing(server.url):
             booked = name or owner.book()
-            await wait_until(lambda: other.peers.received.routers(other.now))
+            await wait_until(lambda: len(other.peers.received.alive(other.now)))
             server.kill()
             assert other.peers.hand_on(booked, b"at once", other.now)
-            await wait_until(lambda: not other.peers.received.routers(other.now))
+            await wait_until(lambda: not len(other.peers.received.alive(other.now)))
             assert other.peers.hand_on(booked, b"later", other.now)
             assert other.peers.relay.waiting == 2
             server.restart()
@@ -204,7 +204,7 @@ async def test_reports_that_redis_did_not_take_before_the_end_are_named(
     owner, other = Sharer(prefix), Sharer(prefix)
     with RedisServer() as server:
         async with owner.sharing(server.url), other.sharing(server.url):
-            await wait_until(lambda: other.peers.received.routers(other.now))
+            await wait_until(lambda: len(other.peers.received.alive(other.now)))
             server.kill()
             assert other.peers.hand_on(owner.book(), b"report", other.now)
     assert "1 reports for other routers are lost: Redis did not take them" in caplog.messages
@@ -241,7 +241,7 @@ async def test_routers_that_were_not_heard_of_for_long_are_forgotten(
         async with one.sharing(redis_server.url):
             await wait_until(lambda: one.peers.writes)
             assert set(client.hkeys(names.routers)) == {resting.encode(), one.name.encode()}
-            assert one.peers.received.routers(one.now) == 0
+            assert len(one.peers.received.alive(one.now)) == 0
 
 
 # Whole routers
