@@ -270,7 +270,10 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
 DECLARED = {name: one for metrics in ROOMS.values() for name, one in metrics.items()}
 
 
-_FAMILIES = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
+_FAMILIES: Mapping[str, type[GaugeMetricFamily | CounterMetricFamily]] = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+}
 
 Sample = tuple[Sequence[str], float]
 """A metric's labels and its value."""

@@ -118,30 +118,25 @@ class LiveStream:
             await _write(response, _event("history", self._history.points()))
             while not self._ending.is_set():
                 await _write(response, await self._latest())
-                await self._pause()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(FRAME_SECONDS):
+                        await self._ending.wait()
         except (ConnectionError, TimeoutError):
             # The viewer has gone, or does not read.
             if request.transport is not None:
                 request.transport.abort()
         return response
 
-    async def _pause(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FRAME_SECONDS):
-                await self._ending.wait()
-
     async def _latest(self) -> bytes:
         async with self._making:
             now = self._clock()
             if now - self._made_at >= FRAME_SECONDS / 2:
-                self._frame = await self._make()
+                listed = await self._decisions(pb.ListDecisionsRequest(limit=DECISIONS))
+                decisions = [decision_view(one) for one in listed.decisions]
+                snapshot = _event("snapshot", await self._views.snapshot())
+                self._frame = snapshot + _event("decisions", decisions)
                 self._made_at = now
         return self._frame
-
-    async def _make(self) -> bytes:
-        listed = await self._decisions(pb.ListDecisionsRequest(limit=DECISIONS))
-        decisions = [decision_view(one) for one in listed.decisions]
-        return _event("snapshot", await self._views.snapshot()) + _event("decisions", decisions)
 
 
 def _event(name: str, value: Any) -> bytes:

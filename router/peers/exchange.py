@@ -85,7 +85,8 @@ class PeerBookings:
     def ask(self, now: float) -> list[Command | Call]:
         now = self._asked_at = self._bookings.expire(now)
         commands: list[Command | Call] = []
-        purposes = self._purposes = []
+        purposes: list[tuple[str, Any]] = []
+        self._purposes = purposes
 
         def add(command: Command | Call, purpose: str, what: Any = None) -> None:
             commands.append(command)
