@@ -1,6 +1,6 @@
 """Keeps the last decisions: candidates, choice, reason, and the request's outcome. No prompts.
 
-`DecisionView` is a decision as the live page and the log of decisions show it.
+`decision_view` is a decision as the live page and the log of decisions show it.
 """
 
 from collections import OrderedDict

@@ -23,9 +23,8 @@ class RankFacts:
     blocks: int
     """Number of blocks that the rank holds, by its events."""
     stored: int
-    """Blocks that events announced as stored since the router started."""
+    """Blocks that events announced as stored, and as removed, since the router started."""
     removed: int
-    """Blocks that events announced as removed since the router started."""
     has_load: bool
     """Whether its engine or a gateway has reported its load lately."""
     bad_figures: Sequence[str] = ()
@@ -42,7 +41,7 @@ class RankFacts:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """The present state of one pod, from which findings are made."""
+    """The present state of one pod, from which findings are made; texts are as in `Pod` and `Status`."""
 
     has_events: bool
     is_well: bool
@@ -52,9 +51,7 @@ class PodFacts:
     typical_factor: float = 1.0
     """The median calibration of all ranks of the model's pods."""
     refusal: str = ""
-    """The page of its engine that is refused to the router (`Status.refusal`); empty: none."""
     shared: str = ""
-    """The address of the shared index, if it is followed only through it; else empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class Views:
     """The router's start, by the clock."""
 
     def point(self) -> View:
-        """Return the point of now for the charts: counts since the start, and the state."""
+        """Return the present values for the page's history."""
         total = self.attribution.total
         lags = (rank.lag_seconds for pod in self.pods for rank in pod.ranks)
         return {
@@ -54,7 +54,7 @@ class Views:
         }
 
     async def snapshot(self) -> View:
-        """Return what the page shows now but for decisions and findings, in turns with other tasks."""
+        """Return what the page shows; other tasks run between a few pods and the next."""
         rows = {(row.pod, row.model): row for row in self.attribution.rows()}
         pods = [
             self._pod(pod, rows.get((pod.id, pod.model)) or Row(pod.id, pod.model))

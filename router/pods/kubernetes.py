@@ -333,7 +333,10 @@ class KubernetesSource:
             name, address = metadata["name"], status.get("podIP")
             if metadata.get("deletionTimestamp") or not address or status.get("phase") in ENDED:
                 continue
-            ready = _is_ready(status)
+            is_ready = any(
+                one.get("type") == "Ready" and one.get("status") == "True"
+                for one in status.get("conditions") or ()
+            )
             active = active_ports(metadata.get("annotations"), self._pool.ports)
             for nth, port in enumerate(ports):
                 takes = not self._pool.ports or port in active
@@ -341,7 +344,7 @@ class KubernetesSource:
                     self._pods.pod(name, address, port=port, nth=nth),
                     identity=uid,
                     place=Place(self._pods.namespace, port),
-                    withheld=UNREADY if not ready else "" if takes else INACTIVE.format(port),
+                    withheld=UNREADY if not is_ready else "" if takes else INACTIVE.format(port),
                 )
         return found
 
@@ -357,13 +360,6 @@ def _event(line: bytes) -> PodEvent:
         return PodEvent(kind, metadata["uid"], pod)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise SourceError("watch pods: the answer is no event of pods", advice=REACH) from error
-
-
-def _is_ready(status: Mapping[str, Any]) -> bool:
-    return any(
-        one.get("type") == "Ready" and one.get("status") == "True"
-        for one in status.get("conditions") or ()
-    )
 
 
 async def _connect() -> Any:

@@ -95,11 +95,14 @@ class Prober:
     """Probes one pod over one connection, with a pause of `interval` seconds after each probe.
 
     Each request of a probe waits at most `timeout` seconds. With `tls` it uses HTTPS, and it sends the
-    engine's `key`. It passes the load in the engine's metrics (`router.load.engine_metrics.NAMES`) to
-    `observed`, on its event loop, with the answer's time by `clock`. `answered` returns when a pod last
-    answered a request, by the same clock. It calls `ended` when an engine has ended (its port refuses
-    connections, or it answers that it accepts no requests), again once the engine is healthy after that,
-    and when the engine has restarted between two probes. It calls `listed` when its adapters change.
+    engine's `key`. `answered` returns when the pod last answered a request, by `clock`. It calls
+
+    `observed` with the load in the engine's metrics and the answer's time by `clock`;
+
+    `ended` when the engine has ended (its port refuses connections, or it answers that it accepts no
+    requests), when it is healthy again, and when it has restarted between two probes;
+
+    `listed` when its adapters have changed.
     """
 
     def __init__(
