@@ -205,7 +205,7 @@ def _tokenizers(found: Mistakes, folder: Path) -> Iterator[Problem]:
         return
     # No engine is asked, so that a mistake in [probe] plays no part.
     probe = config.probe if found.spares(("probe",)) else ProbeTable()
-    with Sources(folder, config, time.monotonic, engine_credentials(probe, folder)) as tokenizers:
+    with Sources(folder, time.monotonic, engine_credentials(probe, folder)) as tokenizers:
         for position, model in local:
             source = tokenizers.local(model)
             assert source is not None

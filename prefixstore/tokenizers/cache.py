@@ -79,7 +79,7 @@ class TokenizerCache:
     def __init__(self, *, most: int, retry_after: float, clock: Callable[[], float]) -> None:
         self.stats = CacheStats()
         self._most = most
-        self._retry_after = retry_after
+        self.retry_after = retry_after
         self._clock = clock
         self._sources: dict[str, TokenizerSource] = {}
         self._loaded: OrderedDict[str, Tokenizer] = OrderedDict()
@@ -140,7 +140,7 @@ class TokenizerCache:
             reason = str(error)
             if not isinstance(error, TokenizerUnavailableError):
                 reason = f"{source.name}: {type(error).__name__}: {error}"
-            self._failures[tokenizer_id] = _Failure(reason, self._clock() + self._retry_after)
+            self._failures[tokenizer_id] = _Failure(reason, self._clock() + self.retry_after)
             raise TokenizerUnavailableError(reason) from error
         else:
             self._keep(tokenizer_id, tokenizer)

@@ -154,13 +154,9 @@ def _tend(means: Means, stack: AsyncExitStack, indexed: Indexed, read: Texts) ->
     files = [*means.enter.files, indexed.engines.tls.files, *read.sources.files]
     if indexed.publishers is not None:
         files.append(indexed.publishers.files)
-    pause = config.tokenizers.retry_seconds
     for work in (
         Work("reading certificates and tokens", partial(keep_current, files)),
-        Work(
-            "loading required tokenizers",
-            partial(_load_required, read.tokenizers, readiness, pause),
-        ),
+        Work("loading required tokenizers", partial(_load_required, read.tokenizers, readiness)),
         Work("watching the loop", partial(watch_lag, means.metrics.lagged, time.monotonic)),
     ):
         stack.callback(kept(work).cancel)
@@ -174,13 +170,13 @@ def _tokenizers(cache: TokenizerCache) -> Condition:
     return tokenizers_are_loaded(cache.registered, cache.lacking())
 
 
-async def _load_required(cache: TokenizerCache, readiness: Readiness, pause: float) -> None:
-    """Try to load missing tokenizers every `pause` seconds while readiness requires them.
+async def _load_required(cache: TokenizerCache, readiness: Readiness) -> None:
+    """Try again to load missing tokenizers while readiness requires them.
 
     Without this a router would stay unready for ever: only calls load tokenizers, and none would come.
     """
     while True:
-        await asyncio.sleep(pause)
+        await asyncio.sleep(cache.retry_after)
         if readiness.requires(TOKENIZERS):
             for model in cache.lacking():
                 with contextlib.suppress(TokenizerUnavailableError):

@@ -201,8 +201,6 @@ class PrefixStoreTable(Table, frozen=True):
     """Maximum bytes of texts, tokens and block keys a model; the least recently used go."""
     workers: Annotated[int, Meta(gt=0, le=256)] = 2
     """Threads that tokenise."""
-    hang_seconds: Seconds = 30.0
-    """A thread that spends longer on one text is replaced; 8 MB of text take about 5 s."""
 
 
 class TemplatesTable(Table, frozen=True):
@@ -210,8 +208,6 @@ class TemplatesTable(Table, frozen=True):
 
     workers: Annotated[int, Meta(gt=0, le=64)] = 2
     """Processes that render chats, about 30 MB each. A chat of 10,000 tokens takes one about 2 ms."""
-    render_seconds: Seconds = 5.0
-    """Maximum time to render one chat; the process is then replaced."""
 
 
 class EventsTable(Table, frozen=True):
@@ -361,17 +357,6 @@ class EndpointPickerTable(Table, frozen=True):
     body_seconds: Seconds = 30.0
     """Maximum wait for the end of a body; then load alone decides."""
     headers: PickerHeadersTable = PickerHeadersTable()
-
-
-class TokenizersTable(Table, frozen=True):
-    """[tokenizers]: loading tokenizers, and asking engines for tokens."""
-
-    retry_seconds: Seconds = 10.0
-    """Pause before a tokenizer that failed to load is tried again."""
-    remote_seconds: Seconds = 0.5
-    """Maximum wait for an engine's tokenizer; keep it well below limits.tokenize-seconds."""
-    skip_seconds: Seconds = 5.0
-    """How long an engine is skipped after its tokenizer failed."""
 
 
 class HubTable(Table, frozen=True):
@@ -672,7 +657,6 @@ class Config(Table, frozen=True):
     index: IndexTable = IndexTable()
     shared_index: SharedIndexTable = SharedIndexTable()
     prefix_store: PrefixStoreTable = PrefixStoreTable()
-    tokenizers: TokenizersTable = TokenizersTable()
     templates: TemplatesTable = TemplatesTable()
     events: EventsTable = EventsTable()
     booking: BookingTable = BookingTable()

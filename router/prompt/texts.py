@@ -32,6 +32,12 @@ MOST_OUTPUT_BYTES = 16 << 20
 """Largest rendered chat: twice the longest body, since templates add JSON and tags of their own."""
 MOST_MEMORY_BYTES = 512 << 20
 """Largest address space of a rendering process: a body of 8 MiB of only small objects took 200 MB."""
+RENDER_SECONDS = 5.0
+"""Maximum time to render one chat; the process is then replaced."""
+HANG_SECONDS = 30.0
+"""A thread that spends longer on one text is replaced; 8 MB of text take about 5 s."""
+RETRY_SECONDS = 10.0
+"""Pause before a tokenizer that failed to load is tried again."""
 MOST_TOKENIZERS = 32
 """Maximum loaded tokenizers, about 100 MB each; beyond it the least recently used goes."""
 
@@ -60,19 +66,17 @@ async def texts(
     """
     async with AsyncExitStack() as stack:
         # The sources outlive the pool, whose last work may still ask an engine.
-        sources = stack.enter_context(Sources(folder, config, time.monotonic, tls, tracing))
+        sources = stack.enter_context(Sources(folder, time.monotonic, tls, tracing))
         table = config.prefix_store
         pool = TokenizerPool(
             partial(_new_store, table),
-            Workers(table.workers, hang_seconds=table.hang_seconds, most_lost=table.workers),
+            Workers(table.workers, hang_seconds=HANG_SECONDS, most_lost=table.workers),
             max_prompts=config.limits.max_queued_prompts,
             max_bytes=config.limits.max_queued_bytes,
         )
         stack.push_async_callback(pool.close)
         tokenizers = TokenizerCache(
-            most=MOST_TOKENIZERS,
-            retry_after=config.tokenizers.retry_seconds,
-            clock=time.monotonic,
+            most=MOST_TOKENIZERS, retry_after=RETRY_SECONDS, clock=time.monotonic
         )
         stack.push_async_callback(tokenizers.close)
         renderer = _renderer(config)
@@ -110,15 +114,14 @@ def _models(
 
 
 def _renderer(config: Config) -> ProcessRenderer:
-    table = config.templates
     limits = RenderLimits(
-        seconds=table.render_seconds,
+        seconds=RENDER_SECONDS,
         max_output_bytes=MOST_OUTPUT_BYTES,
         max_memory_bytes=MOST_MEMORY_BYTES,
         max_waiting=config.limits.max_queued_prompts,
         max_waiting_bytes=config.limits.max_queued_bytes,
     )
-    return ProcessRenderer(workers=table.workers, limits=limits)
+    return ProcessRenderer(workers=config.templates.workers, limits=limits)
 
 
 async def _preload(config: Config, tokenizers: TokenizerCache, stack: AsyncExitStack) -> None:

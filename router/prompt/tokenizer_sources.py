@@ -19,8 +19,12 @@ from warmpath.prefixstore.tokenizers.remote import (
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
 from warmpath.process.reread import Reread, read_bytes
 from warmpath.router.config.engine_key_file import EngineKeyError, engine_key_of
-from warmpath.router.config.schema import Config, HubTable, ModelSpec
+from warmpath.router.config.schema import HubTable, ModelSpec
 
+REMOTE_SECONDS = 0.5
+"""Maximum wait for an engine's tokenizer, well below the usual limits.tokenize-seconds."""
+SKIP_SECONDS = 5.0
+"""How long an engine is skipped after its tokenizer failed."""
 LOAD_SECONDS = 60.0
 """Longest wait for the hub; a download that takes longer goes on, and is found by the next try."""
 
@@ -35,14 +39,12 @@ class Sources:
     def __init__(
         self,
         folder: Path,
-        config: Config,
         clock: Callable[[], float],
         tls: EngineTls,
         tracing: Tracing = untraced,
     ) -> None:
         self._tracing = tracing
         self._folder = folder
-        self._settings = config.tokenizers
         # The engines that tokenise are probed too, so the same credentials apply.
         self._tls = tls
         self._clock = clock
@@ -67,8 +69,8 @@ class Sources:
         engine = Engine(
             model.tokenizer_urls,
             model.name,
-            timeout=self._settings.remote_seconds,
-            skip_for=self._settings.skip_seconds,
+            timeout=REMOTE_SECONDS,
+            skip_for=SKIP_SECONDS,
             clock=self._clock,
             key=self._key(model),
             tls=lambda: self._tls.context,

@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.router.http2_client import Http2Client
 from tests.router.running_router import running_router
+from warmpath.router.prompt import texts
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -94,11 +95,10 @@ async def test_a_router_all_of_whose_pods_are_down_is_not_ready_and_says_why(
 
 
 async def test_a_required_tokenizer_that_comes_late_makes_the_router_ready(
-    tmp_path: Path, model_folder: Path
+    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(texts, "RETRY_SECONDS", 0.02)
     tables = """
-        [tokenizers]
-        retry-seconds = 0.02
         [[models]]
         name = "demo"
         tokenizer = "late"

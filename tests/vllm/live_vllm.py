@@ -25,6 +25,7 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.assemble.running import running
 from warmpath.router.config.read import parse
+from warmpath.router.prompt import tokenizer_sources
 
 RANKS = 2
 BLOCKS = 96
@@ -144,7 +145,10 @@ async def test_every_request_is_predicted_both_ways_as_the_engine_then_reports(
     assert all(predicted > cached for predicted, cached in wrong)
 
 
-async def test_our_tokens_and_the_engines_own_are_the_same(engine: Engine) -> None:
+async def test_our_tokens_and_the_engines_own_are_the_same(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_sources, "REMOTE_SECONDS", 30.0)
     await engine.up()
     chat = [
         {"role": "system", "content": "Answer briefly, naïvely: 日本語 👩‍👩‍👧."},
@@ -167,7 +171,7 @@ async def test_our_tokens_and_the_engines_own_are_the_same(engine: Engine) -> No
     for source in sources:
         config = (
             '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
-            "[limits]\ntokenize-seconds = 60\n[tokenizers]\nremote-seconds = 30\n"
+            "[limits]\ntokenize-seconds = 60\n"
             f'[[models]]\nname = "tiny"\n{source}\nadapters = ["tuned"]\n'
         )
         async with (

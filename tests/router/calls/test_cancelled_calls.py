@@ -15,6 +15,7 @@ from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing, until
 from tests.router.running_router import TRANSPORT, metrics_page
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.router.prompt import tokenizer_sources
 
 ours = pytest.mark.skipif(
     TRANSPORT == "grpcio", reason="gRPC's own server does not tell of calls that it has answered"
@@ -193,7 +194,10 @@ async def test_an_answer_that_its_caller_never_uses_is_freed_by_its_name(
 
 
 async def test_scores_that_are_cancelled_while_they_wait_leave_nothing(
-    tmp_path: Path, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    engine: FakeEngine,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def answer(asked: Asked) -> Answer:
         engine.gate.wait()
@@ -201,7 +205,7 @@ async def test_scores_that_are_cancelled_while_they_wait_leave_nothing(
 
     models = f'tokenizer-urls = ["{engine.url}"]'
     tables = f"{TWO}[prefix-store]\nworkers = 1\n[limits]\ntokenize-seconds = 60\n"
-    tables += "[tokenizers]\nremote-seconds = 30\n"
+    monkeypatch.setattr(tokenizer_sources, "REMOTE_SECONDS", 30.0)
     async with standing(tmp_path, tables, models=models, metrics="127.0.0.1:0") as stand:
         await stand.score("so that the tokenizer is loaded")
         loaded = len(engine.asked)

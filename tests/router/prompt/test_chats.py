@@ -44,12 +44,12 @@ async def rendering(
         tokenize-seconds = 100
         [templates]
         workers = 1
-        render-seconds = {seconds}
         {models}
         [[models]]
         name = "ids-only"
         """
     with (
+        patch.object(texts, "RENDER_SECONDS", seconds),
         patch.object(texts, "MOST_OUTPUT_BYTES", 100_000),
         patch.object(texts, "MOST_MEMORY_BYTES", 256 << 20),
     ):

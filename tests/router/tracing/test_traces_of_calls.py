@@ -20,6 +20,7 @@ from tests.router.tracing.recorded_spans import (
 )
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.prompt import tokenizer_sources
 from warmpath.router.tracing.environment import tracer_of
 
 SCORE, PICK = "warmpath.v1.Router/Score", "warmpath.v1.Router/Pick"
@@ -136,14 +137,15 @@ async def test_a_collector_gets_the_spans_by_the_standard_variables(
     assert {span["traceId"] for span in scope["spans"]} == {TRACE}
 
 
-async def test_an_engine_that_tokenises_is_told_of_the_trace(tmp_path: Path) -> None:
+async def test_an_engine_that_tokenises_is_told_of_the_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_sources, "REMOTE_SECONDS", 30.0)
     recorded = Recorded()
     answer = json.dumps({"tokens": [1, 2, 3], "count": 3}).encode()
     with FakeHttp(lambda _: Answer(body=answer)) as engine:
         model = f'tokenizer-urls = ["{engine.url}"]'
-        tables = (
-            f"{QUIET}{PODS}[limits]\ntokenize-seconds = 60\n[tokenizers]\nremote-seconds = 30\n"
-        )
+        tables = f"{QUIET}{PODS}[limits]\ntokenize-seconds = 60\n"
         async with asking(tmp_path, tracer=recorded.tracer, model=model, tables=tables) as gateway:
             for text, mine in (("one", (SAMPLED,)), ("two", ())):
                 request = pb.ScoreRequest(prompt=pb.Prompt(model="demo", text=text))

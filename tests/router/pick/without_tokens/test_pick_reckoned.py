@@ -10,6 +10,7 @@ import pytest
 
 from tests.router.pick_stand import QUIET, Stand, pod, standing
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.prompt import texts
 
 TEXT = "Explain prefix caching. " * 500
 """12,000 characters."""
@@ -54,11 +55,11 @@ async def test_a_model_without_a_tokenizer_is_picked_for_by_length(
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_tokenizer_that_cannot_be_loaded_is_named_and_picks_go_on(
-    form: str, tmp_path: Path, model_folder: Path
+    form: str, tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tokenizer.json").write_text("{broken", encoding="utf-8")
-    retry = "[tokenizers]\nretry-seconds = 0.01\n"
-    async with standing(tmp_path, retry + PODS, models='tokenizer = "."') as stand:
+    monkeypatch.setattr(texts, "RETRY_SECONDS", 0.01)
+    async with standing(tmp_path, PODS, models='tokenizer = "."') as stand:
         [finding] = (await stand.diagnose()).findings
         assert (finding.kind, finding.model, finding.pod) == ("tokenizer", "demo", "")
         assert str(tmp_path) in finding.text
@@ -76,12 +77,13 @@ async def test_a_tokenizer_that_cannot_be_loaded_is_named_and_picks_go_on(
 
 
 async def test_a_chat_that_cannot_be_rendered_in_time_is_picked_for_by_length(
-    tmp_path: Path, model_folder: Path
+    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copytree(model_folder, tmp_path, dirs_exist_ok=True)
     (tmp_path / "chat_template.jinja").write_text(LOOPS, encoding="utf-8")
-    slow = "[templates]\nworkers = 1\nrender-seconds = 0.2\n"
-    async with standing(tmp_path, slow + PODS, models='tokenizer = "."') as stand:
+    monkeypatch.setattr(texts, "RENDER_SECONDS", 0.2)
+    one = "[templates]\nworkers = 1\n"
+    async with standing(tmp_path, one + PODS, models='tokenizer = "."') as stand:
         picked = await stand.pick(FORMS["chat"]("demo"))
         assert picked.reckoned_tokens == picked.prompt_tokens >= 3000
         assert "takes longer" in picked.reckoned_because

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from shutil import copytree
+from unittest.mock import patch
 
 import grpc.aio
 import pytest
@@ -22,6 +23,7 @@ from tests.router.pick_stand import QUIET, UNENDING, Stand, pod, standing, until
 from warmpath.prefixstore.chats import render_worker
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.prompt import texts, tokenizer_sources
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
 
@@ -96,9 +98,10 @@ async def rendering(
     """Run a router with one renderer, whose template never ends for the chat `loop`."""
     copytree(model_folder, folder, dirs_exist_ok=True)
     (folder / "chat_template.jinja").write_text(LOOPS, encoding="utf-8")
-    tables = f"[limits]\n{PATIENT}{limits}[templates]\nworkers = 1\nrender-seconds = 600\n{PODS}"
-    async with standing(folder, tables, models='tokenizer = "."', transport=transport) as stand:
-        yield stand
+    tables = f"[limits]\n{PATIENT}{limits}[templates]\nworkers = 1\n{PODS}"
+    with patch.object(texts, "RENDER_SECONDS", 600.0):
+        async with standing(folder, tables, models='tokenizer = "."', transport=transport) as stand:
+            yield stand
 
 
 async def test_a_renderer_killed_amid_a_chat_leaves_the_chat_to_its_length_and_renders_the_next(
@@ -147,15 +150,15 @@ async def tokenising(
     folder: Path, engine: FakeEngine, transport: str, *, tables: str = ""
 ) -> AsyncIterator[Stand]:
     """Run a router that has an engine alone for its tokenizer, which is asked anew each time."""
-    tables = (
-        f"[tokenizers]\nretry-seconds = 0.001\nskip-seconds = 0.001\nremote-seconds = 600\n"
-        f"{tables}{PODS}"
-    )
     models = f'tokenizer-urls = ["{engine.url}"]'
-    async with standing(folder, tables, models=models, transport=transport) as stand:
-        while (await stand.pick(text("short"))).reckoned_because:
-            await asyncio.sleep(0.01)
-        yield stand
+    with (
+        patch.object(texts, "RETRY_SECONDS", 0.001),
+        patch.multiple(tokenizer_sources, SKIP_SECONDS=0.001, REMOTE_SECONDS=600.0),
+    ):
+        async with standing(folder, tables + PODS, models=models, transport=transport) as stand:
+            while (await stand.pick(text("short"))).reckoned_because:
+                await asyncio.sleep(0.01)
+            yield stand
 
 
 @pytest.fixture
@@ -191,7 +194,7 @@ async def test_an_engine_that_tokenises_no_more_leaves_its_prompts_to_their_leng
 
 
 async def test_when_all_threads_of_the_pool_hang_picks_go_on_by_length_until_they_come_back(
-    tmp_path: Path, engine: FakeEngine, transport: str
+    tmp_path: Path, engine: FakeEngine, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = threading.Event()
 
@@ -199,7 +202,8 @@ async def test_when_all_threads_of_the_pool_hang_picks_go_on_by_length_until_the
         assert released.wait(600)
         return tokenized(asked)
 
-    tables = f"[limits]\n{PATIENT}[prefix-store]\nworkers = 1\nhang-seconds = 0.2\n"
+    tables = f"[limits]\n{PATIENT}[prefix-store]\nworkers = 1\n"
+    monkeypatch.setattr(texts, "HANG_SECONDS", 0.2)
     async with tokenising(tmp_path, engine, transport, tables=tables) as stand:
         engine.answer = hanging
         try:

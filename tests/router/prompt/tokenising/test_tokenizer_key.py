@@ -3,21 +3,25 @@
 from pathlib import Path
 
 import grpc.aio
+import pytest
 
 from tests.fake_engine import FakeEngine
 from tests.router.running_router import running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.router.prompt import tokenizer_sources
 
 
-async def test_engines_are_asked_with_the_newest_key(tmp_path: Path) -> None:
+async def test_engines_are_asked_with_the_newest_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_sources, "REMOTE_SECONDS", 30.0)
     key = tmp_path / "key"
     key.write_text("first-key\n")
     with FakeEngine() as engine:
         tables = (
             f'[[models]]\nname = "m"\ntokenizer-urls = ["{engine.url}"]\n'
-            'tokenizer-key-file = "key"\n[tokenizers]\nremote-seconds = 30.0\n'
-            "[limits]\ntokenize-seconds = 30.0\n"
+            'tokenizer-key-file = "key"\n[limits]\ntokenize-seconds = 30.0\n'
         )
         async with running_router(tmp_path, tables) as (_, channel):
             stub = router_pb2_grpc.RouterStub(channel)

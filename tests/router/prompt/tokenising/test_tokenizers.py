@@ -24,11 +24,17 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.assemble.running import running
 from warmpath.router.config.read import parse
+from warmpath.router.prompt import texts, tokenizer_sources
 
 TEXT = "You are a patient assistant that explains prefix caching, step by step."
 CHAT = {"messages": [{"role": "user", "content": TEXT}]}
-PATIENT = "[tokenizers]\nremote-seconds = 30.0\n[limits]\ntokenize-seconds = 30.0\n"
+PATIENT = "[limits]\ntokenize-seconds = 30.0\n"
 SERVER = '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_sources, "REMOTE_SECONDS", 30.0)
 
 
 @dataclass
@@ -104,12 +110,16 @@ def tokens_of(model_folder: Path, text: str = TEXT) -> int:
 
 
 async def test_one_broken_tokenizer_is_said_once_and_everything_else_is_served(
-    tmp_path: Path, model_folder: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    model_folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "tokenizer.json").write_text("{broken", encoding="utf-8")
+    # However busy the machine is, a load that failed is not tried again within the test.
+    monkeypatch.setattr(texts, "RETRY_SECONDS", 600.0)
     models = (
-        # However busy the machine is, a load that failed is not tried again within the test.
-        '[tokenizers]\nretry-seconds = 600\n[[models]]\nname = "broken"\ntokenizer = "."\n'
+        '[[models]]\nname = "broken"\ntokenizer = "."\n'
         f'[[models]]\nname = "whole"\ntokenizer = "{model_folder}"\n'
     )
     async with routing(tmp_path, models) as router:
@@ -126,9 +136,12 @@ async def test_one_broken_tokenizer_is_said_once_and_everything_else_is_served(
     assert TEXT not in caplog.text
 
 
-async def test_a_broken_tokenizer_is_an_error_of_its_request_in_a_stream(tmp_path: Path) -> None:
+async def test_a_broken_tokenizer_is_an_error_of_its_request_in_a_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "tokenizer.json").write_text("{broken", encoding="utf-8")
-    models = '[tokenizers]\nretry-seconds = 600\n[[models]]\nname = "m"\ntokenizer = "."\n'
+    monkeypatch.setattr(texts, "RETRY_SECONDS", 600.0)
+    models = '[[models]]\nname = "m"\ntokenizer = "."\n'
     async with routing(tmp_path, models) as router:
         prompts = [
             pb.Prompt(model="m", text=TEXT),
@@ -298,13 +311,11 @@ async def test_an_engine_that_goes_away_leaves_its_texts_to_the_folder(
 
 
 async def test_an_engine_alone_that_is_away_refuses_texts_and_comes_back(
-    tmp_path: Path, engine: FakeEngine
+    tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models = (
-        f'[[models]]\nname = "m"\ntokenizer-urls = ["{engine.url}"]\n[tokenizers]\n'
-        "retry-seconds = 0.01\nskip-seconds = 0.01\nremote-seconds = 30.0\n"
-        "[limits]\ntokenize-seconds = 30.0\n"
-    )
+    monkeypatch.setattr(texts, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(tokenizer_sources, "SKIP_SECONDS", 0.01)
+    models = f'[[models]]\nname = "m"\ntokenizer-urls = ["{engine.url}"]\n{PATIENT}'
     engine.answer = lambda _: Answer(500)
     async with routing(tmp_path, models) as router:
         for ask in (router.text, router.chat):
