@@ -109,4 +109,4 @@ class Allowance:
         """Count the reset of a call."""
         if not self._resets.spend(self.now):
             rate = self._limits.resets_per_second
-            raise flood("resets of calls", f"resets-per-second = {rate}")
+            raise flood("resets of calls", f"{rate} resets per second")

@@ -84,5 +84,4 @@ def limits_of(config: Config) -> Http2Limits:
         message_bytes=config.limits.largest_message,
         message_seconds=config.limits.message_seconds,
         received_bytes=max(RECEIVED_BYTES, 2 * config.limits.largest_message),
-        resets_per_second=http2.resets_per_second,
     )

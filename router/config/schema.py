@@ -73,9 +73,6 @@ class Http2Table(Table, frozen=True):
     with the most loses one, idle ones first."""
     max_streams: Annotated[int, Meta(gt=0, le=1 << 16)] = 256
     """Maximum open calls on a connection. Not with grpcio."""
-    resets_per_second: Positive = 100
-    """Maximum rate at which a client may reset or break calls before their answer begins; it may use up
-    ten seconds' worth at once. Not with grpcio."""
 
 
 class ServerTlsTable(Table, frozen=True):
@@ -291,8 +288,6 @@ class QueueTable(Table, frozen=True):
     """Maximum waiting requests; beyond it the lowest class is refused."""
     max_bytes: Annotated[Bytes, RELOADABLE] = 128 * MIB
     """Maximum bytes of waiting requests. They do not count in limits.max-in-flight-bytes."""
-    max_looks: Annotated[int, Meta(gt=0, le=1024), RELOADABLE] = 32
-    """Maximum waiting requests that are weighed at one event, about 0.1 ms each."""
     classes: Annotated[tuple[ClassName, ...], Meta(min_length=1, max_length=16), RELOADABLE] = (
         "low",
         "normal",
@@ -354,8 +349,6 @@ class EndpointPickerTable(Table, frozen=True):
     pick_seconds: Seconds = 1.0
     """Maximum time from the end of a body to its pick; what is not tokenised by then is estimated by
     its length."""
-    body_seconds: Seconds = 30.0
-    """Maximum wait for the end of a body; then load alone decides."""
     headers: PickerHeadersTable = PickerHeadersTable()
 
 

@@ -9,12 +9,10 @@ from warmpath.router.config.form import Path, Problem
 from warmpath.router.config.schema import Config, PodSetSpec, PodSpec, Table
 
 ONLY_IN_QUEUE = (
-    "hold-seconds", "passed-seconds", "wait-seconds", "max-requests", "max-bytes", "max-looks",
-    "classes", "usual-class", "shares",
+    "hold-seconds", "passed-seconds", "wait-seconds", "max-requests", "max-bytes", "classes",
+    "usual-class", "shares",
 )  # fmt: skip
 """Keys of [queue] that only the queue reads; engines may order by `prefill-times` without it."""
-NOT_WITH_GRPCIO = ("resets-per-second",)
-"""Keys of [server.http2] that gRPC's own server has no setting for; the queue reads `max-streams`."""
 
 
 def unused(config: Config) -> Iterator[Problem]:
@@ -37,7 +35,8 @@ Idle = tuple[Path, Table, Iterable[str], str]
 
 def _idle(config: Config) -> Iterator[Idle]:
     yield from _shared_index(config)
-    yield from _server(config)
+    if "coverage" not in config.server.ready:
+        yield ("server",), config.server, ("ready-coverage",), 'ready does not name "coverage"'
     pick = config.pick
     if pick.queue == "off":
         reason = 'pick.queue is "off", and no pick waits'
@@ -70,15 +69,6 @@ def _shared_index(config: Config) -> Iterator[Idle]:
     else:
         reason = 'mode is "replica", in which no answer waits for Redis'
         yield at, table, ("deadline-seconds",), reason
-
-
-def _server(config: Config) -> Iterator[Idle]:
-    server = config.server
-    if server.transport == "grpcio":
-        reason = 'server.transport is "grpcio", which has no such bound'
-        yield ("server", "http2"), server.http2, NOT_WITH_GRPCIO, reason
-    if "coverage" not in server.ready:
-        yield ("server",), server, ("ready-coverage",), 'ready does not name "coverage"'
 
 
 def _pod(at: Path, pod: PodSpec | PodSetSpec) -> Iterator[Idle]:

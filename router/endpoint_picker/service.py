@@ -34,6 +34,8 @@ METHOD = "Process"
 WAITING = 0.8
 """Share of the time for a pick that may be spent on waits; the rest is for computing."""
 
+BODY_SECONDS = 30.0
+"""Maximum wait for the end of a body; then load alone decides."""
 MOST_HELD_BYTES = 128 << 20
 """Maximum bytes of all bodies that wait for their end or their pick; load alone decides beyond it."""
 
@@ -66,7 +68,7 @@ class EndpointPickerService:
         """Hold at most `most_body_bytes` of each body."""
         self.may_let_through = config.failure_mode == "fail-open"
         self.pick_seconds = config.pick_seconds
-        self.body_seconds = config.body_seconds
+        self.body_seconds = BODY_SECONDS
         self.max_held_bytes = MOST_HELD_BYTES
         self.held_bytes = 0
         """Bytes of bodies that wait for their end or their pick."""

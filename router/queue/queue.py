@@ -38,6 +38,8 @@ TURNS = MOST_LANES // 2
 """Those that take turns."""
 MOST_AT_ONCE = 8
 """Most requests that one release sends, so that other tasks run in between: about three milliseconds."""
+MOST_LOOKS = 32
+"""Maximum waiting requests that are weighed at one event, about 0.1 ms each."""
 SHORTEST_PAUSE = 0.01
 """Least seconds between two releases without news."""
 IDLE_PAUSE = 0.05
@@ -74,8 +76,10 @@ class Queue:
         hears: Callable[[], bool],
         lag: FirstTokenLag,
         settings: QueueTable,
+        most_looks: int = MOST_LOOKS,
     ) -> None:
         self._picker = picker
+        self._most_looks = most_looks
         self._loads = loads
         self._eligible = eligible
         self._hears = hears
@@ -101,7 +105,7 @@ class Queue:
         self._precedence = Precedence(settings.prefill_times, settings.passed_seconds)
         self._order = Order(settings.shares)
         self.crowd = Crowd(settings)
-        self._preview = Preview(self._picker, self._order, settings.max_looks)
+        self._preview = Preview(self._picker, self._order, self._most_looks)
 
     def __len__(self) -> int:
         return len(self.crowd)
@@ -190,7 +194,7 @@ class Queue:
         moved: list[tuple[Waiting, Choice]] = []
         looks = 0
         for waiting in self._order.passing(fields):
-            if looks == self._settings.max_looks or len(sent) >= MOST_AT_ONCE:
+            if looks == self._most_looks or len(sent) >= MOST_AT_ONCE:
                 are_more = True
                 break
             looks += 1

@@ -142,11 +142,11 @@ def test_what_is_hardly_meant_is_a_warning(tmp_path: Path, output: Output) -> No
 def test_a_warning_names_the_line_of_its_key_or_the_variable_that_replaces_it(
     tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = write(tmp_path, MODEL + "[queue]\nmax-looks = 8\n")
+    file = write(tmp_path, MODEL + "[queue]\nmax-bytes = 8\n")
     monkeypatch.setenv("WARMPATH_QUEUE__MAX_REQUESTS", "9")
     line = file.read_text().count("\n")
     printed = errors(file, output, 0)
-    assert f"{file}:{line}: warning: queue.max-looks: has no effect" in printed
+    assert f"{file}:{line}: warning: queue.max-bytes: has no effect" in printed
     assert "WARMPATH_QUEUE__MAX_REQUESTS: warning: queue.max-requests: has no effect" in printed
 
 

@@ -225,7 +225,6 @@ passed-seconds = 4
 wait-seconds = 5
 max-requests = 6
 max-bytes = 777777
-max-looks = 8
 classes = ["one", "two"]
 usual-class = "two"
 shares = { a = 3.0 }
@@ -256,7 +255,6 @@ REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
     "queue.wait-seconds": (5.0, lambda parts: queue(parts)._settings.wait_seconds),
     "queue.max-requests": (6, lambda parts: queue(parts)._settings.max_requests),
     "queue.max-bytes": (777777, lambda parts: queue(parts)._settings.max_bytes),
-    "queue.max-looks": (8, lambda parts: queue(parts)._preview._most_looks),
     "queue.classes": (("one", "two"), lambda parts: classes(parts).names),
     "queue.usual-class": (1, lambda parts: classes(parts).place("", None)),
     "queue.shares": ({"a": 3.0}, lambda parts: queue(parts)._order._weights),

@@ -41,7 +41,6 @@ def test_what_is_hardly_meant_is_warned_of(text: str, warning: str) -> None:
         (MODEL + '[shared-index]\nprefix = "p"\n', "shared-index.prefix", "url"),
         (MODEL + "[queue]\nmax-requests = 9\n", "queue.max-requests", 'pick.queue is "off"'),
         (MODEL + "[queue]\nshares = { a = 2.0 }\n", "queue.shares", 'pick.queue is "off"'),
-        (MODEL + '[server]\ntransport = "grpcio"\n[server.http2]\nresets-per-second = 5\n', "server.http2.resets-per-second", '"grpcio"'),
         (MODEL + "[server]\nready-coverage = 0.9\n", "server.ready-coverage", '"coverage"'),
         (MODEL + "[pick]\ndecision-log-share = 0.5\n", "pick.decision-log-share", "decision-log"),
         (MODEL + "[probe]\ninterval-seconds = 0\ntimeout-seconds = 9\n", "probe.timeout-seconds", "no probes"),
@@ -68,7 +67,6 @@ def test_a_key_without_effect_is_named_with_the_reason(text: str, key: str, reas
         # Engines may order prompts by it where the router holds none.
         MODEL + "[queue]\nprefill-times = 20\n",
         MODEL + '[server]\ntransport = "grpcio"\n[server.http2]\nmax-connections = 9\n',
-        MODEL + '[server]\ntransport = "nghttp2"\n[server.http2]\nresets-per-second = 5\n',
         MODEL + '[server]\nready = ["coverage"]\nready-coverage = 0.9\n',
         POD + 'engine = "trtllm"\nblock-size = 64\n',
         SET + "watch-port = 5\nevents-port = 0\nreplay-port = 0\n",
@@ -90,8 +88,8 @@ def test_the_routers_log_warns_at_the_start_with_the_file_and_the_line(
     monkeypatch.setattr(serve, "_supervise", supervised)
     file = tmp_path / "warmpath.toml"
     file.write_text(
-        '[server]\nlisten = "127.0.0.1:1"\nprocesses = 2\n' + MODEL + "[queue]\nmax-looks = 8\n"
+        '[server]\nlisten = "127.0.0.1:1"\nprocesses = 2\n' + MODEL + "[queue]\nmax-bytes = 8\n"
     )
     assert serve.main(["--config", str(file)]) == 0
-    line = file.read_text().splitlines().index("max-looks = 8") + 1
-    assert f"{file}:{line}: queue.max-looks: has no effect" in caplog.text
+    line = file.read_text().splitlines().index("max-bytes = 8") + 1
+    assert f"{file}:{line}: queue.max-bytes: has no effect" in caplog.text

@@ -116,13 +116,14 @@ class Exchanges(Calls):
         meter: Any = Meter()
         self.meter_of_picks = meter
         self.service_of_picks = EndpointPickerService(
-            picks, self.picks.reports, EndpointPickerTable(pick_seconds=1000.0, body_seconds=body_seconds),
+            picks, self.picks.reports, EndpointPickerTable(pick_seconds=1000.0),
             meter=meter, drain=Drain(lambda: 0.0),
             admission=Admission(
                 wait_seconds=1.0, soon=self.loop.call_soon, clock=lambda: self.parts.now,
             ),
             most_body_bytes=1000,
         )  # fmt: skip
+        self.service_of_picks.body_seconds = body_seconds
         self.begun = 0
 
     def exchange(

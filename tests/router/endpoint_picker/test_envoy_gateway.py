@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,12 @@ from tests.router.endpoint_picker.behind_envoy import (
 from tests.router.endpoint_picker.gateway import IDS, Gateway, asking
 from tests.router.pick_stand import QUIET, pod, until
 from tests.servers.http import listening
+from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.lab.local.cluster import WorkerSettings
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2
+from warmpath.router.calls import server
+from warmpath.router.endpoint_picker import service
 
 MODES = {"buffered": [], "full-duplex": full_duplex()}
 TOKEN = b'data: {"choices":[{"text":"a"}]}\n\n'
@@ -414,10 +418,12 @@ async def no_wait() -> None:
     """Wait for nothing: the exchange is still open."""
 
 
-async def test_envoys_resets_of_streams_do_not_count_as_an_attack(tmp_path: Path) -> None:
-    tables = "[server.http2]\nresets-per-second = 1\n"
+async def test_envoys_resets_of_streams_do_not_count_as_an_attack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "Http2Limits", partial(Http2Limits, resets_per_second=1))
     async with Echo() as one:
-        tables += QUIET + pod("pod-1", one.address)
+        tables = QUIET + pod("pod-1", one.address)
         async with (
             asking(tmp_path, tables=tables) as gateway,
             front(config([gateway.router.address], [one.address], [FAIL_CLOSE])) as envoy,
@@ -428,7 +434,9 @@ async def test_envoys_resets_of_streams_do_not_count_as_an_attack(tmp_path: Path
             assert await envoy.counted("streams_failed") == 0
 
 
-async def test_a_websocket_is_opened_at_once(tmp_path: Path, changes: list[Change]) -> None:
+async def test_a_websocket_is_opened_at_once(
+    tmp_path: Path, changes: list[Change], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def echo(request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
@@ -442,8 +450,8 @@ async def test_a_websocket_is_opened_at_once(tmp_path: Path, changes: list[Chang
             "stat_prefix: inference\n                upgrade_configs: [{upgrade_type: websocket}]\n",
         )
         # A body that is waited for would hold the request up for longer than the test may last.
-        picker = "body-seconds = 3600"
-        async with asking(tmp_path, tables=QUIET + pod("pod-1", engine), picker=picker) as gateway:
+        monkeypatch.setattr(service, "BODY_SECONDS", 3600.0)
+        async with asking(tmp_path, tables=QUIET + pod("pod-1", engine)) as gateway:
             text = config([gateway.router.address], [engine], [FAIL_CLOSE, upgrades, *changes])
             async with front(text) as envoy:
                 await envoy.until_routers_are_asked()

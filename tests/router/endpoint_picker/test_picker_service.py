@@ -505,8 +505,11 @@ async def test_a_body_beyond_the_limit_passes_while_it_comes(
         assert newest.prompt_tokens > 0
 
 
-async def test_a_body_that_stalls_passes_while_it_comes(tmp_path: Path, transport: str) -> None:
-    async with asking(tmp_path, picker="body-seconds = 0.1", transport=transport) as gateway:
+async def test_a_body_that_stalls_passes_while_it_comes(
+    tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "BODY_SECONDS", 0.1)
+    async with asking(tmp_path, transport=transport) as gateway:
         one = gateway.exchange()
         await one.request()
         await one.body(b'{"model":"demo",', ends=False)

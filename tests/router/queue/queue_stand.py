@@ -13,7 +13,7 @@ from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.weigh import Choice
 from warmpath.router.pods.table import Pod
 from warmpath.router.queue.lag import LEAST, FirstTokenLag
-from warmpath.router.queue.queue import Queue
+from warmpath.router.queue.queue import MOST_LOOKS, Queue
 from warmpath.router.queue.request import Release, Waiting
 
 BASE = 0.02
@@ -35,7 +35,13 @@ class QueueStand:
     """A queue; `hears` (are first tokens reported?) and `settings` are its own, `pods` are numbered from 0."""
 
     def __init__(
-        self, pods: int = 2, *, hears: bool = True, knows_lag: bool = True, **settings: object
+        self,
+        pods: int = 2,
+        *,
+        hears: bool = True,
+        knows_lag: bool = True,
+        most_looks: int = MOST_LOOKS,
+        **settings: object,
     ) -> None:
         self.lag = FirstTokenLag()
         self.parts = Parts(pods, witnesses=(self.lag,), prefill_context_seconds=0.0)
@@ -48,6 +54,7 @@ class QueueStand:
             hears=lambda: self.hears,
             lag=self.lag,
             settings=QueueTable(**settings),  # type: ignore[arg-type]
+            most_looks=most_looks,
         )
         self._keys = count(1_000_000, 10_000)
         self.release = Release({}, {}, float("inf"))

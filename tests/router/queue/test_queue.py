@@ -99,7 +99,7 @@ def test_who_is_passed_over_counts_as_waiting_for_those_behind() -> None:
 
 
 def test_a_request_for_full_pods_keeps_nobody_from_other_pods() -> None:
-    stand = QueueStand(pods=2, max_looks=4)
+    stand = QueueStand(pods=2, most_looks=4)
     stand.enter(200_000, named=["pod-0"])
     held = [stand.enter(500, named=["pod-0"]) for _ in range(10)]
     assert all(one.is_waiting for one in held)
@@ -224,7 +224,7 @@ def test_a_pod_that_comes_takes_what_waits() -> None:
 
 @pytest.mark.parametrize("how", ["silent", "late", "drains"])
 def test_nothing_is_held(how: str) -> None:
-    stand = QueueStand(pods=1, max_looks=2)
+    stand = QueueStand(pods=1, most_looks=2)
     stand.fill(200_000)
     held = [stand.enter() for _ in range(3)]
     assert all(one.is_waiting for one in held)

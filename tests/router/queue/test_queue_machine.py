@@ -28,7 +28,7 @@ class AnyEvents(RuleBasedStateMachine):
             pods=3,
             max_requests=MOST,
             max_bytes=MOST_BYTES,
-            max_looks=3,
+            most_looks=3,
             wait_seconds=MOST_WAIT,
             shares={"a": 2.0},
         )
@@ -152,14 +152,12 @@ class AnyEvents(RuleBasedStateMachine):
 
     @rule(
         weight=st.sampled_from([0.5, 2.0]),
-        looks=st.integers(1, 4),
         places=st.tuples(*[st.integers(0, 2)] * 3),
     )
-    def settings_are_reloaded(self, weight: float, looks: int, places: Sequence[int]) -> None:
+    def settings_are_reloaded(self, weight: float, places: Sequence[int]) -> None:
         reloaded = QueueTable(
             max_requests=MOST,
             max_bytes=MOST_BYTES,
-            max_looks=looks,
             wait_seconds=MOST_WAIT,
             shares={"a": weight, "b": 1 / weight},
         )
