@@ -29,9 +29,8 @@ class Announced:
         self, seconds: float, gate: Gate | None, explain: Explain, clock: Callable[[], float]
     ) -> None:
         self._seconds = seconds
-        code, limit = grpc.StatusCode.RESOURCE_EXHAUSTED, "limits.message-seconds"
-        text = f"no message came within {seconds:g} s ({limit})"
-        self._late = explain(code, text, "MESSAGE_LATE", limit=limit)
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED
+        self._late = explain(code, f"no message came within {seconds:g} s", "MESSAGE_LATE")
         text = f"{MOST} calls have sent no message, and most of them come from this address"
         self._too_many = explain(code, text, "OVERLOADED")
         self.gate = gate

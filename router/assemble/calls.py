@@ -17,7 +17,7 @@ from warmpath.router.assemble.means import Means
 from warmpath.router.assemble.picks import Picks, random
 from warmpath.router.calls import llmd
 from warmpath.router.calls.holdings import Holdings
-from warmpath.router.calls.intake import STANDARD, STREAMS, Intake
+from warmpath.router.calls.intake import MESSAGE_SECONDS, STANDARD, STREAMS, Intake
 from warmpath.router.calls.llmd import PodScores
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.score import Answerer
@@ -118,7 +118,7 @@ async def calls(
         )
         await stack.enter_async_context(shares)
     drain = Drain(time.monotonic)
-    intake = Intake(messages, streams, metrics, seconds=limits.message_seconds, admission=admission)
+    intake = Intake(messages, streams, metrics, seconds=MESSAGE_SECONDS, admission=admission)
     service = RouterService(
         answerer,
         picks,
@@ -148,7 +148,7 @@ async def calls(
 def _room(config: Config, most: int) -> InFlight:
     limits = config.limits
     return InFlight(
-        most, largest=limits.largest_message, seconds=limits.message_seconds, clock=time.monotonic
+        most, largest=limits.largest_message, seconds=MESSAGE_SECONDS, clock=time.monotonic
     )
 
 
@@ -250,7 +250,7 @@ def methods(means: Means, made: Calls) -> tuple[Mapping[str, Method], HealthServ
         _room(config, few),
         _room(config, few),
         means.metrics,
-        seconds=config.limits.message_seconds,
+        seconds=MESSAGE_SECONDS,
     )
     of_all |= {
         **made.endpoint_picker.methods(),

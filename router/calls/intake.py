@@ -30,6 +30,10 @@ has waited for long is ended if others wait for its room."""
 STANDARD = 4
 """Calls, and streams, of the health and reflection services that may be read at once."""
 
+MESSAGE_SECONDS = 2.0
+"""Maximum time from a call's headers to its first message, and for later messages while other calls
+wait for room."""
+
 LOOK_SECONDS = 0.1
 """Seconds between two checks for late messages, while calls wait."""
 
@@ -44,10 +48,7 @@ TOO_MANY_STREAMS = (
     "too many streams wait for room: the messages of all streams may have %d bytes, and each stream "
     "keeps room for its next one"
 )
-LATE = (
-    "the message did not come within %g s (limits.message-seconds), and other calls wait for the room "
-    "that is kept for it"
-)
+LATE = "the message did not come within %g s, and other calls wait for the room that is kept for it"
 
 
 @lru_cache(8)
@@ -208,7 +209,7 @@ class Intake:
         if isinstance(error, BusyError):
             refusal = too_busy(error.longest, error.seconds)
         elif isinstance(error, LateError):
-            refusal = refusal_of(error, LATE % error.seconds, limit="limits.message-seconds")
+            refusal = refusal_of(error, LATE % error.seconds)
         else:
             # By then the calls whose message is late have lost their room.
             refusal = refusal_of(error, too_many, retry_seconds=self._seconds, **facts)

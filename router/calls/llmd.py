@@ -4,8 +4,6 @@ import math
 from collections.abc import Collection, Mapping
 from functools import cache
 
-from msgspec.structs import asdict
-
 from warmpath.h2grpc.method import Method
 from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -53,6 +51,8 @@ class WeightedBlocks:
         return score if done else None
 
 
+WEIGHTS = {"gpu": 1.0, "cpu": 0.8, "disk": 1.0, "remote": 1.0}
+"""llm-d's default weight of a block in each tier (`pkg/kvcache/kvblock_scorer.go`)."""
 FIELDS = {"prompt.text": "prompt", "prompt.model": "model_name"}
 """The request's fields, by the fields of the prompt that is read from them."""
 
@@ -66,7 +66,7 @@ class PodScores:
 
     def __init__(self, holdings: Holdings, config: LlmdTable) -> None:
         self._holdings = holdings
-        self._blocks = WeightedBlocks(config.block_size, asdict(config.weights))
+        self._blocks = WeightedBlocks(config.block_size, WEIGHTS)
         self._identifier = config.identifier
 
     async def get_pod_scores(

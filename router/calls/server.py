@@ -11,6 +11,7 @@ from warmpath.process.health import HealthService
 from warmpath.process.listen import HALF_OF_DESCRIPTORS
 from warmpath.process.tasks import Work, kept
 from warmpath.process.tls import ServerTls
+from warmpath.router.calls.intake import MESSAGE_SECONDS
 from warmpath.router.config.schema import Config
 from warmpath.router.ending import Ending
 from warmpath.router.readiness import LISTENING, Readiness
@@ -82,6 +83,6 @@ def limits_of(config: Config) -> Http2Limits:
         connections=min(http2.max_connections, HALF_OF_DESCRIPTORS),
         streams=http2.max_streams,
         message_bytes=config.limits.largest_message,
-        message_seconds=config.limits.message_seconds,
+        message_seconds=MESSAGE_SECONDS,
         received_bytes=max(RECEIVED_BYTES, 2 * config.limits.largest_message),
     )

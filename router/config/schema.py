@@ -30,7 +30,6 @@ ServerName = Annotated[
 FirstRank = Annotated[int, Meta(ge=0, lt=1 << 16)]
 BlockSize = Annotated[int, Meta(gt=0, le=1 << 20, extra={"unit": "tokens"})]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
-Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
 HeaderName = Annotated[
     str,
@@ -164,9 +163,6 @@ class LimitsTable(Table, frozen=True):
     wait_seconds: Annotated[float, Meta(gt=0, le=60)] = 2.0
     """Maximum wait of a call in a burst; calls that would wait longer get RESOURCE_EXHAUSTED at once
     (docs/reference/transport.md#overload)."""
-    message_seconds: Seconds = 2.0
-    """Maximum time from a call's headers to its first message, and for later messages while other calls
-    wait for room."""
 
     @property
     def largest_message(self) -> int:
@@ -511,8 +507,6 @@ class PodSetSpec(Table, frozen=True):
     """As in [[pods]]."""
     eagle: bool = True
     """As in [[pods]]."""
-    refresh_seconds: Annotated[float, Meta(gt=0, le=3600)] = 5.0
-    """Pause between look-ups of `dns`."""
 
     def pod(self, pod_id: str, address: str, *, port: int = 0, nth: int = 0) -> PodSpec:
         """Return the pod at an address, and at a `port` that is not the set's own.
@@ -614,28 +608,11 @@ class SharedIndexTable(Table, frozen=True):
     prompt twice (docs/reference/picks.md#several-routers)."""
 
 
-class TierWeightsTable(Table, frozen=True):
-    """[llmd.weights]: the weight of a block in each tier, in scores for llm-d's callers.
-
-    The defaults are llm-d's (`pkg/kvcache/kvblock_scorer.go`).
-    """
-
-    gpu: Weight = 1.0
-    """GPU memory."""
-    cpu: Weight = 0.8
-    """Host memory."""
-    disk: Weight = 1.0
-    """Disk."""
-    remote: Weight = 1.0
-    """Storage over the network."""
-
-
 class LlmdTable(Table, frozen=True):
     """[llmd]: scores for llm-d's callers, `indexer.v1.IndexerService` (docs/guides/coming-from.md)."""
 
     block_size: BlockSize = 16
     """Tokens of a block in scores: llm-d's `blockSizeTokens`."""
-    weights: TierWeightsTable = TierWeightsTable()
     identifier: Literal["address", "host", "id"] = "address"
     """How pods are named if a request names none: host:port, host or id."""
 

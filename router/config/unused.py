@@ -85,9 +85,6 @@ def _pod(at: Path, pod: PodSpec | PodSetSpec) -> Iterator[Idle]:
 
 def _pod_set(at: Path, pods: PodSetSpec) -> Iterator[Idle]:
     yield from _pod(at, pods)
-    if pods.namespace:
-        reason = "Kubernetes tells of each change of a namespace's pods"
-        yield at, pods, ("refresh-seconds",), reason
     if pods.watch_port:
         ports = {"events-port": pods.events_port, "replay-port": pods.replay_port}
         reason = "watch-port is given: pods are followed through their publishers"

@@ -10,6 +10,8 @@ from warmpath.router.pods.absence import Absences
 from warmpath.router.pods.discover import STAY, SourceError, SourceState
 from warmpath.router.pods.found_pod import FoundPod
 
+REFRESH_SECONDS = 5.0
+"""Pause between look-ups."""
 LACKING_SECONDS = 10.0
 """Answers have to lack an address for so long before it counts as gone."""
 SILENT_SECONDS = 30.0
@@ -34,7 +36,7 @@ async def resolve(name: str) -> list[str]:
 
 
 class DnsSource:
-    """Resolves a name every `refresh_seconds`; each address is a pod with the id `SET-ADDRESS`.
+    """Resolves a name every REFRESH_SECONDS; each address is a pod with the id `SET-ADDRESS`.
 
     An address has no identity: if another engine takes it over, only the event stream shows that. One
     that several answers lack takes no requests, and is forgotten when its events end; but see
@@ -52,7 +54,7 @@ class DnsSource:
             f"pod-sets {pods.name} (dns {pods.dns})",
             pods.model,
             clock,
-            pods.refresh_seconds + SILENT_SECONDS,
+            REFRESH_SECONDS + SILENT_SECONDS,
         )
         self._pods = pods
         self._ask = ask
@@ -88,4 +90,4 @@ class DnsSource:
             elif is_first:
                 yield {}
             is_first = False
-            await asyncio.sleep(self._pods.refresh_seconds)
+            await asyncio.sleep(REFRESH_SECONDS)

@@ -70,7 +70,6 @@ def test_a_key_without_effect_is_named_with_the_reason(text: str, key: str, reas
         MODEL + '[server]\nready = ["coverage"]\nready-coverage = 0.9\n',
         POD + 'engine = "trtllm"\nblock-size = 64\n',
         SET + "watch-port = 5\nevents-port = 0\nreplay-port = 0\n",
-        SET + "refresh-seconds = 1\n",
         # In shared mode nothing is read every poll-seconds.
         SHARED + 'mode = "shared"\nstale-seconds = 0.01\n',
     ],

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -205,10 +206,10 @@ class Resolver:
 
     async def found(self) -> list[dict[str, str]]:
         """Return each set of pods that is yielded, with the reasons why they take no requests."""
-        pods = PodSetSpec(name="w", model="m", dns="workers.svc", refresh_seconds=0.001)
+        pods = PodSetSpec(name="w", model="m", dns="workers.svc")
         sets = DnsSource(pods, ask=self, clock=lambda: self.now).sets()
         found = []
-        with suppress(IndexError):
+        with suppress(IndexError), patch.object(dns, "REFRESH_SECONDS", 0.001):
             while True:
                 said = await anext(sets)
                 found.append({one: pod.withheld for one, pod in said.items()})
@@ -394,8 +395,9 @@ async def test_two_sets_of_one_name_in_dns_do_not_take_each_others_pods() -> Non
 
 
 async def test_a_name_that_no_resolver_takes_is_logged_once_and_asked_again(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(dns, "REFRESH_SECONDS", 0.001)
     asked = 0
 
     async def ask(_: str) -> list[str]:
@@ -405,9 +407,7 @@ async def test_a_name_that_no_resolver_takes_is_logged_once_and_asked_again(
             raise UnicodeError("label too long")
         return ["10.0.0.1"]
 
-    sets = DnsSource(
-        PodSetSpec(name="s", model="m", dns="x", refresh_seconds=0.001), ask=ask
-    ).sets()
+    sets = DnsSource(PodSetSpec(name="s", model="m", dns="x"), ask=ask).sets()
     assert await anext(sets) == {}
     assert list(await anext(sets)) == ["s-10.0.0.1"]
     assert caplog.text.count("label too long") == 1

@@ -12,7 +12,7 @@ import pytest
 
 from tests.router.running_router import running_router
 from tests.servers.api_server import NAMESPACE, ApiServer
-from warmpath.router.pods import kubernetes
+from warmpath.router.pods import dns, kubernetes
 from warmpath.router.pods.discover import STAY, SourceState, Trouble, unasked
 from warmpath.router.pods.dns import DnsSource
 from warmpath.router.pods.file import FileSource
@@ -34,7 +34,6 @@ selector = "app=vllm"
 name = "name"
 model = "n"
 dns = "engines.invalid"
-refresh-seconds = 0.01
 """
 
 
@@ -75,6 +74,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
 
         monkeypatch.setattr(kubernetes, "_connect", connect)
         monkeypatch.setattr(kubernetes, "RETRY_SECONDS", 0.01)
+        monkeypatch.setattr(dns, "REFRESH_SECONDS", 0.01)
         yield server
 
 

@@ -180,14 +180,14 @@ async def test_health_reflection_and_metrics_know_the_service(stand: Stand, ask:
         assert f'warmpath_requests_total{{code="{code}",method="GetPodScores"}} 1.0' in text
 
 
-async def test_blocks_weights_and_names_are_configured(
+async def test_blocks_and_names_are_configured(
     tmp_path: Path, model_folder: Path, client: Client
 ) -> None:
-    more = '\n[llmd]\nblock-size = 8\nidentifier = "host"\n[llmd.weights]\ngpu = 0.5\n'
+    more = '\n[llmd]\nblock-size = 8\nidentifier = "host"\n'
     async with standing(tmp_path, model_folder, more=more) as stand:
         tokens = await warm(stand)
         host = stand.worker.address.rpartition(":")[0]
-        assert await Asking(client, stand.channel)() == [(host, tokens // SIZE * 2 * 0.5)]
+        assert await Asking(client, stand.channel)() == [(host, tokens // SIZE * 2)]
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)

@@ -1,6 +1,7 @@
 """Scores of pods that store, offload and evict at random are llm-d's, tier by tier."""
 
 import asyncio
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,8 +15,8 @@ from warmpath.indexer.engines import vllm
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
 from warmpath.router.calls.holdings import Holdings
-from warmpath.router.calls.llmd import PodScores
-from warmpath.router.config.schema import LlmdTable, TierWeightsTable
+from warmpath.router.calls.llmd import WEIGHTS, PodScores
+from warmpath.router.config.schema import LlmdTable
 from warmpath.router.match.match import Scorer
 from warmpath.router.pods.table import Pod, PodTable
 
@@ -64,8 +65,9 @@ def test_pods_score_as_llmd_scores_them(
     reader.ids = list(prompt)
     pods = PodTable(Pod(pod, f"{pod}:1", "m", (rank,)) for pod, rank in ranks.items())
     holdings = Holdings(reader, Scorer(ingest, ""), pods)  # type: ignore[arg-type]
-    config = LlmdTable(block_size=BLOCK, weights=TierWeightsTable(cpu=cpu), identifier="id")
+    config = LlmdTable(block_size=BLOCK, identifier="id")
     request = llmd.GetPodScoresRequest(prompt="text", model_name="m")
-    answer = asyncio.run(PodScores(holdings, config).get_pod_scores(request, 1.0, 1.0))
+    with patch.dict(WEIGHTS, cpu=cpu):
+        answer = asyncio.run(PodScores(holdings, config).get_pod_scores(request, 1.0, 1.0))
     ours = {score.pod: round(score.score, 9) for score in answer.scores}
     assert ours == {pod: round(score, 9) for pod, score in theirs.scores(prompt, "m").items()}
