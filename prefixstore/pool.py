@@ -209,8 +209,8 @@ class TokenizerPool:
             stats.refused += 1
             raise PoolFullError(
                 f"{stats.waiting_prompts} prompts of {stats.waiting_bytes} bytes wait for the "
-                f"tokenizer; limits.max-queued-prompts is {self._max_prompts}, "
-                f"limits.max-queued-bytes {self._max_bytes}"
+                f"tokenizer; at most {self._max_prompts} may, and "
+                f"limits.max-queued-bytes is {self._max_bytes}"
             )
         stats.waiting_prompts += 1
         stats.waiting_bytes += size

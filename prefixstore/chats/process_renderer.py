@@ -165,8 +165,8 @@ class ProcessRenderer:
             stats.refused += 1
             raise RendererFullError(
                 f"{stats.waiting} chats of {stats.waiting_bytes} bytes wait to be rendered; "
-                f"limits.max-queued-prompts is {limits.max_waiting}, "
-                f"limits.max-queued-bytes {limits.max_waiting_bytes}"
+                f"at most {limits.max_waiting} may, and limits.max-queued-bytes is "
+                f"{limits.max_waiting_bytes}"
             )
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         job = _Job(template_id, template, request, done)

@@ -96,7 +96,6 @@ class HubSource:
         self,
         pin: Pin,
         *,
-        cache_folder: Path | None = None,
         offline: bool = False,
         token_file: Path | None = None,
         read: Callable[[Path], bytes] = Path.read_bytes,
@@ -105,14 +104,13 @@ class HubSource:
     ) -> None:
         """Raise ValueError for an invalid pin.
 
-        `cache_folder` and `endpoint` default to those of `huggingface_hub`. With `offline` only the
-        cache is used. The only token ever sent is the one in `token_file`, which `read` reads.
+        `endpoint` defaults to that of `huggingface_hub`. With `offline` only the cache is used. The only
+        token ever sent is the one in `token_file`, which `read` reads.
         """
         for where, problem in pin.problems():
             raise ValueError(f"{where}: {problem}")
         self.name = f"{pin.repo} at {pin.revision[:12]} of the hub"
         self._pin = pin
-        self._cache_folder = cache_folder
         self._offline = offline
         self._token_file = token_file
         self._read = read
@@ -188,7 +186,7 @@ class HubSource:
 
     def _cached(self, file: str) -> Path | None:
         path = huggingface_hub.try_to_load_from_cache(
-            self._pin.repo, file, cache_dir=self._cache_folder, revision=self._pin.revision
+            self._pin.repo, file, revision=self._pin.revision
         )
         return Path(path) if isinstance(path, str) else None
 
@@ -224,7 +222,7 @@ class HubSource:
     def _fetch(self, file: str, token: str | bool) -> Path:
         pin = self._pin
         if self._offline:
-            where = self._cache_folder or huggingface_hub.constants.HF_HUB_CACHE
+            where = huggingface_hub.constants.HF_HUB_CACHE
             raise self._unavailable(f"offline, and {file} is not in the cache {where}")
         size = self._size(file, token)
         if size is None:
@@ -236,7 +234,6 @@ class HubSource:
                 pin.repo,
                 file,
                 revision=pin.revision,
-                cache_dir=self._cache_folder,
                 endpoint=self._endpoint,
                 token=token,
                 etag_timeout=self._timeout,

@@ -153,10 +153,8 @@ class LimitsTable(Table, frozen=True):
     """Maximum tokens of a prompt."""
     tokenize_seconds: Annotated[Seconds, RELOADABLE] = 2.0
     """Maximum wait for the tokenizer; a shorter deadline of the caller counts."""
-    max_queued_prompts: Positive = 1024
-    """Maximum prompts that wait for a tokenizer."""
     max_queued_bytes: Bytes = 64 * MIB
-    """Maximum bytes of these prompts."""
+    """Maximum bytes of prompts that wait for a tokenizer."""
     max_in_flight_bytes: Annotated[Bytes, RELOADABLE] = 160 * MIB
     """Maximum bytes of all calls' messages, until their calls are answered. An unread message counts as
     the largest one (17 MiB by default). Memory may grow by twice this."""
@@ -324,8 +322,6 @@ class PickerHeadersTable(Table, frozen=True):
         "x-gateway-model-name-rewrite",
     )
     """Request: name of the model that the engine is asked for; the first header counts."""
-    rank: HeaderName = "x-data-parallel-rank"
-    """Request to a pod with several ranks: the engine's number of the picked one, for vLLM."""
     prefill: HeaderName = ""
     """Request to a decoding pod: address of the pod that prefills, for llm-d's sidecars
     (`x-prefiller-host-port`). Empty: roles of pods are ignored
@@ -361,8 +357,6 @@ class HubTable(Table, frozen=True):
     """File with the access token; empty: none is sent."""
     endpoint: str = ""
     """URL of a mirror; empty: the hub, or HF_ENDPOINT."""
-    cache_folder: str = ""
-    """Download folder; empty: that of huggingface_hub, shared with engines."""
     offline: bool = False
     """Uses only the cache."""
 

@@ -57,7 +57,6 @@ class EndpointPicks:
         self._rewrites: Mapping[str, str] = config.rewrites
         self._most = 1 + config.fall_backs
         self._names_prefill = bool(config.headers.prefill)
-        self._names_rank = bool(config.headers.rank)
         self._prefill = prefill
         self.tokenize_seconds = tokenize_seconds
 
@@ -170,7 +169,7 @@ class EndpointPicks:
         saved: dict[int, float] = {}
         is_known = choice.ask.prompt.tokens > 0
         engine_rank = _number(options[0]) if len(options[0].pod.ranks) > 1 else None
-        if engine_rank is not None and self._names_rank:
+        if engine_rank is not None:
             # A gateway sends fall-backs the same headers, and a pod without this rank refuses them.
             options = [one for one in options if _number(one) == engine_rank]
         for one in islice(options, MOST_CANDIDATES):

@@ -25,6 +25,8 @@ LIVENESS = "liveness"
 
 DESTINATION = "x-gateway-destination-endpoint"
 """Header, and key of the metadata in NAMESPACE: the picked endpoint and its fall-backs."""
+RANK = "x-data-parallel-rank"
+"""Header of a request to a pod with several ranks: the engine's number of the picked one, for vLLM."""
 SERVED = "x-gateway-destination-endpoint-served"
 """Key of the metadata in NAMESPACE: the endpoint that served the request."""
 NAMESPACE = "envoy.lb"
@@ -107,7 +109,7 @@ def names_of(ours: PickerHeadersTable) -> HeaderNames:
     in_response = tuple(
         name for name in (ours.pod, ours.cached_tokens, ours.saved_seconds, ours.reason) if name
     )
-    asked = (ours.session, *ours.rewrite, ours.rank, ours.priority, ours.tenant, ours.prefill)
+    asked = (ours.session, *ours.rewrite, RANK, ours.priority, ours.tenant, ours.prefill)
     others = (*PICKERS_OWN, *in_response, *asked)
     in_request = tuple(dict.fromkeys(name for name in others if name))
     assert in_request[0] == DESTINATION

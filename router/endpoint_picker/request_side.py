@@ -31,7 +31,13 @@ from warmpath.router.endpoint_picker.events import (
     is_upgrade,
 )
 from warmpath.router.endpoint_picker.outcomes import immediate
-from warmpath.router.endpoint_picker.protocol import DESTINATION, PIECE_BYTES, BodyMode, HeaderNames
+from warmpath.router.endpoint_picker.protocol import (
+    DESTINATION,
+    PIECE_BYTES,
+    RANK,
+    BodyMode,
+    HeaderNames,
+)
 
 BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 
@@ -131,8 +137,8 @@ class RequestSide:
         """Send the request on to the picked endpoint."""
         endpoints = ",".join(picked.endpoints)
         put: Settings = ((DESTINATION, endpoints),)
-        if picked.engine_rank is not None and self._names.ours.rank:
-            put += ((self._names.ours.rank, str(picked.engine_rank)),)
+        if picked.engine_rank is not None:
+            put += ((RANK, str(picked.engine_rank)),)
         if picked.prefill:
             put += ((self._names.ours.prefill, picked.prefill),)
         return self._go_on(put, endpoints, picked.body)

@@ -32,6 +32,8 @@ MOST_OUTPUT_BYTES = 16 << 20
 """Largest rendered chat: twice the longest body, since templates add JSON and tags of their own."""
 MOST_MEMORY_BYTES = 512 << 20
 """Largest address space of a rendering process: a body of 8 MiB of only small objects took 200 MB."""
+MOST_QUEUED = 1024
+"""Maximum texts that wait for a thread, and maximum chats that wait for a process."""
 RENDER_SECONDS = 5.0
 """Maximum time to render one chat; the process is then replaced."""
 HANG_SECONDS = 30.0
@@ -71,7 +73,7 @@ async def texts(
         pool = TokenizerPool(
             partial(_new_store, table),
             Workers(table.workers, hang_seconds=HANG_SECONDS, most_lost=table.workers),
-            max_prompts=config.limits.max_queued_prompts,
+            max_prompts=MOST_QUEUED,
             max_bytes=config.limits.max_queued_bytes,
         )
         stack.push_async_callback(pool.close)
@@ -118,7 +120,7 @@ def _renderer(config: Config) -> ProcessRenderer:
         seconds=RENDER_SECONDS,
         max_output_bytes=MOST_OUTPUT_BYTES,
         max_memory_bytes=MOST_MEMORY_BYTES,
-        max_waiting=config.limits.max_queued_prompts,
+        max_waiting=MOST_QUEUED,
         max_waiting_bytes=config.limits.max_queued_bytes,
     )
     return ProcessRenderer(workers=config.templates.workers, limits=limits)

@@ -106,7 +106,6 @@ class Sources:
     def _hub(self, hub: HubTable) -> HubSource:
         return HubSource(
             Pin(hub.repo, hub.revision, hub.files),
-            cache_folder=self._folder / hub.cache_folder if hub.cache_folder else None,
             offline=hub.offline,
             token_file=self._folder / hub.token_file if hub.token_file else None,
             read=read_bytes,

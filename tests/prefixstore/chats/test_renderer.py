@@ -388,7 +388,7 @@ async def test_what_waits_is_bounded(start: Start) -> None:
         if renderer.stats.waiting == len(waiting) - 1:
             waiting.append(asyncio.create_task(renderer.render("plain", HI, None)))
     await asyncio.sleep(0)
-    with pytest.raises(RendererFullError, match="max-queued-prompts is 2"):
+    with pytest.raises(RendererFullError, match="at most 2 may, and"):
         await renderer.render("plain", HI, None)
     await renderer.close()
     await asyncio.gather(*waiting, return_exceptions=True)
@@ -396,7 +396,7 @@ async def test_what_waits_is_bounded(start: Start) -> None:
 
 async def test_the_bytes_that_wait_are_bounded(start: Start) -> None:
     renderer = await start(limits(max_waiting_bytes=1000))
-    with pytest.raises(RendererFullError, match="max-queued-bytes 1000"):
+    with pytest.raises(RendererFullError, match="max-queued-bytes is 1000"):
         await renderer.render("plain", Chat([{"role": "user", "content": "x" * 1000}]), None)
 
 

@@ -36,14 +36,18 @@ Source = Callable[..., HubSource]
 
 
 @pytest.fixture
-def source(hub: FakeHub, digests: dict[str, str], tmp_path: Path) -> Source:
+def source(
+    hub: FakeHub, digests: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Source:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+
     def make(
         repo: str = REPO,
         revision: str = COMMIT,
         files: dict[str, str] | None = None,
         **more: object,
     ) -> HubSource:
-        settings = {"cache_folder": tmp_path / "cache", "endpoint": hub.url, "timeout": 30.0} | more
+        settings = {"endpoint": hub.url, "timeout": 30.0} | more
         return HubSource(Pin(repo, revision, digests if files is None else files), **settings)
 
     return make

@@ -92,13 +92,11 @@ def kill_renderers() -> None:
 
 
 @asynccontextmanager
-async def rendering(
-    folder: Path, model_folder: Path, transport: str, *, limits: str = ""
-) -> AsyncIterator[Stand]:
+async def rendering(folder: Path, model_folder: Path, transport: str) -> AsyncIterator[Stand]:
     """Run a router with one renderer, whose template never ends for the chat `loop`."""
     copytree(model_folder, folder, dirs_exist_ok=True)
     (folder / "chat_template.jinja").write_text(LOOPS, encoding="utf-8")
-    tables = f"[limits]\n{PATIENT}{limits}[templates]\nworkers = 1\n{PODS}"
+    tables = f"[limits]\n{PATIENT}[templates]\nworkers = 1\n{PODS}"
     with patch.object(texts, "RENDER_SECONDS", 600.0):
         async with standing(folder, tables, models='tokenizer = "."', transport=transport) as stand:
             yield stand
@@ -132,15 +130,15 @@ async def test_without_any_renderer_that_starts_chats_are_picked_for_by_length(
 
 
 async def test_chats_beyond_those_that_may_wait_are_picked_for_by_length(
-    tmp_path: Path, model_folder: Path, transport: str
+    tmp_path: Path, model_folder: Path, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = "max-queued-prompts = 1\n"
-    async with rendering(tmp_path, model_folder, transport, limits=limits) as stand:
+    monkeypatch.setattr(texts, "MOST_QUEUED", 1)
+    async with rendering(tmp_path, model_folder, transport) as stand:
         # One is rendered and one waits, at most.
         asked = [asyncio.ensure_future(stand.pick(chat("loop"))) for _ in range(3)]
         refused, held = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
         for one in refused:
-            assert "limits.max-queued-prompts is 1" in one.result().reckoned_because
+            assert "at most 1 may, and" in one.result().reckoned_because
         for one in held:
             one.cancel()
 
@@ -222,19 +220,20 @@ async def test_when_all_threads_of_the_pool_hang_picks_go_on_by_length_until_the
 
 
 async def test_texts_beyond_those_that_may_wait_are_picked_for_by_length(
-    tmp_path: Path, engine: FakeEngine, transport: str
+    tmp_path: Path, engine: FakeEngine, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hanging(asked: Asked) -> Answer:
         assert engine.gate.wait(600)
         return tokenized(asked)
 
-    tables = f"[limits]\n{PATIENT}max-queued-prompts = 1\n"
+    monkeypatch.setattr(texts, "MOST_QUEUED", 1)
+    tables = f"[limits]\n{PATIENT}"
     async with tokenising(tmp_path, engine, transport, tables=tables) as stand:
         engine.answer = hanging
         asked = [asyncio.ensure_future(stand.pick(text(f"{TEXT}{n}"))) for n in range(2)]
         [refused], [held] = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-        assert "limits.max-queued-prompts is 1" in refused.result().reckoned_because
-        await by_length(stand, text(), "limits.max-queued-prompts is 1", "TOKENIZER_FULL")
+        assert "at most 1 may, and" in refused.result().reckoned_because
+        await by_length(stand, text(), "at most 1 may, and", "TOKENIZER_FULL")
         engine.gate.set()
         assert not (await held).reckoned_because
 

@@ -33,7 +33,9 @@ SERVER = '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait long for engines, and keep what the hub has in a folder of the test."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tokenizer_sources, "REMOTE_SECONDS", 30.0)
 
 
@@ -98,7 +100,7 @@ def hub_table(hub: FakeHub, **changes: str) -> str:
     named = ", ".join(f'"{name}" = "{digest}"' for name, digest in files.items())
     return (
         f'hub = {{ repo = "{REPO}", revision = "{COMMIT}", endpoint = "{hub.url}", '
-        f'cache-folder = "cache", files = {{ {named} }} }}\n'
+        f"files = {{ {named} }} }}\n"
     )
 
 
