@@ -41,7 +41,6 @@ class _Rank:
 
 
 def _common(one: bytes, other: bytes) -> int:
-    """Return how many leading packed keys are equal."""
     alike, unlike = 0, min(len(one), len(other)) // WORD_BYTES + 1
     while unlike - alike > 1:
         middle = (alike + unlike) // 2
@@ -67,7 +66,6 @@ class Arriving:
         """A heap of the times at which tickets end; outdated entries are skipped."""
 
     def __len__(self) -> int:
-        """Return how many tickets there are."""
         return len(self._tickets)
 
     def add(self, pod: str, rank: int, keys: bytes, ends: float) -> int:
@@ -92,17 +90,14 @@ class Arriving:
         return ticket
 
     def prompts(self) -> Iterator[tuple[str, int, bytes]]:
-        """Yield the pod, rank and packed keys of each ticket, the latest ticket first."""
         for ticket in reversed(self._tickets.values()):
             yield ticket.belief.pod, ticket.belief.rank, ticket.keys
 
     def keys(self, ticket: int) -> bytes:
-        """Return the packed keys of a ticket; none where it has ended."""
         known = self._tickets.get(ticket)
         return known.keys if known else b""
 
     def confirm(self, ticket: int, ends: float) -> None:
-        """Let a ticket end at `ends`; if it is confirmed more than once, the earliest end holds."""
         known = self._tickets.get(ticket)
         if known is None or (known.confirmed and ends >= known.ends):
             return
@@ -112,7 +107,6 @@ class Arriving:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Rebuild the heap if most of its entries are outdated."""
         if len(self._ends) > 2 * len(self._tickets) + 64:
             self._ends = [(known.ends, number) for number, known in self._tickets.items()]
             heapq.heapify(self._ends)
@@ -144,7 +138,6 @@ class Arriving:
         return 0
 
     def forget(self, pod: str, rank: int) -> None:
-        """End all of a rank's tickets."""
         arriving = self._ranks.pop(Belief(pod, rank, "arriving"), None)
         if arriving is None:
             return

@@ -54,7 +54,6 @@ class Assumed:
         self.blocks += len(times) - before
 
     def count(self, pod: str, rank: int) -> int:
-        """Return how many blocks a rank is assumed to hold."""
         assumed = self._ranks.get(Belief(pod, rank, "assumed"))
         return len(assumed.times) if assumed else 0
 
@@ -85,7 +84,6 @@ class Assumed:
                 self._slots.release(slot)
 
     def forget(self, pod: str, rank: int) -> None:
-        """Drop all of a rank's blocks."""
         assumed = self._ranks.pop(Belief(pod, rank, "assumed"), None)
         if assumed is None:
             return

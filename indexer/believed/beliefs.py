@@ -56,11 +56,9 @@ class Believed:
         """Seconds to add to the caller's time, so that it never goes back."""
 
     def __len__(self) -> int:
-        """Return how many blocks are believed, counted as `BelievedStats.blocks`."""
         return self._arriving.blocks + self._assumed.blocks
 
     def stats(self) -> BelievedStats:
-        """Return how much is believed."""
         return BelievedStats(len(self), len(self._arriving), self._max_blocks)
 
     def match(self, chain: Chain, *, leading: bool = True) -> list[tuple[Belief, int, int]]:
@@ -151,7 +149,6 @@ class Believed:
         self._assumed.let_go(len(self) - self._max_blocks)
 
     def _time(self, now: float) -> float:
-        """Return the caller's time on a scale that never goes back."""
         if now + self._offset < self._now:
             self._offset = self._now - now
         self._now = max(self._now, now + self._offset)

@@ -29,7 +29,6 @@ class BeliefSlots:
         self._dropped: set[int] = set()
 
     def claim(self, belief: Belief) -> int:
-        """Return a slot for a belief that has none."""
         if not self._free:
             self._beliefs.append(belief)
             return len(self._beliefs) - 1
@@ -55,11 +54,9 @@ class BeliefSlots:
             heapq.heappush(self._free, slot)
 
     def belief(self, slot: int) -> Belief | None:
-        """Return the belief of a slot; None for a free one."""
         return self._beliefs[slot]
 
     def live(self) -> Iterator[tuple[int, Belief]]:
-        """Yield the slots in use and their beliefs."""
         for slot, belief in enumerate(self._beliefs):
             if belief is not None:
                 yield slot, belief

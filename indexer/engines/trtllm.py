@@ -162,7 +162,6 @@ class Codec:
         self._block_size = block_size
 
     def __call__(self, payload: bytes) -> Batch:
-        """Decode one event. Raises MalformedEventError."""
         try:
             envelope = _envelope.decode(payload)
             kind = _kind.decode(envelope.data).type

@@ -85,7 +85,6 @@ class Applier:
         self._is_rank_said = self._source.said_rank is None
 
     def carry_out(self, actions: list[Action]) -> AskReplay | None:
-        """Carry out the stream's actions; return the replay to ask for, if any."""
         asked = None
         for action in actions:
             if isinstance(action, Apply):
@@ -146,7 +145,6 @@ class Applier:
         self._restrict(OTHER_RANK, "" if said is None or said == own else other)
 
     def _pass_over(self, event: UnreadableEvent, sequence: int, now: float) -> None:
-        """Lower the trust, as one event of a batch could not be read."""
         self.malformed += 1
         lost = f"{event.kind or 'an event'} of batch {sequence} cannot be read ({event.reason})"
         if event.is_store:

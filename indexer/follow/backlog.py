@@ -54,7 +54,6 @@ class Backlog:
         return self._bytes >= self._max_bytes and len(self._waiting) > 1
 
     def take(self) -> list[list[bytes]]:
-        """Remove and return the messages that were added first."""
         size, messages = self._waiting.popleft()
         self._bytes -= size
         return messages

@@ -67,7 +67,6 @@ class Poller:
         """What was logged last, since the engine last answered."""
 
     async def run(self) -> None:
-        """Fetch for ever; returns only when cancelled."""
         async with aiohttp.ClientSession(timeout=self._timeout) as session:
             while True:
                 waiting = asyncio.get_running_loop().call_later(SILENT_SECONDS, self._limit, SILENT)
@@ -106,7 +105,6 @@ class Poller:
             return bytes(answer)
 
     def failed(self, reason: str) -> None:
-        """Mark all ranks as doubtful, since fetched events may not have been applied."""
         self._connected = False
         for rank in self._ranks.values():
             rank.failed(reason)

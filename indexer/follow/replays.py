@@ -41,13 +41,11 @@ class Replays:
         """Set when a part of an answer may have arrived, and when another replay is asked for."""
 
     def ask(self, asked: AskReplay | None) -> None:
-        """Carry out a replay, if there is one to carry out, in place of those asked for before."""
         if asked is not None:
             self._asked.put_nowait(asked)
             self._stirred.set()
 
     async def run(self) -> None:
-        """Carry out the newest replay that was asked for; return only when cancelled."""
         while True:
             asked = await self._newest()
             if not self._is_wanted(asked):

@@ -76,7 +76,10 @@ Clock = Callable[[], float]
 
 
 class RankIngest(Rank):
-    """Keeps the index current with one rank, from the engine's own events."""
+    """Keeps the index current with one rank, from the engine's own events.
+
+    Methods that may cause a replay return the one to ask for, if any.
+    """
 
     has_events = True
     logs_reasons = True
@@ -155,7 +158,6 @@ class RankIngest(Rank):
             self.lag.received(sequence, is_all=is_all)
 
     def overflowed(self, messages: int) -> None:
-        """Record that waiting messages were dropped; the gap that they leave is asked for again."""
         self.stream.counts.overflows += 1
         log.warning(
             "pod %s rank %d: its events come faster than they are followed: %d messages were dropped, "
@@ -206,7 +208,6 @@ class RankIngest(Rank):
         }
 
     def connected(self) -> AskReplay | None:
-        """Handle a connection of the live socket; return the replay to ask for, if any."""
         self.lag.begin()
         self.applier.connected()
         self.is_connected = True
@@ -214,7 +215,6 @@ class RankIngest(Rank):
         return self._act(self.stream.connected(self._clock()))
 
     def disconnected(self) -> None:
-        """Handle the loss of the live socket."""
         self._lost(self._clock())
 
     def failed(self, reason: str) -> None:
@@ -250,21 +250,17 @@ class RankIngest(Rank):
             self.limit(bound if self.lag.is_behind else "", LAG)
 
     def live(self, topic: str, sequence: int, payload: bytes) -> AskReplay | None:
-        """Take a live frame; return the replay to ask for, if any."""
         if not self._is_ours(topic):
             return None
         return self._act(self.stream.live(sequence, payload, self._clock()))
 
     def replayed(self, ticket: int, sequence: int, payload: bytes) -> AskReplay | None:
-        """Take one frame of a replay's answer; return the replay to ask for next, if any."""
         return self._act(self.stream.replayed(ticket, sequence, payload, self._clock()))
 
     def replay_ended(self, ticket: int) -> AskReplay | None:
-        """Take the end of a replay's answer; return the replay to ask for next, if any."""
         return self._act(self.stream.replay_ended(ticket, self._clock()))
 
     def replay_failed(self, ticket: int, reason: str) -> AskReplay | None:
-        """Handle a replay that failed or broke off; return the replay that resumes it, if any."""
         return self._act(self.stream.replay_failed(ticket, reason, self._clock()))
 
     def frame_malformed(self, reason: str) -> None:
@@ -290,7 +286,6 @@ class RankIngest(Rank):
         self.state.close()
 
     def save(self) -> SavedRank:
-        """Return the state from which a later process goes on."""
         source = self.source
         return SavedRank(
             pod=source.pod,

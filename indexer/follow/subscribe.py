@@ -73,7 +73,6 @@ class Subscriber:
         rank.ask = self._ask
 
     async def run(self) -> None:
-        """Follow the engine; return only when cancelled."""
         async with asyncio.TaskGroup() as tasks:
             if self._replays:
                 tasks.create_task(self._replays.run())
@@ -86,7 +85,6 @@ class Subscriber:
                     await asyncio.sleep(RETRY_SECONDS)
 
     def _say(self, problem: str) -> None:
-        """Log a problem once."""
         if problem not in self._problems:
             self._problems.add(problem)
             log.error("pod %s rank %d: %s", self._rank.pod, self._rank.number, problem)
@@ -138,7 +136,6 @@ class Subscriber:
             monitor.close(linger=0)
 
     def _monitor(self, live: "zmq.Socket[bytes]") -> Any:
-        """Return a socket that reports when the live one is connected and when it is gone."""
         address = f"inproc://monitor-{next(_monitors)}"
         live.monitor(address, CONNECTED | GONE)
         monitor = self._context.socket(zmq.PAIR)

@@ -70,7 +70,6 @@ class Tap:
                 yield frames
 
     def close(self) -> None:
-        """Close the sockets."""
         self._live.disable_monitor()
         self._monitor.close(linger=0)
         self._live.close(linger=0)

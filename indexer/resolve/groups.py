@@ -24,13 +24,11 @@ class Groups:
         """Groups with blocks of several sizes: a block may also have the names of its parts."""
 
     def clear(self) -> None:
-        """Forget every group."""
         self.layout = Layout()
         self.firm.clear()
         self.parted.clear()
 
     def restore(self, saved: SavedResolver) -> None:
-        """Take over the groups that another process saved."""
         self.layout = Layout(saved.groups, saved.lookahead)
         self.firm = set(saved.firm)
         self.parted = set(saved.parted)
@@ -54,7 +52,6 @@ class Groups:
             self.firm.add(number)
 
     def is_window(self, number: int) -> bool:
-        """Return whether a group needs only the last blocks before the point of reuse."""
         known = self.layout.groups.get(number)
         return known is not None and known.kind in WINDOW_KINDS
 

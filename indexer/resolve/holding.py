@@ -123,14 +123,12 @@ class Holding:
                 self._stand(name, key)
 
     def doubt(self) -> None:
-        """Put every name in doubt."""
         self.doubted = set(self.copies)
         self.thinned.clear()
         self.repeated.clear()
         self.certain = 0
 
     def one_copy_each(self) -> None:
-        """Count one copy of every name that is not in doubt."""
         for name in self.copies.keys() - self.doubted:
             self.copies[name] = 1
         self.thinned.clear()

@@ -53,14 +53,12 @@ class Names:
         self._elsewhere = elsewhere
 
     def clear(self) -> None:
-        """Forget every name."""
         self.keys.clear()
         self.earlier.clear()
         self.above.clear()
         self.holdings.clear()
 
     def keys_of(self, name: EngineHash) -> tuple[int, ...]:
-        """Return the keys that a name stands for."""
         return (*self.earlier.get(name, ()), self.keys[name])
 
     def key_above(self, name: EngineHash) -> int:
@@ -69,11 +67,9 @@ class Names:
         return above if above and self.is_held(above) else 0
 
     def is_held(self, key: int) -> bool:
-        """Whether any place holds a key."""
         return any(key in holding.names for holding in self.holdings.values())
 
     def copies(self, spot: Spot) -> dict[EngineHash, int]:
-        """Return how often a place holds each name."""
         holding = self.holdings.get(spot)
         return holding.copies if holding else {}
 
@@ -121,7 +117,6 @@ class Names:
         return gone
 
     def forget_unheld(self, name: EngineHash) -> None:
-        """Forget a name that no place holds."""
         if any(name in holding.copies for holding in self.holdings.values()):
             return
         if self._elsewhere is not None:
@@ -131,7 +126,6 @@ class Names:
         self.above.pop(name, None)
 
     def doubt(self) -> None:
-        """Put every name in doubt."""
         for holding in self.holdings.values():
             holding.doubt()
 
@@ -178,7 +172,6 @@ class Names:
         return found
 
     def save(self) -> list[SavedHolding]:
-        """Return the names that each place holds, for a later process."""
         return [
             SavedHolding(
                 tier,
@@ -214,7 +207,6 @@ class Roots:
         """The adapters of the remembered roots."""
 
     def known(self, lora: str, cache_salt: str, size: int) -> int | None:
-        """Return a root; None where it is not remembered."""
         return self._roots.get((lora, cache_salt, size))
 
     def root(self, lora: str, cache_salt: str, size: int) -> int:

@@ -52,7 +52,6 @@ class RankSlots:
         return changed == len(change.keys) or self._index.stats().evicted > 0
 
     def slot(self, spot: Spot) -> int:
-        """Return a place's slot."""
         slot = self.certain.get(spot)
         if slot is None:
             slot = self.certain[spot] = self._table.claim(self._place(spot))
@@ -84,14 +83,12 @@ class RankSlots:
         self._is_aside = True
 
     def drop_doubted(self) -> None:
-        """Drop all blocks that are still in doubt."""
         for slot in self.doubted.values():
             self._drop(slot)
         self.doubted.clear()
         self._is_aside = False
 
     def drop(self, spot: Spot) -> None:
-        """Drop a place's certain blocks."""
         self._drop(self.certain.pop(spot))
 
     def _drop(self, slot: int) -> None:

@@ -114,11 +114,9 @@ class PureState:
             self._sink.apply(change)
 
     def scan(self, payloads: Sequence[bytes]) -> int:  # noqa: ARG002
-        """Return 0: the pure form decodes every batch."""
         return 0
 
     def apply_scanned(self, capacity: int, *, heals: bool) -> bool:  # noqa: ARG002
-        """Do nothing and return False: no batch is ever scanned."""
         return False
 
     def doubt(self) -> None:

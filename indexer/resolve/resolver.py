@@ -92,7 +92,6 @@ class Resolver:
         self._elsewhere = elsewhere
 
     def apply_all(self, events: Sequence[Event]) -> list[Change]:
-        """Follow the events of one batch; return their changes, in order."""
         changes = self.learn(events)
         for event in events:
             changes += self.apply(event)
@@ -131,7 +130,6 @@ class Resolver:
         return [Emptied()]
 
     def forget(self) -> list[Change]:
-        """Forget the rank's names, orphans and groups, since its life has ended."""
         self.groups.clear()
         return self.empty()
 
@@ -188,7 +186,6 @@ class Resolver:
         return changes
 
     def _forget_unheld_keys(self, keys: Iterable[int]) -> None:
-        """Forget the segments of those keys that no place holds."""
         if self.segments is not None:
             for key in keys:
                 if not self.names.is_held(key):
@@ -326,14 +323,12 @@ class Resolver:
         )
 
     def settle(self) -> list[Change]:
-        """Drop every name that is still in doubt."""
         changes: list[Change] = []
         for spot, holding in self.names.holdings.items():
             changes += self._gone(spot, self.names.drop(spot, list(holding.doubted)))
         return changes
 
     def give_up_excess(self) -> list[Change]:
-        """Let the fastest tier hold only blocks that must be there even if some stores were hits."""
         changes: list[Change] = []
         given_up = 0
         for spot, holding in self.names.holdings.items():
@@ -349,7 +344,6 @@ class Resolver:
         return changes
 
     def save(self) -> SavedResolver:
-        """Return the names and groups that a later process goes on from."""
         return SavedResolver(
             groups=dict(self.groups.layout.groups),
             lookahead=self.groups.layout.lookahead,

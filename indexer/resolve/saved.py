@@ -70,7 +70,6 @@ class SavedResolver(msgspec.Struct, frozen=True):
     """Groups that have announced blocks of more than one size."""
 
     def one_by_one(self) -> "SavedResolver":
-        """Return the same names without arrays."""
         if self.plain is None:
             return self
         names, keys = unpack_words(self.plain.names), unpack_words(self.plain.keys)

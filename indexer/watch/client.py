@@ -69,7 +69,6 @@ class Watcher:
         """The status of the last failure; empty while connected."""
 
     async def run(self) -> None:
-        """Follow the publisher; returns only when cancelled."""
         while True:
             credentials = self._newest()
             async with self._channel(credentials) as channel:
@@ -80,7 +79,6 @@ class Watcher:
                     await self._attempt(watch)
 
     async def _attempt(self, watch: Any) -> None:
-        """Follow the publisher until the stream ends; then pause."""
         try:
             await self._follow(watch)
             reason = "the publisher ended the stream"

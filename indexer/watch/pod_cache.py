@@ -126,7 +126,6 @@ class PodCache:
 
     @property
     def ranks(self) -> list[RankIngest]:
-        """The ranks, in order."""
         return [rank for rank, _, _ in self._ranks]
 
     def collect(self) -> bool:
@@ -206,7 +205,6 @@ class PodCache:
         return found
 
     def states(self) -> list[pb.RankState]:
-        """Return the state of each rank, as messages carry it."""
         return [_state(rank) for rank in self.ranks]
 
 

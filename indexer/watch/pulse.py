@@ -21,7 +21,6 @@ class Pulse:
         self._beats: deque[float] = deque(maxlen=BEATS)
 
     def beat(self, now: float) -> None:
-        """Record that the loop runs now."""
         if not self._beats or now - self._beats[-1] >= STEP:
             self._beats.append(now)
 

@@ -140,7 +140,6 @@ class WatchedRank(Rank):
             self.limit(SILENT if is_late else "", SILENT)
 
     def heard(self, heartbeat: float | None = None) -> None:
-        """Record a message of the publisher; `heartbeat` is its longest silence, in seconds."""
         self._heard_at = self._clock()
         if heartbeat is not None:
             self._heartbeat = heartbeat
@@ -153,7 +152,6 @@ class WatchedRank(Rank):
             self.limit(TWICE, TWICE)
 
     def take_keys(self, spot: Spot, keys: list[int]) -> None:
-        """Take some keys of a snapshot."""
         self._slots.apply(Added(spot, keys))
 
     def take_delta(self, delta: pb.Delta, *, is_next: bool = False) -> None:
@@ -177,7 +175,6 @@ class WatchedRank(Rank):
         self._set_trust(Level(state.trust), state.reason)
 
     def lost_room(self) -> None:
-        """Degrade the rank until its next snapshot."""
         self.limit(LOST_ROOM, LOST_ROOM)
 
     def _set_trust(self, level: Level, reason: str) -> None:

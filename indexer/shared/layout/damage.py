@@ -45,7 +45,6 @@ def wrong_type(key: str) -> str:
 
 
 def _type_of(key: str) -> tuple[str, str]:
-    """Return the command that asks for the type of a key (`names.KeyNames`), and the type's name."""
     return next((kind for ending, kind in _ENDINGS.items() if key.endswith(ending)), _HASH)
 
 

@@ -93,7 +93,6 @@ class Living:
         return None if spot is None else PodSpot(pod, spot)
 
     def dead(self, slots: Iterable[int]) -> set[int]:
-        """Return those of the slots that are dead."""
         return {slot for slot in slots if self.place(slot) is None}
 
     def token(self, pod: str) -> int | None:

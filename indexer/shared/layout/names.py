@@ -90,7 +90,6 @@ class KeyNames:
 
     @property
     def routers(self) -> str:
-        """The hash of routers that share bookings."""
         return f"{self.prefix}:routers"
 
     def load(self, router: str) -> str:

@@ -35,7 +35,6 @@ class Page:
 
     @property
     def is_last(self) -> bool:
-        """Whether no page follows."""
         return self.cursor == b"0"
 
 

@@ -71,7 +71,6 @@ class Claim(msgspec.Struct, frozen=True):
     """host:port at which the publisher serves CacheWatch; empty: nowhere."""
 
     def slot(self, number: int) -> int:
-        """Return the slot of a place."""
         return self.base * SLOTS_OF_A_CLAIM + number
 
 

@@ -115,7 +115,6 @@ class RemoteIndex:
     # Ranks
 
     def add(self, pod: str, rank: int, *, keyspace: str, ranks: int) -> RemoteRank:
-        """Add a rank, and return it. `keyspace` and `ranks` are as in `RemoteRank`."""
         added = self._ranks[RankName(pod, rank)] = RemoteRank(
             pod,
             rank,
@@ -137,12 +136,10 @@ class RemoteIndex:
         self._ranks.pop(RankName(rank.pod, rank.number), None)
 
     def life(self, pod: str, rank: int) -> int:
-        """Return a number that changes when a rank's cache is reset or its pod is claimed again."""
         return self._places.life(pod, rank)
 
     @property
     def life_changes(self) -> int:
-        """A number that grows whenever the life of any rank changes."""
         return self._places.life_changes
 
     # Answers
@@ -274,7 +271,6 @@ class RemoteIndex:
     # Beside the answers
 
     async def run(self) -> None:
-        """Read the records of the ranks' pods, and probe buckets (`reach`), until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._poll_forever())
             tasks.create_task(self.reach.run())
@@ -336,7 +332,6 @@ class RemoteIndex:
         self._sizes = frozenset(rank.layout.block_size for rank in ranks)
 
     async def close(self) -> None:
-        """End the reads that are under way."""
         await cancel(set(self._reading.values()))
 
 

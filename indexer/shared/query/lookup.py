@@ -43,7 +43,6 @@ class LookUp:
         self._packed = self.keys.tobytes()
 
     def commands(self) -> list[Command]:
-        """Return the first commands."""
         return self._commands(segment for segment, _, _ in spans(self._packed))
 
     def more(self) -> list[Command]:
@@ -64,7 +63,6 @@ class LookUp:
         return [Command(("HMGET", bucket(number), *of, *LIFE)) for number, of in by_bucket.items()]
 
     def feed(self, replies: Sequence[Reply]) -> None:
-        """Take the replies to the last commands, in their order."""
         self.lives = {}
         for (bucket, fields), reply in zip(self.asked.items(), replies, strict=True):
             if isinstance(reply, Exception):

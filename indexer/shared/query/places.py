@@ -20,7 +20,6 @@ class Places:
         return len(self._places)
 
     def place(self, slot: int) -> Place | None:
-        """Return the place of a slot; None where no claim names the slot."""
         return self._places.get(slot)
 
     def life(self, pod: str, rank: int) -> int:
@@ -69,7 +68,6 @@ class Places:
             self._places.pop(slot, None)
 
     def forget(self, pod: str) -> None:
-        """Forget a pod."""
         self._drop(pod)
         self._claims.pop(pod, None)
         for name in [name for name in self._lives if name[0] == pod]:

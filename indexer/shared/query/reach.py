@@ -58,7 +58,6 @@ class Breaker:
 
     @property
     def is_closed(self) -> bool:
-        """Whether callers may ask."""
         return self.state is BreakerState.CLOSED
 
     def take_probe(self, now: float) -> bool:
@@ -203,7 +202,6 @@ class Reach:
 
     @property
     def open_buckets(self) -> int:
-        """How many buckets are left alone."""
         return sum(not breaker.is_closed for breaker in self._breakers)
 
     @property

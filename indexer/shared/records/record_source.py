@@ -65,7 +65,6 @@ class RemoteRank(Rank):
         """The reason for which the rank cannot be used, as last logged; empty where it can."""
 
     def doubt(self, doubt: Trust | None) -> None:
-        """Doubt the rank outside of answers, or end that doubt."""
         self._doubt = doubt
         self.believe(self._with(doubt))
 
@@ -91,7 +90,6 @@ class RemoteRank(Rank):
             self.is_connected = is_read and recorded.level not in {Level.STALE, Level.COLD}
 
     def _take_record(self) -> None:
-        """Update the layout and the trust, by the record and by the time since it was read."""
         record = self._registry.record(self.pod)
         state = record.states.get(self.number) if record and record.claim else None
         if state is not self._state:

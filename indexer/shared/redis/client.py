@@ -49,11 +49,9 @@ class RedisClient:
         self._topology: Topology | None = None
 
     def disrupted(self) -> None:
-        """Count a disruption (`Redis.disruptions`)."""
         self.disruptions += 1
 
     def use(self, topology: Topology) -> None:
-        """Ask the nodes of a topology, which calls `disrupted`."""
         self._topology = topology
 
     async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
@@ -122,7 +120,6 @@ class _Round:
         self.replies = [late if reply is _MISSING else reply for reply in self.replies]
 
     async def run(self) -> None:
-        """Ask until each command has its reply."""
         todo = list(range(len(self._asked)))
         while todo:
             groups, todo = await self._group(todo), []
@@ -179,7 +176,6 @@ class _Round:
                 self.replies[number] = problem
 
     async def _again(self, node: Node, numbers: list[int]) -> list[int]:
-        """Return which of the commands that a node was asked are to be asked again."""
         again = []
         for number in numbers:
             reply = self.replies[number]

@@ -218,7 +218,6 @@ class _Plain(Connection):
         self.transport = self._writer.transport
 
     async def hang_up(self) -> None:
-        """Close it without waiting for the server."""
         with contextlib.suppress(Exception):
             await self.disconnect(nowait=True)
         if self.transport is not None:

@@ -49,7 +49,6 @@ class _Ticket:
         self.abandoned = False
 
     def wake(self) -> bool:
-        """Wake the caller; return whether it waits, or was woken just before."""
         if self.abandoned or self.woken is None:
             return False
         if not self.woken.done():

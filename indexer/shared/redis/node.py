@@ -62,12 +62,10 @@ class Node:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection, as far as is known."""
         return self._link is not None and not self._link.lost
 
     @property
     def is_connecting(self) -> bool:
-        """Whether a connection is being made."""
         return self._dialling is not None
 
     def late(self, seconds: float) -> Exception:
@@ -135,12 +133,10 @@ class Node:
             self._link.scripts.discard(digest(script))
 
     async def hang_up(self) -> None:
-        """Close the connection; the next one is made as if it were the first."""
         if self._link is not None:
             await self._link.close()
 
     async def close(self) -> None:
-        """Close the connection, and stop making one."""
         if self._dialling is not None:
             self._dialling.cancel()
             await asyncio.wait([self._dialling])

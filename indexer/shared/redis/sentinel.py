@@ -57,7 +57,6 @@ class SentinelMaster(NoCluster):
         return (self._master if is_found else asked[0]).late(seconds)
 
     async def node_of(self, key: bytes) -> Node:  # noqa: ARG002 - all keys lie on it
-        """Return the master."""
         if self._looking is None and self._loop.time() >= self._look_at:
             self._looking = self._loop.create_task(self._look())
         return self._master

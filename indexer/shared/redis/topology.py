@@ -61,11 +61,9 @@ class NoCluster:
     """Refuses a cluster's redirections: the node belongs to a cluster, and the URL does not."""
 
     async def moved(self, place: str, slot: int, sender: Node) -> None:  # noqa: ARG002 - as below
-        """Raise CommandRefusedError."""
         self.asked(place, b"", sender)
 
     def asked(self, place: str, key: bytes, sender: Node) -> Node:  # noqa: ARG002 - the Protocol's
-        """Raise CommandRefusedError."""
         raise CommandRefusedError(
             f"{sender.name} belongs to a cluster, whose URL begins with redis-cluster://"
         )
@@ -82,11 +80,9 @@ class OneNode(NoCluster):
         return node.late(seconds) if node.failure or node.is_connecting else None
 
     async def node_of(self, key: bytes) -> Node:  # noqa: ARG002 - all keys lie on it
-        """Return the node."""
         return self._node
 
     async def doubt(self, node: Node) -> bool:  # noqa: ARG002 - the Protocol's
-        """Return False: there is no other node."""
         return False
 
     async def close(self) -> None:
@@ -120,7 +116,6 @@ class Cluster:
         )
 
     async def node_of(self, key: bytes) -> Node:
-        """Return the master of a key's slot."""
         if not self._slots and (problem := await self._refresh()):
             raise problem
         slot = slot_of(key)
@@ -133,7 +128,6 @@ class Cluster:
         return self._node(place)
 
     async def moved(self, place: str, slot: int, sender: Node) -> None:
-        """Change a slot's master, and begin to look up all slots."""
         there = _read_place(place, sender)
         if self._slots and self._slots[slot] != there:
             self._slots[slot] = there
@@ -150,7 +144,6 @@ class Cluster:
         return self._node(there)
 
     async def doubt(self, node: Node) -> bool:  # noqa: ARG002 - all of it is looked up
-        """Look up where the slots are; return whether that succeeded."""
         return await self._refresh() is None
 
     async def close(self) -> None:

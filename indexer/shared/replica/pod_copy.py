@@ -123,7 +123,6 @@ class PodCopy:
 
     @property
     def lag(self) -> int:
-        """By how many sequences the copy is behind the pod's record."""
         record = self._record
         return max(0, record.applied - self.position) if record else 0
 
@@ -233,10 +232,6 @@ class PodCopy:
         return False
 
     def _apply(self, entry: Mapping[bytes, bytes]) -> bool:
-        """Apply an entry of the log; return whether it follows the copy's position.
-
-        Raises ValueError, KeyError or IndexError where it is malformed.
-        """
         deltas = read_message(pb.Deltas, entry[b"deltas"]).deltas
         if not deltas:
             raise ValueError("an entry has no deltas")
@@ -325,12 +320,10 @@ class PodCopy:
             self._ranks[rank].take_keys(spot, keys)
 
     def read(self) -> None:
-        """End the reading: every bucket was read."""
         if self.state is CopyState.READING:
             self.state = CopyState.READ
 
     def abandon(self) -> None:
-        """Give the reading up."""
         if self.state is CopyState.READING:
             self.state = CopyState.NEEDED
 

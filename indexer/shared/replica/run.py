@@ -84,7 +84,6 @@ class Replica:
         self._entries_of_gone += copy.counts.entries
 
     async def run(self) -> None:
-        """Keep the copies current; returns only when cancelled."""
         while True:
             pause = await self.step()
             await asyncio.sleep(pause)
@@ -110,7 +109,6 @@ class Replica:
         return 0.0 if has_more else max(0.0, next_poll - self._clock())
 
     async def _poll(self) -> bool:
-        """Read every pod's log and record; return whether any log has more."""
         copies = list(self._copies.values())
         asked = [(copy, command) for copy in copies if (command := copy.asked(self._names))]
         pods = [copy.pod for copy in copies]
@@ -222,17 +220,14 @@ class Replica:
     # Figures
 
     def resyncs(self) -> Counter[Resync]:
-        """Return how often pods' blocks were read from the buckets, by reason."""
         counts = self._resyncs_of_gone.copy()
         for copy in list(self._copies.values()):
             counts += copy.counts.resyncs
         return counts
 
     def entries(self) -> int:
-        """Return how many entries of logs were applied."""
         copies = list(self._copies.values())
         return self._entries_of_gone + sum(copy.counts.entries for copy in copies)
 
     def lags(self) -> dict[str, int]:
-        """Return by how many sequences each pod's copy is behind its record."""
         return {copy.pod: copy.lag for copy in list(self._copies.values())}

@@ -60,11 +60,9 @@ class Scan:
 
     @property
     def is_over(self) -> bool:
-        """Whether every bucket was read."""
         return not self._waiting and not self._open
 
     def asked(self, disruptions: int) -> list[Command]:
-        """Return the next commands."""
         while self._waiting and len(self._open) < AT_ONCE:
             self._open.append(self._waiting.popleft())
         commands = []

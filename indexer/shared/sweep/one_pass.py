@@ -199,7 +199,6 @@ def _remove(
 
 
 def _checkpoints(names: KeyNames, bucket: int) -> Steps[dict[str, int]]:
-    """Return the claim's number in each checkpoint, by pod. Raises ValueError for a bad one."""
     found: dict[str, int] = {}
     cursor, is_last = b"0", False
     while not is_last:

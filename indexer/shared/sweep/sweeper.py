@@ -105,7 +105,6 @@ class Sweeper:
         self._problem = ""
 
     async def run(self) -> None:
-        """Sweep whenever a pass is due and no other process sweeps; returns only when cancelled."""
         while True:
             try:
                 await self.sweep()

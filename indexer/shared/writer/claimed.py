@@ -22,12 +22,10 @@ class Claimed:
 
     @property
     def base(self) -> int:
-        """The claim's random number, with which its slots begin (`Claim.base`)."""
         return self._claim.base
 
     @property
     def places(self) -> int:
-        """How many places the claim has, dropped ones included."""
         return len(self._places)
 
     def claim(self) -> Claim:
@@ -53,11 +51,9 @@ class Claimed:
         return self._claim.slot(number)
 
     def slots(self, rank: int) -> list[int]:
-        """Return the slots of a rank's living places."""
         return [self._claim.slot(n) for (one, _), n in self._numbers.items() if one == rank]
 
     def count(self, rank: int, spot: Spot, more: int) -> None:
-        """Add to the number of keys that a place holds."""
         self._held[self._numbers[rank, spot]] += more
 
     def drop(self, rank: int) -> None:
@@ -68,12 +64,10 @@ class Claimed:
             self._places[number] = None
 
     def say(self, states: Iterable[pb.RankState]) -> None:
-        """Keep the states of ranks."""
         for state in states:
             self._states[state.rank] = state
 
     def states(self) -> Mapping[int, pb.RankState]:
-        """Return the last state of each rank."""
         return self._states
 
     def blocks(self, rank: int) -> dict[Tier, int]:

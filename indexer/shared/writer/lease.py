@@ -57,7 +57,6 @@ class Lease:
 
     @property
     def audit_seconds(self) -> float:
-        """Seconds between two audits."""
         return self.seconds / AUDITS_OF_A_LEASE
 
     @property
@@ -79,7 +78,6 @@ class Lease:
         self._confirm_at = self._clock()
 
     def begin_audit(self) -> float:
-        """Begin an audit, and return the time of its beginning."""
         now = self._clock()
         self._audit_at = now + self.audit_seconds
         return now
@@ -112,7 +110,6 @@ class Lease:
         yield from self.keep(reason)
 
     def let_go(self) -> None:
-        """Stop keeping the record: another writer has the pod."""
         self.token = 0
 
     def keep_in_time(self) -> Steps[None]:
@@ -187,7 +184,6 @@ class Retry:
         self.trouble = reason
 
     def out_of_trouble(self) -> None:
-        """Note that writing works again, if it had failed."""
         if self.trouble:
             log.info("pod %s: shared index: it can be written again", self._pod)
             self.trouble = ""

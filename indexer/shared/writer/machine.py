@@ -138,7 +138,6 @@ class Writer:
 
     @property
     def trouble(self) -> str:
-        """Why the writer does not get on; empty while it does."""
         return self._retry.trouble
 
     @property
@@ -236,7 +235,6 @@ class Writer:
         )
 
     def _ensure_schema(self) -> Steps[None]:
-        """Write the schema; wait while another version's lies under the prefix."""
         while True:
             [reply] = yield from self._retry.asked([ensure_call(self._names)], over=False)
             try:

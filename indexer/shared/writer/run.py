@@ -31,7 +31,6 @@ class News:
         self._event = asyncio.Event()
 
     def wake(self) -> None:
-        """Wake the writer: the journal has grown."""
         self._event.set()
 
     async def wait(self, seconds: float) -> bool:
