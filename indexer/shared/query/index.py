@@ -272,18 +272,15 @@ class RemoteIndex:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._poll_forever())
             tasks.create_task(self.reach.run())
+            while True:
+                await self.poll()
+                await asyncio.sleep(POLL_SECONDS)
 
     def failed(self, reason: str) -> None:
         """Doubt all ranks for a reason: reading their records failed, and has to begin again."""
         for rank in list(self._ranks.values()):
             rank.record_read(f"the shared index could not be followed: {reason}")
-
-    async def _poll_forever(self) -> None:
-        while True:
-            await self.poll()
-            await asyncio.sleep(POLL_SECONDS)
 
     async def poll(self) -> None:
         """Read the records of the ranks' pods; before them, where needed, each bucket's life."""
@@ -310,10 +307,8 @@ class RemoteIndex:
 
     def _take_records(self) -> None:
         ranks = list(self._ranks.values())
-        before, self._moments = (
-            self._moments,
-            {pod: self._registry.moment(pod) for pod in self._pods},
-        )
+        before = self._moments
+        self._moments = {pod: self._registry.moment(pod) for pod in self._pods}
         # A part that was read before shows no later moment than the record did then.
         late = self._clock() + FRESH_SECONDS + SLACK_SECONDS - PROMISED_SECONDS
         if any(before.get(pod, -math.inf) < min(late, at) for pod, at in self._moments.items()):

@@ -65,18 +65,15 @@ class LookUp:
     def feed(self, replies: Sequence[Reply]) -> None:
         self.lives = {}
         for (bucket, fields), reply in zip(self.asked.items(), replies, strict=True):
-            if isinstance(reply, Exception):
-                self.failed.append(reply)
-                self.values.update(dict.fromkeys(fields))
-            elif not isinstance(reply, list) or len(reply) != len(fields) + len(LIFE):
-                self.failed.append(
-                    CommandRefusedError(f"HMGET of {len(fields)} fields: got {reply!r:.60}")
-                )
-                self.values.update(dict.fromkeys(fields))
-            else:
+            if isinstance(reply, list) and len(reply) == len(fields) + len(LIFE):
                 *values, born, writes = reply
                 self.lives[bucket] = born, writes
                 self.values.update(zip(fields, values, strict=True))
+                continue
+            self.values.update(dict.fromkeys(fields))
+            strange = f"HMGET of {len(fields)} fields: got {reply!r:.60}"
+            is_error = isinstance(reply, Exception)
+            self.failed.append(reply if is_error else CommandRefusedError(strange))
         self.asked = {}
 
     def stretches(self) -> list[Stretch]:

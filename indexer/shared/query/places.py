@@ -1,7 +1,7 @@
 """The places that slots of the shared index stand for, by the claims that were read. Sans-I/O."""
 
 from warmpath.indexer.index.slot import Place, RankName
-from warmpath.indexer.shared.layout.record import Claim, SpotOf
+from warmpath.indexer.shared.layout.record import Claim
 
 
 class Places:
@@ -41,20 +41,19 @@ class Places:
             return False
         self._drop(pod)
         if claim is not None:
-            self._slots_of[pod] = [
-                self._add(pod, claim.slot(number), spot)
-                for number, spot in enumerate(claim.places)
-                if spot is not None
-            ]
+            slots = self._slots_of[pod] = []
+            for number, spot in enumerate(claim.places):
+                if spot is not None:
+                    slots.append(slot := claim.slot(number))
+                    epoch = self.life(pod, spot.rank)
+                    self._places[slot] = Place(pod, spot.rank, spot.tier, epoch, spot.group)
         return is_new
 
-    def _add(self, pod: str, slot: int, spot: SpotOf) -> int:
-        epoch = self.life(pod, spot.rank)
-        self._places[slot] = Place(pod, spot.rank, spot.tier, epoch, spot.group)
-        return slot
-
     def _count_lives(self, pod: str, last: Claim, claim: Claim) -> None:
-        before, after = set(_living(last)), set(_living(claim))
+        before, after = (
+            {(spot.rank, one.slot(number)) for number, spot in enumerate(one.places) if spot}
+            for one in (last, claim)
+        )
         ranks = {rank for rank, _ in before - after}
         if last.base != claim.base:
             ranks = set(range(max(last.ranks, claim.ranks)))
@@ -73,12 +72,3 @@ class Places:
         for name in [name for name in self._lives if name[0] == pod]:
             del self._lives[name]
             self.life_changes += 1
-
-
-def _living(claim: Claim) -> list[tuple[int, int]]:
-    """Return rank and slot of each place that was not dropped."""
-    return [
-        (spot.rank, claim.slot(number))
-        for number, spot in enumerate(claim.places)
-        if spot is not None
-    ]

@@ -213,7 +213,8 @@ class Reach:
         count, before = self.open_buckets, self.trouble
         if not count:
             if before is not None:
-                self._doubt_for(None)
+                self.trouble = None
+                self._doubt(None)
                 log.info("the shared index can be read again")
             return
         if before is None:
@@ -223,11 +224,8 @@ class Reach:
         reason = f"{self.problem}; {count} of {len(self._breakers)} buckets are left alone"
         since = before.since if before else self._clock()
         if before is None or before.reason != reason:
-            self._doubt_for(Trust(Level.DEGRADED, reason, since))
-
-    def _doubt_for(self, trouble: Trust | None) -> None:
-        self.trouble = trouble
-        self._doubt(trouble)
+            self.trouble = Trust(Level.DEGRADED, reason, since)
+            self._doubt(self.trouble)
 
 
 def problem_of(reply: Reply, fields: int) -> str:

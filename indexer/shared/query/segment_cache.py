@@ -74,7 +74,7 @@ class SegmentCache:
         `keys` are the keys of the whole prompt. A spilled segment counts as read if all of its blocks
         among `keys` were read.
         """
-        packed = _packed(keys)
+        packed = np.asarray(keys, "<u8").tobytes()
         read_at = self._read_at.get
         starts: list[int] = []
         segments = 0
@@ -96,7 +96,7 @@ class SegmentCache:
         With `leading`, age and missing blocks are those of the parts up to the first block that nobody
         holds.
         """
-        packed = _packed(keys)
+        packed = np.asarray(keys, "<u8").tobytes()
         found, failed = stretches(keys, self._values)
         end = _reach(found) if leading else len(keys)
         read_at, missing = inf, 0
@@ -137,7 +137,3 @@ def _reach(found: list[Stretch]) -> int:
 
 def _bytes_of(value: bytes | None) -> int:
     return ENTRY_BYTES + len(value or b"")
-
-
-def _packed(keys: Keys) -> bytes:
-    return np.asarray(keys, "<u8").tobytes()

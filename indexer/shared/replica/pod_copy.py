@@ -78,15 +78,6 @@ class Holder:
     spot: Spot
 
 
-@dataclass(slots=True)
-class CopyCounts:
-    """Counts of a copy's events so far."""
-
-    resyncs: Counter[Resync]
-    entries: int = 0
-    """Entries of the log that were applied."""
-
-
 class PodCopy:
     """One pod's copy: its position in the pod's log, and what it needs to go on.
 
@@ -99,7 +90,9 @@ class PodCopy:
         self.state = CopyState.NOTHING
         self.position = 0
         """The last sequence of its writer's journal that is in the copy."""
-        self.counts = CopyCounts(Counter())
+        self.resyncs: Counter[Resync] = Counter()
+        self.entries = 0
+        """Entries of the log that were applied."""
         self.moment = -math.inf
         """The last moment, by the router's clock, up to which the copy shows the engine."""
         self._ranks = ranks
@@ -151,9 +144,8 @@ class PodCopy:
             self._problem = self._nothing = ""
         claim = record.claim if record else None
         if record is None or claim is None:
-            self._hold_nothing(
-                nobody(self._prefix) if record is None else record.reason or UNWRITTEN
-            )
+            why = nobody(self._prefix) if record is None else record.reason or UNWRITTEN
+            self._hold_nothing(why)
             return False
         if refused := refusal(claim, self._keyspace, len(self._ranks)):
             self._hold_nothing(refused, level=logging.WARNING)
@@ -205,8 +197,7 @@ class PodCopy:
         for rank in self._ranks:
             rank.limit(CATCHING_UP)
             rank.end_snapshot()
-            said = self._begun.states.get(rank.number)
-            if said is not None:
+            if (said := self._begun.states.get(rank.number)) is not None:
                 rank.take_state(said)
         self._mark = record
         self._doubt.lost()
@@ -240,7 +231,7 @@ class PodCopy:
                 return False
             self._ranks[delta.state.rank].take_delta(delta)
             self.position = delta.sequence
-        self.counts.entries += 1
+        self.entries += 1
         return True
 
     def _limit(self, limit: str, now: float) -> None:
@@ -262,7 +253,7 @@ class PodCopy:
 
     def _need(self, why: Resync) -> None:
         self.state = CopyState.NEEDED
-        self.counts.resyncs[why] += 1
+        self.resyncs[why] += 1
         log.info("pod %s: its blocks are to be read from the shared index: %s", self.pod, why)
         for rank in self._ranks:
             rank.limit(OLD)
@@ -319,14 +310,7 @@ class PodCopy:
         if self.state is CopyState.READING:
             self._ranks[rank].take_keys(spot, keys)
 
-    def read(self) -> None:
+    def end(self, state: CopyState) -> None:
+        """End the reading, if one is under way: every bucket was read, or it was given up."""
         if self.state is CopyState.READING:
-            self.state = CopyState.READ
-
-    def abandon(self) -> None:
-        if self.state is CopyState.READING:
-            self.state = CopyState.NEEDED
-
-    def drop(self) -> None:
-        """Take no more keys: the pod is not copied any more."""
-        self.state = CopyState.NOTHING
+            self.state = state

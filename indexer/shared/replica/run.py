@@ -78,10 +78,11 @@ class Replica:
     def remove(self, pod: str) -> None:
         """Drop a pod's copy; the caller has to empty the pod's ranks."""
         copy = self._copies.pop(pod)
-        copy.drop()
+        # It takes no more keys of a reading that is under way.
+        copy.state = CopyState.NOTHING
         self._registry.forget(pod)
-        self._resyncs_of_gone += copy.counts.resyncs
-        self._entries_of_gone += copy.counts.entries
+        self._resyncs_of_gone += copy.resyncs
+        self._entries_of_gone += copy.entries
 
     async def run(self) -> None:
         while True:
@@ -181,7 +182,7 @@ class Replica:
             await asyncio.sleep(self._poll_seconds)
         if scan.is_over:
             for copy in self._reading:
-                copy.read()
+                copy.end(CopyState.READ)
             self._end_scan()
 
     def _hold(self, page: Keys) -> None:
@@ -192,7 +193,7 @@ class Replica:
 
     def _end_scan(self) -> None:
         for copy in self._reading:
-            copy.abandon()
+            copy.end(CopyState.NEEDED)
         self._scan = None
         self._holders = {}
         self._reading = ()
@@ -222,12 +223,12 @@ class Replica:
     def resyncs(self) -> Counter[Resync]:
         counts = self._resyncs_of_gone.copy()
         for copy in list(self._copies.values()):
-            counts += copy.counts.resyncs
+            counts += copy.resyncs
         return counts
 
     def entries(self) -> int:
         copies = list(self._copies.values())
-        return self._entries_of_gone + sum(copy.counts.entries for copy in copies)
+        return self._entries_of_gone + sum(copy.entries for copy in copies)
 
     def lags(self) -> dict[str, int]:
         return {copy.pod: copy.lag for copy in list(self._copies.values())}

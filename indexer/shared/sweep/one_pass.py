@@ -125,15 +125,15 @@ def _living(names: KeyNames, others: Iterable[str]) -> Steps[Living]:
 
 def _roll(names: KeyNames, owners: Mapping[str, Owner | None]) -> Steps[dict[str, bytes]]:
     """Note which pods have a record; return the pods to be forgotten, with their values in the hash."""
-    there = [pod for pod, owner in owners.items() if owner is not None]
-    others = [pod for pod, owner in owners.items() if owner is None]
     forgotten: dict[str, bytes] = {}
-    calls = [(some, len(some)) for some in batches(there)]
-    calls += [(some, 0) for some in batches(others)]
-    for some, count in calls:
-        (reply,) = yield [Call(script("roll"), (names.pods,), (REMEMBERED_MS, count, *some))]
-        old = good(reply)
-        forgotten |= {pod.decode(): value for pod, value in zip(old[::2], old[1::2], strict=True)}
+    for is_there in (True, False):
+        for some in batches([one for one, owner in owners.items() if is_there is bool(owner)]):
+            words = (REMEMBERED_MS, len(some) * is_there, *some)
+            (reply,) = yield [Call(script("roll"), (names.pods,), words)]
+            old = good(reply)
+            forgotten |= {
+                pod.decode(): value for pod, value in zip(old[::2], old[1::2], strict=True)
+            }
     return forgotten
 
 

@@ -59,13 +59,7 @@ class DisruptedError(Exception):
     """Another server may answer now than at the beginning of the pass."""
 
 
-SWEEP_ERRORS = (
-    CommandFailedError,
-    SchemaError,
-    LeaseLostError,
-    DisruptedError,
-    ValueError,
-)
+SWEEP_ERRORS = (CommandFailedError, SchemaError, LeaseLostError, DisruptedError, ValueError)
 """The errors that end a pass early."""
 
 
@@ -109,14 +103,11 @@ class Sweeper:
             try:
                 await self.sweep()
             except SWEEP_ERRORS as error:
-                self._log_problem(str(error))
+                if str(error) != self._problem:
+                    self._problem = str(error)
+                    log.warning("the shared index was not swept to the end: %s", error)
             # A random pause, so that processes that started together do not ask together.
             await self._sleep(self._pause * (0.25 + 0.25 * self._chance()))
-
-    def _log_problem(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            log.warning("the shared index was not swept to the end: %s", problem)
 
     async def sweep(self, *, insist: bool = False) -> str:
         """Sweep once and return an empty text, or return who has the lease.
@@ -154,7 +145,7 @@ class Sweeper:
 
     async def _hold(self, value: str, seconds: float, expected: str = "") -> str:
         """Set the lease to a value, if it has the expected one; return its value afterwards."""
-        words = (expected, value, _ms(seconds))
+        words = (expected, value, max(1, round(seconds * 1000)))
         asked = [Call(script("hold"), (self._names.sweeper,), words)]
         (held,) = await self._redis.run(asked, timeout=self._timeout)
         return str(good(held).decode(errors="replace"))
@@ -202,7 +193,3 @@ class Sweeper:
             return
         finally:
             steps.close()
-
-
-def _ms(seconds: float) -> int:
-    return max(1, round(seconds * 1000))

@@ -10,6 +10,7 @@ import msgspec
 from warmpath.indexer.keys.key import WORD_BYTES, pack_words
 from warmpath.indexer.keys.segment_value import BadSegmentError, slots_of, spilled_blocks
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
+from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.redis.command import Argument, Call, Command, Reply, script
 from warmpath.indexer.shared.writer.claimed import Claimed
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
@@ -73,7 +74,12 @@ def apply_calls(  # noqa: PLR0917 - whose writer, how far it is, what it writes:
     field = checkpoint(pod)
     apply = script("apply")
     calls: list[tuple[int, Call]] = []
-    for bucket, parts in _by_bucket(names, changes).items():
+    by_bucket: dict[int, list[Part]] = {}
+    for (segment, slot), (added, gone) in changes.items():
+        if added or gone:
+            part = segment, slot, added, gone
+            by_bucket.setdefault(names.bucket_of(segment), []).append(part)
+    for bucket, parts in by_bucket.items():
         count = counts.get(bucket, 0)
         for arguments in _bounded(parts):
             head: tuple[Argument, ...] = (field, token, count, count + 1, ttl_ms)
@@ -83,15 +89,6 @@ def apply_calls(  # noqa: PLR0917 - whose writer, how far it is, what it writes:
 
 
 Part = tuple[int, int, Sequence[int], Sequence[int]]
-
-
-def _by_bucket(names: KeyNames, changes: Changes) -> dict[int, list[Part]]:
-    parts: dict[int, list[Part]] = {}
-    for (segment, slot), (added, gone) in changes.items():
-        if added or gone:
-            part = segment, slot, added, gone
-            parts.setdefault(names.bucket_of(segment), []).append(part)
-    return parts
 
 
 def _bounded(parts: Iterable[Part]) -> Iterator[list[bytes]]:
@@ -196,8 +193,9 @@ class RecordCalls:
 
     def publish(self, token: int, applied: int, claimed: Claimed) -> Call:
         """Return the call that puts a claim's complete content into the record; replies a status."""
-        head: list[Argument] = [token, claimed.base, self.owner, applied, self.lease_ms]
-        said = _claim_of(claimed) + _said(claimed, sorted(claimed.states()))
+        claim = claimed.claim()
+        head: list[Argument] = [token, claim.base, self.owner, applied, self.lease_ms]
+        said = _claim_words(claim) + _said(claimed, sorted(claimed.states))
         return Call(script("publish"), self._both, tuple(head + said))
 
     def log(
@@ -209,27 +207,21 @@ class RecordCalls:
         deltas: Sequence[pb.Delta],
         entry: bytes,
         first_kept: int,
-        moved: bool,
+        moved: Claim | None,
     ) -> Call:
         """Return the call that adds a batch, which every bucket has, to log and record.
 
         Replies a status. `entry` is the batch's deltas as the log has them, `first_kept` the log's first
-        entry from then on, and `moved` says whether the claim's places changed.
+        entry from then on, and `moved` the claim, where its places changed.
         """
         first, last = deltas[0].sequence, deltas[-1].sequence
         head: list[Argument] = [token, applied, first, last, entry, first_kept, self.lease_ms]
         said = _said(claimed, sorted({delta.state.rank for delta in deltas}))
-        said += _claim_of(claimed) if moved else []
+        said += _claim_words(moved) if moved else []
         return Call(script("log"), self._both, tuple(head + said))
 
     def renew(
-        self,
-        token: int,
-        applied: int,
-        audits: int,
-        *,
-        confirmation: int,
-        behind: int | None,
+        self, token: int, applied: int, audits: int, *, confirmation: int, behind: int | None
     ) -> Call:
         """Return the call that renews the lease; replies a status.
 
@@ -253,13 +245,13 @@ class RecordCalls:
         return [*fields, Command(("PTTL", self._record))]
 
 
-def _claim_of(claimed: Claimed) -> list[Argument]:
-    return ["claim", msgspec.json.encode(claimed.claim())]
+def _claim_words(claim: Claim) -> list[Argument]:
+    return ["claim", msgspec.json.encode(claim)]
 
 
 def _said(claimed: Claimed, ranks: Sequence[int]) -> list[Argument]:
     words: list[Argument] = []
     for rank in ranks:
-        words += [f"state:{rank}", claimed.states()[rank].SerializeToString()]
+        words += [f"state:{rank}", claimed.states[rank].SerializeToString()]
         words += [f"blocks:{rank}", msgspec.json.encode(claimed.blocks(rank))]
     return words

@@ -1,6 +1,8 @@
 """The places of a writer's claim, and how many keys each holds."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+
+from msgspec.structs import replace
 
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.resolve.change import Spot
@@ -18,28 +20,12 @@ class Claimed:
         self._numbers: dict[tuple[int, Spot], int] = {}
         self._held: dict[int, int] = {}
         """The number of keys of each living place."""
-        self._states: dict[int, pb.RankState] = {}
-
-    @property
-    def base(self) -> int:
-        return self._claim.base
-
-    @property
-    def places(self) -> int:
-        return len(self._places)
+        self.states: dict[int, pb.RankState] = {}
+        """The last state of each rank."""
 
     def claim(self) -> Claim:
         """Return the claim with its present places, as the record is to have it."""
-        claim = self._claim
-        return Claim(
-            owner=claim.owner,
-            base=claim.base,
-            places=list(self._places),
-            keyspace=claim.keyspace,
-            model=claim.model,
-            ranks=claim.ranks,
-            watch=claim.watch,
-        )
+        return replace(self._claim, places=list(self._places))
 
     def slot(self, rank: int, spot: Spot) -> int:
         """Return the slot of a rank's place, a new one where it has none."""
@@ -65,14 +51,11 @@ class Claimed:
 
     def say(self, states: Iterable[pb.RankState]) -> None:
         for state in states:
-            self._states[state.rank] = state
-
-    def states(self) -> Mapping[int, pb.RankState]:
-        return self._states
+            self.states[state.rank] = state
 
     def blocks(self, rank: int) -> dict[Tier, int]:
         """Return how many distinct blocks of group `Layout.shown` each tier of a rank holds."""
-        shown = layout_of(self._states[rank]).shown
+        shown = layout_of(self.states[rank]).shown
         return {
             tier: self._held[number]
             for (one, (tier, group)), number in self._numbers.items()

@@ -51,8 +51,8 @@ class Lease:
         """When, by the clock, the next confirmation is due."""
         self._confirmed = -math.inf
         """The moment of the engine, by the clock, that the last confirmation shows."""
-        self._calls = calls
-        self._clock = clock
+        self.calls = calls
+        self.clock = clock
         self._is_given_up = False
 
     @property
@@ -62,29 +62,29 @@ class Lease:
     @property
     def seconds_to_audit(self) -> float:
         """Seconds until the next audit; 0 or less where it is due."""
-        return self._audit_at - self._clock()
+        return self._audit_at - self.clock()
 
     @property
     def seconds_to_confirmation(self) -> float:
         """Seconds until the next confirmation; 0 or less where it is due."""
-        return self._confirm_at - self._clock()
+        return self._confirm_at - self.clock()
 
     def demand_audit(self) -> None:
         """Let an audit be due now: only an audit makes the record sound."""
-        self._audit_at = self._clock()
+        self._audit_at = self.clock()
 
     def demand_confirmation(self) -> None:
         """Let a confirmation be due now; a batch takes it along."""
-        self._confirm_at = self._clock()
+        self._confirm_at = self.clock()
 
     def begin_audit(self) -> float:
-        now = self._clock()
+        now = self.clock()
         self._audit_at = now + self.audit_seconds
         return now
 
     def end_audit(self) -> None:
         """End an audit; the next is due after half an interval or later: that leaves time to write."""
-        self._audit_at = max(self._audit_at, self._clock() + self.audit_seconds / 2)
+        self._audit_at = max(self._audit_at, self.clock() + self.audit_seconds / 2)
 
     def confirmed(self, begun: float, shown: float) -> None:
         """Record that a confirmation that began then has renewed the record.
@@ -101,7 +101,7 @@ class Lease:
     def hold(self, token: int) -> None:
         """Keep the record for a claim that was made just now."""
         self.token = token
-        self._kept_at = self._clock()
+        self._kept_at = self.clock()
         self._is_given_up = False
 
     def give_up(self, reason: str) -> Steps[None]:
@@ -114,7 +114,7 @@ class Lease:
 
     def keep_in_time(self) -> Steps[None]:
         """Renew the lease in a rebuild as often as audits do, and once a second at least."""
-        if self._clock() >= self._kept_at + min(self.audit_seconds, LEAST_KEPT):
+        if self.clock() >= self._kept_at + min(self.audit_seconds, LEAST_KEPT):
             yield from self.keep("")
 
     def keep(self, reason: str) -> Steps[None]:
@@ -125,9 +125,9 @@ class Lease:
         """
         if not self.token:
             return
-        (reply,) = yield Commands([self._calls.keep(self.token, reason)])
+        (reply,) = yield Commands([self.calls.keep(self.token, reason)])
         if not isinstance(reply, Exception):
-            self._kept_at = self._clock()
+            self._kept_at = self.clock()
             if reply[0] < 0 and not self._is_given_up:
                 raise AnewError(Cause.RECORD)
 
@@ -146,9 +146,9 @@ class Retry:
         self.trouble = ""
         """Why the writer does not get on; empty while it does."""
         self._pod = pod
-        self._lease = lease
+        self.lease = lease
         self._last_pause = min(LAST_PAUSE, lease.seconds / PAUSES_OF_A_LEASE)
-        self._counts = counts
+        self.counts = counts
 
     def longer(self, pause: float) -> float:
         """Return the seconds of the next pause; `pause` is the last one, 0 where there was none."""
@@ -166,10 +166,10 @@ class Retry:
             self.in_trouble(str(replies[failed[0]]))
             if damaged := [asked[n] for n in failed if is_wrong_type(replies[n])]:
                 yield Commands([heal_call(*_keys_of(one)) for one in damaged])
-            yield from self._lease.keep(self.trouble)
+            yield from self.lease.keep(self.trouble)
             yield Rest(pause)
             pause = self.longer(pause)
-            self._counts.retries += len(failed)
+            self.counts.retries += len(failed)
             again = yield Commands([asked[n] for n in failed])
             for n, reply in zip(failed, again, strict=True):
                 replies[n] = reply
@@ -187,7 +187,7 @@ class Retry:
         if self.trouble:
             log.info("pod %s: shared index: it can be written again", self._pod)
             self.trouble = ""
-            self._lease.demand_audit()
+            self.lease.demand_audit()
 
 
 def _keys_of(one: Command | Call) -> tuple[str, ...]:

@@ -8,9 +8,7 @@ This module goes from one state to the next; `indexer.shared.writer.tenure` does
 Where anything in Redis is not as the writer left it, the writer claims the pod anew and writes
 everything, so there is one way of recovery. Each request is repeated until it is answered
 (`indexer.shared.writer.lease`), so nothing fails for good; meanwhile the pod's record says why, where it
-can be reached (`indexer.shared.writer.lease`).
-
-Logs which other writer has a pod.
+can be reached.
 """
 
 import logging
@@ -178,19 +176,12 @@ class Writer:
 
     def _enter(self, state: WriterState, why: str = "") -> None:
         if state is not self.state:
-            level = (
-                logging.INFO
-                if state in {WriterState.CURRENT, WriterState.WAITING}
-                else logging.DEBUG
-            )
+            is_news = state in {WriterState.CURRENT, WriterState.WAITING}
             log.log(
-                level,
+                logging.INFO if is_news else logging.DEBUG,
                 "pod %s: shared index: %s, was %s%s",
-                self._cache.pod,
-                state,
-                self.state,
-                f": {why}" if why else "",
-            )
+                self._cache.pod, state, self.state, f": {why}" if why else "",
+            )  # fmt: skip
             self.state = state
 
     def _claim(self, cause: Cause, floor: int, pause: float) -> Steps[Tenure]:
@@ -221,18 +212,7 @@ class Writer:
             ranks=len(self._cache.ranks),
             watch=self._watch,
         )
-        return Tenure(
-            self._names,
-            self._cache,
-            claim,
-            token,
-            calls=self._calls,
-            lease=self._lease,
-            retry=self._retry,
-            counts=self.counts,
-            bucket_life=self._bucket_life,
-            clock=self._clock,
-        )
+        return Tenure(self._cache, claim, self._retry, self._bucket_life)
 
     def _ensure_schema(self) -> Steps[None]:
         while True:

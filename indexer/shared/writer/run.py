@@ -29,9 +29,7 @@ class News:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
-
-    def wake(self) -> None:
-        self._event.set()
+        self.wake = self._event.set
 
     async def wait(self, seconds: float) -> bool:
         """Wait for news, at most that many seconds; return whether there was any."""
@@ -50,7 +48,7 @@ async def write(
     try:
         while True:
             try:
-                await _run(redis, writer, news, timeout=timeout, pause=pause)
+                await _run(redis, writer, news, timeout, pause)
             except Exception:
                 log.exception(
                     "the writer begins anew: a bug of ours, or a reply that no script of ours gives"
@@ -60,9 +58,7 @@ async def write(
         await _replies(redis, writer.farewell(), FAREWELL_SECONDS)
 
 
-async def _run(
-    redis: Redis, writer: Writer, news: News, *, timeout: float, pause: float
-) -> NoReturn:
+async def _run(redis: Redis, writer: Writer, news: News, timeout: float, pause: float) -> NoReturn:
     steps = writer.steps()
     step = next(steps)
     while True:

@@ -9,24 +9,18 @@ Decides which entries of a pod's log are kept, by their number and their bytes.
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
+from warmpath.indexer.shared.layout.names import checkpoint
 from warmpath.indexer.shared.layout.pages import read_checkpoint
 from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.redis.command import Call, Command, Reply
-from warmpath.indexer.shared.writer.calls import (
-    RecordCalls,
-    Status,
-    apply_calls,
-    fence_call,
-    outcome,
-)
+from warmpath.indexer.shared.writer.calls import Status, apply_calls, fence_call, outcome
 from warmpath.indexer.shared.writer.changes import KeysOf, Where, net, portions, whole
 from warmpath.indexer.shared.writer.claimed import Claimed
-from warmpath.indexer.shared.writer.lease import CONFIRM_SECONDS, Lease, Retry
-from warmpath.indexer.shared.writer.steps import AnewError, Cause, Steps, WriterCounts
+from warmpath.indexer.shared.writer.lease import CONFIRM_SECONDS, Retry
+from warmpath.indexer.shared.writer.steps import AnewError, Cause, Steps
 from warmpath.indexer.watch.pod_cache import PodCache
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
@@ -83,41 +77,28 @@ class Confirmation(NamedTuple):
 
 
 class Tenure:
-    """The work under one claim, whose number is `token`. `claim` has no places yet.
+    """The work under one claim, which has the lease of `retry`. `claim` has no places yet.
 
     Call first `fence`, then `rebuild`; from then on `batch`, `audit` and `confirm`, in any order. Each
     raises AnewError where something in Redis is not as the writer left it: the tenure is over then.
     `bucket_life` is in seconds.
     """
 
-    def __init__(
-        self,
-        names: KeyNames,
-        cache: PodCache,
-        claim: Claim,
-        token: int,
-        *,
-        calls: RecordCalls,
-        lease: Lease,
-        retry: Retry,
-        counts: WriterCounts,
-        bucket_life: float,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, cache: PodCache, claim: Claim, retry: Retry, bucket_life: float) -> None:
         self.claimed = Claimed(claim)
         self.applied = 0
         """The last sequence of the journal that Redis has."""
         self.writes: dict[int, int] = {}
         """How often each bucket was written to under this claim, for the buckets that it has taken."""
-        self._names = names
         self._cache = cache
-        self._token = token
-        self._calls = calls
-        self._lease = lease
         self._retry = retry
-        self._counts = counts
+        self._lease = retry.lease
+        self._counts = retry.counts
+        self._token = self._lease.token
+        self._calls = self._lease.calls
+        self._clock = self._lease.clock
+        self._names = self._calls.names
         self._bucket_life = bucket_life
-        self._clock = clock
         self._audits = 0
         self._confirmations = 0
         self._moments: deque[tuple[int, float]] = deque()
@@ -173,24 +154,20 @@ class Tenure:
             raise AnewError(Cause.BEHIND)
         deltas = _bounded(deltas)
         claimed = self.claimed
-        places = claimed.claim().places
+        before = claimed.claim()
         changes = net(claimed, deltas)
-        if claimed.places > MOST_PLACES:
+        claim = claimed.claim()
+        if len(claim.places) > MOST_PLACES:
             raise AnewError(Cause.PLACES)
         yield from self._apply(changes.items())
         last = deltas[-1].sequence
         entry = pb.Deltas(deltas=deltas).SerializeToString()
         kept = self._log.add(last, len(entry))
-        moved = claimed.claim().places != places
+        moved = claim if claim.places != before.places else None
         call = self._calls.log(
-            self._token,
-            self.applied,
-            claimed,
-            deltas=deltas,
-            entry=entry,
-            first_kept=kept,
-            moved=moved,
-        )
+            *(self._token, self.applied, claimed),
+            deltas=deltas, entry=entry, first_kept=kept, moved=moved,
+        )  # fmt: skip
         # Redis takes a confirmation that goes along only if it has this batch.
         ((status, *_),) = yield from self._asked([call], last)
         if status < 0:
@@ -267,12 +244,9 @@ class Tenure:
             self._shown = max(self._shown, self._moments.popleft()[1])
         self._confirmations += 1
         call = self._calls.renew(
-            self._token,
-            applied,
-            self._audits,
-            confirmation=self._confirmations,
-            behind=self._behind,
-        )
+            self._token, applied, self._audits,
+            confirmation=self._confirmations, behind=self._behind,
+        )  # fmt: skip
         self._behind = None
         return Confirmation(call, now, self._shown)
 
