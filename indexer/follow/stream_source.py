@@ -25,11 +25,7 @@ from warmpath.indexer.resolve.rank_state import RankState
 from warmpath.indexer.resolve.saved import SavedResolver
 from warmpath.indexer.stream.action import Action, AskReplay
 from warmpath.indexer.stream.machine import SavedStream, Stream
-from warmpath.indexer.trust import (
-    BEHIND,
-    LOST_ROOM,
-    PROMISED_SECONDS,
-)
+from warmpath.indexer.trust import BEHIND, LOST_ROOM, PROMISED_SECONDS
 
 log = logging.getLogger(__name__)
 
