@@ -10,9 +10,9 @@ from functools import partial
 
 import zmq.asyncio
 
-from warmpath.indexer.follow.connect import Patience, connections
+from warmpath.indexer.follow.connect import connections
 from warmpath.indexer.follow.endpoint import EXPOSED, is_exposed
-from warmpath.indexer.follow.instance import Engine, EngineTls
+from warmpath.indexer.follow.instance import Engine, EngineTls, Patience
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.schema import log_server_warnings

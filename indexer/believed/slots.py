@@ -1,7 +1,6 @@
 """Beliefs, and the slots that they have in an index of their own."""
 
 import heapq
-from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from warmpath.indexer.index.contract import Index
@@ -55,8 +54,3 @@ class BeliefSlots:
 
     def belief(self, slot: int) -> Belief | None:
         return self._beliefs[slot]
-
-    def live(self) -> Iterator[tuple[int, Belief]]:
-        for slot, belief in enumerate(self._beliefs):
-            if belief is not None:
-                yield slot, belief

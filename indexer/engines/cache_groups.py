@@ -151,21 +151,15 @@ class Layout:
 
     @cached_property
     def prefix(self) -> list[int]:
-        """The groups that must hold a prompt's blocks from the first on."""
-        return prefix_groups(self.groups)
+        """The groups that must hold a prompt's blocks from the first on.
 
-
-def prefix_groups(groups: Mapping[int, Group]) -> list[int]:
-    """Return the groups that must hold a prompt's blocks from the first on.
-
-    Where the engine does not name the groups' kinds, that is the group with the lowest number; of
-    TensorRT-LLM's windows it is the largest.
-    """
-    said = [number for number, group in groups.items() if group.kind in FULL_KINDS - {""}]
-    if said:
-        return sorted(said)
-    unsaid = [number for number, group in groups.items() if group.kind == ""]
-    if unsaid:
-        return [min(unsaid)]
-    windows = [number for number, group in groups.items() if group.kind == TRTLLM_WINDOW]
-    return [max(windows, key=lambda number: groups[number].window)] if windows else []
+        Where the engine does not name the groups' kinds, that is the group with the lowest number; of
+        TensorRT-LLM's windows it is the largest.
+        """
+        groups = self.groups.items()
+        if said := [number for number, group in groups if group.kind in FULL_KINDS - {""}]:
+            return sorted(said)
+        if unsaid := [number for number, group in groups if group.kind == ""]:
+            return [min(unsaid)]
+        windows = [number for number, group in groups if group.kind == TRTLLM_WINDOW]
+        return sorted(windows, key=lambda number: -self.groups[number].window)[:1]

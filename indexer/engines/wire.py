@@ -2,10 +2,8 @@
 
 A batch is an array `[timestamp, events, rank?]`. An event is an array `[tag, field, …]` whose trailing
 fields may be missing, or a map with a `type` key; engines changed from one form to the other, so
-each event's form is checked. If an event cannot be
-read, the batch's other events still count, as long as the end of that event can be found.
-
-Engines' names of the media where blocks lie, and their tiers.
+each event's form is checked. If an event cannot be read, the batch's other events still count, as long
+as the end of that event can be found.
 """
 
 from collections.abc import Callable, Mapping
@@ -113,12 +111,7 @@ def read_batch(wire: WireBatch[WireEvent], neutral: Callable[[WireEvent], Event]
         if isinstance(event, Cleared):
             unread.clear()
         events.append(event)
-    return Batch(
-        timestamp=wire.ts,
-        events=tuple(events),
-        rank=wire.data_parallel_rank,
-        unread=tuple(unread),
-    )
+    return Batch(wire.ts, tuple(events), wire.data_parallel_rank, tuple(unread))
 
 
 def group_of(number: int | None) -> int:
@@ -128,10 +121,9 @@ def group_of(number: int | None) -> int:
 
 def within(field: str, value: int, least: int, most: int) -> int:
     """Return `value` if it lies between `least` and `most`, else raise MalformedEventError."""
-    if value < least:
-        raise MalformedEventError(f"{field} is {value}; it must be {least} or more")
-    if value > most:
-        raise MalformedEventError(f"{field} is {value}; it must be {most} or less")
+    if not least <= value <= most:
+        bound = f"{least} or more" if value < least else f"{most} or less"
+        raise MalformedEventError(f"{field} is {value}; it must be {bound}")
     return value
 
 

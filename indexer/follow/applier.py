@@ -1,8 +1,6 @@
 """Carries out the actions of a rank's stream: batches change the rank's state and may change its trust.
 
-The stream (`indexer.stream`) decides which batch is next. The applier decodes and applies it. It reports
-signs that change the trust to the stream: an unknown parent, more blocks than the cache holds, or a
-cache in which no block is left from before something was missed.
+The stream (`indexer.stream`) decides which batch is next. The applier tells it what changes the trust.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,23 +32,9 @@ AHEAD = (
 )
 """The reason where a block's hash covers several tokens behind it: vLLM with several MTP modules."""
 
-COPIES = "copies"
-"""The subject of a limit: a block stored twice."""
-
-HITS = "hits"
-"""The subject of a limit: stores that may have been hits."""
-
-CHUNKS = "chunks"
-"""The subject of a limit: a slower tier whose blocks are longer than the cache's own."""
-
-LOOKAHEAD = "lookahead"
-"""The subject of a limit: blocks that depend on several tokens behind them."""
-
-OTHER_RANK = "other rank"
-"""The subject of a limit: events that name another rank as theirs."""
-
-BEFORE = "before"
-"""The subject of a limit: reasons saved by an earlier process that followed the same engine."""
+COPIES, HITS, CHUNKS, LOOKAHEAD = "copies", "hits", "chunks", "lookahead"
+OTHER_RANK, BEFORE = "other rank", "before"
+"""The subjects of limits; the last is for reasons that an earlier process saved."""
 
 
 class Applier:

@@ -7,7 +7,7 @@ are resolved here, and a socket is connected to both addresses; the first that a
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Any
 
@@ -47,7 +47,7 @@ async def monitored(event: int, monitor: Any, places: Sequence[str]) -> str:
     The monitor also tells of places that were hung up, whose connections may end later.
     """
     while True:
-        said = parse_monitor_message(await _frames(monitor.recv_multipart()))
+        said = parse_monitor_message(await monitor.recv_multipart())
         place = str(said["endpoint"], "utf-8", "replace")
         if said["event"] == event and place in places:
             return place
@@ -83,8 +83,3 @@ async def _places(endpoint: str) -> list[str]:
         f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
         for host in first.values()
     ]
-
-
-async def _frames(receiving: Awaitable[list[Any]]) -> list[bytes]:
-    """Await a message's frames; pyzmq types them as frames or bytes."""
-    return await receiving

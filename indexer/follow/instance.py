@@ -86,3 +86,18 @@ class EngineTls:
     def context(self) -> ssl.SSLContext:
         """The context of the next connection; another one after the files have changed."""
         return self.tls.context
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Limits of connections, in seconds and bytes, and TLS settings for engines with HTTPS."""
+
+    replay_seconds: float = 10.0
+    """Longest wait for each message of a replay, and for an answer of TensorRT-LLM; an engine answers
+    between two steps."""
+    reconnect_seconds: float = 0.25
+    """Pause between attempts to connect."""
+    max_frame_bytes: int = 64 << 20
+    """Largest accepted message: a step of a million tokens is 5 MB."""
+    tls: EngineTls | None = None
+    """None: certificates are verified with the system's authorities."""

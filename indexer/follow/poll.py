@@ -13,12 +13,14 @@ from collections.abc import Mapping
 import aiohttp
 
 from warmpath.indexer.follow.answer import take_answer
-from warmpath.indexer.follow.instance import EngineTls
+from warmpath.indexer.follow.instance import Patience
 from warmpath.indexer.follow.stream_source import SILENT_SECONDS, RankIngest
 from warmpath.process.command_line import in_words
 
 SILENT = f"no answer for {SILENT_SECONDS:g} s: its events may be late"
 """The reason, and the subject, of a limit."""
+
+POLL_SECONDS = 0.05
 
 log = logging.getLogger(__name__)
 
@@ -41,27 +43,23 @@ def problem_of(error: Exception) -> str:
 class Poller:
     """Feeds the ranks of one engine until it is cancelled.
 
-    `url` is the whole address of `/kv_cache_events`; `interval` the pause between two calls,
-    `timeout` the longest wait for an answer (both seconds), `max_bytes` the longest answer. `tls`
-    verifies the engine's certificate at a URL with https; None: with the system's authorities.
+    `url` is the whole address of `/kv_cache_events`; `interval` the pause between two calls, in seconds.
     """
 
     def __init__(
         self,
         ranks: Mapping[int, RankIngest],
         url: str,
+        patience: Patience,
         *,
-        interval: float,
-        timeout: float,
-        max_bytes: int,
-        tls: EngineTls | None = None,
+        interval: float = POLL_SECONDS,
     ) -> None:
         self._ranks = ranks
         self._url = url
         self._interval = interval
-        self._timeout = aiohttp.ClientTimeout(total=timeout)
-        self._max_bytes = max_bytes
-        self._tls = tls
+        self._timeout = aiohttp.ClientTimeout(total=patience.replay_seconds)
+        self._max_bytes = patience.max_frame_bytes
+        self._tls = patience.tls
         self._connected = False
         self._problem = ""
         """What was logged last, since the engine last answered."""

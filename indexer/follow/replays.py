@@ -11,31 +11,23 @@ import zmq.asyncio
 from warmpath.indexer.follow.backlog import Backlog
 from warmpath.indexer.follow.dial import dial
 from warmpath.indexer.follow.drain import READ_BYTES, drain
+from warmpath.indexer.follow.instance import Patience
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.tap import END, replay_frames
 from warmpath.indexer.stream.action import AskReplay
 
 
 class Replays:
-    """Requests replays from one rank's engine, one at a time; a new request replaces the one that waits.
-
-    `wait_seconds` bounds the wait for each message of an answer, `max_bytes` the size of a message.
-    """
+    """Requests replays from one rank's engine, one at a time; a new one replaces the one that waits."""
 
     def __init__(
-        self,
-        rank: RankIngest,
-        context: zmq.asyncio.Context,
-        endpoint: str,
-        *,
-        wait_seconds: float,
-        max_bytes: int,
+        self, rank: RankIngest, context: zmq.asyncio.Context, endpoint: str, patience: Patience
     ) -> None:
         self._rank = rank
         self._context = context
         self._endpoint = endpoint
-        self._wait_seconds = wait_seconds
-        self._max_bytes = max_bytes
+        self._wait_seconds = patience.replay_seconds
+        self._max_bytes = patience.max_frame_bytes
         self._asked: asyncio.Queue[AskReplay] = asyncio.Queue()
         self._stirred = asyncio.Event()
         """Set when a part of an answer may have arrived, and when another replay is asked for."""

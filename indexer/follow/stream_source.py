@@ -3,8 +3,6 @@
 A frame goes through the stream (order), the applier (decoding and trust) and the rank's state (keys in
 the index). The caller (`indexer.follow.subscribe`, a recording, a test) passes on the frames that
 arrived, and carries out the replay that is asked for in return.
-
-One rank's ingestion as one process saves it for the next.
 """
 
 import logging
@@ -232,13 +230,10 @@ class RankIngest(Rank):
         self.stream.tick(now)
         self.settle()
         self.lag.tick(self.sequence, now)
-        self._limit_gone(now)
-        self._limit_lag()
-
-    def _limit_gone(self, now: float) -> None:
         gone = not self.is_connected and now - self.lost_at > PROMISED_SECONDS - SILENT_SECONDS
         if gone is not (GONE in self._limits):
             self.limit(GONE if gone else "", GONE)
+        self._limit_lag()
 
     def _limit_lag(self) -> None:
         if self.lag.is_behind is not (LAG in self._limits):
@@ -282,7 +277,8 @@ class RankIngest(Rank):
         self.state.close()
 
     def save(self) -> SavedRank:
-        source = self.source
+        source, limits = self.source, self._limits
+        said = "; ".join(limits[about] for about in SAVED_LIMITS if about in limits)
         return SavedRank(
             pod=source.pod,
             rank=source.rank,
@@ -290,14 +286,9 @@ class RankIngest(Rank):
             capacity=self.capacity,
             stream=self.stream.save(),
             resolver=self.state.save(),
-            limit=self._saved_limit(),
+            # A reason of the process before may have come again in this one.
+            limit="; ".join(dict.fromkeys(said.split("; "))),
         )
-
-    def _saved_limit(self) -> str:
-        limits = self._limits
-        said = "; ".join(limits[about] for about in SAVED_LIMITS if about in limits)
-        # A reason of the process before may have come again in this one.
-        return "; ".join(dict.fromkeys(said.split("; ")))
 
     def restore(self, saved: SavedRank) -> None:
         """Continue from the state that an earlier process saved, before any frame is taken.

@@ -21,6 +21,7 @@ from warmpath.indexer.follow.drain import (
     READ_MESSAGES,
     drain,
 )
+from warmpath.indexer.follow.instance import Patience
 from warmpath.indexer.follow.replays import Replays
 from warmpath.indexer.follow.stream_source import SILENT_SECONDS, RankIngest
 from warmpath.indexer.follow.tap import is_sequence
@@ -41,11 +42,7 @@ NAME_SECONDS = 5.0
 
 
 class Subscriber:
-    """Feeds one rank's ingestion from its engine's sockets until it is cancelled.
-
-    `replay_seconds` bounds the wait for each message of a replay's answer, `max_frame_bytes` the
-    size of a message, `reconnect_seconds` is the pause between attempts to connect.
-    """
+    """Feeds one rank's ingestion from its engine's sockets until it is cancelled."""
 
     def __init__(
         self,
@@ -54,20 +51,13 @@ class Subscriber:
         *,
         events: str,
         replay: str,
-        replay_seconds: float,
-        reconnect_seconds: float,
-        max_frame_bytes: int,
+        patience: Patience,
     ) -> None:
         self._rank = rank
         self._context = context
         self._events = events
-        self._replays = (
-            Replays(rank, context, replay, wait_seconds=replay_seconds, max_bytes=max_frame_bytes)
-            if replay
-            else None
-        )
-        self._reconnect_ms = max(1, round(reconnect_seconds * 1000))
-        self._max_frame_bytes = max_frame_bytes
+        self._replays = Replays(rank, context, replay, patience) if replay else None
+        self._patience = patience
         self._problems: set[str] = set()
         """The problems with the endpoint that were logged since it was last connected."""
         rank.ask = self._ask
@@ -103,8 +93,9 @@ class Subscriber:
             # than it is followed; if even so it is never empty, it is closed with all that it holds
             # (`_receive`).
             live.setsockopt(zmq.RCVHWM, 0)
-            live.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
-            live.setsockopt(zmq.RECONNECT_IVL, self._reconnect_ms)
+            live.setsockopt(zmq.MAXMSGSIZE, self._patience.max_frame_bytes)
+            pause_ms = max(1, round(self._patience.reconnect_seconds * 1000))
+            live.setsockopt(zmq.RECONNECT_IVL, pause_ms)
             # A vanished host sends no FIN; heartbeats find that the connection is dead.
             live.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
             live.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(SILENT_SECONDS * 1000) - HEARTBEAT_MS)

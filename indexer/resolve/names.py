@@ -174,14 +174,9 @@ class Names:
     def save(self) -> list[SavedHolding]:
         return [
             SavedHolding(
-                tier,
-                group,
-                holding.copies,
-                list(holding.doubted),
-                list(holding.thinned),
-                list(holding.repeated),
+                *spot, one.copies, list(one.doubted), list(one.thinned), list(one.repeated)
             )
-            for (tier, group), holding in self.holdings.items()
+            for spot, one in self.holdings.items()
         ]
 
     def restore(self, saved: SavedResolver) -> None:
@@ -197,7 +192,7 @@ MOST = 4096
 
 
 class Roots:
-    """Remembers the roots of one model and hash seed."""
+    """Remembers one model's roots, the keys before a prompt's first block, for one hash seed."""
 
     def __init__(self, model: str, hash_seed: str) -> None:
         self._model = model
@@ -218,12 +213,9 @@ class Roots:
                 self.adapters.clear()
             if lora:
                 self.adapters.add(lora)
-            root = Keyspace(
-                model=self._model,
-                block_size=size,
-                lora=lora,
-                cache_salt=cache_salt,
-                hash_seed=self._hash_seed,
-            ).root()
-            self._roots[lora, cache_salt, size] = root
+            keyspace = Keyspace(
+                model=self._model, hash_seed=self._hash_seed,
+                block_size=size, lora=lora, cache_salt=cache_salt,
+            )  # fmt: skip
+            root = self._roots[lora, cache_salt, size] = keyspace.root()
         return root

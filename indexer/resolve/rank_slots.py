@@ -17,17 +17,13 @@ class RankSlots:
         self._rank = rank
         self._index = index
         self._table = table
-        self._epoch = 0
+        self.epoch = 0
+        """The number of the rank's present life."""
         self.certain: dict[Spot, int] = {}
         self.doubted: dict[Spot, int] = {}
         """Slots of blocks in doubt, where these are kept apart (`indexer.compiled`, `set_aside`)."""
         self._is_aside = False
         """Whether a snapshot is under way: it brings most blocks in doubt into the certain slot too."""
-
-    @property
-    def epoch(self) -> int:
-        """The number of the rank's present life."""
-        return self._epoch
 
     def apply(self, change: Change) -> None:
         if isinstance(change, Added):
@@ -59,7 +55,7 @@ class RankSlots:
 
     def _place(self, spot: Spot) -> Place:
         tier, group = spot
-        return Place(self._pod, self._rank, tier, self._epoch, group)
+        return Place(self._pod, self._rank, tier, self.epoch, group)
 
     def doubt(self, spot: Spot) -> None:
         """Turn a place's certain slot into its slot in doubt, and begin a new certain one.
@@ -101,7 +97,7 @@ class RankSlots:
         for slot in self.certain.values():
             self._drop(slot)
         self.certain.clear()
-        self._epoch += 1
+        self.epoch += 1
         # This changes last, so that a reader who sees it change finds the new life.
         self._table.life_changes += 1
 

@@ -14,8 +14,6 @@ Doubt. Where an event was missed, any name known by then may be gone, and it cou
 later event proves it: a store of the name, or of a child (a request that stores a child holds its whole
 prefix, except in a window). `settle` drops the names still in doubt, once the engine must have given all
 blocks that were cached at that time to other content.
-
-Counts of the changes that a rank's events made to its names.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -86,17 +86,13 @@ class Watcher:
             # The details change from one attempt to the next; the status does not.
             reason = f"{error.code().name}: {error.details()}"
         except (ProtocolError, ValueError) as error:
-            reason = self._refuse(error)
+            # A message was refused, so a snapshot is asked for next time.
+            reason = f"refused: {error}"
+            self.failed(reason)
         self._log(reason)
         for rank in self._ranks:
             rank.disconnected(reason)
         await asyncio.sleep(self._retry_seconds)
-
-    def _refuse(self, error: Exception) -> str:
-        """Ask for a snapshot next time, since a message was refused; return the reason."""
-        reason = f"refused: {error}"
-        self.failed(reason)
-        return reason
 
     def failed(self, reason: str) -> None:
         """Doubt the ranks for a reason, and ask for a snapshot next time."""
@@ -121,12 +117,8 @@ class Watcher:
         return grpc.aio.secure_channel(self._address, credentials, options=OPTIONS)
 
     async def _follow(self, watch: Callable[[pb.WatchRequest], Any]) -> None:
-        request = pb.WatchRequest(
-            epoch="" if self._loading else self._epoch,
-            sequence=self._sequence,
-            keyspace=self._keyspace,
-        )
-        call = watch(request)
+        epoch = "" if self._loading else self._epoch
+        call = watch(pb.WatchRequest(epoch=epoch, sequence=self._sequence, keyspace=self._keyspace))
         try:
             async for raw in call:
                 self._take(read_message(pb.WatchResponse, raw))

@@ -19,7 +19,6 @@ def engine_cache(
     hash_seed: str,
     journal_bytes: int,
     pending_bytes: int,
-    orphan_bytes: int = ORPHAN_BYTES,
     stale_after: float,
     segmented: bool,
     clock: Clock,
@@ -27,24 +26,17 @@ def engine_cache(
     """Return the cache of an engine's pod, with its ranks, before the first event.
 
     With `segmented`, the journal names the segment of each key in the shared index. `pending_bytes`,
-    `stale_after` (seconds) and `clock` are as in `RankIngest`, `orphan_bytes` as in `Resolver`.
+    `stale_after` (seconds) and `clock` are as in `RankIngest`.
     """
     cache = PodCache(engine.pod, Journal(secrets.token_hex(8), journal_bytes))
     for source in engine.sources():
         sink = Pending()
-        resolver = Resolver(
-            source.model,
-            hash_seed,
-            orphan_bytes=orphan_bytes,
-            segments=Segments() if segmented else None,
-        )
+        segments = Segments() if segmented else None
+        resolver = Resolver(source.model, hash_seed, orphan_bytes=ORPHAN_BYTES, segments=segments)
         rank = RankIngest(
-            source,
-            PureState(resolver, sink),
-            pending_bytes=pending_bytes,
-            stale_after=stale_after,
-            clock=clock,
-        )
+            source, PureState(resolver, sink),
+            pending_bytes=pending_bytes, stale_after=stale_after, clock=clock,
+        )  # fmt: skip
         cache.add(rank, resolver, sink)
     return cache
 
@@ -52,10 +44,7 @@ def engine_cache(
 async def collect_forever(
     cache: PodCache, wake: Sequence[Callable[[], None]], *, pause: float, clock: Clock
 ) -> NoReturn:
-    """Put changes into the journal each `pause` seconds; call each of `wake` after new entries.
-
-    `clock` is the one of the cache's ranks.
-    """
+    """Put changes into the journal each `pause` seconds; call each of `wake` after new entries."""
     sequence = 0
     while True:
         for rank in cache.ranks:

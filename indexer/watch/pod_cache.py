@@ -2,8 +2,6 @@
 
 Sans-I/O: the owner of the sockets feeds the ranks' ingestion. `collect` turns the changes since the last
 call into journal entries, `snapshot` returns the whole state.
-
-The last deltas, numbered, for watchers that were away for a moment.
 """
 
 from array import array
@@ -29,7 +27,7 @@ DELTA_BYTES = 64
 
 
 class Journal:
-    """Holds deltas of at most `max_bytes`; `epoch` names this life of the publisher.
+    """Holds the last deltas, of at most `max_bytes`; `epoch` names this life of the publisher.
 
     They are kept serialized, as messages would take seven times as many bytes.
     """
@@ -119,8 +117,6 @@ class PodCache:
 
     def add(self, rank: RankIngest, resolver: Resolver, sink: Pending) -> None:
         """Add a rank, whose changes go to `sink`. Ranks are added in order from 0."""
-        if rank.number != len(self._ranks):
-            raise ValueError(f"rank is {rank.number}; the next to add is {len(self._ranks)}")
         self._ranks.append((rank, resolver, sink))
         self._collected.append(None)
 
@@ -192,13 +188,12 @@ class PodCache:
     def contents(self) -> list[Contents]:
         """Return all ranks' keys, by tier and group, as of the journal's last sequence.
 
-        Raises ValueError where a rank's segments are not kept.
+        The ranks' segments must be kept.
         """
         self.collect()
         found = []
         for rank, resolver, _ in self._ranks:
-            if resolver.segments is None:
-                raise ValueError(f"the segments of rank {rank.number} are not kept")
+            assert resolver.segments is not None
             for spot, keys in resolver.names.places().items():
                 of_all = resolver.segments.of_all(keys)
                 found.append(Contents(rank.number, spot, array("Q", keys), of_all))

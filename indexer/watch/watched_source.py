@@ -123,7 +123,10 @@ class WatchedRank(Rank):
 
     def tick(self) -> None:
         now, gone = self._clock(), self._disconnected_at
-        self._limit_silence(now)
+        speaks = (gone is not None and not self._presumed) or self._heartbeat < PROMISED_SECONDS
+        is_late = speaks and now - self._heard_at > PROMISED_SECONDS
+        if is_late is not (SILENT in self._limits):
+            self.limit(SILENT if is_late else "", SILENT)
         if gone is None or self._lost or now - gone < self._stale_after:
             return
         if self._published.level is not Level.COLD:
@@ -131,13 +134,6 @@ class WatchedRank(Rank):
             self._lost = Trust(Level.STALE, reason, self._clock())
             self._judge()
             self.settle()
-
-    def _limit_silence(self, now: float) -> None:
-        is_gone = self._disconnected_at is not None and not self._presumed
-        speaks = is_gone or self._heartbeat < PROMISED_SECONDS
-        is_late = speaks and now - self._heard_at > PROMISED_SECONDS
-        if is_late is not (SILENT in self._limits):
-            self.limit(SILENT if is_late else "", SILENT)
 
     def heard(self, heartbeat: float | None = None) -> None:
         self._heard_at = self._clock()

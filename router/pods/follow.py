@@ -15,9 +15,9 @@ from pathlib import Path
 import grpc
 import zmq.asyncio
 
-from warmpath.indexer.follow.connect import Patience, connections
+from warmpath.indexer.follow.connect import connections
 from warmpath.indexer.follow.endpoint import EXPOSED, is_exposed
-from warmpath.indexer.follow.instance import Engine, EngineTls
+from warmpath.indexer.follow.instance import Engine, EngineTls, Patience
 from warmpath.indexer.follow.stream_source import RankIngest, SavedRank
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.rank import Rank

@@ -97,13 +97,14 @@ def _(believed: Believed) -> None:
 @check.register
 def _(slots: BeliefSlots, said: dict[Belief, set[int]]) -> None:
     check(slots.index)
-    live = [slot for slot, _ in slots.live()]
+    beliefs = [(slot, one) for slot, one in enumerate(slots._beliefs) if one is not None]
+    live = [slot for slot, _ in beliefs]
     if sorted([*live, *slots._free, *slots._dropped]) != list(range(len(slots._beliefs))):
         raise AssertionError("a slot is lost, or has two uses")
-    if sorted(belief for _, belief in slots.live()) != sorted(said):
+    if sorted(belief for _, belief in beliefs) != sorted(said):
         raise AssertionError("the slots are not those of the beliefs")
     stats = slots.index.stats()
-    for slot, belief in slots.live():
+    for slot, belief in beliefs:
         keys = said[belief]
         found = sum(
             stop - start

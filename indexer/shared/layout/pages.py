@@ -59,15 +59,14 @@ def read_page(reply: Sequence[bytes | Sequence[bytes]]) -> Page:
         assert isinstance(value, bytes)
         if len(name) in {WORD_BYTES, 2 * WORD_BYTES}:
             page.values[name] = value
-        elif name.startswith(CHECKPOINT) and checkpoint(pod := _pod_of(name)) == name:
+        elif (
+            name.startswith(CHECKPOINT)
+            and checkpoint(pod := unquote(name[len(CHECKPOINT) :].decode(errors="replace"))) == name
+        ):
             page.checkpoints[pod] = value
         elif name != BORN and not (name == WRITES and is_credible(value)):
             page.strange[name] = value
     return page
-
-
-def _pod_of(name: bytes) -> str:
-    return unquote(name[len(CHECKPOINT) :].decode(errors="replace"))
 
 
 def read_checkpoint(checkpoint: bytes) -> tuple[int, int]:

@@ -124,16 +124,15 @@ def _read(fields: Mapping[bytes, bytes]) -> Record:
             state = states[_count(number, MOST_RANKS)] = read_message(pb.RankState, value)
             check_state(state)
         elif kind == b"blocks":
-            held = msgspec.json.decode(value, type=dict[Tier, Count])
-            blocks[_count(number, MOST_RANKS)] = held
+            rank = _count(number, MOST_RANKS)
+            blocks[rank] = msgspec.json.decode(value, type=dict[Tier, Count])
     claim: Any = fields.get(b"claim")
-    audits = fields.get(b"audits", b"0")
     confirmation, _, behind = fields.get(b"sound", b"0").partition(b":")
     return Record(
         token=_count(fields[b"token"]),
         claim=msgspec.json.decode(claim, type=Claim) if claim else None,
         applied=_count(fields.get(b"applied", b"0")),
-        audits=_count(audits),
+        audits=_count(fields.get(b"audits", b"0")),
         sound=b"sound" in fields,
         confirmation=_count(confirmation),
         behind=_count(behind) / 1000 if behind else None,

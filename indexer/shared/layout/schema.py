@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-from collections.abc import Iterator
 
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.shared.layout.names import SCHEMA, KeyNames
@@ -97,7 +96,18 @@ async def check_server(redis: Redis, *, timeout: float = TIMEOUT) -> list[str]:
             f"the Redis server is version {version or 'unknown'}; "
             f"the shared index needs {OLDEST[0]}.{OLDEST[1]} or newer, or Valkey"
         )
-    return [*_memory(facts), *_persistence(facts)]
+    warnings = []
+    limit, policy = int(facts.get("maxmemory", "0")), facts.get("maxmemory_policy", "noeviction")
+    if limit and policy != "noeviction":
+        warnings.append(
+            f"maxmemory-policy is {policy}: at the limit of {limit} bytes Redis drops parts of the "
+            "index at its own choice, and publishers write them again; noeviction is recommended"
+        )
+    if facts.get("aof_enabled", "0") == "0":
+        warnings.append(
+            "appendonly is off: after a restart of Redis, publishers write the index anew"
+        )
+    return warnings
 
 
 async def log_server_warnings(redis: Redis, *, pause: float = 1.0) -> None:
@@ -108,25 +118,10 @@ async def log_server_warnings(redis: Redis, *, pause: float = 1.0) -> None:
                 log.warning("Redis: %s", line)
         except UnreachableError:
             await asyncio.sleep(pause)
+            continue
         except SchemaError as error:
             log.error("%s", error)  # noqa: TRY400 - a traceback would say nothing more
-            return
-        else:
-            return
-
-
-def _memory(facts: dict[str, str]) -> Iterator[str]:
-    limit, policy = int(facts.get("maxmemory", "0")), facts.get("maxmemory_policy", "noeviction")
-    if limit and policy != "noeviction":
-        yield (
-            f"maxmemory-policy is {policy}: at the limit of {limit} bytes Redis drops parts of the "
-            "index at its own choice, and publishers write them again; noeviction is recommended"
-        )
-
-
-def _persistence(facts: dict[str, str]) -> Iterator[str]:
-    if facts.get("aof_enabled", "0") == "0":
-        yield "appendonly is off: after a restart of Redis, publishers write the index anew"
+        return
 
 
 def _list(fields: dict[str, str] | dict[str, int]) -> str:

@@ -308,7 +308,7 @@ class RemoteIndex:
     def _take_records(self) -> None:
         ranks = list(self._ranks.values())
         before = self._moments
-        self._moments = {pod: self._registry.moment(pod) for pod in self._pods}
+        self._moments = {pod: self._registry.reading(pod).moment.at for pod in self._pods}
         # A part that was read before shows no later moment than the record did then.
         late = self._clock() + FRESH_SECONDS + SLACK_SECONDS - PROMISED_SECONDS
         if any(before.get(pod, -math.inf) < min(late, at) for pod, at in self._moments.items()):
@@ -316,9 +316,9 @@ class RemoteIndex:
         moments = (at for pod, at in self._moments.items() if not self._registry.limit(pod))
         self.due = min(moments, default=math.inf) + PROMISED_SECONDS
         for rank in ranks:
-            rank.record_read(self._registry.problem(rank.pod))
-            record = self._registry.record(rank.pod)
-            claim = record.claim if record and not rank.refused else None
+            reading = self._registry.reading(rank.pod)
+            rank.record_read(reading.problem)
+            claim = reading.record.claim if reading.record and not rank.refused else None
             if self._places.take(rank.pod, claim):
                 self._anew_at = self._clock()
                 # Look at all buckets while the new claim is being confirmed anyway: a prompt that finds

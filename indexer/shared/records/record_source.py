@@ -86,11 +86,11 @@ class RemoteRank(Rank):
         self._take_record()
         recorded = self.recorded
         if not problem and (recorded.level, recorded.reason) != (Level.STALE, LATE):
-            is_read = self._registry.read_at(self.pod) is not None
+            is_read = self._registry.reading(self.pod).read_at is not None
             self.is_connected = is_read and recorded.level not in {Level.STALE, Level.COLD}
 
     def _take_record(self) -> None:
-        record = self._registry.record(self.pod)
+        record = self._registry.reading(self.pod).record
         state = record.states.get(self.number) if record and record.claim else None
         if state is not self._state:
             self._state = state
@@ -134,14 +134,16 @@ class RemoteRank(Rank):
         level, reason = self._registry.trust_of(self.pod, self.number)
         if level is Level.COLD:
             return level, reason
-        problem = self._registry.problem(self.pod)
-        read_at = self._registry.read_at(self.pod)
-        if problem and read_at is not None and self._clock() - read_at >= self._stale_after:
-            return Level.STALE, problem
-        moment = self._registry.moment(self.pod)
-        if reason == LATE and -math.inf < moment <= self._clock() - self._stale_after:
+        reading, now = self._registry.reading(self.pod), self._clock()
+        if (
+            reading.problem
+            and reading.read_at is not None
+            and now - reading.read_at >= self._stale_after
+        ):
+            return Level.STALE, reading.problem
+        if reason == LATE and -math.inf < reading.moment.at <= now - self._stale_after:
             return Level.STALE, LATE
-        problem = problem or self._problem
+        problem = reading.problem or self._problem
         if problem and (level is Level.EXACT or reason in {UNCONFIRMED, LATE}):
             return Level.DEGRADED, problem
         return level, reason
@@ -149,10 +151,10 @@ class RemoteRank(Rank):
     @property
     def refused(self) -> bool:
         """Whether this router cannot use the rank's blocks: keyspaces or numbers of ranks differ."""
-        return bool(self._refusal(self._registry.record(self.pod)))
+        return bool(self._refusal(self._registry.reading(self.pod).record))
 
     def blocks(self) -> Mapping[Tier, int]:
-        record = self._registry.record(self.pod)
+        record = self._registry.reading(self.pod).record
         if record is None or self.recorded.level is Level.COLD:
             return {}
         return record.blocks.get(self.number, {})

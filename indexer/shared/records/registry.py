@@ -10,7 +10,6 @@ two clocks.
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -79,7 +78,7 @@ UNWRITTEN = "its publisher is writing what it holds"
 
 
 @dataclass(slots=True)
-class _Reading:
+class Reading:
     """The last good reading of a pod's record, and the problem of the last attempt since."""
 
     doubt: Unconfirmed
@@ -87,9 +86,14 @@ class _Reading:
     fields: Mapping[bytes, bytes] | None = None
     """None before the first reading."""
     record: Record | None = None
+    """None where there is none, or none was read."""
     read_at: float | None = None
+    """When it was read, by the clock; None for never."""
     problem: str = UNREAD
     """Why the last attempt failed; empty where it did not."""
+
+
+_NO_READING = Reading(Unconfirmed(), Moment())
 
 
 class Registry:
@@ -102,7 +106,7 @@ class Registry:
         self._redis = redis
         self._names = names
         self._clock = clock
-        self._readings: dict[str, _Reading] = {}
+        self._readings: dict[str, Reading] = {}
         self._losses = 0
         """Losses of content while no connection was lost."""
         self._disruptions = 0
@@ -179,10 +183,10 @@ class Registry:
             if not reading.problem and before == now:
                 reading.doubt.read(*((record.token, record.audits) if record else (0, 0)))
 
-    def _of(self, pod: str) -> _Reading:
-        return self._readings.setdefault(pod, _Reading(Unconfirmed(), Moment()))
+    def _of(self, pod: str) -> Reading:
+        return self._readings.setdefault(pod, Reading(Unconfirmed(), Moment()))
 
-    def _take_one(self, reading: _Reading, reply: Reply) -> None:
+    def _take_one(self, reading: Reading, reply: Reply) -> None:
         if isinstance(reply, UnreachableError | CommandRefusedError):
             reading.problem = f"{AWAY}{reply}"
             return
@@ -214,30 +218,14 @@ class Registry:
         """Doubt every pod until its writer has audited the index again: content was lost."""
         self._losses += 1
 
-    def record(self, pod: str) -> Record | None:
-        """Return a pod's record as it was last read; None where there is none, or none was read."""
-        reading = self._readings.get(pod)
-        return reading.record if reading else None
-
-    def problem(self, pod: str) -> str:
-        """Return why a pod's record could not be read the last time; empty where it could."""
-        reading = self._readings.get(pod)
-        return reading.problem if reading else UNREAD
-
-    def read_at(self, pod: str) -> float | None:
-        """Return when a pod's record was last read, by the clock; None for never."""
-        reading = self._readings.get(pod)
-        return reading.read_at if reading else None
-
-    def moment(self, pod: str) -> float:
-        """Return the last moment, by the clock, up to which a pod's record shows the engine."""
-        reading = self._readings.get(pod)
-        return reading.moment.at if reading else -math.inf
+    def reading(self, pod: str) -> Reading:
+        """Return the last reading of a pod's record; one that failed, where it was not tried yet."""
+        return self._readings.get(pod, _NO_READING)
 
     def limit(self, pod: str) -> str:
         """Return why a pod's ranks are degraded at best; empty where they may be exact."""
-        reading = self._readings.get(pod)
-        if reading is None or reading.record is None:
+        reading = self.reading(pod)
+        if reading.record is None:
             return UNREAD
         if not reading.record.sound:
             return reading.record.reason or UNWRITTEN
@@ -247,9 +235,9 @@ class Registry:
 
     def trust_of(self, pod: str, rank: int) -> tuple[Level, str]:
         """Return how far a rank may be believed, and why, by the last reading of its pod's record."""
-        reading = self._readings.get(pod)
-        if reading is None or reading.read_at is None:
-            return Level.COLD, reading.problem if reading else UNREAD
+        reading = self.reading(pod)
+        if reading.read_at is None:
+            return Level.COLD, reading.problem
         record = reading.record
         if record is None:
             return Level.COLD, nobody(self._names.prefix)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from warmpath.indexer.shared.redis.command import (
-    Argument,
     Call,
     Command,
     CommandFailedError,
@@ -251,10 +250,5 @@ def _lacking_right(one: Command | Call, refusal: Exception) -> str:
 
 
 def _key_of(one: Command | Call) -> bytes:
-    if isinstance(one, Call):
-        return _bytes(one.keys[0])
-    return _bytes(one.words[1] if len(one.words) > 1 else b"")
-
-
-def _bytes(key: Argument) -> bytes:
+    key, *_ = one.keys if isinstance(one, Call) else (*one.words[1:], b"")
     return key if isinstance(key, bytes) else str(key).encode()

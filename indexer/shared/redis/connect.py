@@ -7,6 +7,7 @@ import re
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,25 +81,25 @@ async def connect(settings: RedisSettings) -> RedisClient:
     """
     address = parse(settings.url, named=settings.named)
     _check(settings, address)
-    dialler = _Dialler(settings, tls=address.tls)
+    dial = partial(_dial, settings, tls=address.tls, log_in=True)
     client = RedisClient(named=settings.named, tls=address.tls)
     match address.kind:
         case RedisKind.CLUSTER:
-            client.use(Cluster(address.places, dialler.dial, client.disrupted))
+            client.use(Cluster(address.places, dial, client.disrupted))
         case RedisKind.SENTINEL:
             client.use(
                 SentinelMaster(
                     address.master,
                     address.places,
-                    dial=dialler.dial,
-                    dial_sentinel=dialler.dial_sentinel,
+                    dial=dial,
+                    # Without logging in: the ACL user is for servers only.
+                    dial_sentinel=partial(_dial, settings, tls=address.tls, log_in=False),
                     disrupted=client.disrupted,
                 )
             )
         case RedisKind.STANDALONE:
             [place] = address.places
-            node = Node(str(place), lambda: dialler.dial(place), client.disrupted)
-            client.use(OneNode(node))
+            client.use(OneNode(Node(str(place), partial(dial, place), client.disrupted)))
     return client
 
 
@@ -134,67 +135,54 @@ def _tls(settings: RedisSettings) -> ssl.SSLContext:
         raise SettingsError(f"{named}ca, {named}cert or {named}key: {error}") from error
 
 
-class _Dialler:
-    """Opens connections."""
+async def _dial(settings: RedisSettings, place: HostPort, *, tls: bool, log_in: bool) -> Wire:
+    """Open a connection. Raises as `node.Dial` does."""
+    options: dict[str, Any] = {
+        "host": place.host,
+        "port": place.port,
+        "socket_timeout": None,
+        "socket_connect_timeout": CONNECT_SECONDS,
+        "parser_class": _Parser,
+        "protocol": 2,
+        "driver_info": None,
+    }
+    try:
+        if log_in and settings.password_file:
+            options |= {"username": settings.user or None, "password": _password(settings)}
+        connection: _Plain | _Tls
+        if tls:
+            connection = _Tls(**options)
+            connection.ssl_context.context = _tls(settings)
+        else:
+            connection = _Plain(**options)
+    except (OSError, SettingsError) as error:
+        raise UnreachableError(str(error)) from error
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await connection.connect()  # type: ignore[no-untyped-call]
+    except BaseException as error:
+        await connection.hang_up()
+        if isinstance(error, ResponseError):
+            raise _refused(error) from None
+        if isinstance(error, TimeoutError):
+            raise UnreachableError(f"{NO_CONNECTION} {CONNECT_SECONDS:g} s") from None
+        if isinstance(error, Exception):
+            raise UnreachableError(_unanswered(error, tls=tls)) from error
+        raise
+    return _RedisWire(connection, tls=tls)
 
-    def __init__(self, settings: RedisSettings, *, tls: bool) -> None:
-        self._settings = settings
-        self._is_tls = tls
 
-    async def dial(self, place: HostPort) -> Wire:
-        """Open a connection to a server, and log in. Raises as `node.Dial` does."""
-        return await self._open(place, log_in=True)
-
-    async def dial_sentinel(self, place: HostPort) -> Wire:
-        """Open a connection to a sentinel, without logging in: the ACL user is for servers only."""
-        return await self._open(place, log_in=False)
-
-    async def _open(self, place: HostPort, *, log_in: bool) -> "_RedisWire":
-        options: dict[str, Any] = {
-            "host": place.host,
-            "port": place.port,
-            "socket_timeout": None,
-            "socket_connect_timeout": CONNECT_SECONDS,
-            "parser_class": _Parser,
-            "protocol": 2,
-            "driver_info": None,
-        }
-        try:
-            if log_in and self._settings.password_file:
-                options |= {"username": self._settings.user or None, "password": self._password()}
-            connection: _Plain | _Tls
-            if self._is_tls:
-                connection = _Tls(**options)
-                connection.ssl_context.context = _tls(self._settings)
-            else:
-                connection = _Plain(**options)
-        except (OSError, SettingsError) as error:
-            raise UnreachableError(str(error)) from error
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await connection.connect()  # type: ignore[no-untyped-call]
-        except BaseException as error:
-            await connection.hang_up()
-            if isinstance(error, ResponseError):
-                raise _refused(error) from None
-            if isinstance(error, TimeoutError):
-                raise UnreachableError(f"{NO_CONNECTION} {CONNECT_SECONDS:g} s") from None
-            if isinstance(error, Exception):
-                raise UnreachableError(_unanswered(error, tls=self._is_tls)) from error
-            raise
-        return _RedisWire(connection, tls=self._is_tls)
-
-    def _password(self) -> str:
-        file = self._settings.password_file
-        named = f"{self._settings.named}password-file: {file}"
-        try:
-            password = read_bytes(Path(file)).decode().strip()
-        except UnicodeDecodeError:
-            # Its text would show a part of the password.
-            raise SettingsError(f"{named} is not UTF-8") from None
-        if not password:
-            raise SettingsError(f"{named} is empty")
-        return password
+def _password(settings: RedisSettings) -> str:
+    file = settings.password_file
+    named = f"{settings.named}password-file: {file}"
+    try:
+        password = read_bytes(Path(file)).decode().strip()
+    except UnicodeDecodeError:
+        # Its text would show a part of the password.
+        raise SettingsError(f"{named} is not UTF-8") from None
+    if not password:
+        raise SettingsError(f"{named} is empty")
+    return password
 
 
 class _Parser(DefaultParser):  # type: ignore[misc, valid-type]

@@ -8,6 +8,7 @@ that another could take for its own: its replies are still read, and dropped, wh
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from warmpath.indexer.shared.redis.command import Argument, Reply, UnreachableError
@@ -36,17 +37,15 @@ class Wire(Protocol):
         """Close it, and drop unsent bytes; with `wait`, wait a bounded time until it is closed."""
 
 
+@dataclass(slots=True, eq=False)
 class _Ticket:
     """One caller's commands that wait for their replies."""
 
-    __slots__ = ("abandoned", "count", "replies", "sent_at", "woken")
-
-    def __init__(self, count: int, replies: list[Reply], sent_at: float) -> None:
-        self.count = count
-        self.replies = replies
-        self.sent_at = sent_at
-        self.woken: asyncio.Future[None] | None = None
-        self.abandoned = False
+    count: int
+    replies: list[Reply]
+    sent_at: float
+    woken: asyncio.Future[None] | None = None
+    abandoned: bool = False
 
     def wake(self) -> bool:
         if self.abandoned or self.woken is None:

@@ -35,11 +35,6 @@ def digest(script: Script) -> str:
     return sha1(script.source.encode(), usedforsecurity=False).hexdigest()
 
 
-def is_unknown(reply: Reply) -> bool:
-    """Return whether a reply says that the server does not have a script."""
-    return isinstance(reply, CommandRefusedError) and str(reply).startswith("NOSCRIPT")
-
-
 def again(error: Exception) -> Exception:
     """Return an error that was raised before as a new one, without its traceback."""
     return type(error)(*error.args)
@@ -113,7 +108,10 @@ class Node:
                     refusal = got[number] if number < len(got) else None
             mine = [got[number] for number in own if number < len(got)]
             # The refusal to load a script is more helpful than the error about a missing script.
-            replies += [refusal if refusal and is_unknown(reply) else reply for reply in mine]
+            replies += [
+                refusal if refusal and str(reply).startswith("NOSCRIPT") else reply
+                for reply in mine
+            ]
 
     @staticmethod
     def _with_script(

@@ -70,9 +70,7 @@ class Replica:
         return pod in self._copies
 
     def add(self, pod: str, ranks: Sequence[WatchedRank], keyspace: str) -> None:
-        """Keep a copy of a pod; its ranks in order. Raises ValueError where it is kept already."""
-        if pod in self._copies:
-            raise ValueError(f"pod {pod} is copied already")
+        """Keep a copy of a pod; its ranks in order."""
         self._copies[pod] = PodCopy(pod, ranks, keyspace, self._names.prefix)
 
     def remove(self, pod: str) -> None:
@@ -122,17 +120,17 @@ class Replica:
             if self._copies.get(copy.pod) is not copy:
                 continue
             log_entries = entries.get(copy.pod)
-            problem = self._registry.problem(copy.pod)
+            reading = self._registry.reading(copy.pod)
+            problem = reading.problem
             if isinstance(log_entries, CommandFailedError):
                 problem = problem or f"{AWAY}{log_entries}"
                 is_answered = False
             if problem:
                 copy.lost(problem)
                 continue
-            limit = self._registry.limit(copy.pod)
-            record, moment = self._registry.record(copy.pod), self._registry.moment(copy.pod)
+            limit, moment = self._registry.limit(copy.pod), reading.moment.at
             now = self._clock()
-            has_more |= copy.take(record, limit, log_entries, moment=moment, now=now)
+            has_more |= copy.take(reading.record, limit, log_entries, moment=moment, now=now)
             # Other tasks of the event loop need their turn.
             await asyncio.sleep(0)
         if is_answered:
@@ -207,7 +205,7 @@ class Replica:
     def _settle_if_ready(self) -> None:
         if self._settled is None:
             return
-        problems = [self._registry.problem(pod) for pod in self._copies]
+        problems = [self._registry.reading(pod).problem for pod in self._copies]
         if UNREAD in problems or (not problems and self._clock() < self._no_pods_until):
             return
         problem = self._trouble or next(filter(None, problems), "")

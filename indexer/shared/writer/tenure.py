@@ -2,8 +2,6 @@
 
 Every bucket has the claim's token and the number of writes since. So a bucket refuses a write once a
 later claim has it, a write whose outcome is not known can be repeated, and a lost write is noticed.
-
-Decides which entries of a pod's log are kept, by their number and their bytes.
 """
 
 import logging

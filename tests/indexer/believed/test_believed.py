@@ -352,7 +352,8 @@ class AnyBeliefs(RuleBasedStateMachine):
         slots = self.believed._slots
         held = {
             belief: {key for holders, key in self._holders() if slot in holders}
-            for slot, belief in slots.live()
+            for slot, belief in enumerate(slots._beliefs)
+            if belief is not None
         }
         assert held == self.model.held()
 

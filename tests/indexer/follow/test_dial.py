@@ -18,7 +18,7 @@ from warmpath.cli.deployment.events import check_events
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.dial import CONNECTED, GONE, dial, monitored
-from warmpath.indexer.follow.instance import RankSource
+from warmpath.indexer.follow.instance import Patience, RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.index.memory import MemoryIndex
@@ -100,9 +100,7 @@ def follow(context: zmq.asyncio.Context, host: str, publisher: Publisher) -> Ran
         context,
         events=at(host, publisher.endpoint),
         replay=at(host, publisher.replay_endpoint),
-        replay_seconds=10,
-        reconnect_seconds=0.01,
-        max_frame_bytes=1 << 20,
+        patience=Patience(replay_seconds=10, reconnect_seconds=0.01, max_frame_bytes=1 << 20),
     )
     task = asyncio.create_task(subscriber.run())
     task.add_done_callback(lambda done: done.cancelled() or done.result())

@@ -12,8 +12,9 @@ from tests.indexer.followed import new_ingest, source
 from tests.indexer.trtllm_answers import CREATED, answer, block, stored
 from tests.until import until
 from warmpath.indexer.engines import trtllm
-from warmpath.indexer.follow.connect import Patience, connections
+from warmpath.indexer.follow.connect import connections
 from warmpath.indexer.follow.instance import Engine as Described
+from warmpath.indexer.follow.instance import Patience
 from warmpath.indexer.follow.poll import Poller
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.trust import Level
@@ -77,7 +78,8 @@ def held_by(rank: RankIngest) -> set[int]:
 
 
 def poller(followed: dict[int, RankIngest], url: str, *, max_bytes: int = 1 << 20) -> Poller:
-    return Poller(followed, url, interval=0.001, timeout=5, max_bytes=max_bytes)
+    patience = Patience(replay_seconds=5, max_frame_bytes=max_bytes)
+    return Poller(followed, url, patience, interval=0.001)
 
 
 async def test_what_is_fetched_is_followed_and_an_outage_loses_nothing(server: Engine) -> None:

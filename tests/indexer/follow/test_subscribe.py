@@ -14,7 +14,7 @@ from tests.until import until
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.endpoint import is_exposed, rank_endpoint
-from warmpath.indexer.follow.instance import RankSource
+from warmpath.indexer.follow.instance import Patience, RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.follow.tap import END
@@ -114,9 +114,9 @@ def subscribe(
         context,
         events=publisher.events,
         replay=publisher.replays,
-        replay_seconds=replay_seconds,
-        reconnect_seconds=0.01,
-        max_frame_bytes=1 << 20,
+        patience=Patience(
+            replay_seconds=replay_seconds, reconnect_seconds=0.01, max_frame_bytes=1 << 20
+        ),
     )
 
 
@@ -409,8 +409,7 @@ async def test_an_endpoint_that_cannot_be_connected_to_is_tried_again_and_ends_c
 ) -> None:
     rank = new_rank()
     subscriber = Subscriber(
-        rank, context, events="tcp://*:1", replay="", replay_seconds=1, reconnect_seconds=1,
-        max_frame_bytes=1,
+        rank, context, events="tcp://*:1", replay="", patience=Patience(replay_seconds=1, reconnect_seconds=1, max_frame_bytes=1),
     )  # fmt: skip
     task = asyncio.create_task(subscriber.run())
     await until(lambda: "events: " in caplog.text)
@@ -423,8 +422,7 @@ async def test_a_replay_endpoint_that_cannot_be_connected_to_is_a_failed_replay(
 ) -> None:
     rank = new_rank()
     subscriber = Subscriber(
-        rank, context, events=publisher.events, replay="tcp://*:1", replay_seconds=1,
-        reconnect_seconds=0.01, max_frame_bytes=1 << 20,
+        rank, context, events=publisher.events, replay="tcp://*:1", patience=Patience(replay_seconds=1, reconnect_seconds=0.01, max_frame_bytes=1 << 20),
     )  # fmt: skip
     task = asyncio.create_task(subscriber.run())
     await until(lambda: "replay failed" in rank.trust.reason)

@@ -152,7 +152,7 @@ class World:
     @property
     def found(self) -> Held:
         """What is in Redis now, under the claim that the reader knows."""
-        record = self.registry.record(POD)
+        record = self.registry.reading(POD).record
         assert record is not None
         assert record.claim is not None
         return self.content(record.claim)

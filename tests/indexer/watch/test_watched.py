@@ -43,7 +43,7 @@ class Fleet:
         try:
             self.watcher._take(message)
         except (ProtocolError, ValueError) as error:
-            self.watcher._refuse(error)
+            self.watcher.failed(f"refused: {error}")
             raise
 
     def loaded(self) -> None:

@@ -13,7 +13,7 @@ from tests.indexer.followed import new_ingest
 from tests.lab.simworker.local_worker import LocalWorker
 from warmpath.indexer.engines import sglang, vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.instance import RankSource
+from warmpath.indexer.follow.instance import Patience, RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.index.memory import MemoryIndex
@@ -39,9 +39,7 @@ async def following(worker: LocalWorker, decode: Any) -> AsyncIterator[RankInges
         worker.context,
         events=worker.ready["events"],
         replay=worker.ready["replay"],
-        replay_seconds=5.0,
-        reconnect_seconds=0.01,
-        max_frame_bytes=1 << 20,
+        patience=Patience(replay_seconds=5.0, reconnect_seconds=0.01, max_frame_bytes=1 << 20),
     )
     task = asyncio.create_task(subscriber.run())
     try:

@@ -19,7 +19,7 @@ from tests.servers.certificates import Authority, Certificate
 from tests.servers.http import listening
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.instance import RankSource
+from warmpath.indexer.follow.instance import Patience, RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.index.memory import MemoryIndex
@@ -433,7 +433,7 @@ async def test_a_worker_that_restarts_while_its_sockets_stay_up_is_found_out(
     async with LocalWorker() as worker:
         subscriber = Subscriber(
             rank, worker.context, events=worker.ready["events"], replay=worker.ready["replay"],
-            replay_seconds=10.0, reconnect_seconds=0.01, max_frame_bytes=1 << 20,
+            patience=Patience(replay_seconds=10.0, reconnect_seconds=0.01, max_frame_bytes=1 << 20),
         )  # fmt: skip
         following = asyncio.create_task(subscriber.run())
         try:

@@ -86,7 +86,7 @@ class Stand:
             said |= is_sound | {b"audits": b"%d" % audits}
             said |= {n.encode(): v for n, v in changes.items()}
         await self.registry.read(["p"], [], 1.0)
-        self.rank.record_read(self.registry.problem("p"))
+        self.rank.record_read(self.registry.reading("p").problem)
         return self.rank.trust.level, self.rank.trust.reason
 
     async def confirmed(self) -> None:
@@ -224,10 +224,10 @@ async def test_a_record_that_could_not_be_read_is_doubted_until_its_writer_has_a
 async def test_only_the_pods_whose_node_is_away_are_not_read(stand: Stand) -> None:
     stand.redis.records["q"] = CommandRefusedError("CLUSTERDOWN")
     await stand.registry.read(["p", "q"], [], 1.0)
-    assert stand.registry.record("p")
-    assert stand.registry.record("q") is None
-    assert not stand.registry.problem("p")
-    assert "CLUSTERDOWN" in stand.registry.problem("q")
+    assert stand.registry.reading("p").record
+    assert stand.registry.reading("q").record is None
+    assert not stand.registry.reading("p").problem
+    assert "CLUSTERDOWN" in stand.registry.reading("q").problem
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ async def test_a_record_that_is_confirmed_no_more_is_late_and_then_stale_until_i
     await stand.confirmed()
     seen = (0.5, b"101:0"), (1.0, b"102:0"), (1.5, b"103:0")
     assert (await confirmed_at(stand, *seen))[0] is Level.EXACT
-    assert stand.registry.moment("p") == 0.5, "the third says when Redis took the second"
+    assert stand.registry.reading("p").moment.at == 0.5, "the third says when Redis took the second"
     assert (await confirmed_at(stand, (3.5, b"103:0")))[0] is Level.EXACT
     assert await confirmed_at(stand, (3.6, b"103:0")) == (Level.DEGRADED, LATE)
     assert await confirmed_at(stand, (5.5, b"103:0")) == (Level.STALE, LATE)
@@ -413,7 +413,7 @@ async def test_a_confirmation_that_nobody_saw_come_says_nothing_of_when_it_came(
     assert await confirmed_at(stand, (1.0, b"7:0")) == (Level.DEGRADED, LATE)
     assert await confirmed_at(stand, (2.0, b"8:0")) == (Level.DEGRADED, LATE)
     assert (await confirmed_at(stand, (3.0, b"9:0")))[0] is Level.EXACT
-    assert stand.registry.moment("p") == 1.0
+    assert stand.registry.reading("p").moment.at == 1.0
 
 
 async def test_a_confirmation_of_which_no_other_says_how_late_it_was_does_not_count(
@@ -421,9 +421,9 @@ async def test_a_confirmation_of_which_no_other_says_how_late_it_was_does_not_co
 ) -> None:
     await stand.confirmed()
     await confirmed_at(stand, (1.0, b"101:0"), (2.0, b"102"), (3.0, b"103"))
-    assert stand.registry.moment("p") == 0.0
+    assert stand.registry.reading("p").moment.at == 0.0
     await confirmed_at(stand, (4.0, b"104:0"))
-    assert stand.registry.moment("p") == 2.0
+    assert stand.registry.reading("p").moment.at == 2.0
 
 
 async def test_a_record_that_goes_back_is_doubted_until_it_was_audited_twice(stand: Stand) -> None:
@@ -431,7 +431,7 @@ async def test_a_record_that_goes_back_is_doubted_until_it_was_audited_twice(sta
     await confirmed_at(stand, (0.5, b"102:0"))
     stand.now = 1.0
     assert await stand.read(100, sound=b"100:0") == (Level.DEGRADED, UNCONFIRMED)
-    assert stand.registry.moment("p") == -math.inf
+    assert stand.registry.reading("p").moment.at == -math.inf
     stand.now = 1.5
     for audits in (101, 102):
         said = await stand.read(audits, sound=b"%d:0" % (audits + 4))
@@ -447,4 +447,6 @@ async def test_readings_that_fail_say_nothing_of_when_a_confirmation_came(stand:
         await stand.read()
     stand.redis.records["p"] = kept
     await confirmed_at(stand, (4.5, b"104:0"))
-    assert stand.registry.moment("p") == 1.0, "it may have come at once after the last good reading"
+    assert stand.registry.reading("p").moment.at == 1.0, (
+        "it may have come at once after the last good reading"
+    )

@@ -15,7 +15,7 @@ from tests.lab.simworker.local_worker import LocalWorker
 from tests.until import until
 from warmpath.indexer.engines import trtllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.instance import RankSource
+from warmpath.indexer.follow.instance import Patience, RankSource
 from warmpath.indexer.follow.poll import Poller
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
@@ -190,7 +190,7 @@ async def test_a_poller_follows_a_worker_over_http() -> None:
         assert isinstance(served.engine, TrtllmEngine)
         rank = new_rank(is_queue=True)
         url = f"http://{worker.ready['address']}/kv_cache_events"
-        poller = Poller({0: rank}, url, interval=0.001, timeout=5, max_bytes=1 << 20)
+        poller = Poller({0: rank}, url, Patience(), interval=0.001)
         task = asyncio.create_task(poller.run())
         for number in range(8):
             await worker.generate(prompt=[number % 5 + 1] * 13)
