@@ -108,7 +108,7 @@ class Ingest:
         slots = self._slots_of.get(RankName(pod, rank))
         if slots:
             return slots.epoch
-        return self.remote.life(pod, rank) if self.remote else 0
+        return self.remote.places.life(pod, rank) if self.remote else 0
 
     @property
     def life_changes(self) -> int:
@@ -116,7 +116,7 @@ class Ingest:
 
         May be read from any thread; the lives that are read after it are at least as new.
         """
-        remote = self.remote.life_changes if self.remote else 0
+        remote = self.remote.places.life_changes if self.remote else 0
         return self._comings + self.slots.life_changes + remote
 
     def lives(self, ranks: Sequence[RankName]) -> list[int]:

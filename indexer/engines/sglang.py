@@ -16,8 +16,6 @@ import msgspec
 from warmpath.indexer.engines.cache_groups import MOST_BLOCK_SIZE
 from warmpath.indexer.engines.event import (
     Batch,
-    Cleared,
-    Event,
     MalformedEventError,
     Removed,
     Stored,
@@ -27,8 +25,8 @@ from warmpath.indexer.engines.event import (
 from warmpath.indexer.engines.kind import NEVER, EngineKind, MetricNames
 from warmpath.indexer.engines.wire import (
     AllBlocksCleared,
-    WireBatch,
-    decode_batch,
+    Readers,
+    cleared,
     lora_of,
     read_batch,
     tier_of,
@@ -67,31 +65,8 @@ class BlockRemoved(msgspec.Struct, frozen=True):
     medium: str | None = None
 
 
-WireEvent = BlockStored | BlockRemoved | AllBlocksCleared
-
-WIRE_TYPES: dict[str, type[BlockStored | BlockRemoved | AllBlocksCleared]] = {
-    "BlockStored": BlockStored,
-    "BlockRemoved": BlockRemoved,
-    "AllBlocksCleared": AllBlocksCleared,
-}
-
-
-def decode_wire(payload: bytes) -> "WireBatch[WireEvent]":
-    """Decode a payload field by field. Raises MalformedEventError."""
-    return decode_batch(payload, WIRE_TYPES)
-
-
-def decode(payload: bytes) -> Batch:
-    """Decode a payload into neutral events. Raises MalformedEventError where it is not a batch."""
-    return read_batch(decode_wire(payload), _neutral)
-
-
-def _neutral(event: WireEvent) -> Event:
-    if isinstance(event, BlockStored):
-        return _stored(event)
-    if isinstance(event, BlockRemoved):
-        return Removed(hashes=names_of(event.block_hashes), tier=tier_of(event.medium))
-    return Cleared()
+def _removed(event: BlockRemoved) -> Removed:
+    return Removed(hashes=names_of(event.block_hashes), tier=tier_of(event.medium))
 
 
 def _stored(event: BlockStored) -> Stored:
@@ -135,6 +110,14 @@ def _tokens(event: BlockStored) -> tuple[bytes, tuple[bytes, ...] | None]:
         return pack_tokens(pair[0] for pair in pairs), tuple(next_token(pair[1]) for pair in last)
     except ValueError as error:
         raise MalformedEventError(str(error)) from error
+
+
+READERS: Readers = {BlockStored: _stored, BlockRemoved: _removed, AllBlocksCleared: cleared}
+
+
+def decode(payload: bytes) -> Batch:
+    """Decode a payload into neutral events. Raises MalformedEventError where it is not a batch."""
+    return read_batch(payload, READERS)
 
 
 SGLANG = EngineKind(

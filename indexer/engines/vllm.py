@@ -11,8 +11,6 @@ import msgspec
 from warmpath.indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_NUMBER
 from warmpath.indexer.engines.event import (
     Batch,
-    Cleared,
-    Event,
     MalformedEventError,
     Removed,
     Stored,
@@ -22,8 +20,8 @@ from warmpath.indexer.engines.event import (
 from warmpath.indexer.engines.kind import EngineKind, MetricNames
 from warmpath.indexer.engines.wire import (
     AllBlocksCleared,
-    WireBatch,
-    decode_batch,
+    Readers,
+    cleared,
     group_of,
     lora_of,
     read_batch,
@@ -65,35 +63,12 @@ class BlockRemoved(msgspec.Struct, frozen=True):
     ownership: str | None = None
 
 
-WireEvent = BlockStored | BlockRemoved | AllBlocksCleared
-
-WIRE_TYPES: dict[str, type[BlockStored | BlockRemoved | AllBlocksCleared]] = {
-    "BlockStored": BlockStored,
-    "BlockRemoved": BlockRemoved,
-    "AllBlocksCleared": AllBlocksCleared,
-}
-
-
-def decode_wire(payload: bytes) -> "WireBatch[WireEvent]":
-    """Decode a payload field by field. Raises MalformedEventError."""
-    return decode_batch(payload, WIRE_TYPES)
-
-
-def decode(payload: bytes) -> Batch:
-    """Decode a payload into neutral events. Raises MalformedEventError where it is not a batch."""
-    return read_batch(decode_wire(payload), _neutral)
-
-
-def _neutral(event: WireEvent) -> Event:
-    if isinstance(event, BlockStored):
-        return _stored(event)
-    if isinstance(event, BlockRemoved):
-        return Removed(
-            hashes=names_of(event.block_hashes),
-            tier=tier_of(event.medium),
-            group=group_of(event.group_idx),
-        )
-    return Cleared()
+def _removed(event: BlockRemoved) -> Removed:
+    return Removed(
+        hashes=names_of(event.block_hashes),
+        tier=tier_of(event.medium),
+        group=group_of(event.group_idx),
+    )
 
 
 def _stored(event: BlockStored) -> Stored:
@@ -190,6 +165,14 @@ def _item(value: Any) -> tuple[str, int | None]:
     ):
         return value[0], value[1]
     raise MalformedEventError("an extra key is not a string, bytes, or a pair of string and offset")
+
+
+READERS: Readers = {BlockStored: _stored, BlockRemoved: _removed, AllBlocksCleared: cleared}
+
+
+def decode(payload: bytes) -> Batch:
+    """Decode a payload into neutral events. Raises MalformedEventError where it is not a batch."""
+    return read_batch(payload, READERS)
 
 
 VLLM = EngineKind(

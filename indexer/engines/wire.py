@@ -8,7 +8,7 @@ as the end of that event can be found.
 
 from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -26,18 +26,24 @@ from warmpath.process.bytes import UNREADABLE
 LONGEST_KIND = 40
 """The most characters of an unknown event's type in a message."""
 
-WireEvent = TypeVar("WireEvent", bound=msgspec.Struct)
+Readers = Mapping[type[msgspec.Struct], Callable[[Any], Event]]
+"""By the types of an engine's events on the wire: what reads one; it raises MalformedEventError."""
 
 
 class AllBlocksCleared(msgspec.Struct, frozen=True):
     """A clear, as every engine of this format writes it; it has no fields."""
 
 
-class WireBatch(msgspec.Struct, Generic[WireEvent], frozen=True):
+def cleared(_: AllBlocksCleared) -> Cleared:
+    """Read a clear."""
+    return Cleared()
+
+
+class WireBatch(msgspec.Struct, frozen=True):
     """A batch as it is on the wire."""
 
     ts: float
-    events: list[WireEvent | UnreadableEvent]
+    events: list[msgspec.Struct | UnreadableEvent]
     data_parallel_rank: int | None
 
 
@@ -52,8 +58,8 @@ def timestamp_of(payload: bytes) -> float:
     return 0.0
 
 
-def decode_batch(payload: bytes, types: Mapping[str, type[WireEvent]]) -> WireBatch[WireEvent]:
-    """Decode a payload whose events are of `types`, by tag.
+def decode_batch(payload: bytes, readers: Readers) -> WireBatch:
+    """Decode a payload field by field; the tag of an event is the name of its type.
 
     Unknown map keys, and elements after a type's last field, are ignored. Raises MalformedEventError
     for anything that is not a batch.
@@ -69,10 +75,13 @@ def decode_batch(payload: bytes, types: Mapping[str, type[WireEvent]]) -> WireBa
         rank = msgspec.msgpack.decode(parts[2], type=int | None) if len(parts) > 2 else None
     except UNREADABLE as error:
         raise MalformedEventError(str(error)) from error
+    types = {one.__name__: one for one in readers}
     return WireBatch(timestamp, [_event(raw, types) for raw in raws], rank)
 
 
-def _event(raw: msgspec.Raw, types: Mapping[str, type[WireEvent]]) -> WireEvent | UnreadableEvent:
+def _event(
+    raw: msgspec.Raw, types: Mapping[str, type[msgspec.Struct]]
+) -> msgspec.Struct | UnreadableEvent:
     tag: Any = ""
     try:
         item = msgspec.msgpack.decode(raw)
@@ -95,8 +104,9 @@ def _event(raw: msgspec.Raw, types: Mapping[str, type[WireEvent]]) -> WireEvent 
         return UnreadableEvent(tag, str(error))
 
 
-def read_batch(wire: WireBatch[WireEvent], neutral: Callable[[WireEvent], Event]) -> Batch:
-    """Return a batch's neutral events; `neutral` raises MalformedEventError for an invalid event."""
+def read_batch(payload: bytes, readers: Readers) -> Batch:
+    """Decode a payload into neutral events. Raises MalformedEventError where it is not a batch."""
+    wire = decode_batch(payload, readers)
     events: list[Event] = []
     unread: list[UnreadableEvent] = []
     for one in wire.events:
@@ -104,7 +114,7 @@ def read_batch(wire: WireBatch[WireEvent], neutral: Callable[[WireEvent], Event]
             unread.append(one)
             continue
         try:
-            event = neutral(one)
+            event = readers[type(one)](one)
         except MalformedEventError as error:
             unread.append(UnreadableEvent(type(one).__name__, str(error)))
             continue

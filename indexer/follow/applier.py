@@ -101,7 +101,6 @@ class Applier:
         self._apply_batch(batch, action.sequence, now)
 
     def decoded(self, batch: Batch) -> None:
-        """Apply a batch that comes decoded, as the next in order."""
         self.batches += 1
         now = self._clock()
         self._apply_batch(batch, self._stream.decoded(now), now)
@@ -118,7 +117,6 @@ class Applier:
         self._judge(parentless, now)
 
     def _compare_rank(self, payload: bytes) -> None:
-        """Limit the trust where a batch names another rank than the one that is followed."""
         try:
             said = self._source.decode(payload).rank
         except MalformedEventError:
@@ -182,7 +180,6 @@ class Applier:
         self.limit_repeated()
 
     def limit_repeated(self) -> None:
-        """Limit the trust where stores may have been hits and the cache's size is not known."""
         is_unsure = not self.capacity and self._state.may_show_hits()
         self._restrict(HITS, REPEATED if is_unsure else "")
 

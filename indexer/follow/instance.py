@@ -53,7 +53,6 @@ class Engine:
     """The tokens_per_block of trtllm, whose events do not have it."""
 
     def sources(self) -> list[RankSource]:
-        """Return the source of each rank, from which its ingestion is made."""
         kind = ENGINES[self.engine]
         polled = kind.is_polled
         return [

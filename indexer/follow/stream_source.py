@@ -147,7 +147,6 @@ class RankIngest(Rank):
         return self.state.counts.adapters
 
     def received(self, topic: str, sequence: int, *, is_all: bool) -> None:
-        """Record the frame that was read from the socket last, as `Lag.received` does."""
         if self._is_ours(topic):
             self.lag.received(sequence, is_all=is_all)
 
@@ -169,7 +168,6 @@ class RankIngest(Rank):
             self.ask(asked)
 
     def emptied(self, reason: str) -> None:
-        """Drop the rank's blocks, as with a clear of its engine."""
         if any(self.blocks().values()):
             log.info("pod %s rank %d: its blocks are dropped: %s", self.pod, self.number, reason)
         self.state.apply([Cleared()])
@@ -369,7 +367,6 @@ class RankIngest(Rank):
         self.settle()
 
     def settle(self) -> None:
-        """Show that what has come is applied, and log a change of trust."""
         self._show_applied()
         super().settle()
 

@@ -48,7 +48,6 @@ class Tap:
         await answered(self._live, self._monitor, await dial(self._live, events))
 
     async def live(self) -> AsyncIterator[Frames]:
-        """Yield live batches for ever; ignore malformed messages."""
         while True:
             message = await self._live.recv_multipart()
             if len(message) == 3 and is_sequence(message[1]):

@@ -30,7 +30,6 @@ class Holding:
 
     @property
     def certain_names(self) -> int:
-        """How many names are held and not in doubt."""
         return len(self.copies) - len(self.doubted)
 
     def sole(self, key: int) -> EngineHash | None:

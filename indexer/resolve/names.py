@@ -180,7 +180,6 @@ class Names:
         ]
 
     def restore(self, saved: SavedResolver) -> None:
-        """Take over the names that another process saved one by one."""
         self.keys, self.earlier, self.above = saved.keys, saved.earlier, saved.above
         for one in saved.holdings:
             holding = self.holdings[one.tier, one.group] = Holding()
@@ -205,7 +204,6 @@ class Roots:
         return self._roots.get((lora, cache_salt, size))
 
     def root(self, lora: str, cache_salt: str, size: int) -> int:
-        """Return a root; `size` is the number of tokens of a block."""
         root = self.known(lora, cache_salt, size)
         if root is None:
             if len(self._roots) >= MOST:

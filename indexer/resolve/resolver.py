@@ -215,7 +215,6 @@ class Resolver:
         return changes
 
     def _store_known(self, event: Stored, spot: Spot, group: Group) -> list[Change]:
-        """Hold the names whose key is known from another store."""
         placed = [name for name in event.hashes if name in self.names.keys]
         if group.kind not in WINDOW_KINDS:
             self.counts.unplaced += len(event.hashes) - len(placed)
@@ -301,7 +300,6 @@ class Resolver:
         return held + self._release((event.source, event.group), [event.hash])
 
     def doubt(self) -> None:
-        """Put every name that is known now in doubt, as events were missed."""
         self.names.doubt()
         # Orphans may be gone too, and nothing could prove them once they are adopted.
         self.orphans.clear()

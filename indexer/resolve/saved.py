@@ -86,7 +86,6 @@ class SavedResolver(msgspec.Struct, frozen=True):
 def _joined(
     holdings: Iterable[SavedHolding], plain: SavedPlain, names: Sequence[EngineHash]
 ) -> list[SavedHolding]:
-    """Return the holdings with the plain names added."""
     found = {(one.tier, one.group): one for one in holdings}
     for row, group in enumerate(plain.groups):
         places = plain.places[row * len(names) : (row + 1) * len(names)]

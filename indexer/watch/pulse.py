@@ -26,7 +26,6 @@ class Pulse:
 
     @property
     def is_known(self) -> bool:
-        """Whether there were enough beats."""
         return len(self._beats) == BEATS
 
     @property

@@ -95,7 +95,6 @@ class WatchedRank(Rank):
         self.disconnected(reason)
 
     def connected(self) -> None:
-        """End a disconnection: the publisher's deltas arrive."""
         self._disconnected_at = None
         self._problem = ""
         self._lost = None

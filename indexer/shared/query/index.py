@@ -52,10 +52,10 @@ READ_SHARE = 0.9
 class RemoteIndex:
     """Finds in Redis who holds which blocks, for ranks whose blocks this router does not keep.
 
-    Only `add`, `life` and closing a rank may be called in any thread; all else belongs to the thread of
-    the event loop that asks Redis. `deadline` bounds a read, seconds. A part that was read within
-    `FRESH_SECONDS` is not read again. In an answer from a copy older than `stale_after` seconds ranks
-    are stale; in one from a younger copy that is not fresh they are degraded.
+    Only `add`, `places.life` and closing a rank may be called in any thread; all else belongs to the
+    thread of the event loop that asks Redis. `deadline` bounds a read, seconds. A part that was read
+    within `FRESH_SECONDS` is not read again. In an answer from a copy older than `stale_after` seconds
+    ranks are stale; in one from a younger copy that is not fresh they are degraded.
 
     Counted, for metrics: `look_ups` (prompts that needed Redis), `reads` and their `read_seconds` and
     `read_bytes`, `timeouts` and `errors` (reads that did not end well), `late` (prompts that did not
@@ -97,7 +97,7 @@ class RemoteIndex:
         """The last moment, by the clock, that each pod's record showed when it was last taken."""
         self._stale_after = stale_after
         self._clock = clock
-        self._places = Places()
+        self.places = Places()
         self._ranks: dict[RankName, RemoteRank] = {}
         self._pods: set[str] = set()
         """The pods of the last poll."""
@@ -134,13 +134,6 @@ class RemoteIndex:
 
     def _remove(self, rank: RemoteRank) -> None:
         self._ranks.pop(RankName(rank.pod, rank.number), None)
-
-    def life(self, pod: str, rank: int) -> int:
-        return self._places.life(pod, rank)
-
-    @property
-    def life_changes(self) -> int:
-        return self._places.life_changes
 
     # Answers
 
@@ -232,7 +225,7 @@ class RemoteIndex:
         if chain.block_size not in self._sizes:
             return [], self.reach.trouble
         copied = self.copy.match(np.frombuffer(packed_keys(chain), "<u8"), leading=leading)
-        place_of = self._places.place
+        place_of = self.places.place
         found = [
             (place, start, stop)
             for slot, start, stop in copied.stretches
@@ -287,7 +280,7 @@ class RemoteIndex:
         pods = {pod for pod, _ in list(self._ranks)}
         for pod in self._pods - pods:
             self._registry.forget(pod)
-            self._places.forget(pod)
+            self.places.forget(pod)
         self._pods = pods
         if pods:
             disruptions = self._redis.disruptions
@@ -319,7 +312,7 @@ class RemoteIndex:
             reading = self._registry.reading(rank.pod)
             rank.record_read(reading.problem)
             claim = reading.record.claim if reading.record and not rank.refused else None
-            if self._places.take(rank.pod, claim):
+            if self.places.take(rank.pod, claim):
                 self._anew_at = self._clock()
                 # Look at all buckets while the new claim is being confirmed anyway: a prompt that finds
                 # a lost bucket only later would begin another doubt.

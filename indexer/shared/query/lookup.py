@@ -16,7 +16,7 @@ from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.keys.segment_value import BadSegmentError
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.query.lost_buckets import LIFE, Life
-from warmpath.indexer.shared.redis.command import Command, CommandRefusedError, Reply
+from warmpath.indexer.shared.redis.command import Command, Reply
 
 Values = Mapping[bytes, bytes | None]
 """The values of fields, which are named as in their bucket; None for a field that is not there."""
@@ -29,18 +29,14 @@ class LookUp:
     """
 
     def __init__(self, names: KeyNames, keys: Sequence[int] | NDArray[np.uint64]) -> None:
-        self.keys = np.asarray(keys, "<u8")
         self.values: dict[bytes, bytes | None] = {}
-        """The values of all fields that were read so far."""
-        self.failed: list[Exception] = []
-        """Error replies and errors of malformed values, one entry each. Nobody counts as holding the
-        blocks that could not be read."""
+        """The values of all fields that were asked for so far; None also where the read failed."""
         self.lives: dict[int, Life] = {}
         """The life of each bucket in the last replies."""
         self.asked: dict[int, list[bytes]] = {}
         """The fields of each bucket in the commands that wait for their replies, in their order."""
         self._names = names
-        self._packed = self.keys.tobytes()
+        self._packed = np.asarray(keys, "<u8").tobytes()
 
     def commands(self) -> list[Command]:
         return self._commands(segment for segment, _, _ in spans(self._packed))
@@ -65,22 +61,12 @@ class LookUp:
     def feed(self, replies: Sequence[Reply]) -> None:
         self.lives = {}
         for (bucket, fields), reply in zip(self.asked.items(), replies, strict=True):
+            self.values.update(dict.fromkeys(fields))
             if isinstance(reply, list) and len(reply) == len(fields) + len(LIFE):
                 *values, born, writes = reply
                 self.lives[bucket] = born, writes
                 self.values.update(zip(fields, values, strict=True))
-                continue
-            self.values.update(dict.fromkeys(fields))
-            strange = f"HMGET of {len(fields)} fields: got {reply!r:.60}"
-            is_error = isinstance(reply, Exception)
-            self.failed.append(reply if is_error else CommandRefusedError(strange))
         self.asked = {}
-
-    def stretches(self) -> list[Stretch]:
-        """Return the stretches of each slot of the shared index, in order."""
-        found, failed = stretches(self.keys, self.values)
-        self.failed += failed
-        return found
 
 
 def spans(keys: bytes) -> Iterator[tuple[bytes, int, int]]:

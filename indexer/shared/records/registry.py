@@ -164,7 +164,6 @@ class Registry:
     def _take(
         self, pods: Sequence[str], replies: Sequence[Reply], before: int, asked_at: float
     ) -> None:
-        """Take the replies for records, asked for at `asked_at` with that value of `_breaks`."""
         now = self._breaks
         if now != self._disruptions:
             self._disruptions = now

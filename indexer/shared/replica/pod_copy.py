@@ -204,7 +204,6 @@ class PodCopy:
         self.state = CopyState.FOLLOWING
 
     def _follow(self, record: Record, before: Record | None, entries: Reply) -> bool:
-        """Apply the log's next entries; return whether it may have more."""
         try:
             for _, fields in entries:
                 if not self._apply(dict(zip(fields[::2], fields[1::2], strict=True))):
@@ -306,7 +305,6 @@ class PodCopy:
         }
 
     def hold(self, rank: int, spot: Spot, keys: list[int]) -> None:
-        """Add keys of a place that were read from the buckets."""
         if self.state is CopyState.READING:
             self._ranks[rank].take_keys(spot, keys)
 

@@ -70,7 +70,6 @@ class Replica:
         return pod in self._copies
 
     def add(self, pod: str, ranks: Sequence[WatchedRank], keyspace: str) -> None:
-        """Keep a copy of a pod; its ranks in order."""
         self._copies[pod] = PodCopy(pod, ranks, keyspace, self._names.prefix)
 
     def remove(self, pod: str) -> None:

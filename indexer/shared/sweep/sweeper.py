@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.schema import SchemaError, ensure_call, fits, judge
@@ -39,16 +38,6 @@ ATTEMPTS = 3
 """How often a pass is begun, at most, where connections are lost or made meanwhile."""
 AT_REST = "rest "
 """Begins the lease's value while nobody sweeps; the last sweeper's name follows."""
-
-
-@dataclass(slots=True)
-class SweepCounts(Swept):
-    """Counts of a sweeper's work since it started."""
-
-    passes: int = 0
-    """Passes that went to the end."""
-    failed: int = 0
-    """Passes that ended early."""
 
 
 class LeaseLostError(Exception):
@@ -85,7 +74,7 @@ class Sweeper:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self.counts = SweepCounts()
+        self.counts = Swept()
         self._redis = redis
         self._names = names
         self._owner = owner

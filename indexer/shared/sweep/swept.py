@@ -34,6 +34,10 @@ class Swept:
     """How often a bucket was skipped, since a record that was read was not the latest."""
     healed: int = 0
     """Keys and fields removed that no writer can have written."""
+    passes: int = 0
+    """Passes that went to the end."""
+    failed: int = 0
+    """Passes that ended early."""
 
 
 def batches(items: Sequence[Item]) -> Iterator[Sequence[Item]]:

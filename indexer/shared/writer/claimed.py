@@ -24,11 +24,9 @@ class Claimed:
         """The last state of each rank."""
 
     def claim(self) -> Claim:
-        """Return the claim with its present places, as the record is to have it."""
         return replace(self._claim, places=list(self._places))
 
     def slot(self, rank: int, spot: Spot) -> int:
-        """Return the slot of a rank's place, a new one where it has none."""
         number = self._numbers.get((rank, spot))
         if number is None:
             number = self._numbers[rank, spot] = len(self._places)

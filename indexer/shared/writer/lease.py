@@ -61,12 +61,10 @@ class Lease:
 
     @property
     def seconds_to_audit(self) -> float:
-        """Seconds until the next audit; 0 or less where it is due."""
         return self._audit_at - self.clock()
 
     @property
     def seconds_to_confirmation(self) -> float:
-        """Seconds until the next confirmation; 0 or less where it is due."""
         return self._confirm_at - self.clock()
 
     def demand_audit(self) -> None:
@@ -99,7 +97,6 @@ class Lease:
         )
 
     def hold(self, token: int) -> None:
-        """Keep the record for a claim that was made just now."""
         self.token = token
         self._kept_at = self.clock()
         self._is_given_up = False
@@ -178,7 +175,6 @@ class Retry:
         return replies
 
     def in_trouble(self, reason: str) -> None:
-        """Keep the reason why the writer does not get on; log it where it is new."""
         if reason != self.trouble:
             log.warning("pod %s: shared index: %s", self._pod, reason)
         self.trouble = reason

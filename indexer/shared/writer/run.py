@@ -32,7 +32,6 @@ class News:
         self.wake = self._event.set
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for news, at most that many seconds; return whether there was any."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()

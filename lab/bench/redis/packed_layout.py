@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import SLOTS_OF_A_CLAIM
-from warmpath.indexer.shared.query.lookup import LookUp
+from warmpath.indexer.shared.query.lookup import LookUp, stretches
 from warmpath.indexer.shared.redis.command import Command
 from warmpath.indexer.shared.writer.calls import apply_calls
 from warmpath.lab.bench.redis.layout import Changes, Talk
@@ -37,7 +39,8 @@ class PackedLayout:
         more = asked.more()
         if more:
             asked.feed((yield more))
-        return {self._pods[slot]: stop for slot, start, stop in asked.stretches() if not start}
+        found, _ = stretches(np.asarray(keys, "<u8"), asked.values)
+        return {self._pods[slot]: stop for slot, start, stop in found if not start}
 
     def add(self, pod: int, changes: Changes) -> Talk[None]:
         """Add keys of a pod."""

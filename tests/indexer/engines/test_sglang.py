@@ -9,6 +9,7 @@ import pytest
 from tests.recordings import SGLANG_EVENTS
 from warmpath.indexer.engines import sglang
 from warmpath.indexer.engines.event import Cleared, Removed, Stored, Tier
+from warmpath.indexer.engines.wire import decode_batch
 from warmpath.indexer.keys.extra import next_token
 from warmpath.indexer.keys.key import pack_tokens
 
@@ -23,7 +24,7 @@ def payload(name: str) -> bytes:
 @pytest.mark.parametrize("name", VECTORS)
 def test_every_vector_decodes_to_what_it_states(name: str) -> None:
     stated = VECTORS[name]["decoded"]
-    wire = sglang.decode_wire(payload(name))
+    wire = decode_batch(payload(name), sglang.READERS)
     assert wire.ts == stated["ts"]
     assert wire.data_parallel_rank == stated["data_parallel_rank"]
     assert len(wire.events) == len(stated["events"])
@@ -36,7 +37,7 @@ def test_every_vector_decodes_to_what_it_states(name: str) -> None:
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_every_vector_becomes_neutral_events(name: str) -> None:
-    wire, batch = sglang.decode_wire(payload(name)), sglang.decode(payload(name))
+    wire, batch = decode_batch(payload(name), sglang.READERS), sglang.decode(payload(name))
     for raw, event in zip(wire.events, batch.events, strict=True):
         if isinstance(raw, sglang.BlockStored):
             assert isinstance(event, Stored)

@@ -19,6 +19,7 @@ from warmpath.indexer.engines.event import (
     Tier,
     UnreadableEvent,
 )
+from warmpath.indexer.engines.wire import decode_batch
 from warmpath.indexer.keys.extra import Item, extras_of, next_token
 from warmpath.indexer.keys.key import pack_tokens
 
@@ -42,7 +43,7 @@ def payload(name: str) -> bytes:
 @pytest.mark.parametrize("name", VECTORS)
 def test_every_vector_decodes_to_what_it_states(name: str) -> None:
     stated = from_json(VECTORS[name]["decoded"])
-    wire = vllm.decode_wire(payload(name))
+    wire = decode_batch(payload(name), vllm.READERS)
     events = [
         {"type": type(event).__name__, **msgspec.to_builtins(event, builtin_types=(bytes,))}
         for event in wire.events
@@ -58,7 +59,7 @@ def test_every_vector_decodes_to_what_it_states(name: str) -> None:
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_every_vector_becomes_neutral_events(name: str) -> None:
-    wire = vllm.decode_wire(payload(name))
+    wire = decode_batch(payload(name), vllm.READERS)
     batch = vllm.decode(payload(name))
     assert len(batch.events) == len(wire.events)
     for event, raw in zip(batch.events, wire.events, strict=True):
@@ -88,7 +89,7 @@ def test_a_salt_is_read_from_the_first_block_only() -> None:
 
 def test_items_enter_the_extras_as_a_request_states_them() -> None:
     [event] = vllm.decode(payload("stored-mm-keys")).events
-    [raw] = vllm.decode_wire(payload("stored-mm-keys")).events
+    [raw] = decode_batch(payload("stored-mm-keys"), vllm.READERS).events
     assert isinstance(event, Stored)
     assert isinstance(raw, vllm.BlockStored)
     assert event.extras

@@ -14,7 +14,7 @@ from warmpath.indexer.shared.writer.tenure import KeptLog, Tenure
 
 def check_remote(remote: RemoteIndex) -> None:
     check_cache(remote.copy)
-    check_places(remote._places)
+    check_places(remote.places)
     for breaker in remote.reach._breakers:
         check_breaker(breaker)
 

@@ -11,7 +11,7 @@ from warmpath.indexer.index.contract import Stretch
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.keys.segment_value import BadSegmentError, encode, pack
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.query.lookup import LookUp
+from warmpath.indexer.shared.query.lookup import LookUp, stretches
 from warmpath.indexer.shared.redis.command import CommandRefusedError, Reply, UnreachableError
 
 NAMES = KeyNames("t", buckets=4)
@@ -53,6 +53,10 @@ def answered(look_up: LookUp, server: dict[str, dict[bytes, bytes]]) -> int:
         look_up.feed(replies)
         commands = look_up.more()
     return rounds
+
+
+def found(look_up: LookUp, keys: Sequence[int]) -> tuple[list[Stretch], list[Exception]]:
+    return stretches(np.asarray(keys, "<u8"), look_up.values)
 
 
 def expected(held: list[set[int]]) -> list[Stretch]:
@@ -98,8 +102,9 @@ def test_a_prompt_is_found_wherever_it_lies(case: tuple[list[int], Content, list
     rounds = answered(look_up, stored(content, spilled))
     assert rounds <= 2
     held = [content[keys[at - at % SEGMENT]].get(key, set()) for at, key in enumerate(keys)]
-    assert sorted(look_up.stretches()) == expected(held)
-    assert look_up.failed == []
+    parts, failed = found(look_up, keys)
+    assert sorted(parts) == expected(held)
+    assert failed == []
 
 
 @pytest.mark.parametrize("error", [CommandRefusedError("no"), UnreachableError("gone")])
@@ -116,8 +121,7 @@ def test_a_bucket_that_does_not_answer_leaves_the_others(error: Exception) -> No
     first, last = (encode(pack(content[keys[at]])) for at in (0, 128))
     look_up.feed([[first, b"1.2", b"3"], error, [last, None, None]])
     assert not look_up.more()
-    assert look_up.stretches() == [Stretch(5, 0, 64), Stretch(5, 128, 192)]
-    assert look_up.failed == [error]
+    assert found(look_up, keys) == ([Stretch(5, 0, 64), Stretch(5, 128, 192)], [])
     assert look_up.values[fields[1]] is None
     assert [*look_up.lives.values()] == [(b"1.2", b"3"), (None, None)], (
         "of the second nothing is known"
@@ -130,8 +134,8 @@ def test_a_reply_that_is_none_is_an_error_of_its_bucket(reply: Reply) -> None:
     look_up.commands()
     look_up.feed([reply])
     assert look_up.more() == []
-    assert look_up.stretches() == []
-    assert len(look_up.failed) == 1
+    assert found(look_up, [1, 2, 3]) == ([], [])
+    assert look_up.lives == {}
 
 
 @given(st.binary(min_size=1, max_size=120), st.integers(0, 2))
@@ -143,16 +147,17 @@ def test_a_bad_value_says_that_nobody_holds_its_blocks(junk: bytes, kind: int) -
     look_up.feed([[bytes([kind, 0, 1, 0]) + junk, good, b"1.2", b"3"]])
     for command in look_up.more():
         look_up.feed([[*[junk] * (len(command.words) - 4), b"1.2", b"3"]])
-    assert Stretch(5, 64, 100) in look_up.stretches()
-    for error in look_up.failed:
+    parts, failed = found(look_up, keys)
+    assert Stretch(5, 64, 100) in parts
+    for error in failed:
         assert isinstance(error, BadSegmentError)
 
 
 def test_a_value_of_no_bytes_is_bad_and_not_one_that_is_missing() -> None:
     look_up = LookUp(NAMES, [1])
     answered(look_up, {NAMES.bucket(NAMES.bucket_of(1)): {word(1): b""}})
-    assert not look_up.stretches()
-    [problem] = look_up.failed
+    parts, [problem] = found(look_up, [1])
+    assert not parts
     assert isinstance(problem, BadSegmentError)
 
 
@@ -160,4 +165,4 @@ def test_keys_may_be_an_array() -> None:
     keys = np.array([2**63 + 1, 2], np.uint64)
     look_up = LookUp(NAMES, keys)
     answered(look_up, stored({2**63 + 1: {2**63 + 1: {1}, 2: {1}}}))
-    assert look_up.stretches() == [Stretch(1, 0, 2)]
+    assert found(look_up, keys)[0] == [Stretch(1, 0, 2)]

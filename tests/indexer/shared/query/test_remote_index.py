@@ -210,9 +210,9 @@ async def test_a_cache_that_begins_anew_holds_nothing_and_has_another_life(
     async with stand(server.url, prefix) as made:
         await made.pod.hold(PROMPT)
         assert await made.held(PROMPT) == len(PROMPT)
-        life = made.remote.life("p", 0)
+        life = made.remote.places.life("p", 0)
         await made.pod.empty()
-        await made.until(lambda: made.remote.life("p", 0) == life + 1)
+        await made.until(lambda: made.remote.places.life("p", 0) == life + 1)
         assert await made.ask(PROMPT) == []
         await made.pod.hold(PROMPT[:SEGMENT])
         await made.until(lambda: made.remote.unknown_slots > 0)

@@ -312,13 +312,13 @@ class RemoteMachine(RuleBasedStateMachine):
     @rule()
     def begin_anew(self) -> None:
         """Empty the cache: from the next poll on nothing counts that was held there."""
-        life = self.remote.life("p", 0)
+        life = self.remote.places.life("p", 0)
         before = self.pod.places
         self.runner.run(self.pod.empty())
         self.is_told = True
         self.poll()
         assert self.pod.places == [*(None for _ in before), GPU]
-        assert self.remote.life("p", 0) == life + 1
+        assert self.remote.places.life("p", 0) == life + 1
         for segment in SEGMENTS:
             self.truth[segment] = set()
         # What lies there still is of places that are no more.

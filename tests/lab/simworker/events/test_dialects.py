@@ -8,6 +8,7 @@ import pytest
 
 from tests.recordings import SGLANG_EVENTS, VLLM_EVENTS
 from warmpath.indexer.engines import sglang, vllm
+from warmpath.indexer.engines.wire import decode_batch
 from warmpath.lab.simworker.events.dialect import UnknownDialectError, dialect_named
 from warmpath.lab.simworker.events.sglang import SglangDialect
 from warmpath.lab.simworker.events.vllm import VllmDialect
@@ -137,7 +138,7 @@ TWO_PAGES = Stored([FIRST, SECOND], None, [1, 2, 3, 4], 2, extra_keys=[["salt"],
 @pytest.mark.parametrize("name", ["sglang-0.5.9", "sglang-0.5.22"])
 def test_older_sglang_says_every_page_and_removal_by_itself(name: str) -> None:
     events = [TWO_PAGES, Removed([FIRST, SECOND])]
-    batch = sglang.decode_wire(dialect_named(name).batch(1.0, events, 0))
+    batch = decode_batch(dialect_named(name).batch(1.0, events, 0), sglang.READERS)
     assert [type(one).__name__ for one in batch.events] == ["BlockStored"] * 2 + [
         "BlockRemoved"
     ] * 2
@@ -154,7 +155,7 @@ def test_newer_sglang_joins_neighbours_that_go_on_from_each_other() -> None:
     stranger = Stored([bytes([7] * 32)], None, [8, 9], 2, extra_keys=[None], group_idx=0)
     removed = [Removed([FIRST]), Removed([SECOND]), Removed([SECOND], "CPU")]
     payload = dialect_named("sglang").batch(1.0, [TWO_PAGES, child, stranger, *removed], 0)
-    events = sglang.decode_wire(payload).events
+    events = decode_batch(payload, sglang.READERS).events
     sizes = [
         len(one.block_hashes)
         for one in events
