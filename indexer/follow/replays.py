@@ -8,9 +8,8 @@ import asyncio
 import zmq
 import zmq.asyncio
 
-from warmpath.indexer.follow.backlog import Backlog
+from warmpath.indexer.follow.backlog import READ_BYTES, Backlog, drain
 from warmpath.indexer.follow.dial import dial
-from warmpath.indexer.follow.drain import READ_BYTES, drain
 from warmpath.indexer.follow.instance import Patience
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.tap import END, replay_frames

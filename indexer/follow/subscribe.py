@@ -12,15 +12,15 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from warmpath.indexer.follow.backlog import Backlog
-from warmpath.indexer.follow.dial import CONNECTED, GONE, answered, dial, is_named, monitored
-from warmpath.indexer.follow.drain import (
+from warmpath.indexer.follow.backlog import (
     MOST_BYTES,
     MOST_MESSAGES,
     READ_BYTES,
     READ_MESSAGES,
+    Backlog,
     drain,
 )
+from warmpath.indexer.follow.dial import CONNECTED, GONE, answered, dial, is_named, monitored
 from warmpath.indexer.follow.instance import Patience
 from warmpath.indexer.follow.replays import Replays
 from warmpath.indexer.follow.stream_source import SILENT_SECONDS, RankIngest

@@ -58,7 +58,7 @@ class Watcher:
         self._names = {ranks[0].pod, name or ranks[0].pod}
         self._address = address
         self._keyspace = keyspace
-        self._credentials = credentials
+        self._credentials = credentials or (lambda: None)
         self._retry_seconds = retry_seconds
         self._epoch = ""
         self._sequence = 0
@@ -70,12 +70,12 @@ class Watcher:
 
     async def run(self) -> None:
         while True:
-            credentials = self._newest()
+            credentials = self._credentials()
             async with self._channel(credentials) as channel:
                 # Where gRPC parses messages, a malformed one arrives as None and logs a traceback, so
                 # the stream is read as bytes.
                 watch: Any = channel.unary_stream(WATCH, pb.WatchRequest.SerializeToString)
-                while self._newest() is credentials:
+                while self._credentials() is credentials:
                     await self._attempt(watch)
 
     async def _attempt(self, watch: Any) -> None:
@@ -107,9 +107,6 @@ class Watcher:
         if status != self._logged:
             self._logged = status
             log.warning("pod %s: watch: %s", self._ranks[0].pod, reason)
-
-    def _newest(self) -> grpc.ChannelCredentials | None:
-        return self._credentials() if self._credentials is not None else None
 
     def _channel(self, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
         if credentials is None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.rank import Rank
-from warmpath.indexer.shared.layout.record import Record
 from warmpath.indexer.shared.records.registry import (
     AWAY,
     LATE,
@@ -61,8 +60,8 @@ class RemoteRank(Rank):
         self._doubt: Trust | None = None
         self._state: pb.RankState | None = None
         self._problem = ""
-        self._refused = ""
-        """The reason for which the rank cannot be used, as last logged; empty where it can."""
+        self.refused = ""
+        """Why this router cannot use the rank's blocks, as last logged; empty where it can."""
 
     def doubt(self, doubt: Trust | None) -> None:
         self._doubt = doubt
@@ -96,41 +95,32 @@ class RemoteRank(Rank):
             self._state = state
             figures = figures_of(state) if state is not None else (self.layout, None, 0, None)
             self.take_figures(*figures)
-        level, reason = self._believed(record)
+        claim = record.claim if record else None
+        refused = refusal(claim, self._keyspace, self._ranks) if claim else ""
+        level, reason = (Level.COLD, refused) if refused else self._believed()
         before = self.recorded
         if (level, reason) != (before.level, before.reason):
             # Each attempt may change the reason; `since` stays, as the level was the same all the time.
             since = before.since if level is before.level else self._clock()
             self.recorded = Trust(level, reason, since)
             self.lost_at = -math.inf if level is Level.COLD else since
-            if level is before.level is Level.COLD:
-                self._log_cold(before.reason, record)
+            if level is before.level is Level.COLD and not refused:
+                self._log_cold(before.reason)
         self.doubt(self._doubt)
         self.settle()
-        self._log_refused(record)
+        # Rank 0 logs for all of its pod's ranks.
+        if refused and refused != self.refused and self.number == 0:
+            log.warning("pod %s: %s", self.pod, refused)
+        self.refused = refused
 
-    def _log_cold(self, before: str, record: Record | None) -> None:
+    def _log_cold(self, before: str) -> None:
         """Log why the pod is cold, once for each kind of reason; rank 0 logs for all of its ranks."""
         reason = self.recorded.reason
-        is_new = reason.partition(":")[0] != before.partition(":")[0]
-        if is_new and self.number == 0 and reason != self._refusal(record):
+        if self.number == 0 and reason.partition(":")[0] != before.partition(":")[0]:
             is_fault = reason.startswith(AWAY)
             log.log(logging.WARNING if is_fault else logging.INFO, "pod %s: %s", self.pod, reason)
 
-    def _log_refused(self, record: Record | None) -> None:
-        """Log once why the pod's blocks cannot be used; rank 0 logs for all of its ranks."""
-        refused = self._refusal(record)
-        if refused and refused != self._refused and self.number == 0:
-            log.warning("pod %s: %s", self.pod, refused)
-        self._refused = refused
-
-    def _refusal(self, record: Record | None) -> str:
-        claim = record.claim if record else None
-        return refusal(claim, self._keyspace, self._ranks) if claim else ""
-
-    def _believed(self, record: Record | None) -> tuple[Level, str]:
-        if refused := self._refusal(record):
-            return Level.COLD, refused
+    def _believed(self) -> tuple[Level, str]:
         level, reason = self._registry.trust_of(self.pod, self.number)
         if level is Level.COLD:
             return level, reason
@@ -147,11 +137,6 @@ class RemoteRank(Rank):
         if problem and (level is Level.EXACT or reason in {UNCONFIRMED, LATE}):
             return Level.DEGRADED, problem
         return level, reason
-
-    @property
-    def refused(self) -> bool:
-        """Whether this router cannot use the rank's blocks: keyspaces or numbers of ranks differ."""
-        return bool(self._refusal(self._registry.reading(self.pod).record))
 
     def blocks(self) -> Mapping[Tier, int]:
         record = self._registry.reading(self.pod).record

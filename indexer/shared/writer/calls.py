@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -11,7 +11,7 @@ from warmpath.indexer.keys.key import WORD_BYTES, pack_words
 from warmpath.indexer.keys.segment_value import BadSegmentError, slots_of, spilled_blocks
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import Claim
-from warmpath.indexer.shared.redis.command import Argument, Call, Command, Reply, script
+from warmpath.indexer.shared.redis.command import Argument, Call, Command, Reply, good, script
 from warmpath.indexer.shared.writer.claimed import Claimed
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
@@ -40,8 +40,7 @@ class Status(IntEnum):
     """The bucket is not as the writer left it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptOutcome:
+class ScriptOutcome(NamedTuple):
     """A script's status, and the bucket's checkpoint after it."""
 
     status: Status
@@ -51,9 +50,7 @@ class ScriptOutcome:
 
 def outcome(reply: Reply) -> ScriptOutcome:
     """Return the outcome in a reply of `apply.lua` or `fence.lua`. Raises a reply that is an error."""
-    if isinstance(reply, Exception):
-        raise reply
-    status, token, count = reply
+    status, token, count = good(reply)
     return ScriptOutcome(Status(status), token, count)
 
 

@@ -41,6 +41,7 @@ class Lease:
 
     def __init__(self, calls: RecordCalls, seconds: float, clock: Callable[[], float]) -> None:
         self.seconds = seconds
+        self.audit_seconds = seconds / AUDITS_OF_A_LEASE
         self.token = 0
         """The number of the claim that has the record; 0 where no claim of this writer has it."""
         self._kept_at = 0.0
@@ -54,10 +55,6 @@ class Lease:
         self.calls = calls
         self.clock = clock
         self._is_given_up = False
-
-    @property
-    def audit_seconds(self) -> float:
-        return self.seconds / AUDITS_OF_A_LEASE
 
     @property
     def seconds_to_audit(self) -> float:

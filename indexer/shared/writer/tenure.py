@@ -97,6 +97,7 @@ class Tenure:
         self._clock = self._lease.clock
         self._names = self._calls.names
         self._bucket_life = bucket_life
+        self._bucket_ms = round(bucket_life * 1000)
         self._audits = 0
         self._confirmations = 0
         self._moments: deque[tuple[int, float]] = deque()
@@ -108,10 +109,6 @@ class Tenure:
         confirmation; None where that is not known."""
         self._touch_at = 0.0
         self._log = KeptLog()
-
-    @property
-    def _bucket_ms(self) -> int:
-        return round(self._bucket_life * 1000)
 
     def fence(self) -> Steps[None]:
         """Take every bucket: from then on no earlier claim writes there."""

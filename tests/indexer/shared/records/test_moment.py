@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from warmpath.indexer.shared.layout.record import Record
-from warmpath.indexer.shared.records.moment import Moment
+from warmpath.indexer.shared.records.registry import Moment
 
 
 @dataclass(frozen=True)
