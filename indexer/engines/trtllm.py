@@ -243,13 +243,17 @@ def _one_block(
 def _name(value: int | str) -> EngineHash:
     if isinstance(value, int):
         return name_of(value)
-    try:
-        name = bytes.fromhex(value)
-    except ValueError:
-        name = b""
+    name = _unhexed(value)
     if not name or len(value) != 2 * len(name) or len(name) > MOST_HASH_BYTES:
         raise MalformedEventError("a block_hash is neither a number nor a digest in hexadecimal")
     return name_of(name)
+
+
+def _unhexed(digits: str) -> bytes:
+    try:
+        return bytes.fromhex(digits)
+    except ValueError:
+        return b""
 
 
 def _token(value: int | str) -> tuple[int, bytes]:
@@ -258,10 +262,7 @@ def _token(value: int | str) -> tuple[int, bytes]:
         return value, b""
     if value.isascii() and value.isdigit() and len(value) <= MOST_TOKEN_DIGITS:
         return int(value), b""
-    try:
-        digest = bytes.fromhex(value)
-    except ValueError:
-        digest = b""
+    digest = _unhexed(value)
     if not digest:
         raise MalformedEventError("a token_id is neither a number nor a digest in hexadecimal")
     return 0, digest

@@ -13,7 +13,7 @@ from warmpath.indexer.engines import sglang, trtllm, vllm
 from warmpath.indexer.engines.event import Batch, MalformedEventError
 from warmpath.indexer.shared.layout.living import read_owner
 from warmpath.indexer.shared.layout.record import BadRecordError, read_record
-from warmpath.indexer.shared.writer.machine import Rival
+from warmpath.indexer.shared.writer.machine import rival_of
 from warmpath.router import state_file
 from warmpath.router.load.engine_metrics import parse
 from warmpath.router.peers.received import ReceivedBookings
@@ -45,7 +45,7 @@ def _owner(raw: bytes) -> None:
 
 
 def _rival(raw: bytes) -> None:
-    Rival("p", model="m", keyspace="k").log_rival("two", raw)
+    assert rival_of("two", raw, model="m", keyspace="k") == ""
 
 
 def _statistics(raw: bytes) -> None:

@@ -38,15 +38,15 @@ class Page:
         return self.cursor == b"0"
 
 
-def ask_page(names: KeyNames, bucket: int, cursor: bytes, count: int) -> Command:
-    """Return the command for a page of about `count` fields; the first cursor is b"0"."""
-    return Command(("HSCAN", names.bucket(bucket), cursor, "COUNT", count))
+def ask_page(
+    names: KeyNames, bucket: int, cursor: bytes, count: int, *, checkpoints_only: bool = False
+) -> Command:
+    """Return the command for a page for which Redis looks at about `count` fields.
 
-
-def ask_checkpoints(names: KeyNames, bucket: int, cursor: bytes, count: int) -> Command:
-    """Return the command for a page of checkpoints alone; Redis looks at about `count` fields for it."""
-    name = names.bucket(bucket)
-    return Command(("HSCAN", name, cursor, "MATCH", CHECKPOINT + b"*", "COUNT", count))
+    The first cursor is b"0".
+    """
+    match = ("MATCH", CHECKPOINT + b"*") if checkpoints_only else ()
+    return Command(("HSCAN", names.bucket(bucket), cursor, *match, "COUNT", count))
 
 
 def read_page(reply: Sequence[bytes | Sequence[bytes]]) -> Page:

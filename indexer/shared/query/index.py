@@ -112,8 +112,6 @@ class RemoteIndex:
             redis, names, timeout=READ_SHARE * deadline, doubt=self._doubt_ranks, clock=clock
         )
 
-    # Ranks
-
     def add(self, pod: str, rank: int, *, keyspace: str, ranks: int) -> RemoteRank:
         added = self._ranks[RankName(pod, rank)] = RemoteRank(
             pod,
@@ -134,8 +132,6 @@ class RemoteIndex:
 
     def _remove(self, rank: RemoteRank) -> None:
         self._ranks.pop(RankName(rank.pod, rank.number), None)
-
-    # Answers
 
     async def refresh(self, prompts: Iterable[bytes], timeout: float) -> None:
         """Read the parts of prompts that the copy lacks; `prompts` are packed keys from the first on.
@@ -260,8 +256,6 @@ class RemoteIndex:
             # it is up to the publisher, which cannot do anything while Redis does not answer.
             doubts.append(Trust(Level.DEGRADED, self.reach.problem or UNCONFIRMED, now))
         return max(doubts, key=lambda doubt: doubt.level is Level.STALE, default=None)
-
-    # Beside the answers
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:

@@ -15,7 +15,7 @@ from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.records.registry import AWAY, UNREAD, Registry
 from warmpath.indexer.shared.redis.command import CommandFailedError, Redis
 from warmpath.indexer.shared.replica.pod_copy import CopyState, Holder, PodCopy, Resync
-from warmpath.indexer.shared.replica.scan import Keys, Scan
+from warmpath.indexer.shared.replica.scan import Scan
 from warmpath.indexer.watch.watched_source import WatchedRank
 
 log = logging.getLogger(__name__)
@@ -144,8 +144,6 @@ class Replica:
             copy.expire(now)
         self.due = min((copy.due for copy in copies if copy.due > now), default=math.inf)
 
-    # Reading all buckets
-
     def _begin_scan(self) -> None:
         if self._scan is not None or self._clock() < self._not_before:
             return
@@ -173,7 +171,10 @@ class Replica:
             return
         self._say(scan.problem)
         for page in pages:
-            self._hold(page)
+            for slot, parts in page.items():
+                holder = self._holders[slot]
+                keys = [key for part in parts for key in part.tolist()]
+                holder.copy.hold(holder.rank, holder.spot, keys)
             await asyncio.sleep(0)
         if scan.problem:
             await asyncio.sleep(self._poll_seconds)
@@ -181,12 +182,6 @@ class Replica:
             for copy in self._reading:
                 copy.end(CopyState.READ)
             self._end_scan()
-
-    def _hold(self, page: Keys) -> None:
-        for slot, parts in page.items():
-            holder = self._holders[slot]
-            keys = [key for part in parts for key in part.tolist()]
-            holder.copy.hold(holder.rank, holder.spot, keys)
 
     def _end_scan(self) -> None:
         for copy in self._reading:
@@ -214,8 +209,6 @@ class Replica:
             failed = f"the first attempt to copy the pods failed, and others follow: {problem}"
             self._settled(failed if problem else "every pod that has a publisher is copied")
             self._settled = None
-
-    # Figures
 
     def resyncs(self) -> Counter[Resync]:
         counts = self._resyncs_of_gone.copy()

@@ -96,8 +96,11 @@ class Scan:
         for name, value in page.values.items():
             if len(name) == WORD_BYTES and spilled_blocks(value) is not None:
                 bucket.has_spilled = True
-            else:
-                self._add(keys, value)
+                continue
+            packed = decode(value)
+            for column, slot in enumerate(packed.slots):
+                if slot in self._wanted:
+                    keys.setdefault(slot, []).append(packed.held(column))
         bucket.cursor = page.cursor
         if page.is_last:
             if bucket.fields == SEGMENTS and bucket.has_spilled:
@@ -105,9 +108,3 @@ class Scan:
             else:
                 self._open.remove(bucket)
         return keys
-
-    def _add(self, keys: Keys, value: bytes) -> None:
-        packed = decode(value)
-        for column, slot in enumerate(packed.slots):
-            if slot in self._wanted:
-                keys.setdefault(slot, []).append(packed.held(column))

@@ -32,7 +32,6 @@ from warmpath.indexer.keys.segment_value import slots_of, spilled_blocks
 from warmpath.indexer.shared.layout.living import Living, Owner, ask_owner, read_owner
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.pages import (
-    ask_checkpoints,
     ask_page,
     read_checkpoint,
     read_page,
@@ -202,7 +201,7 @@ def _checkpoints(names: KeyNames, bucket: int) -> Steps[dict[str, int]]:
     found: dict[str, int] = {}
     cursor, is_last = b"0", False
     while not is_last:
-        (reply,) = yield [ask_checkpoints(names, bucket, cursor, CHECKPOINTS)]
+        (reply,) = yield [ask_page(names, bucket, cursor, CHECKPOINTS, checkpoints_only=True)]
         page = read_page(good(reply))
         cursor, is_last = page.cursor, page.is_last
         found |= {pod: read_checkpoint(value)[0] for pod, value in page.checkpoints.items()}

@@ -39,46 +39,23 @@ from warmpath.process.bytes import UNREADABLE
 log = logging.getLogger(__name__)
 
 
-class Rival:
-    """The other writer of a pod. `model` and `keyspace` are this writer's own."""
+def rival_of(owner: str, said: bytes | None, *, model: str, keyspace: str) -> str:
+    """Return the words for the other writer that has the pod, by its claim `said`.
 
-    def __init__(self, pod: str, *, model: str, keyspace: str) -> None:
-        self._pod = pod
-        self._model = model
-        self._keyspace = keyspace
-        self._owner = ""
-        """The other writer that was logged last."""
-
-    def log_rival(self, owner: str, said: bytes | None) -> None:
-        """Log once which writer has the pod, by its claim `said`.
-
-        Does nothing if the claim cannot be read or is an earlier owner's.
-        """
-        try:
-            claim = msgspec.json.decode(said or b"", type=Claim)
-        except UNREADABLE:
-            return
-        if owner == self._owner or claim.owner != owner:
-            return
-        self._owner = owner
-        where = f"watched at {claim.watch}" if claim.watch else "which names no address"
-        unlike = [
-            f"{name} {theirs!r}, not {ours!r}"
-            for name, theirs, ours in (
-                ("model", claim.model, self._model), ("keyspace", claim.keyspace, self._keyspace),
-            )
-            if theirs != ours
-        ]  # fmt: skip
-        also = f", with {' and '.join(unlike)}" if unlike else ""
-        log.warning(
-            "pod %s: shared index: writer %s has the pod, %s%s; two publishers have --pod %s: "
-            "give each pod its own id",
-            self._pod, owner, where, also, self._pod,
-        )  # fmt: skip
-
-    def forget(self) -> None:
-        """Enable the log line about the next rival, since this writer has the pod now."""
-        self._owner = ""
+    `model` and `keyspace` are this writer's own. Empty if the claim cannot be read or is an earlier
+    owner's.
+    """
+    try:
+        claim = msgspec.json.decode(said or b"", type=Claim)
+    except UNREADABLE:
+        return ""
+    if claim.owner != owner:
+        return ""
+    where = f"watched at {claim.watch}" if claim.watch else "which names no address"
+    pairs = ("model", claim.model, model), ("keyspace", claim.keyspace, keyspace)
+    unlike = [f"{name} {theirs!r}, not {ours!r}" for name, theirs, ours in pairs if theirs != ours]
+    also = f", with {' and '.join(unlike)}" if unlike else ""
+    return f"writer {owner} has the pod, {where}{also}"
 
 
 LEAST_LEFT = 5.0
@@ -122,7 +99,8 @@ class Writer:
         self._calls = RecordCalls(names, cache.pod, owner, round(lease * 1000))
         self._lease = Lease(self._calls, lease, clock)
         self._retry = Retry(cache.pod, self._lease, self.counts)
-        self._rival = Rival(cache.pod, model=model, keyspace=keyspace)
+        self._rival = ""
+        """The other writer that was logged last, since this one had the pod."""
         self._owner = owner
         self._keyspace = keyspace
         self._model = model
@@ -228,7 +206,7 @@ class Writer:
 
     def _become_current(self) -> None:
         self.written_at = self._clock()
-        self._rival.forget()
+        self._rival = ""
         self._enter(WriterState.CURRENT)
         if self._place:
             log.info(
@@ -268,7 +246,7 @@ class Writer:
             # This writer is the owner where its own claim arrived late.
             if owner is None or owner == self._owner.encode():
                 return
-            self._rival.log_rival(owner.decode(errors="replace"), claim)
+            self._log_rival(owner.decode(errors="replace"), claim)
             now = self._clock()
             if rest > left - (now - read_at) * 1000 / 2:
                 renewed_at = now
@@ -276,6 +254,16 @@ class Writer:
                 self._takes_over = True
                 return
             left, read_at = rest, now
+
+    def _log_rival(self, owner: str, said: bytes | None) -> None:
+        rival = rival_of(owner, said, model=self._model, keyspace=self._keyspace)
+        if rival and owner != self._rival:
+            self._rival = owner
+            pod = self._cache.pod
+            log.warning(
+                "pod %s: shared index: %s; two publishers have --pod %s: give each pod its own id",
+                pod, rival, pod,
+            )  # fmt: skip
 
     def farewell(self) -> list[Call]:
         """Return the calls to make at the writer's end: they make the record unsound for readers."""
