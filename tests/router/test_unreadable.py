@@ -12,7 +12,7 @@ import pytest
 from warmpath.indexer.engines import sglang, trtllm, vllm
 from warmpath.indexer.engines.event import Batch, MalformedEventError
 from warmpath.indexer.shared.layout.living import read_owner
-from warmpath.indexer.shared.layout.record import BadRecordError, read_record
+from warmpath.indexer.shared.layout.record import BadRecordError, Claim, read_record
 from warmpath.indexer.shared.writer.machine import rival_of
 from warmpath.router import state_file
 from warmpath.router.load.engine_metrics import parse
@@ -45,7 +45,8 @@ def _owner(raw: bytes) -> None:
 
 
 def _rival(raw: bytes) -> None:
-    assert rival_of("two", raw, model="m", keyspace="k") == ""
+    ours = Claim(owner="one", base=0, places=[], keyspace="k", model="m", ranks=1)
+    rival_of("two", raw, ours)
 
 
 def _statistics(raw: bytes) -> None:

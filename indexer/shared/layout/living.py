@@ -5,7 +5,7 @@ to none, and never will again.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -45,8 +45,7 @@ def read_owner(pod: str, reply: Sequence[bytes | None]) -> Owner | None:
         raise BadRecordError(f"the record of pod {pod!r} cannot be read: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class PodSpot:
+class PodSpot(NamedTuple):
     """The pod and the spot that a living slot belongs to."""
 
     pod: str

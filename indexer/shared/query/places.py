@@ -16,9 +16,6 @@ class Places:
         self._places: dict[int, Place] = {}
         self._lives: dict[RankName, int] = {}
 
-    def __len__(self) -> int:
-        return len(self._places)
-
     def place(self, slot: int) -> Place | None:
         return self._places.get(slot)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
+from msgspec.structs import replace
 
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
@@ -39,11 +40,10 @@ from warmpath.process.bytes import UNREADABLE
 log = logging.getLogger(__name__)
 
 
-def rival_of(owner: str, said: bytes | None, *, model: str, keyspace: str) -> str:
+def rival_of(owner: str, said: bytes | None, ours: Claim) -> str:
     """Return the words for the other writer that has the pod, by its claim `said`.
 
-    `model` and `keyspace` are this writer's own. Empty if the claim cannot be read or is an earlier
-    owner's.
+    Empty if the claim cannot be read or is an earlier owner's.
     """
     try:
         claim = msgspec.json.decode(said or b"", type=Claim)
@@ -52,8 +52,8 @@ def rival_of(owner: str, said: bytes | None, *, model: str, keyspace: str) -> st
     if claim.owner != owner:
         return ""
     where = f"watched at {claim.watch}" if claim.watch else "which names no address"
-    pairs = ("model", claim.model, model), ("keyspace", claim.keyspace, keyspace)
-    unlike = [f"{name} {theirs!r}, not {ours!r}" for name, theirs, ours in pairs if theirs != ours]
+    pairs = ("model", claim.model, ours.model), ("keyspace", claim.keyspace, ours.keyspace)
+    unlike = [f"{name} {one!r}, not {other!r}" for name, one, other in pairs if one != other]
     also = f", with {' and '.join(unlike)}" if unlike else ""
     return f"writer {owner} has the pod, {where}{also}"
 
@@ -101,10 +101,10 @@ class Writer:
         self._retry = Retry(cache.pod, self._lease, self.counts)
         self._rival = ""
         """The other writer that was logged last, since this one had the pod."""
-        self._owner = owner
-        self._keyspace = keyspace
-        self._model = model
-        self._watch = watch
+        self._own = Claim(
+            owner=owner, base=0, places=[],
+            keyspace=keyspace, model=model, ranks=len(cache.ranks), watch=watch,
+        )  # fmt: skip
         self._takes_over = True
         """Whether its next claim wins over another writer's."""
         self._place = place
@@ -181,16 +181,7 @@ class Writer:
         if not claimed:
             raise TakenError
         self._lease.hold(token)
-        claim = Claim(
-            owner=self._owner,
-            base=base,
-            places=[],
-            keyspace=self._keyspace,
-            model=self._model,
-            ranks=len(self._cache.ranks),
-            watch=self._watch,
-        )
-        return Tenure(self._cache, claim, self._retry, self._bucket_life)
+        return Tenure(self._cache, replace(self._own, base=base), self._retry, self._bucket_life)
 
     def _ensure_schema(self) -> Steps[None]:
         while True:
@@ -244,7 +235,7 @@ class Writer:
             yield Rest(self._lease.audit_seconds)
             owner, claim, rest = yield from self._retry.asked(self._calls.owner_of())
             # This writer is the owner where its own claim arrived late.
-            if owner is None or owner == self._owner.encode():
+            if owner is None or owner == self._own.owner.encode():
                 return
             self._log_rival(owner.decode(errors="replace"), claim)
             now = self._clock()
@@ -256,7 +247,7 @@ class Writer:
             left, read_at = rest, now
 
     def _log_rival(self, owner: str, said: bytes | None) -> None:
-        rival = rival_of(owner, said, model=self._model, keyspace=self._keyspace)
+        rival = rival_of(owner, said, self._own)
         if rival and owner != self._rival:
             self._rival = owner
             pod = self._cache.pod

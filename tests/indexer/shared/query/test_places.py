@@ -35,7 +35,7 @@ def test_a_tier_more_is_no_new_life() -> None:
     places.take("p", claim_of([GPU]))
     places.take("p", claim_of([GPU, CPU]))
     assert places.life("p", 0) == 0
-    assert len(places) == 2
+    assert len(places._places) == 2
 
 
 def test_a_rank_that_was_emptied_has_a_new_life_and_the_other_has_not() -> None:
@@ -59,9 +59,9 @@ def test_a_pod_whose_lease_is_over_holds_nothing_and_its_next_claim_is_another_l
     places = Places()
     places.take("p", claim_of([GPU]))
     places.take("p", None)
-    assert (len(places), places.life("p", 0)) == (0, 0)
+    assert (len(places._places), places.life("p", 0)) == (0, 0)
     places.take("p", claim_of([GPU], base=6))
-    assert (len(places), places.life("p", 0)) == (1, 1)
+    assert (len(places._places), places.life("p", 0)) == (1, 1)
 
 
 def test_a_claim_that_is_there_again_as_it_was_is_the_same_life() -> None:
@@ -70,7 +70,7 @@ def test_a_claim_that_is_there_again_as_it_was_is_the_same_life() -> None:
     places.take("p", claim)
     places.take("p", None)
     places.take("p", claim)
-    assert (len(places), places.life("p", 0)) == (1, 0)
+    assert (len(places._places), places.life("p", 0)) == (1, 0)
 
 
 PLACES = st.lists(st.sampled_from([None, GPU, CPU, SECOND]), max_size=4)
@@ -121,7 +121,7 @@ class PlacesMachine(RuleBasedStateMachine):
                     assert place is not None
                     assert (place.pod, place.rank, place.tier) == (pod, spot.rank, spot.tier)
         living = [spot for claim in self.said.values() for spot in claim.places if spot]
-        assert len(self.places) == len(living)
+        assert len(self.places._places) == len(living)
 
 
 TestPlaces = PlacesMachine.TestCase
