@@ -58,6 +58,7 @@ class Watcher:
         self._names = {ranks[0].pod, name or ranks[0].pod}
         self._address = address
         self._keyspace = keyspace
+        self._credentials: Callable[[], grpc.ChannelCredentials | None]
         self._credentials = credentials or (lambda: None)
         self._retry_seconds = retry_seconds
         self._epoch = ""

@@ -37,7 +37,7 @@ def mend_pods(names: KeyNames, pods: Sequence[str], swept: Swept) -> Steps[None]
         yield from _heal(
             [(names.record(pod), names.log(pod), names.fence(pod)) for pod in some], swept
         )
-        asked = [one for pod in some for one in ask_pod(names, pod)]
+        asked: Asked = [one for pod in some for one in ask_pod(names, pod)]
         replies = [good(reply) for reply in (yield asked)]
         doomed: Asked = []
         for number, pod in enumerate(some):

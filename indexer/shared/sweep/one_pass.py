@@ -127,7 +127,7 @@ def _roll(names: KeyNames, owners: Mapping[str, Owner | None]) -> Steps[dict[str
     forgotten: dict[str, bytes] = {}
     for is_there in (True, False):
         for some in batches([one for one, owner in owners.items() if is_there is bool(owner)]):
-            words = (REMEMBERED_MS, len(some) * is_there, *some)
+            words: tuple[Argument, ...] = (REMEMBERED_MS, len(some) * is_there, *some)
             (reply,) = yield [Call(script("roll"), (names.pods,), words)]
             old = good(reply)
             forgotten |= {

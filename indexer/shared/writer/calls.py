@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -40,7 +40,8 @@ class Status(IntEnum):
     """The bucket is not as the writer left it."""
 
 
-class ScriptOutcome(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ScriptOutcome:
     """A script's status, and the bucket's checkpoint after it."""
 
     status: Status
