@@ -12,7 +12,7 @@ import zmq.asyncio
 
 from warmpath.indexer.follow.connect import connections
 from warmpath.indexer.follow.endpoint import EXPOSED, is_exposed
-from warmpath.indexer.follow.instance import Engine, EngineTls, Patience
+from warmpath.indexer.follow.instance import EngineTls, Patience
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.schema import log_server_warnings
@@ -63,11 +63,10 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
     Raises OSError for a file or port that cannot be opened, ValueError for a wrong setting of Redis.
     """
     async with AsyncExitStack() as stack:
-        engine = _engine(settings)
-        if is_exposed(engine.events):
-            log.warning(EXPOSED, engine.pod, engine.events)
+        if is_exposed(settings.events):
+            log.warning(EXPOSED, settings.pod, settings.events)
         cache = engine_cache(
-            engine,
+            settings,
             hash_seed=settings.hash_seed,
             journal_bytes=settings.journal_bytes,
             pending_bytes=PENDING_BYTES,
@@ -99,15 +98,16 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         await stack.enter_async_context(entrance.metrics(collector))
         news = News()
         wake = [server.wake, news.wake]
+        files = [one.files for one in (entrance.tls, tls) if one is not None]
         works = [
-            *connections(engine, cache.ranks, context, Patience(tls=EngineTls(tls))),
+            *connections(settings, cache.ranks, context, Patience(tls=EngineTls(tls))),
             Work(
                 "collecting changes",
                 partial(collect_forever, cache, wake, pause=COLLECT_SECONDS, clock=time.monotonic),
             ),
             Work("notifying health watchers", health.keep_notifying),
             Work("ending watchers that do not read", server.end_slow),
-            Work("reading certificates", partial(keep_current, [*entrance.files, tls.files])),
+            Work("reading certificates", partial(keep_current, files)),
         ]
         if redis and writer:
             timeout = settings.redis_lease_seconds * TIMEOUT_OF_A_LEASE
@@ -123,21 +123,6 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
             stack.push_async_callback(cancel, [notifying])
         stack.push_async_callback(cancel, [kept(work) for work in works])
         yield Publishing(address, cache.journal.epoch, cache, server)
-
-
-def _engine(settings: Settings) -> Engine:
-    return Engine(
-        pod=settings.pod,
-        model=settings.model,
-        engine=settings.engine,
-        events=settings.events,
-        replay=settings.replay,
-        topic=settings.topic,
-        ranks=settings.ranks,
-        first_rank=settings.first_rank,
-        blocks=settings.blocks,
-        block_size=settings.block_size,
-    )
 
 
 def _engine_tls(settings: Settings) -> ClientTls:

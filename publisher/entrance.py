@@ -19,7 +19,6 @@ from warmpath.process.certificates import auth_context
 from warmpath.process.grpc_tls import server_credentials
 from warmpath.process.health import HealthService, UnknownServiceError, WatchersFullError
 from warmpath.process.listen import GRPC_OPTIONS, http_listener, is_loopback
-from warmpath.process.reread import Reread
 from warmpath.process.tls import ServerTls, TlsFilesError, TlsPaths
 from warmpath.publisher.settings import Settings
 from warmpath.publisher.watch_server import is_named
@@ -31,12 +30,12 @@ MOST_REQUEST_BYTES = 16 << 10
 FLAGS = {"ca": "--tls-client-ca", "cert": "--tls-cert", "key": "--tls-key"}
 
 
-def exposed(
-    listen: str, metrics_listen: str, *, has_tls: bool, asks: bool
-) -> Iterator[tuple[str, str, str]]:
+def exposed(settings: Settings) -> Iterator[tuple[str, str, str]]:
     """Yield each listener that others reach unprotected: its flag, its address, what it lacks."""
-    lacks = [flag for flag, has in (("--tls-cert", has_tls), ("--tls-client-ca", asks)) if not has]
-    for flag, address in (("--listen", listen), ("--metrics-listen", metrics_listen)):
+    given = ("--tls-cert", settings.tls_cert), ("--tls-client-ca", settings.tls_client_ca)
+    lacks = [flag for flag, file in given if not file]
+    listens = ("--listen", settings.listen), ("--metrics-listen", settings.metrics_listen)
+    for flag, address in listens:
         if lacks and address and not is_loopback(address):
             yield flag, address, " and ".join(lacks)
 
@@ -50,24 +49,10 @@ class Entrance:
         Raises OSError, which names the flag.
         """
         self._settings = settings
-        self._tls = _tls(settings)
-        for flag, address, lacks in exposed(
-            settings.listen,
-            settings.metrics_listen,
-            has_tls=settings.tls_cert is not None,
-            asks=settings.tls_client_ca is not None,
-        ):
-            log.warning("%s: other machines reach %s, which lacks %s", flag, address, lacks)
-
-    @property
-    def tls(self) -> ServerTls | None:
+        self.tls = _tls(settings)
         """The certificates; None for plain connections."""
-        return self._tls
-
-    @property
-    def files(self) -> list[Reread[Any]]:
-        """The files of certificates, to be kept current."""
-        return [self._tls.files] if self._tls is not None else []
+        for flag, address, lacks in exposed(settings):
+            log.warning("%s: other machines reach %s, which lacks %s", flag, address, lacks)
 
     @asynccontextmanager
     async def grpc(self, handlers: Sequence[grpc.GenericRpcHandler]) -> AsyncIterator[str]:
@@ -84,10 +69,10 @@ class Entrance:
         server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers(handlers)
         try:
-            if self._tls is None:
+            if self.tls is None:
                 port = server.add_insecure_port(listen)
             else:
-                port = server.add_secure_port(listen, server_credentials(self._tls))
+                port = server.add_secure_port(listen, server_credentials(self.tls))
         except RuntimeError as error:
             raise OSError(f"--listen: cannot bind {listen}") from error
         await server.start()
@@ -118,7 +103,7 @@ class Entrance:
 
         app = web.Application()
         app.router.add_get("/metrics", metrics)
-        tls = self._tls.http_context if self._tls is not None else None
+        tls = self.tls.http_context if self.tls is not None else None
         async with http_listener(app, listen, named="--metrics-listen", tls=tls):
             yield
 

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import zmq
@@ -36,105 +36,110 @@ PARENT_SECONDS = 0.5
 def main(argv: Sequence[str] | None = None) -> int:
     """Follow an engine and send routers the keys of its blocks, until SIGTERM or Ctrl-C."""
     parser = _parser()
-    args = parser.parse_args(argv)
+    options = vars(parser.parse_args(argv))
     handler = limited_handler(time.monotonic)
-    handler.setFormatter(formatter(args.log_format))
+    handler.setFormatter(formatter(options.pop("log_format")))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     ignore_malformed_http()
-    if bool(args.tls_cert) != bool(args.tls_key):
-        parser.error("--tls-cert and --tls-key: give both or none")
-    if args.tls_client_ca and not args.tls_cert:
-        parser.error("--tls-client-ca: needs --tls-cert and --tls-key")
-    if args.tls_client_name and not args.tls_client_ca:
-        parser.error("--tls-client-name: needs --tls-client-ca")
-    for option in ("listen", "metrics_listen", "advertise"):
-        value = getattr(args, option)
-        # Others connect to these addresses, so each needs a host.
-        if (value or option == "listen") and (value[:1] == ":" or not is_host_port(value)):
-            parser.error(f"--{option.replace('_', '-')}: {value!r} is not host:port")
-    if not args.insecure:
-        asks = bool(args.tls_client_ca)
-        for option, address, lacks in exposed(
-            args.listen, args.metrics_listen, has_tls=bool(args.tls_cert), asks=asks
-        ):
-            problem = f"{address} is reached by other machines: it needs {lacks}, or --insecure"
-            parser.error(f"{option}: {problem}")
-    if bool(args.engine_cert) != bool(args.engine_key):
-        parser.error("--engine-cert and --engine-key: give both or none")
-    for option in ("engine_ca", "engine_cert"):
-        if getattr(args, option) and not args.events.startswith("https://"):
-            parser.error(f"--{option.replace('_', '-')}: needs --events https://…")
-    if not args.pod or not args.model:
-        parser.error("--pod and --model: neither may be empty")
-    if args.ranks > MOST_RANKS:
-        parser.error(f"--ranks: at most {MOST_RANKS}")
-    if ENGINES[args.engine].is_polled and not args.events.startswith(("http://", "https://")):
-        parser.error(f"--events: {args.events!r} is not http://host:port/kv_cache_events")
-    files = "tls_cert", "tls_key", "tls_client_ca", "engine_ca", "engine_cert", "engine_key"
-    if problem := _file_problem(args, files):
+    bound_to = os.getppid() if options.pop("exit_with_parent") else None
+    settings = Settings(**options)
+    if problem := next(_problems(settings), ""):
         parser.error(problem)
-    if not ENGINES[args.engine].is_polled:
-        for option in ("events", "replay"):
-            value = getattr(args, option)
-            if value and (problem := endpoint_problem(value, args.first_rank + args.ranks)):
-                parser.error(f"--{option}: {problem}")
-        if problem := ports_meet(args.events, args.replay, args.ranks):
-            parser.error(f"--replay: {problem}")
-    for option, low in (
-        ("ranks", 1), ("first_rank", 0),
-        ("blocks", 0), ("block_size", 1), ("journal_bytes", 1), ("max_watchers", 1),
-    ):  # fmt: skip
-        if getattr(args, option) < low:
-            parser.error(f"--{option.replace('_', '-')}: at least {low}")
-    if args.redis:
-        if problem := prefix_problem(args.redis_prefix):
-            parser.error(f"--redis-prefix: {problem}")
-        if not LEAST_LEASE <= args.redis_lease_seconds <= MOST_LEASE:
-            parser.error(f"--redis-lease-seconds: {LEAST_LEASE} to {MOST_LEASE}")
-        if problem := _redis_problem(args):
-            parser.error(problem)
-    if args.advertise and not args.redis:
-        parser.error("--advertise: needs --redis")
     for option in ("prefix", "user", "password_file", "ca", "cert", "key", "lease_seconds"):
         name = f"redis_{option}"
-        if not args.redis and getattr(args, name) != parser.get_default(name):
-            parser.error(f"--redis-{option.replace('_', '-')}: needs --redis")
-    options = vars(args)
-    del options["log_format"]
-    bound_to = os.getppid() if options.pop("exit_with_parent") else None
+        if not settings.redis and options[name] != parser.get_default(name):
+            parser.error(f"{_flag(name)}: needs --redis")
     try:
-        asyncio.run(_publish(Settings(**options), bound_to))
+        asyncio.run(_publish(settings, bound_to))
     except (OSError, ValueError, zmq.ZMQError) as error:
         print(f"warmpath publish: {in_words(error)}", file=sys.stderr)  # noqa: T201  the command line
         return 1
     return 0
 
 
-def _redis_problem(args: argparse.Namespace) -> str:
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+def _problems(settings: Settings) -> Iterator[str]:
+    """Yield what is wrong with options, each with its flag."""
+    for of in ("tls", "engine"):
+        if bool(getattr(settings, f"{of}_cert")) != bool(getattr(settings, f"{of}_key")):
+            yield f"--{of}-cert and --{of}-key: give both or none"
+    if settings.tls_client_ca and not settings.tls_cert:
+        yield "--tls-client-ca: needs --tls-cert and --tls-key"
+    if settings.tls_client_name and not settings.tls_client_ca:
+        yield "--tls-client-name: needs --tls-client-ca"
+    for option in ("listen", "metrics_listen", "advertise"):
+        value = getattr(settings, option)
+        # Others connect to these addresses, so each needs a host.
+        if (value or option == "listen") and (value[:1] == ":" or not is_host_port(value)):
+            yield f"{_flag(option)}: {value!r} is not host:port"
+    for flag, address, lacks in () if settings.insecure else exposed(settings):
+        yield f"{flag}: {address} is reached by other machines: it needs {lacks}, or --insecure"
+    for option in ("engine_ca", "engine_cert"):
+        if getattr(settings, option) and not settings.events.startswith("https://"):
+            yield f"{_flag(option)}: needs --events https://…"
+    if not settings.pod or not settings.model:
+        yield "--pod and --model: neither may be empty"
+    if settings.ranks > MOST_RANKS:
+        yield f"--ranks: at most {MOST_RANKS}"
+    is_polled = ENGINES[settings.engine].is_polled
+    if is_polled and not settings.events.startswith(("http://", "https://")):
+        yield f"--events: {settings.events!r} is not http://host:port/kv_cache_events"
+    yield from _file_problems(
+        settings,
+        ("tls_cert", "tls_key", "tls_client_ca", "engine_ca", "engine_cert", "engine_key"),
+    )
+    if not is_polled:
+        for option in ("events", "replay"):
+            value = getattr(settings, option)
+            if value and (problem := endpoint_problem(value, settings.first_rank + settings.ranks)):
+                yield f"--{option}: {problem}"
+        if problem := ports_meet(settings.events, settings.replay, settings.ranks):
+            yield f"--replay: {problem}"
+    for option, low in (
+        ("ranks", 1), ("first_rank", 0),
+        ("blocks", 0), ("block_size", 1), ("journal_bytes", 1), ("max_watchers", 1),
+    ):  # fmt: skip
+        if getattr(settings, option) < low:
+            yield f"{_flag(option)}: at least {low}"
+    if settings.redis:
+        yield from _redis_problems(settings)
+    elif settings.advertise:
+        yield "--advertise: needs --redis"
+
+
+def _redis_problems(settings: Settings) -> Iterator[str]:
+    if problem := prefix_problem(settings.redis_prefix):
+        yield f"--redis-prefix: {problem}"
+    if not LEAST_LEASE <= settings.redis_lease_seconds <= MOST_LEASE:
+        yield f"--redis-lease-seconds: {LEAST_LEASE} to {MOST_LEASE}"
     try:
-        address = parse(args.redis, named="--redis-")
+        address = parse(settings.redis, named="--redis-")
     except AddressError as error:
-        return f"--redis: {error}"
+        yield f"--redis: {error}"
+        return
     found = contradictions(
         address,
-        ca=args.redis_ca,
-        cert=args.redis_cert,
-        key=args.redis_key,
-        user=args.redis_user,
-        password_file=args.redis_password_file,
+        ca=settings.redis_ca,
+        cert=settings.redis_cert,
+        key=settings.redis_key,
+        user=settings.redis_user,
+        password_file=settings.redis_password_file,
         named="--redis-",
     )
     for name, problem in found:
-        return f"--redis-{name}: {problem}"
-    return _file_problem(args, ("redis_password_file", "redis_ca", "redis_cert", "redis_key"))
+        yield f"--redis-{name}: {problem}"
+    files = ("redis_password_file", "redis_ca", "redis_cert", "redis_key")
+    yield from _file_problems(settings, files)
 
 
-def _file_problem(args: argparse.Namespace, options: Sequence[str]) -> str:
+def _file_problems(settings: Settings, options: Sequence[str]) -> Iterator[str]:
     for option in options:
-        path = getattr(args, option)
+        path = getattr(settings, option)
         if path and (problem := problem_of(Path(path))):
-            return f"--{option.replace('_', '-')}: {problem}"
-    return ""
+            yield f"{_flag(option)}: {problem}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -43,73 +43,53 @@ class PublisherCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Read every part."""
         yield from self._ranks()
-        ends = GaugeMetricFamily(
-            "warmpath_publisher_certificate_expiry_timestamp_seconds",
+        ends = _gauge(
+            "certificate_expiry_timestamp_seconds",
             "Unix time at which a file of certificates in use is no good any more, by use and file.",
-            labels=["use", "file"],
-        )
+            "use", "file",
+        )  # fmt: skip
         for use, one in self._tls:
             for file, at in expiries(one.pem) if one is not None else ():
                 ends.add_metric([use, file], at)
         yield ends
-        journal, server = self._cache.journal, self._server
-        gauges = (
-            ("warmpath_publisher_watchers", "Routers served now.", len(server.places)),
-            ("warmpath_publisher_journal_bytes", "Bytes of deltas kept.", journal.bytes),
-        )
-        for name, text, value in gauges:
-            yield GaugeMetricFamily(name, text, value=value)
+        journal, server, places = self._cache.journal, self._server, self._server.places
+        yield _gauge("watchers", "Routers served now.", value=len(places))
+        yield _gauge("journal_bytes", "Bytes of deltas kept.", value=journal.bytes)
         counters = (
-            ("warmpath_publisher_deltas", "Deltas written to the journal.", journal.sequence),
-            ("warmpath_publisher_snapshots", "Snapshots sent.", server.snapshots),
+            ("deltas", "Deltas written to the journal.", journal.sequence),
+            ("snapshots", "Snapshots sent.", server.snapshots),
+            ("cut_off", "Watchers ended because they fell behind the journal.", server.cut_off),
+            ("slow", "Watchers ended because they read nothing.", places.slow),
             (
-                "warmpath_publisher_cut_off",
-                "Watchers ended because they fell behind the journal.",
-                server.cut_off,
-            ),
-            (
-                "warmpath_publisher_slow",
-                "Watchers ended because they read nothing.",
-                server.places.slow,
-            ),
-            (
-                "warmpath_publisher_yielded",
+                "yielded",
                 "Watchers ended so that a client with fewer places gets one.",
-                server.places.yielded,
+                places.yielded,
             ),
         )
         for name, text, value in counters:
-            yield CounterMetricFamily(name, text, value=value)
+            yield _counter(name, text, value=value)
         if self._writer is not None:
             yield from self._redis(self._writer)
 
     def _redis(self, writer: Writer) -> Iterator[Metric]:
-        state = GaugeMetricFamily(
-            "warmpath_publisher_redis_state",
-            "1 for the state that the writer is in.",
-            labels=["state"],
-        )
+        state = _gauge("redis_state", "1 for the state that the writer is in.", "state")
         for one in WriterState:
             state.add_metric([one], float(writer.state is one))
-        rebuilds = CounterMetricFamily(
-            "warmpath_publisher_redis_rebuilds",
-            "Times that everything was written again.",
-            labels=["cause"],
-        )
+        rebuilds = _counter("redis_rebuilds", "Times that everything was written again.", "cause")
         for cause in Cause:
             rebuilds.add_metric([cause.name.lower()], writer.counts.rebuilds[cause])
         yield from (state, rebuilds)
-        yield GaugeMetricFamily(
-            "warmpath_publisher_redis_trouble",
+        yield _gauge(
+            "redis_trouble",
             "1 while this publisher cannot write to Redis what its pod holds: Redis does not answer or "
             "refuses the write. 0 while it can.",
             value=float(bool(writer.trouble)),
         )  # fmt: skip
         if writer.written_at is not None:
-            yield GaugeMetricFamily(
-                "warmpath_publisher_redis_behind_seconds", "Time since the last good write or audit.",
-                value=self._clock() - writer.written_at,
-            )  # fmt: skip
+            behind = self._clock() - writer.written_at
+            yield _gauge(
+                "redis_behind_seconds", "Time since the last good write or audit.", value=behind
+            )
         counts = writer.counts
         counters = (
             ("batches", "Batches of deltas written.", counts.batches),
@@ -118,37 +98,23 @@ class PublisherCollector(Collector):
             ("retries", "Commands sent again.", counts.retries),
         )
         for name, text, value in counters:
-            yield CounterMetricFamily(f"warmpath_publisher_redis_{name}", text, value=value)
+            yield _counter(f"redis_{name}", text, value=value)
 
     def _ranks(self) -> Iterator[Metric]:
-        trust = GaugeMetricFamily(
-            "warmpath_publisher_rank_trust",
-            "1 for the present level of trust.",
-            labels=["rank", "level"],
+        trust = _gauge("rank_trust", "1 for the present level of trust.", "rank", "level")
+        blocks = _gauge("rank_blocks", "Distinct blocks held.", "rank", "tier")
+        events = _counter(
+            "events", "Events, and problems of the event stream, by kind.", "rank", "kind"
         )
-        blocks = GaugeMetricFamily(
-            "warmpath_publisher_rank_blocks", "Distinct blocks held.", labels=["rank", "tier"]
+        waiting = _gauge(
+            "rank_orphan_bytes", "Bytes of stored blocks whose parent was never announced.", "rank"
         )
-        events = CounterMetricFamily(
-            "warmpath_publisher_events",
-            "Events, and problems of the event stream, by kind.",
-            labels=["rank", "kind"],
-        )
-        waiting = GaugeMetricFamily(
-            "warmpath_publisher_rank_orphan_bytes",
-            "Bytes of stored blocks whose parent was never announced.",
-            labels=["rank"],
-        )
-        lag_seconds = GaugeMetricFamily(
-            "warmpath_publisher_rank_lag_seconds",
+        lag_seconds = _gauge(
+            "rank_lag_seconds",
             "Age of the last batch when it was applied, by the engine's clock.",
-            labels=["rank"],
+            "rank",
         )
-        lag_batches = GaugeMetricFamily(
-            "warmpath_publisher_rank_lag_batches",
-            "Batches received and not yet applied.",
-            labels=["rank"],
-        )
+        lag_batches = _gauge("rank_lag_batches", "Batches received and not yet applied.", "rank")
         for rank in self._cache.ranks:
             name = str(rank.number)
             lag_seconds.add_metric([name], rank.lag.seconds)
@@ -161,3 +127,11 @@ class PublisherCollector(Collector):
             for kind, count in rank.counts().items():
                 events.add_metric([name, kind], count)
         yield from (trust, blocks, events, waiting, lag_seconds, lag_batches)
+
+
+def _gauge(name: str, text: str, *labels: str, value: float | None = None) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"warmpath_publisher_{name}", text, value, labels or None)
+
+
+def _counter(name: str, text: str, *labels: str, value: float | None = None) -> CounterMetricFamily:
+    return CounterMetricFamily(f"warmpath_publisher_{name}", text, value, labels or None)

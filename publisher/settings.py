@@ -4,21 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from warmpath.indexer.follow.instance import Engine
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The options, which `--help` explains (`publisher.main`)."""
 
-    pod: str
-    model: str
-    engine: str
-    events: str
-    replay: str
-    topic: str
-    ranks: int
-    first_rank: int
-    blocks: int
-    block_size: int
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(Engine):
+    """The engine to follow and the other options, which `--help` explains (`publisher.main`)."""
+
     hash_seed: str
     listen: str
     metrics_listen: str
