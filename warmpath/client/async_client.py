@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
-from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
 
 import grpc
@@ -22,7 +21,7 @@ from warmpath.client.connection import (
     checked_timeout,
 )
 from warmpath.client.credentials import Credentials
-from warmpath.client.failure import CallError, failure_of, tells_more
+from warmpath.client.failure import failure_of, tells_more
 from warmpath.client.load import PodLoad
 from warmpath.client.prompt import AnyPrompt
 from warmpath.client.retry import Retry
@@ -78,12 +77,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -278,13 +272,10 @@ class AsyncClient:
                 failure = failure_of(error, self._credentials.hint)
                 if told is None or not tells_more(told.message, failure.message):
                     told = failure
-                pause = self._pause(call, failure, made, end)
+                left = end - time.monotonic()
+                pause = self._retry.pause(
+                    failure, made, is_repeatable=call.is_repeatable, left=left, rng=self._rng
+                )
                 if pause is None:
                     raise told from error
             await asyncio.sleep(pause)
-
-    def _pause(self, call: RouterCall, failure: CallError, made: int, end: float) -> float | None:
-        left = end - time.monotonic()
-        return self._retry.pause(
-            failure, made, is_repeatable=call.is_repeatable, left=left, rng=self._rng
-        )

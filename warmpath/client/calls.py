@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from google.protobuf.message import Message
 
@@ -42,44 +43,23 @@ class RouterCalls:
         return RouterCall("Score", request)
 
     def pick(
-        self,
-        prompt: AnyPrompt,
-        *,
-        pods: Sequence[str],
-        policy: str,
-        session: str,
-        loads: Sequence[PodLoad],
-        shadow: bool,
-        disaggregated: bool,
-        booking_id: str,
-        priority: str,
-        tenant: str,
+        self, prompt: AnyPrompt, *, shadow: bool, booking_id: str, **choosing: Any
     ) -> RouterCall:
-        """Return a call of Pick.
+        """Return a call of Pick, with the arguments of `_choosing` too.
 
         A repeated Pick with the caller's own booking id replaces the earlier one.
         """
-        check_pods(pods)
-        check_names(
-            policy=policy, session=session, booking_id=booking_id, priority=priority, tenant=tenant
-        )
-        check_switches(shadow=shadow, disaggregated=disaggregated)
-        check_each("loads", PodLoad, loads)
-        request = pb.PickRequest(
-            prompt=self.prompt(prompt),
-            pods=pods,
-            policy=policy,
-            session_id=session,
-            loads=[load.message() for load in loads],
-            shadow=shadow,
-            disaggregated=disaggregated,
-            booking_id=booking_id,
-            priority=priority,
-            tenant=tenant,
-        )
+        check_names(booking_id=booking_id)
+        check_switches(shadow=shadow)
+        fields = self._choosing(prompt, **choosing)
+        request = pb.PickRequest(**fields, shadow=shadow, booking_id=booking_id)
         return RouterCall("Pick", request, is_repeatable=bool(booking_id))
 
-    def explain(
+    def explain(self, prompt: AnyPrompt, **choosing: Any) -> RouterCall:
+        """Return an Explain, with the arguments of `_choosing`."""
+        return RouterCall("Explain", pb.ExplainRequest(**self._choosing(prompt, **choosing)))
+
+    def _choosing(
         self,
         prompt: AnyPrompt,
         *,
@@ -90,54 +70,44 @@ class RouterCalls:
         disaggregated: bool,
         priority: str,
         tenant: str,
-    ) -> RouterCall:
-        """Return an Explain."""
+    ) -> dict[str, Any]:
         check_pods(pods)
         check_names(policy=policy, session=session, priority=priority, tenant=tenant)
         check_switches(disaggregated=disaggregated)
         check_each("loads", PodLoad, loads)
-        request = pb.ExplainRequest(
-            prompt=self.prompt(prompt),
-            pods=pods,
-            policy=policy,
-            session_id=session,
-            loads=[load.message() for load in loads],
-            disaggregated=disaggregated,
-            priority=priority,
-            tenant=tenant,
-        )
-        return RouterCall("Explain", request)
+        return {
+            "prompt": self.prompt(prompt),
+            "pods": pods,
+            "policy": policy,
+            "session_id": session,
+            "loads": [load.message() for load in loads],
+            "disaggregated": disaggregated,
+            "priority": priority,
+            "tenant": tenant,
+        }
 
     def report(
         self,
         booking_id: str,
         event: ReportEvent,
         *,
-        cached_tokens: int | None,
-        prompt_tokens: int | None,
-        output_tokens: int | None,
         pod: str,
-        rank: int,
         loads: Sequence[PodLoad],
+        **figures: Any,
     ) -> RouterCall:
         """Return a Report. Raises ValueError for an unknown event, or a figure that cannot be."""
         if not isinstance(event, str) or event not in EVENTS:
             raise ValueError(f"event is {event!r}; it must be one of {', '.join(EVENTS)}")
         check_names(booking_id=booking_id, pod=pod)
-        check_figure("cached_tokens", cached_tokens)
-        check_figure("prompt_tokens", prompt_tokens)
-        check_figure("output_tokens", output_tokens)
-        check_figure("rank", rank)
+        for name, figure in figures.items():
+            check_figure(name, figure)
         check_each("loads", PodLoad, loads)
         request = pb.ReportRequest(
             booking_id=booking_id,
             event=EVENTS[event],
-            cached_tokens=cached_tokens,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
             pod=pod,
-            rank=rank,
             loads=[load.message() for load in loads],
+            **figures,
         )
         return RouterCall("Report", request)
 

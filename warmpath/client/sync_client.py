@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
-from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
 
 import grpc
@@ -20,7 +19,7 @@ from warmpath.client.connection import (
     checked_timeout,
 )
 from warmpath.client.credentials import Credentials
-from warmpath.client.failure import CallError, failure_of, tells_more
+from warmpath.client.failure import failure_of, tells_more
 from warmpath.client.load import PodLoad
 from warmpath.client.prompt import AnyPrompt
 from warmpath.client.retry import Retry
@@ -76,12 +75,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -266,13 +260,10 @@ class Client:
                 failure = failure_of(error, self._credentials.hint)
                 if told is None or not tells_more(told.message, failure.message):
                     told = failure
-                pause = self._pause(call, failure, made, end)
+                left = end - time.monotonic()
+                pause = self._retry.pause(
+                    failure, made, is_repeatable=call.is_repeatable, left=left, rng=self._rng
+                )
                 if pause is None:
                     raise told from error
             time.sleep(pause)
-
-    def _pause(self, call: RouterCall, failure: CallError, made: int, end: float) -> float | None:
-        left = end - time.monotonic()
-        return self._retry.pause(
-            failure, made, is_repeatable=call.is_repeatable, left=left, rng=self._rng
-        )
