@@ -15,10 +15,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from warmpath.cli.channel import ChannelError, add_channel, open_client
-from warmpath.cli.console import new_console
+from warmpath.cli.channel import add_channel, open_client
+from warmpath.cli.console import new_console, new_table
 from warmpath.cli.explained import explained
-from warmpath.cli.tls_options import without_answer
+from warmpath.cli.tls_options import OptionError, without_answer
 from warmpath.client.credentials import EXAMPLE, problem_of_target
 from warmpath.client.failure import CallError
 from warmpath.client.prompt import Prompt
@@ -195,7 +195,7 @@ def answer(args: argparse.Namespace, ask: Callable[[Client], Reply]) -> Reply | 
     try:
         with open_client(args) as client:
             return ask(client)
-    except ChannelError as error:
+    except OptionError as error:
         print(f"warmpath: {error}", file=sys.stderr)
         return USAGE
     except CallError as error:
@@ -243,10 +243,8 @@ def _scores(response: pb.ScoreResponse) -> RenderableType:
 
 
 def _score_table(response: pb.ScoreResponse) -> Table:
-    table = Table(title=f"{response.prompt_tokens} tokens", title_justify="left")
-    for name in ("pod", "rank", "score", "matched", "of prompt", "tiers", "trust"):
-        numeric = name in ("rank", "score", "matched", "of prompt")
-        table.add_column(name, justify="right" if numeric else "left")
+    columns = "pod, >rank, >score, >matched, >of prompt, tiers, trust"
+    table = new_table(columns, title=f"{response.prompt_tokens} tokens", title_justify="left")
     for one in sorted(response.scores, key=lambda one: -one.score):
         share = one.matched_tokens / response.prompt_tokens if response.prompt_tokens else 0.0
         table.add_row(
@@ -262,19 +260,14 @@ def _score_table(response: pb.ScoreResponse) -> Table:
 
 
 def _pods_table(response: pb.ListPodsResponse) -> Table:
-    table = Table(
+    table = new_table(
+        "pod, address, model, ready, >rank, >blocks, >holds / of, >block size, trust",
         caption=(
             "ready: an event stream is connected, if it has one, and /health does not say otherwise\n"
             "holds / of: blocks of the GPU's cache that are taken, every copy counted, and its size"
         ),
         caption_justify="left",
     )
-    columns = (
-        "pod", "address", "model", "ready", "rank", "blocks", "holds / of", "block size", "trust",
-    )  # fmt: skip
-    for name in columns:
-        numeric = name in ("rank", "blocks", "holds / of", "block size")
-        table.add_column(name, justify="right" if numeric else "left")
     for pod in response.pods:
         for rank in pod.ranks:
             blocks = " ".join(f"{tier.tier} {tier.blocks}" for tier in rank.tiers)

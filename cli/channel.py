@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from warmpath.cli.tls_options import TlsOptionError, add_tls, check_tls
+from warmpath.cli.tls_options import OptionError, add_tls, check_tls
 from warmpath.client.credentials import SettingError
 from warmpath.client.sync_client import Client
 from warmpath.process.tls import TlsPaths
@@ -14,10 +14,6 @@ OPTIONS = {
 """The option of each of the client's arguments."""
 
 
-class ChannelError(Exception):
-    """The options do not fit each other, or a file cannot be used; the message names the option."""
-
-
 def add_channel(parser: argparse.ArgumentParser) -> None:
     """Add the options of the connection."""
     group = parser.add_argument_group("connection")
@@ -26,13 +22,10 @@ def add_channel(parser: argparse.ArgumentParser) -> None:
 
 
 def open_client(args: argparse.Namespace) -> Client:
-    """Return the client that the options describe. Raises ChannelError."""
-    try:
-        check_tls(args)
-    except TlsOptionError as error:
-        raise ChannelError(str(error)) from None
+    """Return the client that the options describe. Raises OptionError."""
+    check_tls(args)
     tls = None if args.tls_ca is None else TlsPaths(args.tls_ca, args.tls_cert, args.tls_key)
     try:
         return Client(args.router, tls=tls, token_file=args.token_file, timeout=args.timeout)
     except SettingError as error:
-        raise ChannelError(f"{OPTIONS[error.argument]}: {error.problem}") from error
+        raise OptionError(f"{OPTIONS[error.argument]}: {error.problem}") from error

@@ -1,8 +1,10 @@
-"""The console on which commands show tables and progress."""
+"""The console on which commands show tables and progress, and their tables."""
 
 import sys
+from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 
 def new_console(*, piped_width: int | None = None, stderr: bool = False) -> Console:
@@ -12,3 +14,11 @@ def new_console(*, piped_width: int | None = None, stderr: bool = False) -> Cons
     """
     width = None if sys.stdout.isatty() else piped_width
     return Console(stderr=stderr, width=width, markup=False)
+
+
+def new_table(columns: str, **options: Any) -> Table:
+    """Return a table of the columns, which commas separate; > marks those of numbers."""
+    table = Table(**options)
+    for name in columns.split(", "):
+        table.add_column(name.lstrip(">"), justify="right" if name[0] == ">" else "left")
+    return table

@@ -22,10 +22,12 @@ from warmpath.cli.asking import (
     router_parser,
 )
 from warmpath.cli.asking import seconds as seconds_of
-from warmpath.cli.channel import ChannelError, open_client
+from warmpath.cli.channel import open_client
+from warmpath.cli.console import new_table
 from warmpath.cli.deployment.check import Check
 from warmpath.cli.deployment.inspect import FORMS, Seen, inspect
 from warmpath.cli.deployment.tokens import ask_router, tokenizer
+from warmpath.cli.tls_options import OptionError
 from warmpath.client.failure import CallError
 from warmpath.client.sync_client import Client
 from warmpath.process.command_line import FINE, FOUND, USAGE, seconds
@@ -63,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with open_client(args) as client:
             return _examine(client, args, config)
-    except ChannelError as error:
+    except OptionError as error:
         print(f"warmpath: {error}", file=sys.stderr)
         return USAGE
 
@@ -153,24 +155,13 @@ def _untold(rows: Sequence[pb.Attribution]) -> Iterator[str]:
 
 
 def _attributions(rows: Sequence[pb.Attribution]) -> Table:
-    table = Table(
+    table = new_table(
+        "pod, model, >requests, >tokens, >available, >captured, >reported, >predicted, >delivered",
         caption="available: held by any pod; captured: by the picked one (where a prompt was not "
         "tokenised, its tokens are estimated from its length); predicted and delivered: of the requests "
         "whose report says what the engine found, as shares of the tokens that the engine counted",
         caption_justify="left",
     )
-    for name in ("pod", "model"):
-        table.add_column(name)
-    for name in (
-        "requests",
-        "tokens",
-        "available",
-        "captured",
-        "reported",
-        "predicted",
-        "delivered",
-    ):
-        table.add_column(name, justify="right")
     for one in sorted(rows, key=lambda one: (one.model, one.pod)):
         table.add_row(
             Text(one.pod),

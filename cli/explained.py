@@ -4,6 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from warmpath.cli.console import new_table
 from warmpath.indexer.keys.key import unpack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
@@ -41,8 +42,7 @@ def _heading(text: str) -> Text:
 
 
 def _steps(explanation: pb.Explanation) -> Table:
-    table = Table("step", box=None, header_style="bold")
-    table.add_column("ms", justify="right")
+    table = new_table("step, >ms", box=None, header_style="bold")
     for step in explanation.steps:
         table.add_row(step.name, f"{step.seconds * 1e3:.3f}")
     return table

@@ -15,7 +15,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
-from warmpath.cli.tls_options import OPTIONS, TlsOptionError, add_tls, check_tls, without_answer
+from warmpath.cli.tls_options import OPTIONS, OptionError, add_tls, check_tls, without_answer
 from warmpath.process.command_line import FINE, FOUND, command_parser, in_words
 from warmpath.process.tls import TlsFilesError, TlsPaths
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         check_tls(args)
-    except TlsOptionError as error:
+    except OptionError as error:
         parser.error(str(error))
     parts = urlsplit(args.url)
     if parts.scheme not in ("http", "https", "grpc") or not parts.hostname:

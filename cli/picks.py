@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from warmpath.cli.asking import add_prompt, call, prompt_of, router_parser, trust_words
+from warmpath.cli.console import new_table
 from warmpath.process.command_line import USAGE, in_words, seconds
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
@@ -89,13 +90,11 @@ def _explained(response: pb.ExplainResponse) -> RenderableType:
 
 
 def _candidates(title: str, candidates: Sequence[pb.Candidate]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in ("#", "pod"):
-        table.add_column(name)
-    for name in ("matched", "counted", "wait", "prefill", "in flight", "cost"):
-        table.add_column(name, justify="right")
-    for name in ("terms", "load", "trust"):
-        table.add_column(name)
+    table = new_table(
+        "#, pod, >matched, >counted, >wait, >prefill, >in flight, >cost, terms, load, trust",
+        title=title,
+        title_justify="left",
+    )
     for place, one in enumerate(candidates, 1):
         details = one.details
         table.add_row(
@@ -153,10 +152,11 @@ def _load(details: pb.CandidateDetails) -> str:
 def _decisions(response: pb.ListDecisionsResponse) -> RenderableType:
     if not response.decisions:
         return Text(NO_PICKS)
-    table = Table(caption="cached, first token: predicted / reported", caption_justify="left")
-    for name in ("at (UTC)", "model", "tokens", "pod", "cached", "first token", "state", "why"):
-        numeric = name in ("tokens", "cached", "first token")
-        table.add_column(name, justify="right" if numeric else "left")
+    table = new_table(
+        "at (UTC), model, >tokens, pod, >cached, >first token, state, why",
+        caption="cached, first token: predicted / reported",
+        caption_justify="left",
+    )
     for one in response.decisions:
         first = one.candidates[0]
         table.add_row(

@@ -12,8 +12,8 @@ OPTIONS = Names(
 """How commands name the settings of their connection."""
 
 
-class TlsOptionError(Exception):
-    """The options do not fit each other; the message names them."""
+class OptionError(ValueError):
+    """An option is wrong, or does not fit another, or its file is not usable; the message names it."""
 
 
 def add_tls(options: "argparse._ActionsContainer", *, authority: str) -> None:
@@ -24,11 +24,11 @@ def add_tls(options: "argparse._ActionsContainer", *, authority: str) -> None:
 
 
 def check_tls(args: argparse.Namespace) -> None:
-    """Raise TlsOptionError unless a certificate has its key, and an authority beside it."""
+    """Raise OptionError unless a certificate has its key, and an authority beside it."""
     if bool(args.tls_cert) != bool(args.tls_key):
-        raise TlsOptionError("--tls-cert and --tls-key: give both or none")
+        raise OptionError("--tls-cert and --tls-key: give both or none")
     if args.tls_cert and args.tls_ca is None:
-        raise TlsOptionError("--tls-cert: needs --tls-ca")
+        raise OptionError("--tls-cert: needs --tls-ca")
 
 
 def without_answer(

@@ -18,7 +18,6 @@ from warmpath.cli.gateway.description import GatewayDescription
 from warmpath.cli.gateway.follow import NO_MODEL, ListedPods, follow, listed
 from warmpath.cli.gateway.options import (
     ASK_SECONDS,
-    OptionError,
     check_together,
     given_pods,
     parser,
@@ -26,6 +25,7 @@ from warmpath.cli.gateway.options import (
 )
 from warmpath.cli.gateway.process import EnvoyProcess, NoEnvoyError, find_envoy
 from warmpath.cli.out_folder import OutFolderError
+from warmpath.cli.tls_options import OptionError
 from warmpath.client.async_client import AsyncClient
 from warmpath.process.command_line import FOUND, USAGE, in_words
 from warmpath.process.tasks import Work, kept

@@ -47,6 +47,14 @@ def address_of(text: str) -> HostPort:
     return HostPort(bare, int(port))
 
 
+def ip_address_of(text: str) -> HostPort:
+    """Return an address that needs no look-up. Raises AddressError."""
+    address = address_of(text)
+    if not address.is_ip or not address.port:
+        raise AddressError(f"{text} is not an IP address and a port, which Envoy needs")
+    return address
+
+
 @dataclass(frozen=True, slots=True)
 class GatewayLimits:
     """The most of everything that a client can make grow, and the longest waits."""

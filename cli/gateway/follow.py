@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from warmpath.cli.gateway.description import AddressError, HostPort, address_of
+from warmpath.cli.gateway.description import AddressError, HostPort, ip_address_of
 from warmpath.client.async_client import AsyncClient
 from warmpath.client.failure import CallError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -31,15 +31,9 @@ def listed(reply: pb.ListPodsResponse) -> ListedPods:
     addresses, problems = set(), []
     for one in reply.pods:
         try:
-            address = address_of(one.address)
+            addresses.add(ip_address_of(one.address))
         except AddressError as error:
             problems.append(f"the router's pod {one.id}: {error}")
-            continue
-        if address.is_ip and address.port:
-            addresses.add(address)
-        else:
-            needed = "an IP address and a port, which Envoy needs"
-            problems.append(f"the router's pod {one.id}: {one.address} is not {needed}")
     model = min((one.model for one in reply.pods if one.model), default=NO_MODEL)
     return ListedPods(sorted(addresses), problems, model)
 

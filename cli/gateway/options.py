@@ -1,6 +1,7 @@
 """The options of `warmpath gateway`, checked."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from warmpath.cli.gateway.description import (
     HostPort,
     RouterTls,
     address_of,
+    ip_address_of,
 )
-from warmpath.cli.tls_options import TlsOptionError, check_tls
+from warmpath.cli.tls_options import OptionError, check_tls
 from warmpath.process.command_line import command_parser
 from warmpath.process.listen import is_loopback
 
@@ -25,10 +27,6 @@ ASK_SECONDS = 10.0
 MOST_SIMULATED = 64
 MOST_PODS = 4096
 MOST_BODY_BYTES = 1 << 30
-
-
-class OptionError(ValueError):
-    """An option is wrong, or does not fit another; the message names it."""
 
 
 def parser(summary: str | None) -> argparse.ArgumentParser:
@@ -107,7 +105,7 @@ def given_pods(args: argparse.Namespace) -> list[HostPort]:
     """Return the pods that options name. Raises OptionError."""
     if len(args.pod) > MOST_PODS:
         raise OptionError(f"--pod: at most {MOST_PODS}")
-    return [ip_address("--pod", one) for one in args.pod]
+    return [_address("--pod", one, ip_address_of) for one in args.pod]
 
 
 def without_pods(args: argparse.Namespace) -> GatewayDescription:
@@ -135,26 +133,15 @@ def without_pods(args: argparse.Namespace) -> GatewayDescription:
 
 
 def _router_tls(args: argparse.Namespace) -> RouterTls | None:
-    try:
-        check_tls(args)
-    except TlsOptionError as error:
-        raise OptionError(str(error)) from None
+    check_tls(args)
     if args.tls_ca is None:
         return None
     files = (one and one.absolute() for one in (args.tls_ca, args.tls_cert, args.tls_key))
     return RouterTls(*files)
 
 
-def _address(named: str, text: str) -> HostPort:
+def _address(named: str, text: str, read: Callable[[str], HostPort] = address_of) -> HostPort:
     try:
-        return address_of(text)
+        return read(text)
     except AddressError as error:
         raise OptionError(f"{named}: {error}") from None
-
-
-def ip_address(named: str, text: str) -> HostPort:
-    """Return the address of an option or a pod, which `named` names. Raises OptionError."""
-    address = _address(named, text)
-    if not address.is_ip or not address.port:
-        raise OptionError(f"{named}: {text} is not an IP address and a port, which Envoy needs")
-    return address

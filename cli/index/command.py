@@ -164,9 +164,7 @@ def act_on_index(command: str, act: Act, args: argparse.Namespace) -> int:
     try:
         return asyncio.run(_act(act, args))
     except BrokenPipeError:
-        # The reader has closed the pipe (`| head`); flushing the rest at exit would fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINE
+        raise  # `cli.main` ends quietly
     except (AccessOptionError, OSError) as error:
         print(f"warmpath {command}: {in_words(error)}", file=sys.stderr)
         return USAGE

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from warmpath.cli.console import new_table
 from warmpath.cli.index.access import Access, PodSeen, dead_words, living_of
 from warmpath.cli.index.damage import damage
 from warmpath.cli.index.survey import Survey, survey
@@ -214,11 +215,7 @@ def _head(stats: dict[str, Any]) -> str:
 
 
 def _server_table(stats: dict[str, Any]) -> Table:
-    table = Table()
-    for name in ("server", "address", "buckets", "their bytes", "memory used", "limit", "policy"):
-        table.add_column(
-            name, justify="left" if name in {"server", "address", "policy"} else "right"
-        )
+    table = new_table("server, address, >buckets, >their bytes, >memory used, >limit, policy")
     for one in stats["servers"]:
         limit = one["limit_bytes"]
         table.add_row(
@@ -238,9 +235,8 @@ def _bytes(number: int | None) -> str:
 
 
 def _pod_table(stats: dict[str, Any]) -> Table:
-    table = Table()
-    for name in ("pod", "token", "applied", "audits", "lease", "log", "rank", "blocks", "trust"):
-        table.add_column(name, justify="left" if name in {"pod", "blocks", "trust"} else "right")
+    columns = "pod, >token, >applied, >audits, >lease, >log, >rank, blocks, trust"
+    table = new_table(columns)
     for pod in stats["pods"]:
         lease = pod["lease_seconds"]
         cells = [
