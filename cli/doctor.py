@@ -111,7 +111,6 @@ def _wrong(checks: Sequence[Check]) -> bool:
 
 
 def _seen(client: Client, pods: pb.ListPodsResponse, config: Config, model: str) -> Seen:
-    """Return what the router says of its pods, and the tokens that it makes for each model."""
     models = {pod.model for pod in pods.pods} & {one.name for one in config.models}
     return Seen(
         {pod.id: pod for pod in pods.pods},

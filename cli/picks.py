@@ -164,8 +164,8 @@ def _decisions(response: pb.ListDecisionsResponse) -> RenderableType:
             Text(one.model),
             f"{one.prompt_tokens:,}",
             Text(_went(one, first)),
-            _predicted(f"{first.matched_tokens:,}", _cached(one)),
-            _predicted(seconds(first.predicted_ttft), _ttft(one)),
+            f"{first.matched_tokens:,} / {_cached(one)}",
+            f"{seconds(first.predicted_ttft)} / {_ttft(one)}",
             pb.Decision.State.Name(one.state).lower().replace("_", " "),
             Text(one.reason),
         )
@@ -173,17 +173,9 @@ def _decisions(response: pb.ListDecisionsResponse) -> RenderableType:
 
 
 def _went(one: pb.Decision, first: pb.Candidate) -> str:
-    """Return the pod that was picked and, if it differs, the pod that served the request.
-
-    For a request that waits in the queue, return the pod that is best for it now.
-    """
     went = f"{one.pod} rank {one.rank}" if one.rank else one.pod
     text = _name(first) if went in ("", _name(first)) else f"{_name(first)}, went to {went}"
     return f"{text} (shadow)" if one.shadow else text
-
-
-def _predicted(predicted: str, actual: str) -> str:
-    return f"{predicted} / {actual}"
 
 
 def _cached(one: pb.Decision) -> str:

@@ -51,8 +51,8 @@ def commit() -> str:
 
 
 def _installed_commit() -> str:
-    """Return the commit that pip noted (PEP 610)."""
     try:
+        # pip's note (PEP 610).
         noted = importlib.metadata.distribution("warmpath-router").read_text("direct_url.json")
         return str(json.loads(noted or "{}")["vcs_info"]["commit_id"])
     except (importlib.metadata.PackageNotFoundError, KeyError, TypeError, ValueError):

@@ -62,7 +62,6 @@ def _flag(option: str) -> str:
 
 
 def _problems(settings: Settings) -> Iterator[str]:
-    """Yield what is wrong with options, each with its flag."""
     for of in ("tls", "engine"):
         if bool(getattr(settings, f"{of}_cert")) != bool(getattr(settings, f"{of}_key")):
             yield f"--{of}-cert and --{of}-key: give both or none"

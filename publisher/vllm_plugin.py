@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Callable
 from threading import Thread
-from typing import Protocol
 
 # vLLM's own handlers show the messages of loggers whose name begins with `vllm`.
 log = logging.getLogger("vllm.plugins.warmpath")
@@ -41,13 +40,6 @@ BAD_OPTIONS = 2
 """Exit status of a publisher with wrong options, which would fail again at a second start."""
 
 
-class Started(Protocol):
-    """A running process."""
-
-    def wait(self) -> int:
-        """Wait until the process ends; return its exit status."""
-
-
 def start() -> None:
     """Start the publisher if this is the process of the first engine core."""
     options = os.environ.get(VARIABLE)
@@ -64,26 +56,29 @@ def start() -> None:
     environment = {"GRPC_VERBOSITY": "NONE"} | os.environ
     del environment[VARIABLE]
 
-    def launch() -> Started:
+    def launch() -> int:
         # The options are the operator's, as on any command line.
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)  # noqa: S603
+        return subprocess.call(command, stdin=subprocess.DEVNULL, env=environment)  # noqa: S603
 
     # The thread ends with the engine: a daemon thread keeps no process alive.
     Thread(target=keep, args=(launch,), name="warmpath-publisher", daemon=True).start()
 
 
 def keep(
-    launch: Callable[[], Started],
+    launch: Callable[[], int],
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Start a publisher, again whenever it dies, until it is asked to end or refuses its options."""
+    """Run a publisher, again whenever it dies, until it is asked to end or refuses its options.
+
+    `launch` returns its exit status.
+    """
     pause = LEAST_PAUSE
     while True:
         begun = clock()
         try:
-            status = launch().wait()
+            status = launch()
         except OSError as error:
             failure = f"could not be started: {error}"
         else:

@@ -30,13 +30,11 @@ class Check(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The check as one line."""
         change = f"; {self.change}" if self.change else ""
         return f"{self.verdict:<9}  {self.subject}: {self.name}: {self.text}{change}"
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The check for JSON."""
         return {
             "subject": self.subject,
             "check": self.name,

@@ -29,7 +29,6 @@ from warmpath.cli.tls_options import OptionError
 from warmpath.client.async_client import AsyncClient
 from warmpath.process.command_line import FOUND, USAGE, in_words
 from warmpath.process.tasks import Work, kept
-from warmpath.process.tls import TlsPaths
 
 QUESTION = "Which of the pods has read this before? Ask again, and it is the same one."
 
@@ -63,7 +62,6 @@ def run(argv: Sequence[str] | None, summary: str | None, simulated: Simulated) -
 
 
 def _pods(args: argparse.Namespace) -> ListedPods | int:
-    """Return the pods; if there are none, print why and return the exit status."""
     if args.pod:
         return ListedPods(given_pods(args), [])
     reply = answer(args, lambda client: client.pods())
@@ -106,9 +104,8 @@ async def serve(program: Path, gateway: GatewayDescription, model: str, *, follo
         envoy = await stack.enter_async_context(EnvoyProcess(program, gateway))
         _print_start(envoy.address, envoy.admin, gateway, model)
         if follows:
-            files = gateway.router_tls
-            tls = None if files is None else TlsPaths(files.ca, files.cert, files.key)
-            client = AsyncClient(str(gateway.router), tls=tls, timeout=ASK_SECONDS)
+            router = str(gateway.router)
+            client = AsyncClient(router, tls=gateway.router_tls, timeout=ASK_SECONDS)
             await stack.enter_async_context(client)
             run = partial(follow, client, gateway.pods, envoy.replace_pods, say)
             stack.callback(kept(Work("following the router's pods", run)).cancel)

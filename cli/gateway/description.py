@@ -9,6 +9,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from warmpath.process.tls import TlsPaths
+
 FailureMode = Literal["fail-close", "fail-open"]
 
 
@@ -86,15 +88,6 @@ class GatewayLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class RouterTls:
-    """PEM files for the connection to the router."""
-
-    ca: Path
-    cert: Path | None = None
-    key: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class GatewayDescription:
     """The gateway: one Envoy, its router and its pods."""
 
@@ -106,7 +99,7 @@ class GatewayDescription:
     failure_mode: FailureMode = "fail-close"
     """The fate of requests while the router cannot be asked: fail-close answers 503, fail-open sends
     them to the pods round robin."""
-    router_tls: RouterTls | None = None
+    router_tls: TlsPaths | None = None
     folder: Path | None = None
     """Envoy's own folder, with the socket of its administration interface and the files that it reads
     again when they are replaced (`reread`). None: it has no such socket, and all is in the bootstrap."""

@@ -12,13 +12,13 @@ from warmpath.cli.gateway.description import (
     GatewayDescription,
     GatewayLimits,
     HostPort,
-    RouterTls,
     address_of,
     ip_address_of,
 )
 from warmpath.cli.tls_options import OptionError, check_tls
 from warmpath.process.command_line import command_parser
 from warmpath.process.listen import is_loopback
+from warmpath.process.tls import TlsPaths
 
 LISTEN = "127.0.0.1:8000"
 OUT = Path("out/gateway")
@@ -132,12 +132,12 @@ def without_pods(args: argparse.Namespace) -> GatewayDescription:
     )
 
 
-def _router_tls(args: argparse.Namespace) -> RouterTls | None:
+def _router_tls(args: argparse.Namespace) -> TlsPaths | None:
     check_tls(args)
     if args.tls_ca is None:
         return None
     files = (one and one.absolute() for one in (args.tls_ca, args.tls_cert, args.tls_key))
-    return RouterTls(*files)
+    return TlsPaths(*files)
 
 
 def _address(named: str, text: str, read: Callable[[str], HostPort] = address_of) -> HostPort:

@@ -78,8 +78,9 @@ class EnvoyProcess(Child):
             while True:
                 self.check()
                 try:
-                    if await _is_ready(session):
-                        return await _first_listener(session)
+                    async with session.get("http://envoy/ready") as answer:
+                        if answer.status == 200:
+                            return await _first_listener(session)
                 except aiohttp.ClientError:
                     # The socket is not there yet, or is being set up.
                     pass
@@ -87,7 +88,6 @@ class EnvoyProcess(Child):
 
     @property
     def pid(self) -> int:
-        """The process's id, once it is started."""
         assert self._process is not None
         return self._process.pid
 
@@ -124,11 +124,6 @@ class EnvoyProcess(Child):
         await self.stop()
         if self._folder is not None:
             self._folder.cleanup()
-
-
-async def _is_ready(session: aiohttp.ClientSession) -> bool:
-    async with session.get("http://envoy/ready") as answer:
-        return answer.status == 200
 
 
 async def _first_listener(session: aiohttp.ClientSession) -> str:

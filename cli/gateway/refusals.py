@@ -33,7 +33,6 @@ def refusals(gateway: GatewayDescription) -> list[Fields]:
 
 
 def _refusal(expression: str, reason: str, message: str) -> Fields:
-    """Return the mapper of responses for which an expression of CEL is true."""
     kind = "invalid_request_error" if reason == "TOO_LARGE" else "service_unavailable"
     which = extension(
         "envoy.access_loggers.extension_filters.cel",

@@ -14,9 +14,9 @@ from warmpath.cli.gateway.description import (
     Fields,
     GatewayDescription,
     HostPort,
-    RouterTls,
     socket_address,
 )
+from warmpath.process.tls import TlsPaths
 
 PODS, AUTHORITY, CERTIFICATE = "pods.json", "authority.json", "certificate.json"
 
@@ -48,7 +48,7 @@ def pods_source(folder: Path) -> Fields:
     return {"eds_config": _source(folder / PODS)}
 
 
-def tls_context(router: HostPort, tls: RouterTls, folder: Path | None) -> Fields:
+def tls_context(router: HostPort, tls: TlsPaths, folder: Path | None) -> Fields:
     """Return the TLS of connections to a router, which has to have a certificate for its address."""
     kind = "IP_ADDRESS" if router.is_ip else "DNS"
     name = {"san_type": kind, "matcher": {"exact": router.host}}
@@ -69,11 +69,11 @@ def tls_context(router: HostPort, tls: RouterTls, folder: Path | None) -> Fields
     return {"common_tls_context": common} | ({} if router.is_ip else {"sni": router.host})
 
 
-def _authority(tls: RouterTls) -> Fields:
+def _authority(tls: TlsPaths) -> Fields:
     return {"trusted_ca": {"filename": str(tls.ca)}}
 
 
-def _own(tls: RouterTls) -> Fields:
+def _own(tls: TlsPaths) -> Fields:
     return {
         "certificate_chain": {"filename": str(tls.cert)},
         "private_key": {"filename": str(tls.key)},

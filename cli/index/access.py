@@ -190,7 +190,6 @@ class Access:
         return seen
 
     async def pod(self, name: str) -> PodSeen:
-        """Return one pod."""
         return self._seen(name, *await self.look(self._ask_pod(name)))
 
     def unread(self, pods: Mapping[str, PodSeen]) -> str:

@@ -116,7 +116,6 @@ class _Where:
 
 
 def _where(args: argparse.Namespace) -> _Where:
-    """Return the settings from the options and the --config file; options take precedence."""
     files = {name: getattr(args, name) for name in FILES}
     if args.config is None:
         if not args.url:

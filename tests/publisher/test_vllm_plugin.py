@@ -109,16 +109,11 @@ class Lives:
         self.now = 0.0
         self.pauses: list[float] = []
 
-    def launch(self) -> "Lives":
-        if self._lives[0][1] is None:
-            self._lives.pop(0)
-            raise OSError("no room")
-        return self
-
-    def wait(self) -> int:
+    def launch(self) -> int:
         seconds, status = self._lives.pop(0)
+        if status is None:
+            raise OSError("no room")
         self.now += seconds
-        assert status is not None
         return status
 
     def keep(self) -> list[float]:

@@ -56,7 +56,6 @@ class RouterCalls:
         return RouterCall("Pick", request, is_repeatable=bool(booking_id))
 
     def explain(self, prompt: AnyPrompt, **choosing: Any) -> RouterCall:
-        """Return an Explain, with the arguments of `_choosing`."""
         return RouterCall("Explain", pb.ExplainRequest(**self._choosing(prompt, **choosing)))
 
     def _choosing(
@@ -95,7 +94,6 @@ class RouterCalls:
         loads: Sequence[PodLoad],
         **figures: Any,
     ) -> RouterCall:
-        """Return a Report. Raises ValueError for an unknown event, or a figure that cannot be."""
         if not isinstance(event, str) or event not in EVENTS:
             raise ValueError(f"event is {event!r}; it must be one of {', '.join(EVENTS)}")
         check_names(booking_id=booking_id, pod=pod)
@@ -112,12 +110,10 @@ class RouterCalls:
         return RouterCall("Report", request)
 
     def pods(self, model: str) -> RouterCall:
-        """Return a ListPods."""
         check_names(model=model)
         return RouterCall("ListPods", pb.ListPodsRequest(model=model))
 
     def decisions(self, limit: int, *, model: str, pod: str) -> RouterCall:
-        """Return a call of ListDecisions. Raises ValueError for a limit that cannot be."""
         check_names(model=model, pod=pod)
         check_figure("limit", limit)
         return RouterCall(
@@ -125,7 +121,6 @@ class RouterCalls:
         )
 
     def diagnose(self, model: str) -> RouterCall:
-        """Return a call of Diagnose."""
         check_names(model=model)
         return RouterCall("Diagnose", pb.DiagnoseRequest(model=model))
 

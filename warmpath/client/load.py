@@ -1,6 +1,6 @@
 """The load of a rank, as a caller sees it."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Integral
 
 from warmpath.client.checks import check_figure, check_names, check_numbers
@@ -42,12 +42,4 @@ class PodLoad:
         check_figure("rank", self.rank)
 
     def message(self) -> pb.PodLoad:
-        """Return the contract's message."""
-        return pb.PodLoad(
-            pod=self.pod,
-            rank=self.rank,
-            running=self.running,
-            waiting=self.waiting,
-            kv_usage=self.kv_usage,
-            age=self.age,
-        )
+        return pb.PodLoad(**asdict(self))

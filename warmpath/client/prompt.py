@@ -79,7 +79,13 @@ class Prompt:
             check_figure("items: offset", item.offset)
             check_figure("items: length", item.length)
         has_body = self.chat_body is not None or self.completions_body is not None
-        message = pb.Prompt(
+        if self.text is not None:
+            check_unicode("text", self.text)
+        return pb.Prompt(
+            token_ids_packed=None if self.tokens is None else self.packed_tokens(),
+            text=self.text,
+            chat_body=self.chat_body,
+            completions_body=self.completions_body,
             model=self.model or ("" if has_body else model),
             lora=self.lora,
             cache_salt=self.cache_salt,
@@ -89,16 +95,6 @@ class Prompt:
                 for item in self.items
             ],
         )
-        if self.tokens is not None:
-            message.token_ids_packed = self.packed_tokens()
-        elif self.text is not None:
-            check_unicode("text", self.text)
-            message.text = self.text
-        elif self.chat_body is not None:
-            message.chat_body = self.chat_body
-        elif self.completions_body is not None:
-            message.completions_body = self.completions_body
-        return message
 
 
 AnyPrompt = Prompt | Sequence[int] | str

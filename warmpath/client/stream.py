@@ -53,12 +53,10 @@ class Requests:
         """The error of each prompt that could not be sent, until it is answered; by position."""
 
     def answer_of(self, reply: pb.ScoreStreamResponse) -> StreamAnswer:
-        """Return a reply as an answer."""
         error = self._unsent.pop(reply.request_id, None)
         return _answer_of(reply) if error is None else StreamAnswer(reply.request_id, None, error)
 
     def each(self, prompts: Iterable[AnyPrompt]) -> Iterator[pb.ScoreRequest]:
-        """Yield the requests of prompts."""
         try:
             if not isinstance(prompts, Iterable):
                 raise TypeError(f"prompts is of type {type(prompts).__name__}, not a list")  # noqa: TRY301
@@ -71,7 +69,6 @@ class Requests:
     async def each_async(
         self, prompts: AsyncIterable[AnyPrompt] | Iterable[AnyPrompt]
     ) -> AsyncIterator[pb.ScoreRequest]:
-        """Yield the requests of prompts."""
         if not isinstance(prompts, AsyncIterable):
             for request in self.each(prompts):
                 yield request

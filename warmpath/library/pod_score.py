@@ -111,10 +111,8 @@ class Scorer:
             return known, []
         by_id = {pod.id: pod for pod in known}
         wanted = dict.fromkeys(names)
-        return (
-            [by_id[name] for name in wanted if name in by_id],
-            [name for name in wanted if name not in by_id],
-        )
+        found = [by_id[name] for name in wanted if name in by_id]
+        return found, [name for name in wanted if name not in by_id]
 
     def _score(self, pod: Pod, rank: Rank, matches: Matches) -> PodScore:
         match = matches.get(rank, NOTHING)

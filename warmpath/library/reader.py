@@ -30,7 +30,7 @@ class PromptReader:
         if isinstance(tokenizer, str | Path):
             self._encode = _encoder_of(Path(tokenizer))
         elif tokenizer is not None:
-            self._encode = _packing(tokenizer)
+            self._encode = lambda text: pack_tokens(tokenizer(text))
 
     def read(self, given: AnyPrompt) -> ReadPrompt:
         """Return a prompt with its tokens. Raises ValueError, which names the field at fault."""
@@ -90,10 +90,6 @@ def _encoder_of(folder: Path) -> Callable[[str], bytes]:
         return tokenizer.prefix + ids + tokenizer.suffix
 
     return encode
-
-
-def _packing(tokenizer: Callable[[str], Sequence[int]]) -> Callable[[str], bytes]:
-    return lambda text: pack_tokens(tokenizer(text))
 
 
 def _check_items(prompt: Prompt, tokens: int) -> None:

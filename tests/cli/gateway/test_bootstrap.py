@@ -11,8 +11,9 @@ from tests.servers.certificates import Authority
 from tests.servers.envoy import BINARY
 from warmpath.cli.gateway import bootstrap as module
 from warmpath.cli.gateway.bootstrap import bootstrap
-from warmpath.cli.gateway.description import GatewayDescription, GatewayLimits, HostPort, RouterTls
+from warmpath.cli.gateway.description import GatewayDescription, GatewayLimits, HostPort
 from warmpath.cli.gateway.reread import write_all
+from warmpath.process.tls import TlsPaths
 from warmpath.router.config.schema import Config
 from warmpath.router.endpoint_picker import protocol
 
@@ -27,7 +28,7 @@ FULL = GatewayDescription(
     router=HostPort("router.example", 7400),
     pods=[HostPort("10.0.0.1", 8000)],
     failure_mode="fail-open",
-    router_tls=RouterTls(Path("/tls/ca.pem"), Path("/tls/cert.pem"), Path("/tls/key.pem")),
+    router_tls=TlsPaths(Path("/tls/ca.pem"), Path("/tls/cert.pem"), Path("/tls/key.pem")),
     folder=Path("/run/envoy"),
     logs_requests=True,
     limits=GatewayLimits(
@@ -53,7 +54,7 @@ def validated(folder: Path, gateway: GatewayDescription) -> "subprocess.Complete
 def test_envoy_accepts_it(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     own = authority.certificate("gateway")
-    full = replace(FULL, router_tls=RouterTls(authority.ca, own.cert, own.key), folder=tmp_path)
+    full = replace(FULL, router_tls=TlsPaths(authority.ca, own.cert, own.key), folder=tmp_path)
     write_all(full, tmp_path)
     for gateway in (PLAIN, full, replace(full, folder=None)):
         ended = validated(tmp_path, gateway)

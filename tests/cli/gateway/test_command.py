@@ -6,8 +6,9 @@ import pytest
 
 from tests.cli.conftest import Output
 from warmpath.cli.gateway.bootstrap import bootstrap
-from warmpath.cli.gateway.description import GatewayDescription, HostPort, RouterTls
+from warmpath.cli.gateway.description import GatewayDescription, HostPort
 from warmpath.lab.local.gateway import main
+from warmpath.process.tls import TlsPaths
 
 POD = "--pod=10.0.0.1:8000"
 
@@ -56,7 +57,7 @@ def test_the_configuration_is_printed_without_an_envoy_or_a_router(
         router=HostPort("router", 7400),
         pods=[HostPort("10.0.0.1", 8000), HostPort("fd00::1", 1)],
         failure_mode="fail-open",
-        router_tls=RouterTls(Path("/tls/ca.pem")),
+        router_tls=TlsPaths(Path("/tls/ca.pem")),
         logs_requests=True,
     )
     assert output.json() == bootstrap(expected)

@@ -23,11 +23,11 @@ from warmpath.cli.gateway.description import (
     FailureMode,
     GatewayDescription,
     GatewayLimits,
-    RouterTls,
     address_of,
 )
 from warmpath.cli.gateway.process import EnvoyProcess, find_envoy
 from warmpath.lab.local.ports import HOST, HeldPorts
+from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
@@ -310,7 +310,7 @@ async def test_certificates_are_read_again_when_they_are_replaced(
     address = f"{HOST}:{held_ports.take()}"
     live = tmp_path / "live"
     live.mkdir()
-    files = RouterTls(live / "ca.pem", live / "gateway.pem", live / "gateway.key")
+    files = TlsPaths(live / "ca.pem", live / "gateway.pem", live / "gateway.key")
 
     def replaced(number: int) -> str:
         """Make a new authority and its certificates the gateway's; return the router's configuration."""
