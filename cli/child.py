@@ -19,7 +19,6 @@ START_SECONDS = 300.0
 """Longest wait for a process to start: the first router on a machine compiles its index, which takes a
 minute or two, and three on a busy machine."""
 STOP_SECONDS = 5.0
-"""Longest wait for a process to end before it is killed."""
 
 BIND = """
 import ctypes, os, signal, sys

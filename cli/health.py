@@ -21,7 +21,6 @@ from warmpath.process.tls import TlsFilesError, TlsPaths
 
 ROUTER = "http://127.0.0.1:7401/readyz"
 MOST_BYTES = 1 << 16
-"""Most bytes of an answer that are read."""
 
 Conditions = dict[str, dict[str, Any]]
 """What a router's /readyz says of each condition: `required`, `holds` and `reason`."""

@@ -30,7 +30,6 @@ from warmpath.publisher.settings import Settings
 MOST_RANKS = 1024
 
 PARENT_SECONDS = 0.5
-"""Pause between two checks whether the parent still runs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

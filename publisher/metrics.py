@@ -41,7 +41,6 @@ class PublisherCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Read every part."""
         yield from self._ranks()
         ends = _gauge(
             "certificate_expiry_timestamp_seconds",

@@ -22,7 +22,6 @@ SERVICE = pb.DESCRIPTOR.services_by_name["CacheWatch"]
 TAKEN_AT_ONCE = 64
 """Deltas taken from the journal at once; until they are sent they stay in memory beyond its bound."""
 LOOK_SECONDS = 0.5
-"""Pause between two looks for watchers that do not read."""
 FAREWELL_SECONDS = 1.0
 """The longest wait for a watcher to take its stream's end; one that reads nothing never takes it."""
 

@@ -57,13 +57,10 @@ class Placed(NamedTuple):
         return f"{self.table}.{SET_KEYS.get(name, name) if is_set else name}"
 
     def ok(self, name: str, text: str) -> Check:
-        """Return a check of the pod that found nothing wrong."""
         return Check(f"pod {self.spec.id}", name, "ok", text)
 
     def wrong(self, name: str, text: str, change: str) -> Check:
-        """Return a check of the pod that found a fault."""
         return Check(f"pod {self.spec.id}", name, "WRONG", text, change)
 
     def unknown(self, name: str, text: str) -> Check:
-        """Return a check of the pod that could not be made."""
         return Check(f"pod {self.spec.id}", name, "not known", text)

@@ -122,7 +122,6 @@ def _memory(servers: Sequence[Mapping[str, Any]], reasons: Mapping[str, str]) ->
 
 
 AT_ONCE = 32
-"""Pods that are asked at the same time."""
 FORMS: Sequence[Form] = ("text", "chat")
 
 

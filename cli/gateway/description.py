@@ -109,7 +109,6 @@ class GatewayDescription:
 
     @property
     def admin(self) -> Path | None:
-        """The socket of Envoy's administration interface."""
         return None if self.folder is None else self.folder / "admin"
 
 

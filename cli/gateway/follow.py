@@ -10,7 +10,6 @@ from warmpath.client.failure import CallError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 LOOK_SECONDS = 1.0
-"""Between two looks at the router's list."""
 NO_MODEL = "MODEL"
 """Stands for a model's name in an example where none is known."""
 

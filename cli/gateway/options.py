@@ -23,7 +23,6 @@ from warmpath.process.tls import TlsPaths
 LISTEN = "127.0.0.1:8000"
 OUT = Path("out/gateway")
 ASK_SECONDS = 10.0
-"""Seconds to wait for the router's list of pods."""
 MOST_SIMULATED = 64
 MOST_PODS = 4096
 MOST_BODY_BYTES = 1 << 30

@@ -20,9 +20,7 @@ from warmpath.cli.gateway.reread import write_all, write_pods
 from warmpath.process.command_line import in_words
 
 PAUSE = 0.05
-"""Seconds between two looks at whether it listens."""
 ASK_SECONDS = 10.0
-"""Longest wait for an answer from its admin socket."""
 
 
 class EnvoyProcess(Child):
@@ -97,7 +95,6 @@ class EnvoyProcess(Child):
         write_pods(pods, Path(self._folder.name))
 
     def check(self) -> None:
-        """Raise ChildError if the process has ended."""
         if self._process is not None and self._process.returncode is not None:
             why = "" if self.address else self._unbound()
             raise ChildError(f"Envoy ended with {self._process.returncode}{why}")

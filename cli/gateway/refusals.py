@@ -11,7 +11,6 @@ OF_REASONS = {
     "TOO_LARGE": "the body is longer than {limits.body_bytes} bytes",
     "SILENT": "nothing came for {limits.silence_seconds:g} s",
 }
-"""The messages for clients."""
 
 
 def refusals(gateway: GatewayDescription) -> list[Fields]:

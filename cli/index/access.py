@@ -25,7 +25,6 @@ from warmpath.indexer.shared.redis.fault import Fault, fault_of
 NO_NODE = ("CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN")
 """Error codes of Redis nodes that temporarily cannot answer."""
 MOST_NAMED = 3
-"""The most pods named in a message about unread records."""
 
 
 class AccessError(Exception):

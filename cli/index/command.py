@@ -149,7 +149,6 @@ def _where(args: argparse.Namespace) -> _Where:
 Act = Callable[[argparse.Namespace, Access], Awaitable[int]]
 """What a command does with the index; returns its exit status."""
 ASK_AGAIN = 0.2
-"""Seconds between two attempts to take the sweep's lease."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

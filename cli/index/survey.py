@@ -38,7 +38,6 @@ class Survey:
         self.bytes = 0
         """Bytes of the names and values of all fields."""
         self.by_slot: Counter[int] = Counter()
-        """Blocks of each slot."""
         self.pods: set[str] = set()
         """Pods that have checkpoints."""
         self.odd = 0

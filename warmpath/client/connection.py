@@ -25,7 +25,6 @@ OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
-"""Options of a channel to a router."""
 
 DEFAULT_SECONDS = 10.0
 """The most seconds of a call, retries included."""

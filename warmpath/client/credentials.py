@@ -104,7 +104,6 @@ class Credentials:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The metadata to send with a call."""
         return (("authorization", f"Bearer {self._token.value}"),) if self._token else ()
 
 

@@ -24,7 +24,6 @@ from warmpath.router.pods.table import Pod, PodTable, Role
 LEAST_BYTES = 16 << 20
 MOST_PODS = 16_384
 MOST_RANKS = 1024
-"""The most ranks of a pod."""
 MOST_NAME_CHARS = 1024
 
 _EVENTS = config.EventsTable()
