@@ -78,20 +78,17 @@ def pods_main(argv: Sequence[str] | None = None) -> int:
     return FOUND if is_unknown else FINE
 
 
-def router_parser(
-    name: str, summary: str | None, example: str, *, as_json: bool = True
-) -> argparse.ArgumentParser:
+def router_parser(name: str, summary: str | None, example: str) -> argparse.ArgumentParser:
     """Return a command's parser with the options of every command that asks a router.
 
-    `example` is what follows the command's name; `as_json`: whether there is --json.
+    `example` is what follows the command's name.
     """
-    parser = command_parser(name, summary, f"warmpath {name} {example}".rstrip())
+    parser = command_parser(name, summary, f"warmpath {name} {example}")
     parser.add_argument("--router", type=router_address, default=ROUTER, help="host:port")
     parser.add_argument(
         "--timeout", type=seconds, default=10.0, help="seconds that the answer may take"
     )
-    if as_json:
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_channel(parser)
     return parser
 

@@ -10,9 +10,9 @@ Names of headers and metadata: the Gateway API Inference Extension's endpoint-pi
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from warmpath.cli.gateway.description import (
-    TYPES,
     Fields,
     GatewayDescription,
     GatewayLimits,
@@ -208,47 +208,41 @@ def _route(gateway: GatewayDescription) -> Fields:
 
 
 def _pods(gateway: GatewayDescription) -> Fields:
-    in_turn = {
-        "policies": [
-            {
-                "typed_extension_config": extension(
-                    "envoy.load_balancing_policies.round_robin",
-                    "extensions.load_balancing_policies.round_robin.v3.RoundRobin",
-                )
-            }
-        ]
-    }
+    in_turn = extension(
+        "envoy.load_balancing_policies.round_robin",
+        "extensions.load_balancing_policies.round_robin.v3.RoundRobin",
+    )
     override = extension(
         "envoy.load_balancing_policies.override_host",
         "extensions.load_balancing_policies.override_host.v3.OverrideHost",
         override_host_sources=[{"metadata": _lb(DESTINATION)}],
         selected_host_key=_lb(SERVED),
-        fallback_policy=in_turn,
+        fallback_policy=_policy(in_turn),
     )
     # An upstream filter sees each response of a pod, and none of Envoy's own.
-    protocol = {
-        "@type": f"{TYPES}extensions.upstreams.http.v3.HttpProtocolOptions",
-        "explicit_http_config": {"http_protocol_options": {}},
-        "http_filters": [
-            _removing(OF_CLIENTS, OF_RESPONSES),
-            extension(
-                "envoy.filters.http.upstream_codec",
-                "extensions.filters.http.upstream_codec.v3.UpstreamCodec",
-            ),
-        ],
-    }
+    codec = extension(
+        "envoy.filters.http.upstream_codec",
+        "extensions.filters.http.upstream_codec.v3.UpstreamCodec",
+    )
+    filters = [_removing(OF_CLIENTS, OF_RESPONSES), codec]
     cluster = {
         **_cluster("pods", gateway.pods, gateway.limits),
         **_cut_off(gateway.limits.cut_off_seconds),
-        "typed_extension_protocol_options": {PROTOCOL: protocol},
+        **_protocol({"http_protocol_options": {}}, http_filters=filters),
     }
     if gateway.folder is not None:
         del cluster["load_assignment"]
         cluster |= {"type": "EDS", "eds_cluster_config": pods_source(gateway.folder)}
-    return {
-        **cluster,
-        "load_balancing_policy": {"policies": [{"typed_extension_config": override}]},
-    }
+    return {**cluster, "load_balancing_policy": _policy(override)}
+
+
+def _policy(policy: Fields) -> Fields:
+    return {"policies": [{"typed_extension_config": policy}]}
+
+
+def _protocol(config: Fields, **fields: Any) -> Fields:
+    options = {"@type": f"type.googleapis.com/{PROTOCOL}", "explicit_http_config": config, **fields}
+    return {"typed_extension_protocol_options": {PROTOCOL: options}}
 
 
 def _cut_off(seconds: int) -> Fields:
@@ -276,22 +270,17 @@ def _lb(key: str) -> Fields:
 def _router(gateway: GatewayDescription) -> Fields:
     check = _seconds(gateway.limits.check_seconds)
     http2 = {
-        "@type": f"{TYPES}extensions.upstreams.http.v3.HttpProtocolOptions",
-        "explicit_http_config": {
-            "http2_protocol_options": {
-                "max_concurrent_streams": ROUTER_STREAMS,
-                # Health checks keep new requests from a router that hangs; only this frees those that
-                # wait for it already, for which full duplex has no time-out.
-                "connection_keepalive": {
-                    "interval": _seconds(gateway.limits.ping_seconds),
-                    "timeout": _seconds(gateway.limits.pick_seconds),
-                },
-            }
+        "max_concurrent_streams": ROUTER_STREAMS,
+        # Health checks keep new requests from a router that hangs; only this frees those that
+        # wait for it already, for which full duplex has no time-out.
+        "connection_keepalive": {
+            "interval": _seconds(gateway.limits.ping_seconds),
+            "timeout": _seconds(gateway.limits.pick_seconds),
         },
     }
     fields = {
         **_cluster("router", [gateway.router], gateway.limits),
-        "typed_extension_protocol_options": {PROTOCOL: http2},
+        **_protocol({"http2_protocol_options": http2}),
         "health_checks": [
             {
                 "timeout": check,

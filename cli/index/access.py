@@ -35,10 +35,6 @@ class AccessError(Exception):
         self.fault = fault
 
 
-class EmptyIndexError(AccessError):
-    """Redis answers, and nothing lies under the prefix."""
-
-
 class AccessOptionError(AccessError):
     """The options or files do not lead to an index; the message has the reason."""
 
@@ -148,7 +144,10 @@ class Access:
         return [*self.silent, *self.damaged.values()]
 
     async def check_schema(self) -> None:
-        """Raise AccessError if Redis does not answer, or has no index or one of another version."""
+        """Raise AccessError if Redis does not answer, or has an index of another version.
+
+        Note in `lacking` if it has none.
+        """
         names = self.names
         schema, *_ = await self.look(
             [
@@ -162,10 +161,11 @@ class Access:
         if schema is None:
             return
         if not schema:
-            raise EmptyIndexError(
+            self.lacking = (
                 f"no blocks lie under the prefix {names.prefix!r} at {self.url}: no publisher, and no "
                 f"router with `write`, has written there ({self._named}prefix)"
             )
+            return
         if not is_credible(fields_of(schema).get(b"schema", b"")):
             self.damaged[names.schema] = f"{names.schema} names no version"
             return

@@ -25,7 +25,6 @@ from warmpath.cli.index.access import (
     Access,
     AccessError,
     AccessOptionError,
-    EmptyIndexError,
     problem_of,
 )
 from warmpath.cli.index.dump import dump
@@ -71,10 +70,7 @@ def _prefix(text: str) -> str:
 
 @asynccontextmanager
 async def opened(args: argparse.Namespace, *, may_be_empty: bool = False) -> AsyncIterator[Access]:
-    """Open the index that the options name. Raises AccessError and AccessOptionError.
-
-    Unless `may_be_empty`, EmptyIndexError too.
-    """
+    """Open the index that the options name. Raises AccessError and AccessOptionError."""
     try:
         # An extra of the package, which routers without a shared index need not install.
         from warmpath.indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
@@ -92,12 +88,9 @@ async def opened(args: argparse.Namespace, *, may_be_empty: bool = False) -> Asy
         )
         access.credentials = where.credentials
         access.configured = where.pods
-        try:
-            await access.check_schema()
-        except EmptyIndexError as error:
-            if not may_be_empty:
-                raise
-            access.lacking = str(error)
+        await access.check_schema()
+        if access.lacking and not may_be_empty:
+            raise AccessError(access.lacking)
         yield access
     finally:
         await redis.close()
@@ -162,7 +155,9 @@ def act_on_index(command: str, act: Act, args: argparse.Namespace) -> int:
     try:
         return asyncio.run(_act(act, args))
     except BrokenPipeError:
-        raise  # `cli.main` ends quietly
+        # The reader has closed the pipe (`| head`); flushing the rest at exit would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FINE
     except (AccessOptionError, OSError) as error:
         print(f"warmpath {command}: {in_words(error)}", file=sys.stderr)
         return USAGE
