@@ -5,6 +5,7 @@ the configuration and the code.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -17,24 +18,16 @@ from warmpath.process.tls import ClientTls, ServerTls, expiries
 from warmpath.publisher.watch_server import WatchServer
 
 
+@dataclass(eq=False)
 class PublisherCollector(Collector):
     """Reads one pod's cache, its journal, its watchers, and its writer where there is one."""
 
-    def __init__(
-        self,
-        cache: PodCache,
-        server: WatchServer,
-        writer: Writer | None,
-        clock: Callable[[], float],
-        *,
-        tls: Sequence[tuple[str, ServerTls | ClientTls | None]] = (),
-    ) -> None:
-        """Take the parts; `tls` has certificates by their use."""
-        self._tls = tls
-        self._cache = cache
-        self._server = server
-        self._writer = writer
-        self._clock = clock
+    cache: PodCache
+    server: WatchServer
+    writer: Writer | None
+    clock: Callable[[], float]
+    tls: Sequence[tuple[str, ServerTls | ClientTls | None]] = ()
+    """Certificates by their use."""
 
     def describe(self) -> Iterable[Metric]:
         """Return no metrics, so that registering does not read every part; the names are unique."""
@@ -47,11 +40,11 @@ class PublisherCollector(Collector):
             "Unix time at which a file of certificates in use is no good any more, by use and file.",
             "use", "file",
         )  # fmt: skip
-        for use, one in self._tls:
+        for use, one in self.tls:
             for file, at in expiries(one.pem) if one is not None else ():
                 ends.add_metric([use, file], at)
         yield ends
-        journal, server, places = self._cache.journal, self._server, self._server.places
+        journal, server, places = self.cache.journal, self.server, self.server.places
         yield _gauge("watchers", "Routers served now.", value=len(places))
         yield _gauge("journal_bytes", "Bytes of deltas kept.", value=journal.bytes)
         counters = (
@@ -67,8 +60,8 @@ class PublisherCollector(Collector):
         )
         for name, text, value in counters:
             yield _counter(name, text, value=value)
-        if self._writer is not None:
-            yield from self._redis(self._writer)
+        if self.writer is not None:
+            yield from self._redis(self.writer)
 
     def _redis(self, writer: Writer) -> Iterator[Metric]:
         state = _gauge("redis_state", "1 for the state that the writer is in.", "state")
@@ -85,7 +78,7 @@ class PublisherCollector(Collector):
             value=float(bool(writer.trouble)),
         )  # fmt: skip
         if writer.written_at is not None:
-            behind = self._clock() - writer.written_at
+            behind = self.clock() - writer.written_at
             yield _gauge(
                 "redis_behind_seconds", "Time since the last good write or audit.", value=behind
             )
@@ -114,7 +107,7 @@ class PublisherCollector(Collector):
             "rank",
         )
         lag_batches = _gauge("rank_lag_batches", "Batches received and not yet applied.", "rank")
-        for rank in self._cache.ranks:
+        for rank in self.cache.ranks:
             name = str(rank.number)
             lag_seconds.add_metric([name], rank.lag.seconds)
             lag_batches.add_metric([name], rank.lag_batches)

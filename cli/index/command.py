@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
 
@@ -174,11 +173,8 @@ async def _act(act: Act, args: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = command_parser("index", main.__doc__, "warmpath index stats --config router.toml")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for act, summary, options in (
-        (_stats, "count its content by pod, tier and server", ("--json",)),
-        (_sweep, "remove the entries that no claim names any more", ("--wait",)),
-        (_dump, "write its content as lines of JSON", ("--pod", "--out")),
-    ):
+
+    def add(act: Act, summary: str) -> argparse.ArgumentParser:
         name = act.__name__.removeprefix("_")
         command = commands.add_parser(
             name,
@@ -189,22 +185,18 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.set_defaults(act=act)
         add_access(command)
-        for option in options:
-            _add(command, option)
+        return command
+
+    stats = add(_stats, "count its content by pod, tier and server")
+    stats.add_argument("--json", action="store_true", help="print one JSON object")
+    sweep = add(_sweep, "remove the entries that no claim names any more")
+    sweep.add_argument(
+        "--wait", action="store_true", help="if another process sweeps, wait for its end"
+    )
+    dumped = add(_dump, "write its content as lines of JSON")
+    dumped.add_argument("--pod", default="", help="only the entries of this pod")
+    dumped.add_argument("--out", type=Path, help="write into this file, which must not exist")
     return parser
-
-
-def _add(parser: argparse.ArgumentParser, option: str) -> None:
-    more: dict[str, dict[str, Any]] = {
-        "--json": {"action": "store_true", "help": "print one JSON object"},
-        "--wait": {
-            "action": "store_true",
-            "help": "if another process sweeps, wait for its end",
-        },
-        "--pod": {"default": "", "help": "only the entries of this pod"},
-        "--out": {"type": Path, "help": "write into this file, which must not exist"},
-    }
-    parser.add_argument(option, **more[option])
 
 
 async def _stats(args: argparse.Namespace, access: Access) -> int:
