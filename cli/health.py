@@ -125,7 +125,6 @@ def _ask_grpc(args: argparse.Namespace) -> Conditions:
     """Return no conditions. Raise UnfitError or OSError unless gRPC's health service answers SERVING."""
     import grpc  # noqa: PLC0415  takes half a second, which pages do not need
     from grpc_health.v1 import health_pb2 as pb  # noqa: PLC0415
-    from grpc_health.v1.health_pb2_grpc import HealthStub  # noqa: PLC0415
 
     parts = urlsplit(args.url)
     options = [("grpc.enable_http_proxy", 0)]
@@ -136,10 +135,15 @@ def _ask_grpc(args: argparse.Namespace) -> Conditions:
         key = args.tls_key.read_bytes() if args.tls_key else None
         shown = grpc.ssl_channel_credentials(args.tls_ca.read_bytes(), key, cert)
         channel = grpc.secure_channel(parts.netloc, shown, options)
+    check = channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=pb.HealthCheckRequest.SerializeToString,
+        response_deserializer=pb.HealthCheckResponse.FromString,
+    )
     request = pb.HealthCheckRequest(service=parts.path.strip("/"))
     try:
         with channel:
-            answer = HealthStub(channel).Check(request, timeout=args.timeout)
+            answer = check(request, timeout=args.timeout)
     except grpc.RpcError as error:
         code, details = error.code().name, error.details() or ""
         names = OPTIONS._replace(address="its URL")
