@@ -109,15 +109,12 @@ class EveryRouter:
         return choice
 
     async def fell_back(self, choice: PodChoice, left: int, pod: int) -> None:
-        """Report to the router that picked."""
         await self._asked[choice.booking].fell_back(choice, left, pod)
 
     async def first_token(self, choice: PodChoice) -> None:
-        """Report to the router that picked."""
         await self._asked[choice.booking].first_token(choice)
 
     async def finished(self, choice: PodChoice, pod: int, cached: int | None) -> None:
-        """Report to the router that picked."""
         await self._asked.pop(choice.booking).finished(choice, pod, cached)
 
 

@@ -176,7 +176,6 @@ class FleetProcesses:
             await asyncio.sleep(LOOK_SECONDS)
 
     def all_addresses(self) -> Addresses:
-        """Return the addresses of all processes."""
         workers = [worker.address for worker in self.workers]
         return Addresses(self.redis.url, workers, self.published, self.addresses)
 

@@ -33,7 +33,6 @@ class HeldPorts:
                 return first
 
     def close(self) -> None:
-        """Release all ports."""
         self._stack.close()
 
     def __enter__(self) -> Self:

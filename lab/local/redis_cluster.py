@@ -52,7 +52,6 @@ class RedisCluster:
 
     @property
     def url(self) -> str:
-        """The URL of the cluster."""
         return "redis-cluster://" + ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
     async def start(self) -> None:

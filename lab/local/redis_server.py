@@ -73,7 +73,6 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """The URL of the server."""
         return f"redis://127.0.0.1:{self.port}"
 
     def empty(self) -> None:

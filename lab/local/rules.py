@@ -83,7 +83,6 @@ class LeastLoad:
         return PodChoice(tuple(ranked))
 
     async def fell_back(self, choice: PodChoice, left: int, pod: int) -> None:
-        """Count the request on its new pod."""
         del choice
         self._in_flight[left] -= 1
         self._in_flight[pod] += 1
@@ -92,7 +91,6 @@ class LeastLoad:
         """Do nothing: this policy learns nothing from first tokens."""
 
     async def finished(self, choice: PodChoice, pod: int, cached: int | None) -> None:
-        """Count one request less on its pod."""
         del choice, cached
         self._in_flight[pod] -= 1
 
@@ -106,22 +104,18 @@ class Warmpath:
         self._positions = {pod: position for position, pod in enumerate(pods)}
 
     async def choose(self, packed: bytes) -> PodChoice:
-        """Call Pick."""
         reply = await self._client.pick(packed)
         pods = tuple(self._positions[one.pod] for one in reply.candidates)
         return PodChoice(pods, reply.booking_id, reply.waited_seconds)
 
     async def fell_back(self, choice: PodChoice, left: int, pod: int) -> None:
-        """Report the request's new pod to the router."""
         del left
         await self._client.report(choice.booking, "started", pod=self._pods[pod])
 
     async def first_token(self, choice: PodChoice) -> None:
-        """Report the request's first token to the router."""
         await self._client.report(choice.booking, "first_token")
 
     async def finished(self, choice: PodChoice, pod: int, cached: int | None) -> None:
-        """Report the request's end to the router; `cached` is None if it failed."""
         del pod
         event: ReportEvent = "failed" if cached is None else "finished"
         await self._client.report(choice.booking, event, cached_tokens=cached)

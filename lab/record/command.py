@@ -55,7 +55,6 @@ class RecordingFile:
         self.counts = {"request": 0, "events": 0}
 
     def now(self) -> float:
-        """Return the seconds since the start."""
         return round(time.monotonic() - self._begun, 4)
 
     def add(self, kind: str, **fields: Any) -> None:
@@ -71,7 +70,6 @@ class RecordingFile:
         self._raw.flush()
 
     def close(self) -> None:
-        """Write the buffered lines and close the file."""
         self._lines.close()
         self._raw.close()
 
@@ -92,7 +90,6 @@ class Proxy:
         return app
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Pass one request on."""
         raw = await request.read()
         exchange = None
         if request.method == "POST" and request.path in GENERATING:

@@ -64,7 +64,6 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """The policy's name in results."""
         queued = f"{self.policy}, queued" if self.queue else self.policy
         return f"{queued}, by engine priority" if self.engine_priority else queued
 

@@ -107,19 +107,15 @@ class MeteredEngine:
 
     @property
     def busy(self) -> bool:
-        """Whether the engine has work."""
         return self._engine.busy
 
     def submit(self, generation: Generation) -> None:
-        """Accept a request. Raises RequestRefusedError if it can never be served."""
         self._engine.submit(generation)
 
     def abort(self, request_id: str) -> None:
-        """Drop a request; do nothing for an unknown one."""
         self._engine.abort(request_id)
 
     def begin_step(self, horizon: float = 0.0) -> float:
-        """Schedule a step; return its modelled seconds."""
         seconds = self._engine.begin_step(horizon)
         # Steps with prefill are never combined, so `cut_step` cannot shorten this one.
         if self._engine.work.prefills:
@@ -134,17 +130,13 @@ class MeteredEngine:
         return self._engine.cut_step(elapsed)
 
     def end_step(self) -> list[CacheEvent]:
-        """End the current step; return the cache's events."""
         return self._engine.end_step()
 
     def load(self) -> Load:
-        """Return the load that the engine's metrics would show."""
         return self._engine.load()
 
     def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:
-        """Forget all cached content; return False and do nothing while requests hold blocks."""
         return self._engine.reset_prefix_cache(reset_external=reset_external)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if the engine is inconsistent."""
         self._engine.check()

@@ -46,7 +46,6 @@ class Followed:
         self._rank.take_state(self._state)
 
     def take(self, events: Sequence[CacheEvent]) -> None:
-        """Apply an engine's cache events."""
         changes = []
         gone: list[int] = []
         for event in events:

@@ -83,7 +83,6 @@ class Gateway:
 
     @property
     def prefill_seconds(self) -> list[float]:
-        """Seconds of prefill of each pod."""
         return [
             lost + engine.prefill_seconds
             for lost, engine in zip(self._lost_prefill, self._engines, strict=True)

@@ -273,7 +273,6 @@ class SimulatedRouter:
                 self._picking.observe(pod.id, 0, seen)
 
     def take_events(self, now: float, number: int, events: Sequence[CacheEvent]) -> None:
-        """Apply a pod's cache events."""
         self._now = now
         followed = self._followed.get(0 if self._variant.is_pooled else number)
         if followed is not None:
@@ -307,17 +306,14 @@ class SimulatedRouter:
     # Reports
 
     def first_token(self, pick: Pick, now: float) -> None:
-        """Report a request's first token."""
         if self._reports == "all":
             self._picker.first_token(pick.booking, now)
 
     def finished(self, pick: Pick, cached: int, prompt_tokens: int, now: float) -> None:
-        """Report a request's end, with the engine's cached tokens."""
         if self._reports != "none":
             self._picker.found_cached(pick.booking, cached, prompt_tokens)
             self._picker.ended(pick.booking, "finished", now)
 
     def failed(self, pick: Pick, now: float) -> None:
-        """Report that a request's engine died."""
         if self._reports != "none":
             self._picker.ended(pick.booking, "failed", now)

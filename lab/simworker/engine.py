@@ -58,7 +58,6 @@ class Generation:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens of the prompt."""
         return len(self.prompt)
 
 

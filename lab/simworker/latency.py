@@ -57,7 +57,6 @@ class LatencyModel:
         return LatencyModel(*(factor * seconds for seconds in astuple(self)))
 
     def step(self, work: StepWork) -> float:
-        """Return a step's seconds."""
         seconds = self.base + work.decoding * self.decode
         seconds += work.decoding_context * self.decode_context
         for new, before in work.prefills:

@@ -109,7 +109,6 @@ class _Found:
         ]
 
     def as_json(self) -> dict[str, object]:
-        """Return everything as JSON objects."""
         return {
             "code": code_version(),
             "quick": self._extent.quick,
@@ -131,7 +130,6 @@ class _Found:
         }
 
     def present(self, console: Console) -> None:
-        """Print tables."""
         console.print(f"results: {self._kept.path}")
         for table in self._tables():
             console.print(table)

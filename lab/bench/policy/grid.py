@@ -58,7 +58,6 @@ class Extent:
     traces: Sequence[Path] = ()
 
     def sources(self) -> Sequence[Path | Generated]:
-        """Return the traffic."""
         if self.quick:
             return [TRACE, Generated("reading")]
         return [conversation(), *self.traces, *(Generated(kind) for kind in KINDS)]
@@ -79,7 +78,6 @@ class Extent:
     def place(
         self, source: Path | Generated, engine: EngineKind, pods: int, blocks: int, load: float
     ) -> Cell:
-        """Return a place."""
         return Cell(
             source,
             BEST_PUBLISHED,

@@ -92,7 +92,6 @@ class Kept:
         self._found[key] = Figures(**figures)
 
     def figures(self, cell: Cell) -> Figures | None:
-        """Return a cell's figures, None if it was not run."""
         return self._found.get(_key(cell))
 
     def of_seeds(self, cell: Cell, seeds: Sequence[int]) -> list[Figures]:

@@ -39,7 +39,6 @@ class LlmdLayout:
         yield ()
 
     def look_up(self, keys: Sequence[int]) -> Talk[dict[int, int]]:
-        """Return the number of leading blocks of a prompt for each pod that holds the first."""
         replies = yield [Command(("HKEYS", str(key))) for key in keys]
         found: dict[int, int] = {}
         going: set[bytes] = set(replies[0])
@@ -59,7 +58,6 @@ class LlmdLayout:
         return found
 
     def add(self, pod: int, changes: Changes) -> Talk[None]:
-        """Add keys of a pod."""
         field = self._fields[pod]
         if self._engines:
             for keys in changes.values():
@@ -72,7 +70,6 @@ class LlmdLayout:
         yield [Command(("HSET", str(key), field, "")) for keys in changes.values() for key in keys]
 
     def remove(self, pod: int, changes: Changes) -> Talk[None]:
-        """Remove keys of a pod."""
         field = self._fields[pod]
         blocks = [key for keys in changes.values() for key in keys]
         if self._engines:

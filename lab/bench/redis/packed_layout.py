@@ -33,7 +33,6 @@ class PackedLayout:
             yield [Command(tuple(words))]
 
     def look_up(self, keys: Sequence[int]) -> Talk[dict[int, int]]:
-        """Return the number of leading blocks of a prompt for each pod that holds the first."""
         asked = LookUp(self._names, keys)
         asked.feed((yield asked.commands()))
         more = asked.more()
@@ -43,11 +42,9 @@ class PackedLayout:
         return {self._pods[slot]: stop for slot, start, stop in found if not start}
 
     def add(self, pod: int, changes: Changes) -> Talk[None]:
-        """Add keys of a pod."""
         return self._apply(pod, {segment: (keys, ()) for segment, keys in changes.items()})
 
     def remove(self, pod: int, changes: Changes) -> Talk[None]:
-        """Remove keys of a pod."""
         return self._apply(pod, {segment: ((), keys) for segment, keys in changes.items()})
 
     def _apply(

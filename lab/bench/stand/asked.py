@@ -116,14 +116,12 @@ class Asked:
         assert choice.source is None or candidates
 
     def score(self, call: int) -> None:
-        """Score a prompt."""
         prompt = self.prompts[call % len(self.prompts)]
         scores = list(self._scorer.score(prompt, self.ranks, longest_prefix))
         held = (TOKENS - 1) // BLOCK_SIZE * BLOCK_SIZE
         assert max(one.matched_tokens for one in scores) == held
 
     def pick(self, call: int) -> None:
-        """Pick a pod for a prompt."""
         self._now += 0.01
         ask = Ask(self.prompts[call % len(self.prompts)], self._field, WANTED)
         self._flying.append(self.picker.choose(ask, self._now)[0])

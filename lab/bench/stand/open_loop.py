@@ -61,7 +61,6 @@ class Connection:
 
     @property
     def pending(self) -> int:
-        """The number of calls in progress."""
         return len(self._due)
 
     def call(self, due: float) -> bool:
@@ -105,7 +104,6 @@ class Connection:
             pass
 
     def read(self) -> None:
-        """Take what has arrived."""
         try:
             data = self.socket.recv(1 << 18)
         except BlockingIOError:

@@ -66,7 +66,6 @@ class Python:
         return line
 
     def tell(self, line: str) -> None:
-        """Write a line to the process."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()

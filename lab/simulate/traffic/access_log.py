@@ -42,7 +42,6 @@ class LeftOut:
         return [f"line {number}: {problem}" for number, problem in self._first]
 
     def add(self, number: int, problem: str) -> None:
-        """Count the line of this number."""
         self.count += 1
         self._first = sorted([*self._first, (number, problem)])[:MOST_TOLD]
 

@@ -41,11 +41,9 @@ class Generated:
 
     @property
     def name(self) -> str:
-        """The traffic's name in results."""
         return f"{self.kind} traffic, seed {self.seed}"
 
     def check(self) -> None:
-        """Raise ValueError for an unknown kind."""
         if self.kind not in KINDS:
             raise ValueError(f"--traffic is {self.kind!r}; known: {', '.join(KINDS)}")
 
@@ -72,7 +70,6 @@ class LogNormal:
     most: int
 
     def draw(self, rng: Random) -> int:
-        """Return a random number of this distribution."""
         drawn = self.median * math.exp(rng.gauss(0.0, self.sigma))
         return int(min(self.most, max(self.least, drawn)))
 
@@ -89,7 +86,6 @@ class Pareto:
     most: int
 
     def draw(self, rng: Random) -> int:
-        """Return a random number of this distribution."""
         return int(min(self.most, self.least * rng.paretovariate(self.alpha)))
 
 
@@ -101,7 +97,6 @@ class Uniform:
     most: int
 
     def draw(self, rng: Random) -> int:
-        """Return a random number of this distribution."""
         return rng.randint(self.least, self.most)
 
 
@@ -115,7 +110,6 @@ class Pause:
     long_mean: float = 0.0
 
     def draw(self, rng: Random) -> float:
-        """Return a random number of this distribution."""
         is_long = rng.random() < self.long_share
         return self.least + rng.expovariate(1 / (self.long_mean if is_long else self.mean))
 

@@ -29,7 +29,6 @@ class LogRequests:
         return self._ratio > 0
 
     def request(self, raw: bytes) -> LoggedRequest | None:
-        """Return a line's request; None for one without a body. Raises ValueError."""
         line = read_line(raw)
         if line is None:
             return None

@@ -33,7 +33,6 @@ class MooncakeRequests:
         self._decoder = msgspec.json.Decoder(MooncakeLine)
 
     def request(self, raw: bytes) -> LoggedRequest:
-        """Return a line's request. Raises ValueError."""
         line = decoded(self._decoder, raw)
         tokens = max(1, line.input_length)
         check_count("hash_ids", len(line.hash_ids), tokens, MOONCAKE_BLOCK)

@@ -26,7 +26,6 @@ class Cache:
         self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
         return [
             web.post("/reset_prefix_cache", self.reset),
             web.post("/sleep", self.sleep),
@@ -62,7 +61,6 @@ class Cache:
         return json_response({"status": "awake" if awake else "sleeping", "tags": tags})
 
     async def is_sleeping(self, _: web.Request) -> web.Response:
-        """Answer whether the worker sleeps."""
         return json_response({"is_sleeping": self._worker.sleeping})
 
     async def drain(self, request: web.Request) -> web.Response:
@@ -80,7 +78,6 @@ class Health:
         self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
         return [
             web.get("/health", self.health),
             web.get("/ping", self.health),
@@ -98,15 +95,12 @@ class Health:
         return web.Response()
 
     async def version(self, _: web.Request) -> web.Response:
-        """Answer with the version of the simulated engine."""
         return json_response({"version": self._worker.version})
 
     async def load(self, _: web.Request) -> web.Response:
-        """Answer with the number of requests under way."""
         return json_response({"server_load": self._worker.in_flight})
 
     async def metrics(self, _: web.Request) -> web.Response:
-        """Answer with the metrics in Prometheus' text format."""
         body = generate_latest(self._worker.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -123,7 +117,6 @@ class KvCacheEvents:
         self._fetch = fetch
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
         return [web.post("/kv_cache_events", self.fetch)]
 
     async def fetch(self, _: web.Request) -> web.Response:

@@ -30,7 +30,6 @@ class Tokens:
         self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
         return [
             web.post("/tokenize", self.tokenize),
             web.post("/detokenize", self.detokenize),
@@ -55,7 +54,6 @@ class Tokens:
         )
 
     async def detokenize(self, request: web.Request) -> web.Response:
-        """Answer with the text of ids."""
         worker = self._worker
         fields = await read_body(request)
         find_model(fields, worker.identity, worker.adapters)
@@ -75,7 +73,6 @@ class Models:
         self._created = int(time.time())
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
         return [
             web.get("/v1/models", self.models),
             web.post("/v1/load_lora_adapter", self.load),
@@ -96,7 +93,6 @@ class Models:
         return json_response({"object": "list", "data": cards})
 
     async def load(self, request: web.Request) -> web.Response:
-        """Load an adapter."""
         fields = await read_body(request)
         name = fields.text("lora_name")
         in_place = fields.flag("load_inplace")
@@ -104,7 +100,6 @@ class Models:
         return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
 
     async def unload(self, request: web.Request) -> web.Response:
-        """Unload an adapter."""
         name = (await read_body(request)).text("lora_name")
         self._worker.adapters.unload(name)
         return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")

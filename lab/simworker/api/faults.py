@@ -20,7 +20,6 @@ class Faults:
         self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
         return [web.get("/faults", self.show), web.post("/faults", self.switch)]
 
     async def show(self, _: web.Request) -> web.Response:

@@ -21,7 +21,6 @@ class Fields:
         return self.body.get(name)
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a text."""
         value = self.body.get(name)
         if value is None:
             return default
@@ -30,7 +29,6 @@ class Fields:
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Return true or false."""
         value = self.body.get(name)
         if value is None:
             return default

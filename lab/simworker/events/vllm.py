@@ -77,7 +77,6 @@ class VllmDialect:
         self._removed = self._layout.fields(REMOVED)
 
     def batch(self, timestamp: float, events: Sequence[WireEvent], rank: int | None) -> bytes:
-        """Return one batch's payload."""
         batch: list[Any] = [timestamp, [self._event(event) for event in events]]
         if self._says_rank:
             batch.append(rank)

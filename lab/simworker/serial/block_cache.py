@@ -89,7 +89,6 @@ class BlockCache:
         )
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if the counts contradict each other."""
         if any(users < 1 for users in self._pinned.values()):
             raise BrokenInvariantError("a block that nobody uses is pinned")
         if self._pinned.keys() & self._idle.keys():

@@ -111,11 +111,9 @@ class SerialEngine:
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything."""
         return bool(self._open or self._decoding)
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RequestRefusedError if it can never be served."""
         hashes, tokens = generation.prompt_hashes, generation.num_prompt_tokens
         if hashes is None:
             raise RequestRefusedError(
@@ -219,7 +217,6 @@ class SerialEngine:
         return self._seconds
 
     def end_step(self) -> list[CacheEvent]:
-        """End the step begun: hand out the tokens made; return the cache's events."""
         if self._decoding:
             self._steps += self._seconds * self._speed
         request = self._prefilling
@@ -267,7 +264,6 @@ class SerialEngine:
         self.cache.unpin(request.blocks, request.answer_blocks)
 
     def _hand_out(self, request: _Request, tokens: int, *, last: bool) -> None:
-        """Hand a request its tokens up to `tokens` in all."""
         generation = request.generation
         new = tokens - request.tokens
         request.tokens = generation.num_output_tokens = tokens
@@ -277,7 +273,6 @@ class SerialEngine:
             generation.on_tokens([0] * new, last)
 
     def load(self) -> Load:
-        """Return the figures that metrics show."""
         return Load(
             running=len(self._decoding) + (self._prefilling is not None),
             waiting=len(self._waiting),
@@ -288,7 +283,6 @@ class SerialEngine:
         )
 
     def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:
-        """Forget all cached content; False, and nothing done, while requests hold blocks."""
         del reset_external
         if not self.cache.clear():
             return False
@@ -296,7 +290,6 @@ class SerialEngine:
         return True
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if requests, their blocks and the counts contradict each other."""
         self.cache.check()
         running = [entry[2] for entry in self._decoding]
         if sum(request.generation.num_prompt_tokens for request in running) != self._context:

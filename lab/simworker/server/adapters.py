@@ -60,16 +60,13 @@ class Adapters:
         del self._loaded[name]
 
     def get(self, name: str) -> Adapter | None:
-        """Return an adapter; None if it is not loaded."""
         return self._loaded.get(name)
 
     def number_of(self, name: str) -> int | None:
-        """Return an adapter's number; None if it is not loaded."""
         adapter = self._loaded.get(name)
         return adapter.number if adapter else None
 
     def all(self) -> list[Adapter]:
-        """Return all adapters."""
         return list(self._loaded.values())
 
     def check(self) -> None:

@@ -75,7 +75,6 @@ class Flight:
         return self.generation
 
     def take(self, tokens: list[int]) -> None:
-        """Take newly generated tokens."""
         self.tokens += tokens
         if self.cached_tokens < 0 and self.generation is not None:
             self.cached_tokens = self.generation.num_cached_tokens

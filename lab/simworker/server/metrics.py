@@ -130,7 +130,6 @@ class WorkerMetrics(Collector):
         self.registry.register(self)
 
     def observer(self, number: int) -> "RankObserver":
-        """Return the observer that counts and times a rank's requests."""
         labels = self._rank_labels(number)
         return RankObserver(
             self._first_token.labels(**labels),
@@ -142,7 +141,6 @@ class WorkerMetrics(Collector):
         )
 
     def watch(self, ranks: Sequence[Rank[Any]]) -> None:
-        """Read the load of these ranks from now on."""
         self._ranks = list(ranks)
 
     def _rank_labels(self, number: int) -> dict[str, str]:
@@ -222,12 +220,10 @@ class RankObserver:
             self._tokens[0].inc(prompt_tokens)
 
     def tokens(self, count: int) -> None:
-        """Count generated tokens."""
         if self._tokens:
             self._tokens[1].inc(count)
 
     def finished(self, seconds: float, reason: str) -> None:
-        """Count and time a request's end."""
         self._latency.observe(seconds)
         labels = self._labels
         if self._reason_label:

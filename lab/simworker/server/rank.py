@@ -109,13 +109,11 @@ class Rank(Generic[EventT]):
         return self._behind
 
     def load(self) -> Load:
-        """Return the figures that metrics show."""
         load = self._engine.load()
         return replace(load, waiting=load.waiting + len(self._parked)) if self._parked else load
 
     @property
     def engine(self) -> Engine[EventT]:
-        """This life's engine."""
         return self._engine
 
     def submit(self, flight: Flight) -> None:

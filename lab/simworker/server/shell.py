@@ -79,7 +79,6 @@ class EngineShell(Generic[EventT]):
         self._idle.set()
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RequestRefusedError if it can never be served."""
         self.engine.submit(generation)
         self._idle.clear()
         self._wake.set()

@@ -13,7 +13,6 @@ class TaskSet:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
-        """Start a task."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

@@ -47,12 +47,10 @@ class NoText:
     """Refuses texts: the worker has no tokenizer, and takes and returns token ids only."""
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Raise TextError: there is no tokenizer."""
         del text, special
         raise TextError(NO_TOKENIZER)
 
     def render(self, messages: Sequence[dict[str, Any]], body: dict[str, Any]) -> list[int]:
-        """Raise TextError: there is no tokenizer."""
         del messages, body
         raise TextError("this worker has no tokenizer, hence no chats: start it with --tokenizer")
 
@@ -61,12 +59,10 @@ class NoText:
         return "".join(f" t{token}" for token in ids)
 
     def detokenize(self, ids: Sequence[int]) -> str:
-        """Raise TextError: there is no tokenizer."""
         del ids
         raise TextError(NO_TOKENIZER)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Raise TextError: there is no tokenizer."""
         del ids
         raise TextError(NO_TOKENIZER)
 
@@ -102,11 +98,9 @@ class FolderText:
         self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Return a completion prompt's ids."""
         return self._tokenizer.encode(text, add_special_tokens=special).ids
 
     def render(self, messages: Sequence[dict[str, Any]], body: dict[str, Any]) -> list[int]:
-        """Return a chat's ids."""
         if self._template is None:
             raise TextError("the tokenizer has no chat template")
         try:
@@ -137,15 +131,12 @@ class FolderText:
         return [{"role": "system", "content": "\n\n".join(texts)}, *others]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of generated ids."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def detokenize(self, ids: Sequence[int]) -> str:
-        """Return the exact text of ids, special tokens included."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return each id's piece as the vocabulary has it."""
         return [self._tokenizer.id_to_token(token) or "" for token in ids]
 
 

@@ -86,12 +86,10 @@ class Worker:
 
     @property
     def registry(self) -> CollectorRegistry:
-        """This life's metrics."""
         return self.metrics.registry
 
     @property
     def in_flight(self) -> int:
-        """Requests that are not finished."""
         return sum(rank.in_flight for rank in self.ranks)
 
     def submit(self, ask: FlightRequest, sink: Sink, rank: int | None) -> Flight:
@@ -119,7 +117,6 @@ class Worker:
         return self._balancer.choose([score(rank.load(), rank.in_flight) for rank in self.ranks])
 
     def abort(self, flight: Flight) -> None:
-        """Drop a request; one that is finished or lost is ignored."""
         self.ranks[flight.rank].abort(flight.request_id)
 
     def reset_prefix_cache(self, *, reset_running_requests: bool, reset_external: bool) -> bool:
@@ -170,7 +167,6 @@ class Worker:
         return awake
 
     async def drained(self) -> None:
-        """Wait until no engine has a request."""
         for rank in self.ranks:
             await rank.drained()
 
@@ -196,7 +192,6 @@ class Worker:
 
     @property
     def hung(self) -> bool:
-        """Whether the engines hang."""
         return self.ranks[0].pace.hung
 
     def hang(self, hung: bool) -> None:
@@ -216,11 +211,9 @@ class Worker:
 
     @property
     def event_faults(self) -> EventFaults:
-        """The faults that are set for live batches."""
         return self._publishers[0].outlet.faults
 
     def spoil_events(self, faults: EventFaults) -> None:
-        """Set the faults of every rank's live batches."""
         for publisher in self._publishers:
             publisher.outlet.configure(faults)
 

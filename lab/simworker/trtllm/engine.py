@@ -72,11 +72,9 @@ class TrtllmEngine:
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything."""
         return bool(self._active)
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RequestRefusedError if it can never be served."""
         request = self._new_request(generation)
         for window, blocks in self._capacity.most_blocks(request).items():
             limit = self.manager.block_manager.windows[window].num_primary_blocks
@@ -122,14 +120,12 @@ class TrtllmEngine:
         return ActiveRequest(llm, generation, seed_of(generation.prompt))
 
     def abort(self, request_id: str) -> None:
-        """Drop a request; unknown ones are ignored. The blocks that it computed stay cached."""
         request = self._active.pop(request_id, None)
         if request is not None:
             self.manager.remove_sequence(request.llm.request_id, request.llm)
             self._flush()
 
     def begin_step(self, horizon: float = 0.0) -> float:
-        """Schedule a step; return its modelled seconds."""
         del horizon
         self.manager.refresh_blocks()
         fitting, paused = self._capacity.schedule(list(self._active.values()))
@@ -177,7 +173,6 @@ class TrtllmEngine:
         llm.num_computed_tokens = found
 
     def end_step(self) -> list[KVCacheEvent]:
-        """End the step begun: hand out its tokens; return the cache's events."""
         contexts, generating = self._contexts, self._generating
         self._contexts, self._generating = [], []
         for request in contexts:
@@ -225,7 +220,6 @@ class TrtllmEngine:
         return [serialise(event) for event in self.manager.get_latest_events()]
 
     def load(self) -> Load:
-        """Return the figures that metrics show."""
         running = sum(request.has_started for request in self._active.values())
         blocks = self.manager.block_manager.sum(lambda manager: manager.num_primary_blocks)
         return Load(
@@ -248,7 +242,6 @@ class TrtllmEngine:
         return done
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if requests and sequences contradict each other."""
         self.manager.check()
         for request in self._active.values():
             llm = request.llm

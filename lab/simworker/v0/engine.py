@@ -81,11 +81,9 @@ class V0Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything."""
         return bool(self._open)
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RequestRefusedError if it can never be served."""
         self._check_request(generation)
         lora = self._adapter(generation)
         seq = Sequence(
@@ -107,7 +105,6 @@ class V0Engine:
         self.scheduler.add_seq_group(group)
 
     def abort(self, request_id: str) -> None:
-        """Drop a request; unknown ones are ignored. The blocks that it computed stay cached."""
         if self._open.pop(request_id, None) is not None:
             self.scheduler.abort_seq_group(request_id)
 
@@ -151,7 +148,6 @@ class V0Engine:
         return []
 
     def load(self) -> Load:
-        """Return the figures that metrics show; swapped requests count as waiting."""
         scheduler = self.scheduler
         manager = scheduler.block_manager
         free = manager.get_num_free_gpu_blocks() / max(manager.num_total_gpu_blocks, 1)
@@ -175,7 +171,6 @@ class V0Engine:
         return (not reset_external or manager.reset_prefix_cache(Device.CPU)) and done
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if requests, queues, blocks and memory contradict each other."""
         self.scheduler.check()
         queued = {group.request_id for group in self.scheduler.groups()}
         if queued != self._open.keys():

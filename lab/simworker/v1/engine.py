@@ -79,13 +79,11 @@ class V1Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything."""
         if self._transfers is not None:
             return self.scheduler.has_requests()
         return self.scheduler.has_unfinished_requests()
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RequestRefusedError if it can never be served."""
         self._check(generation)
         request = self._request(generation)
         self.scheduler.add_request(request)
@@ -201,7 +199,6 @@ class V1Engine:
         return self._seconds
 
     def end_step(self) -> list[CacheEvent]:
-        """End the step begun: hand out its tokens; return the caches' events."""
         output, steps = self._output, self._steps
         scheduler = self.scheduler
         self._now += self._seconds
@@ -233,7 +230,6 @@ class V1Engine:
         return scheduler.take_events()
 
     def load(self) -> Load:
-        """Return the figures that metrics show."""
         stats = self.manager.make_prefix_cache_stats()
         if stats is not None:
             self._queries += stats.queries
@@ -260,7 +256,6 @@ class V1Engine:
         )
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if the scheduler contradicts itself, or the engine's requests."""
         self.scheduler.check()
         if self._transfers is not None:
             self._transfers.check()

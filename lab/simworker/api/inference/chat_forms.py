@@ -23,15 +23,12 @@ class ChatForms:
         self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
         return [web.post("/v1/messages", self.message), web.post("/v1/responses", self.response)]
 
     async def message(self, request: web.Request) -> web.StreamResponse:
-        """Serve an Anthropic message."""
         return await self._serve(request, message_chat, MessageAnswer, "max_tokens")
 
     async def response(self, request: web.Request) -> web.StreamResponse:
-        """Serve an OpenAI response."""
         return await self._serve(request, response_chat, ResponseAnswer, "max_output_tokens")
 
     async def _serve(

@@ -48,7 +48,6 @@ class ChoicesAnswer:
         self._first_cached: int | None = None
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Return the answer that is not streamed."""
         choices = [self._choice(piece) for piece in pieces]
         answer = self._head | {"object": self.object_whole, "choices": choices}
         answer["usage"] = self._usage(self._flights[-1].cached_tokens)
@@ -60,7 +59,6 @@ class ChoicesAnswer:
         return ()
 
     def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
-        """Yield the chunks of a streamed answer for new tokens."""
         if self._first_cached is None:
             self._first_cached = self._flights[piece.choice].cached_tokens
         chunk = self._head | {"object": self.object_chunk, "choices": [self._delta(piece)]}
@@ -144,7 +142,6 @@ class ChatAnswer(ChoicesAnswer):
     object_chunk = "chat.completion.chunk"
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Return the answer that is not streamed."""
         return super().whole(pieces) | self._prompt_ids()
 
     def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:

@@ -28,7 +28,6 @@ class Completions:
         self._numbers = itertools.count(1)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
         return [
             web.post("/v1/completions", self.completions),
             web.post("/v1/chat/completions", self.chat),
@@ -52,7 +51,6 @@ class Completions:
         return await generate(request, worker, options, asks, CompletionAnswer)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        """Serve a chat."""
         worker = self._worker
         fields = await read_body(request)
         refuse(fields, CHAT)

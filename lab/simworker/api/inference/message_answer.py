@@ -33,7 +33,6 @@ class MessageAnswer:
         self._stop_reason = ""
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Return the answer that is not streamed."""
         [piece] = pieces
         content = [{"type": "text", "text": self._text.decode(piece.tokens)}]
         return self._head | {

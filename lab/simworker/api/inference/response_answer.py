@@ -36,7 +36,6 @@ class ResponseAnswer:
         self._is_cut = False
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Return the answer that is not streamed."""
         [piece] = pieces
         self._is_cut = piece.finish_reason == "length"
         return self._finished()

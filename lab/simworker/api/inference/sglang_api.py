@@ -48,7 +48,6 @@ class SglangApi:
         self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
         return [web.post("/generate", self.generate), web.put("/generate", self.generate)]
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
@@ -98,7 +97,6 @@ class SglangAnswer:
         self._id = options.answer_id
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Return the answer that is not streamed."""
         [piece] = pieces
         return self._answer(piece)
 
@@ -107,7 +105,6 @@ class SglangAnswer:
         return ()
 
     def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
-        """Yield the event for new tokens."""
         yield self._answer(piece)
 
     def closing(self) -> Sequence[dict[str, Any]]:

@@ -37,7 +37,6 @@ class TokenApi:
         self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the route."""
         return [web.post("/inference/v1/generate", self.generate)]
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
@@ -76,7 +75,6 @@ class TokenAnswer:
         }  # fmt: skip
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Return the answer that is not streamed."""
         choices = [_choice(piece) for piece in pieces]
         return self._head | self._whole | {"usage": self._usage(), "choices": choices}
 
@@ -85,7 +83,6 @@ class TokenAnswer:
         return ()
 
     def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
-        """Yield the event for new tokens."""
         yield self._head | {"usage": None, "choices": [_choice(piece)]}
 
     def closing(self) -> Iterator[dict[str, Any]]:

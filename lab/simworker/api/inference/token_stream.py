@@ -60,8 +60,6 @@ class TokenStream:
         self._news = asyncio.Event()
 
     def sink(self, choice: int) -> Sink:
-        """Return where a choice's tokens go."""
-
         def take(tokens: list[int], finish_reason: str | None) -> None:
             waiting = self._tokens[choice]
             waiting += tokens

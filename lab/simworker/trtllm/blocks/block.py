@@ -56,11 +56,9 @@ class KVCacheBlock:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it has no children."""
         return not self.next_blocks
 
     def set_key(self, key: BlockKey, tokens_per_block: int) -> None:
-        """Set the key of the block's new content."""
         self.key = key
         self.is_full = len(key.tokens) == tokens_per_block
 

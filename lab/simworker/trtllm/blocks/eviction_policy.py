@@ -71,11 +71,9 @@ class LRUEvictionPolicy:
         return next(iter(queues[priority].values())), worth_offloading
 
     def get_num_free_blocks(self, level: int) -> int:
-        """Return the number of free blocks of a level, cached ones included."""
         return self._num_free[level]
 
     def is_free(self, block: KVCacheBlock) -> bool:
-        """Whether the block is in a queue."""
         return block.block_id in self._places
 
     def claim_block(
@@ -134,7 +132,6 @@ class LRUEvictionPolicy:
         self._expiring.pop(block.block_id, None)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if queues, places and counts contradict each other."""
         seen = 0
         for level in LEVELS:
             count = 0

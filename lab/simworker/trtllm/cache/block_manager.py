@@ -125,6 +125,5 @@ class BlockManager:
         return self.windows.values()
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if a window contradicts itself."""
         for manager in self.each():
             manager.check()

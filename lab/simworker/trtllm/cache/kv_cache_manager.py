@@ -108,7 +108,6 @@ class KVCacheManager:
             request.missed_blocks += missed
 
     def add_token(self, request_id: int) -> None:
-        """Make room for one more token. Raises NoFreeBlocksError, and changes nothing, if it cannot."""
         sequence = self.get_sequence(request_id)
         if sequence.num_tokens >= self.max_sequence_length:
             raise ValueError(
@@ -163,10 +162,6 @@ class KVCacheManager:
         }
 
     def unpin_blocks_by_id(self, block_id: int, window_size: int) -> None:
-        """Remove one pin from a stored chain's last block, `block_id`, and from each block before it.
-
-        Raises ValueError for a block that is not pinned.
-        """
         self.block_manager.windows[window_size].cache.unpin_blocks_by_id(block_id)
 
     def find_new_context_block(self, request: LlmRequest) -> BlockKey | None:
@@ -191,11 +186,9 @@ class KVCacheManager:
         return list(self.get_sequence(request_id).cache_block_ids[window_size])
 
     def get_num_free_blocks(self) -> int:
-        """Return the primary blocks of all windows that no sequence holds."""
         return self.block_manager.num_free_blocks
 
     def get_kv_cache_stats(self) -> KvCacheStats:
-        """Return the present figures."""
         total, new, reused, missed = self._block_counts()
         return KvCacheStats(
             max_num_blocks=self.block_manager.max_num_blocks,
@@ -245,17 +238,14 @@ class KVCacheManager:
         return max(0, total - len(held))
 
     def start_scheduling(self) -> None:
-        """Begin to count the blocks that would be free if sequences were removed."""
         for manager in self.block_manager.each():
             manager.start_scheduling()
 
     def scheduling_remove_sequence(self, request_id: int) -> None:
-        """Count a sequence as removed."""
         for manager in self.block_manager.each():
             manager.scheduling_release_blocks(request_id)
 
     def refresh_blocks(self) -> None:
-        """End the priorities whose time is over; called once an iteration."""
         for manager in self.block_manager.each():
             manager.cache.eviction_policy.refresh()
 
@@ -268,11 +258,9 @@ class KVCacheManager:
         return True
 
     def flush_iteration_events(self) -> list[KVCacheEvent]:
-        """End an iteration: make its events fetchable; return them."""
         return self._event_manager.flush() if self._event_manager else []
 
     def get_latest_events(self) -> list[KVCacheEvent]:
-        """Return the events flushed since the last call, and forget them."""
         return self._event_manager.get_events() if self._event_manager else []
 
     def _windows(self) -> list[WindowBlockManager]:
@@ -288,7 +276,6 @@ class KVCacheManager:
         )
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if windows and sequences contradict each other."""
         self.block_manager.check()
         if self._event_manager:
             self._event_manager.check()

@@ -46,26 +46,21 @@ class WindowBlockManager:
 
     @property
     def num_primary_blocks(self) -> int:
-        """Blocks of the primary pool."""
         return self.cache.pools.num_primary
 
     @property
     def max_num_blocks(self) -> int:
-        """Blocks of both pools."""
         return len(self.cache.pools.blocks)
 
     @property
     def num_free_blocks(self) -> int:
-        """Primary blocks that no sequence holds."""
         return self.cache.num_free_blocks
 
     @property
     def num_allocated_blocks(self) -> int:
-        """All blocks minus free primary ones: the source counts the secondary pool as allocated."""
         return self.max_num_blocks - self.num_free_blocks
 
     def get_block_by_id(self, block_id: int) -> KVCacheBlock:
-        """Return a block."""
         return self.cache.pools.blocks[block_id]
 
     def blocks_of(self, sequence: GenerationRequest) -> list[KVCacheBlock]:
@@ -212,7 +207,6 @@ class WindowBlockManager:
         sequence.num_front_blocks_removed[self.window_size] = 0
 
     def find_new_context_block(self, request: LlmRequest) -> BlockKey | None:
-        """Return the prompt to the end of its first full block that is not cached; None if all are."""
         size = self.tokens_per_block
         parent = self.cache.tree.root
         for number, key in enumerate(
@@ -249,7 +243,6 @@ class WindowBlockManager:
         return self._scheduling_num_free >= num_required
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if tables, blocks, queues, tree or pools contradict each other."""
         held: Counter[int] = Counter()
         for sequence in self._sequences.values():
             gone = sequence.num_front_blocks_removed[self.window_size]

@@ -65,7 +65,6 @@ class LlmRequest:
                 raise ValueError(f"multimodal_items: a digest has {len(item.digest)} bytes, not 32")
 
     def add_new_token(self, token: int, extra_id: int = 0) -> None:
-        """Append a generated token."""
         self.tokens.append(token)
         if self.token_extra_ids is not None:
             self.token_extra_ids.append(extra_id)

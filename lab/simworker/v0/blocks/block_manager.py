@@ -254,7 +254,6 @@ class BlockManager:
         return self.block_allocator.get_num_free_blocks(Device.GPU)
 
     def get_num_free_cpu_blocks(self) -> int:
-        """Return the number of CPU blocks that could be allocated, with or without cached content."""
         return self.block_allocator.get_num_free_blocks(Device.CPU)
 
     def access_all_blocks_in_seq(self, seq: Sequence, now: float) -> None:
@@ -296,7 +295,6 @@ class BlockManager:
         return self.block_allocator.reset_prefix_cache(device)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if tables, counts and allocators contradict each other."""
         self.block_allocator.check()
         null = self.block_allocator.null_block_id
         views: Counter[BlockId] = Counter()

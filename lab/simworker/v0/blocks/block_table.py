@@ -53,7 +53,6 @@ class BlockTable:
 
     @property
     def physical_block_ids(self) -> list[BlockId]:
-        """Ids of the blocks, in order."""
         ids = []
         for block in self._blocks:
             assert block.block_id is not None

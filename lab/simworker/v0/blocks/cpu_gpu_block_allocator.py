@@ -63,7 +63,6 @@ class CpuGpuBlockAllocator:
         return frozenset(self._device_of)
 
     def device_of(self, block_id: BlockId) -> Device:
-        """Return the device that a block is on."""
         return self._device_of[block_id]
 
     def ref_count(self, block_id: BlockId) -> int:
@@ -127,7 +126,6 @@ class CpuGpuBlockAllocator:
         return self._allocators[device].get_num_free_blocks()
 
     def get_num_total_blocks(self, device: Device) -> int:
-        """Return the number of blocks of a device."""
         return self._allocators[device].get_num_total_blocks()
 
     def get_physical_block_id(self, device: Device, absolute_id: BlockId) -> int:
@@ -193,7 +191,6 @@ class CpuGpuBlockAllocator:
         return self._allocators[device].find_cached_blocks_prefix(block_hashes)
 
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
-        """Share of look-ups that hit, 0 to 1; -1 without a prefix cache."""
         return self._allocators[device].get_prefix_cache_hit_rate()
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
@@ -208,7 +205,6 @@ class CpuGpuBlockAllocator:
         return all(allocator.reset_prefix_cache() for allocator in self._allocators.values())
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if an allocator contradicts itself."""
         for allocator in self._allocators.values():
             allocator.check()
         null = self.null_block_id

@@ -115,12 +115,10 @@ class LRUEvictor(LinearEvictor):
     def add(
         self, block_id: int, content_hash: int, num_hashed_tokens: int, last_accessed: float
     ) -> None:
-        """Let a block be evicted."""
         super().add(block_id, content_hash, num_hashed_tokens, last_accessed)
         self._push(block_id)
 
     def update(self, block_id: int, last_accessed: float) -> None:
-        """Note a later access. Raises KeyError for a block that is not here."""
         super().update(block_id, last_accessed)
         self._push(block_id)
 
@@ -134,7 +132,6 @@ class LRUEvictor(LinearEvictor):
         return *self._order(block_id), self.free_table[block_id].content_hash
 
     def evict(self) -> tuple[int, int]:
-        """Return the id and content hash of the block to evict. Raises ValueError without any."""
         while self.priority_queue:
             entry = heapq.heappop(self.priority_queue)
             block_id = entry[2]

@@ -50,32 +50,26 @@ class NaiveBlock:
 
     @property
     def token_ids(self) -> list[int]:
-        """The tokens held; read only."""
         return self._token_ids
 
     @property
     def num_empty_slots(self) -> int:
-        """Tokens that can still be appended."""
         return self.block_size - len(self._token_ids)
 
     @property
     def is_full(self) -> bool:
-        """Whether no slot is empty."""
         return len(self._token_ids) == self.block_size
 
     @property
     def prev_block(self) -> Block | None:
-        """The block before this one in the sequence; None for the first."""
         return self._prev_block
 
     @property
     def num_blocks_before(self) -> int:
-        """Blocks before this one in the sequence."""
         return self._num_blocks_before
 
     @property
     def extra_hash(self) -> int | None:
-        """A hash of whatever the content depends on besides the tokens; None: nothing."""
         return self._extra_hash
 
     @property
@@ -136,13 +130,11 @@ class NaiveBlockAllocator(BlockAllocator):
     def allocate_mutable_block(
         self, prev_block: Block | None, extra_hash: int | None = None
     ) -> Block:
-        """Return an empty block after `prev_block`. Raises NoFreeBlocksError."""
         return self._block(prev_block, [], self.allocate_block_id(), extra_hash)
 
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None = None
     ) -> Block:
-        """Return a block with these tokens after `prev_block`. Raises NoFreeBlocksError."""
         return self._block(prev_block, token_ids, self.allocate_block_id(), extra_hash)
 
     def allocate_immutable_blocks(
@@ -198,28 +190,22 @@ class NaiveBlockAllocator(BlockAllocator):
         block.block_id = None
 
     def fork(self, last_block: Block) -> list[Block]:
-        """Return a second view of the chain that ends in `last_block`, sharing its memory."""
         return fork_chain(last_block, self.refcounter, self._block)
 
     def get_num_free_blocks(self) -> int:
-        """Return the number of blocks that could be allocated."""
         return len(self._free_block_indices)
 
     def get_num_total_blocks(self) -> int:
-        """Return the number of blocks of the device."""
         return len(self._all_block_indices)
 
     def get_physical_block_id(self, absolute_id: BlockId) -> int:
-        """Return an id's position among the sorted ids."""
         return self._positions[absolute_id]
 
     @property
     def all_block_ids(self) -> frozenset[BlockId]:
-        """All ids of the device's blocks, free ones included."""
         return self._all_block_indices
 
     def ref_count(self, block_id: BlockId) -> int:
-        """Return how many views have this id."""
         return self.refcounter.get(block_id)
 
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
@@ -229,7 +215,6 @@ class NaiveBlockAllocator(BlockAllocator):
         )
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
-        """Return (source, destination) of the copies due since the last call, in order."""
         return self._cow_tracker.clear_cows()
 
     def promote_to_immutable_block(self, block: Block) -> BlockId:
@@ -308,7 +293,6 @@ class NullBlock:
 
     @property
     def token_ids(self) -> list[int]:
-        """An empty list."""
         return self._proxy.token_ids
 
     @property
@@ -318,25 +302,20 @@ class NullBlock:
 
     @property
     def is_full(self) -> bool:
-        """False."""
         return self._proxy.is_full
 
     @property
     def prev_block(self) -> Block | None:
-        """None: it belongs to no sequence."""
         return None
 
     @property
     def num_blocks_before(self) -> int:
-        """0: it belongs to no sequence."""
         return 0
 
     @property
     def extra_hash(self) -> int | None:
-        """None."""
         return None
 
     @property
     def content_hash(self) -> int | None:
-        """None."""
         return None

@@ -53,7 +53,6 @@ class PrefixCachingBlockAllocator(BlockAllocator):
     def allocate_mutable_block(
         self, prev_block: Block | None, extra_hash: int | None = None
     ) -> Block:
-        """Return an empty block after `prev_block`. Raises NoFreeBlocksError."""
         return self._block(prev_block, [], self._allocate_block_id(), extra_hash)
 
     def allocate_immutable_block(
@@ -83,7 +82,6 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         block_token_ids: list[list[int]],
         extra_hash: int | None = None,
     ) -> list[Block]:
-        """Return a chain of full blocks after `prev_block`; all or none. Raises NoFreeBlocksError."""
         blocks: list[Block] = []
         try:
             for token_ids in block_token_ids:
@@ -149,7 +147,6 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         self._hashless_allocator.free_block_id(block_id)
 
     def fork(self, last_block: Block) -> list[Block]:
-        """Return new views of the blocks up to `last_block`, first to last, sharing their memory."""
         return fork_chain(last_block, self._refcounter, self._block)
 
     def get_num_free_blocks(self) -> int:
@@ -157,20 +154,16 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         return self._hashless_allocator.get_num_free_blocks() + self.evictor.num_blocks
 
     def get_num_total_blocks(self) -> int:
-        """Return the number of blocks of the device."""
         return self._hashless_allocator.get_num_total_blocks()
 
     def get_physical_block_id(self, absolute_id: BlockId) -> int:
-        """Return an id's position among the sorted ids."""
         return self._hashless_allocator.get_physical_block_id(absolute_id)
 
     @property
     def all_block_ids(self) -> frozenset[BlockId]:
-        """All ids of the device's blocks, free and cached ones included."""
         return self._hashless_allocator.all_block_ids
 
     def ref_count(self, block_id: BlockId) -> int:
-        """Return how many views have this id."""
         return self._refcounter.get(block_id)
 
     def block_is_computed(self, block_id: BlockId) -> bool:
@@ -196,13 +189,11 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         return block.block_id
 
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
-        """Return the id to append to: a new one, and a copy due, if another sequence uses the block."""
         return self._cow_tracker.cow_block_if_not_appendable(
             block, self._allocate_block_id, self._free_hashless
         )
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
-        """Return (source, destination) of the copies due since the last call, in order."""
         return self._cow_tracker.clear_cows()
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
@@ -303,7 +294,6 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         return True
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if counts, free blocks, evictor and cache contradict each other."""
         free = self._hashless_allocator._free_block_indices  # noqa: SLF001 - a part of this one
         unused = self._refcounter.unused()
         cached = {block_id for block_id in unused if block_id in self.evictor}

@@ -39,7 +39,6 @@ class RefCounter:
         return self._refcounts[block_id]
 
     def get(self, block_id: BlockId) -> int:
-        """Return the number of views."""
         return self._refcounts[block_id]
 
     def unused(self) -> set[BlockId]:
@@ -101,14 +100,12 @@ class BlockTracker:
         """Whether the step that filled it is over; look-ups find its content before that."""
 
     def enable(self, *, computed: bool) -> None:
-        """Begin a use."""
         assert not self.active
         self.active = True
         self.last_accessed = -1.0
         self.computed = computed
 
     def disable(self) -> None:
-        """End the use."""
         assert self.active
         self.active = False
         self.last_accessed = -1.0
@@ -123,7 +120,6 @@ class CacheMetricData:
         self.num_hits = 0
 
     def query(self, *, hit: bool) -> None:
-        """Count a query."""
         self.num_queries += 1
         self.num_hits += hit
 

@@ -23,24 +23,20 @@ class NumpyBackend:
         dtype: str,
         device: Device,  # noqa: ARG002 - there is one memory
     ) -> Array:
-        """Return an array of zeros; `dtype` is a key of `DTYPE_BYTES`."""
         return np.zeros(shape, _DTYPES[dtype])
 
     def copy_blocks(
         self, source: Array, destination: Array, pairs: Iterable[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks, each `(from, to)`, one after another. Both arrays may be the same."""
         for from_block, to_block in pairs:
             destination[:, to_block] = source[:, from_block]
 
     def write(
         self, array: Array, block_ids: Sequence[int], slots: Sequence[int], content: bytes
     ) -> None:
-        """Write slots, each `slots[i]` of `block_ids[i]`: their elements, slot after slot."""
         entries, _, _, heads, size = array.shape
         elements = np.frombuffer(content, np.uint8).reshape(len(slots), entries, heads, size)
         array[:, list(block_ids), list(slots)] = elements.swapaxes(0, 1)
 
     def read(self, array: Array, block_ids: Sequence[int]) -> bytes:
-        """Return the elements of blocks, slot after slot, as `write` takes them."""
         return np.moveaxis(array[:, list(block_ids)], 0, 2).astype(np.uint8).tobytes()

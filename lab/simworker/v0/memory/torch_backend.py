@@ -35,20 +35,17 @@ class TorchBackend:
     def copy_blocks(
         self, source: torch.Tensor, destination: torch.Tensor, pairs: Iterable[tuple[int, int]]
     ) -> None:
-        """Copy whole blocks, each `(from, to)`, one after another. Both tensors may be the same."""
         for from_block, to_block in pairs:
             destination[:, to_block].copy_(source[:, from_block])
 
     def write(
         self, array: torch.Tensor, block_ids: Sequence[int], slots: Sequence[int], content: bytes
     ) -> None:
-        """Write slots, each `slots[i]` of `block_ids[i]`: their elements, slot after slot."""
         entries, _, _, heads, size = array.shape
         elements = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         elements = elements.view(len(slots), entries, heads, size).transpose(0, 1)
         array[:, list(block_ids), list(slots)] = elements.to(array)
 
     def read(self, array: torch.Tensor, block_ids: Sequence[int]) -> bytes:
-        """Return the elements of blocks, slot after slot, as `write` takes them."""
         blocks = array[:, list(block_ids)].movedim(0, 2).to("cpu", torch.uint8)
         return bytes(blocks.reshape(-1).tolist())

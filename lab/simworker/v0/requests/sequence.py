@@ -29,7 +29,6 @@ class SequenceStatus(enum.IntEnum):
 
     @staticmethod
     def is_finished(status: "SequenceStatus") -> bool:
-        """Whether a sequence of this status has ended."""
         return status > SequenceStatus.SWAPPED
 
 
@@ -73,7 +72,6 @@ class Sequence:
 
     @property
     def prompt_token_ids(self) -> tuple[int, ...]:
-        """The prompt's tokens."""
         return self.data.prompt_token_ids
 
     @property
@@ -112,19 +110,15 @@ class Sequence:
         return child
 
     def reset_state_for_recompute(self) -> None:
-        """Start from the first token again."""
         self.data.reset_state_for_recompute()
 
     def get_len(self) -> int:
-        """Tokens of prompt and output."""
         return self.data.get_len()
 
     def get_prompt_len(self) -> int:
-        """Tokens of the prompt."""
         return self.data.get_prompt_len()
 
     def get_output_len(self) -> int:
-        """Tokens generated so far."""
         return self.data.get_output_len()
 
     def get_token_ids(self) -> list[int]:
@@ -132,15 +126,12 @@ class Sequence:
         return self.data.get_token_ids()
 
     def get_prompt_token_ids(self) -> tuple[int, ...]:
-        """Return the prompt's tokens."""
         return self.data.get_prompt_token_ids()
 
     def get_output_token_ids(self) -> tuple[int, ...]:
-        """Return the tokens generated so far."""
         return self.data.get_output_token_ids()
 
     def get_last_token_id(self) -> int:
-        """Return the newest token."""
         return self.data.get_last_token_id()
 
     def get_num_computed_tokens(self) -> int:
@@ -154,7 +145,6 @@ class Sequence:
         return self.data.get_num_uncomputed_tokens()
 
     def is_finished(self) -> bool:
-        """Whether the sequence has ended, for any reason."""
         return SequenceStatus.is_finished(self.status)
 
     def is_prefill(self) -> bool:
@@ -190,12 +180,10 @@ class SequenceGroup:
 
     @property
     def prompt_token_ids(self) -> tuple[int, ...]:
-        """The prompt's tokens."""
         return self.first_seq.prompt_token_ids
 
     @property
     def lora_int_id(self) -> int:
-        """The adapter's number; 0 without one."""
         return self.lora_request.lora_int_id if self.lora_request else 0
 
     def add(self, seq: Sequence) -> None:
@@ -209,15 +197,12 @@ class SequenceGroup:
         return [seq for seq in self.seqs if seq.status == status]
 
     def get_finished_seqs(self) -> list[Sequence]:
-        """Return the sequences that have ended."""
         return [seq for seq in self.seqs if seq.is_finished()]
 
     def num_seqs(self, status: SequenceStatus | None = None) -> int:
-        """Count the sequences of one status, or all."""
         return len(self.get_seqs(status))
 
     def num_finished_seqs(self) -> int:
-        """Count the sequences that have ended."""
         return len(self.get_finished_seqs())
 
     def get_max_num_running_seqs(self) -> int:
@@ -241,11 +226,9 @@ class SequenceGroup:
         return self.encoder_seq is not None
 
     def get_encoder_seq(self) -> Sequence | None:
-        """Return the encoder's sequence, if there is one."""
         return self.encoder_seq
 
     def is_finished(self) -> bool:
-        """Whether every sequence has ended."""
         return all(seq.is_finished() for seq in self.seqs)
 
     @property
@@ -257,7 +240,6 @@ class SequenceGroup:
         return next((seq for seq in self.seqs if not seq.is_finished()), self.first_seq)
 
     def is_prefill(self) -> bool:
-        """Whether known tokens are still to be computed."""
         return self.first_unfinished_seq.is_prefill()
 
     def __repr__(self) -> str:

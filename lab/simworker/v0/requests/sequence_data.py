@@ -38,7 +38,6 @@ class SequenceData:
         return SequenceData(prompt_token_ids, output_token_ids or ())
 
     def copy(self) -> "SequenceData":
-        """Return an independent copy."""
         twin = SequenceData(self.prompt_token_ids, self.output_token_ids)
         twin.cumulative_logprob = self.cumulative_logprob
         twin._num_computed_tokens = self._num_computed_tokens
@@ -47,7 +46,6 @@ class SequenceData:
 
     @property
     def output_token_ids(self) -> tuple[int, ...]:
-        """Tokens generated so far."""
         return tuple(self._all_token_ids[len(self.prompt_token_ids) :])
 
     @property
@@ -56,40 +54,31 @@ class SequenceData:
         return self._stage
 
     def append_token_id(self, token_id: int, logprob: float) -> None:
-        """Append a generated token."""
         self._all_token_ids.append(token_id)
         self.cumulative_logprob += logprob
 
     def get_len(self) -> int:
-        """Tokens of prompt and output."""
         return len(self._all_token_ids)
 
     def get_prompt_len(self) -> int:
-        """Tokens of the prompt."""
         return len(self.prompt_token_ids)
 
     def get_output_len(self) -> int:
-        """Tokens generated so far."""
         return len(self._all_token_ids) - len(self.prompt_token_ids)
 
     def get_token_ids(self) -> list[int]:
-        """Return prompt and output: the list itself, which callers must not change."""
         return self._all_token_ids
 
     def get_prompt_token_ids(self) -> tuple[int, ...]:
-        """Return the prompt's tokens."""
         return self.prompt_token_ids
 
     def get_output_token_ids(self) -> tuple[int, ...]:
-        """Return the tokens generated so far."""
         return self.output_token_ids
 
     def get_last_token_id(self) -> int:
-        """Return the newest token."""
         return self._all_token_ids[-1]
 
     def get_num_computed_tokens(self) -> int:
-        """Tokens whose keys and values the model has computed."""
         return self._num_computed_tokens
 
     def update_num_computed_tokens(self, num_new_computed_tokens: int) -> None:
@@ -105,7 +94,6 @@ class SequenceData:
             self._stage = SequenceStage.DECODE
 
     def get_num_uncomputed_tokens(self) -> int:
-        """Tokens, of prompt and output, that are still to be computed."""
         return self.get_len() - self._num_computed_tokens
 
     def reset_state_for_recompute(self) -> None:

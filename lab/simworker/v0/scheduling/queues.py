@@ -36,7 +36,6 @@ class SequenceGroupQueues:
         """Groups with blocks on the CPU."""
 
     def add_seq_group(self, seq_group: SequenceGroup) -> None:
-        """Let a new group wait."""
         self.waiting.append(seq_group)
 
     def _add_seq_group_to_running(self, seq_group: SequenceGroup) -> None:
@@ -50,7 +49,6 @@ class SequenceGroupQueues:
         return bool(self.waiting or self.running or self.swapped)
 
     def get_num_unfinished_seq_groups(self) -> int:
-        """Count the groups in all queues."""
         return len(self.waiting) + len(self.running) + len(self.swapped)
 
     def take_out(self, request_ids: set[str]) -> list[SequenceGroup]:
@@ -64,7 +62,6 @@ class SequenceGroupQueues:
         return taken
 
     def groups(self) -> Iterator[SequenceGroup]:
-        """Yield the groups of all queues."""
         yield from self.waiting
         yield from self.running
         yield from self.swapped

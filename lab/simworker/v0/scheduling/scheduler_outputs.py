@@ -97,13 +97,11 @@ class SchedulerOutputs:
 
     @property
     def lora_requests(self) -> set[LoRARequest]:
-        """The adapters that the step needs."""
         groups = (scheduled.seq_group for scheduled in self.scheduled_seq_groups)
         return {group.lora_request for group in groups if group.lora_request is not None}
 
     @property
     def num_loras(self) -> int:
-        """The number of adapters that the step needs."""
         return len(self.lora_requests)
 
     def is_empty(self) -> bool:

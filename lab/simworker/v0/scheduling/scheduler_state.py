@@ -77,7 +77,6 @@ class SchedulerState(SequenceGroupQueues):
         self.block_manager.free(seq)
 
     def _free_cross(self, seq_group: SequenceGroup) -> None:
-        """Free the blocks of a group's encoder, if it has one."""
         if seq_group.is_encoder_decoder():
             self.block_manager.free_cross(seq_group)
 
@@ -89,7 +88,6 @@ class SchedulerState(SequenceGroupQueues):
             self.block_manager.remove_seq_from_computed_blocks_tracker(seq)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if queues and blocks contradict each other between steps."""
         self.check_queues()
         self.block_manager.check()
         tables = self.block_manager.block_tables

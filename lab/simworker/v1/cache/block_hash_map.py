@@ -42,7 +42,6 @@ class BlockHashToBlockMap:
         return blocks
 
     def contain(self, key: BlockHashWithGroupId, block_id: int) -> bool:
-        """Return whether this block is cached under a key."""
         found = self._cache.get(key)
         if isinstance(found, dict):
             return block_id in found

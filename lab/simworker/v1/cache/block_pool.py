@@ -336,12 +336,10 @@ class BlockPool:
         return 1.0 - self.free_block_queue.num_free_blocks / usable if usable else 0.0
 
     def take_events(self) -> list[CacheEvent]:
-        """Return the events since the last call."""
         events, self.kv_event_queue = self.kv_event_queue, []
         return events
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if blocks, free queue and cache contradict each other."""
         self.free_block_queue.check()
         free = set(self.free_block_queue.get_all_free_blocks())
         for block in self.blocks:

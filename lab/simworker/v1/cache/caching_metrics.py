@@ -81,7 +81,6 @@ class CachingMetrics:
         self.aggregated_query_hit += hits
 
     def reset(self) -> None:
-        """Forget everything."""
         self.aggregated_requests = 0
         self.aggregated_query_total = 0
         """Tokens looked up."""

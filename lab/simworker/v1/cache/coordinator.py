@@ -209,12 +209,10 @@ class KVCacheCoordinator(ABC):
             )
 
     def free(self, request_id: str) -> None:
-        """Free a request's blocks, group by group."""
         for manager in self.single_type_managers:
             manager.free(request_id)
 
     def pop_blocks_for_free(self, request_id: str) -> list[KVCacheBlock]:
-        """Forget a request; return its blocks, which stay held until the caller frees them."""
         return [
             block
             for manager in self.single_type_managers
@@ -227,7 +225,6 @@ class KVCacheCoordinator(ABC):
         processed_computed_tokens: int,
         num_prompt_tokens: int | None = None,
     ) -> None:
-        """Free blocks that attention will not read again."""
         for manager in self.single_type_managers:
             manager.remove_skipped_blocks(request_id, processed_computed_tokens, num_prompt_tokens)
 

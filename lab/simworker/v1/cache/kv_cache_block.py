@@ -45,7 +45,6 @@ class KVCacheBlock:
         self.block_hash_num_tokens = num_tokens
 
     def reset_hash(self) -> None:
-        """Remove the hash."""
         self.block_hash = None
         self.block_hash_num_tokens = None
 

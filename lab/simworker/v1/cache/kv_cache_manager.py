@@ -327,11 +327,9 @@ class KVCacheManager:
         )
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
-        """Remove blocks from the cache, even if requests hold them."""
         self.block_pool.evict_blocks(block_ids)
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all content; return False, and change nothing, while requests hold blocks."""
         if not self.block_pool.reset_prefix_cache():
             return False
         if self.prefix_cache_stats is not None:
@@ -358,11 +356,9 @@ class KVCacheManager:
         return [0] * self.num_kv_cache_groups
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
-        """Return a request's blocks."""
         return self.create_kv_cache_blocks(self.coordinator.get_blocks(request_id))
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
-        """Return the ids of a request's blocks, group by group."""
         return self.get_blocks(request_id).get_block_ids()
 
     def create_kv_cache_blocks(self, blocks: tuple[list[KVCacheBlock], ...]) -> KVCacheBlocks:

@@ -57,12 +57,10 @@ class LoRARequest:
 
     @property
     def name(self) -> str:
-        """The adapter's name."""
         return self.lora_name
 
     @property
     def adapter_id(self) -> int:
-        """The engine's number of the adapter."""
         return self.lora_int_id
 
 

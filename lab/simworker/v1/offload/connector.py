@@ -129,7 +129,6 @@ class OffloadingConnector:
         """GPU block that may be allocated again -> numbers of the stores that read it."""
 
     def on_new_request(self, request: OffloadedRequest) -> None:
-        """Add a request."""
         groups = [GroupState(group) for group in self._groups]
         self._requests[request.request_id] = OffloadRequest(request, groups)
 
@@ -277,7 +276,6 @@ class OffloadingConnector:
             self._watch(number, self._jobs[number].block_ids)
 
     def take_events(self) -> list[CacheEvent]:
-        """Return the events of host memory since the last call."""
         return self._events.translate(self.manager.take_events())
 
     def has_pending_push_work(self) -> bool:
@@ -392,7 +390,6 @@ class OffloadingConnector:
                 self._read_by.pop(block_id, None)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if jobs, requests and the pool contradict each other."""
         self.manager.check()
         of_requests = sorted(number for state in self._requests.values() for number in state.jobs)
         if of_requests != sorted(self._jobs):

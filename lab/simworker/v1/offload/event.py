@@ -74,7 +74,6 @@ class OffloadEvents:
             self._described[key] = self._describe(request, group, chunk)
 
     def reset(self) -> None:
-        """Forget all descriptions."""
         self._described.clear()
 
     def translate(self, events: Iterable[OffloadingEvent]) -> list[CacheEvent]:

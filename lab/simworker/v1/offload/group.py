@@ -27,7 +27,6 @@ class OffloadGroup:
 
     @property
     def chunk_size(self) -> int:
-        """Tokens a chunk."""
         return self.block_size * self.blocks_per_chunk
 
     @property

@@ -119,7 +119,6 @@ class CPUOffloadingManager:
         return [self._chunks[key].chunk_id for key in keys]
 
     def complete_load(self, keys: Collection[OffloadKey]) -> None:
-        """End a load."""
         for key in keys:
             chunk = self._chunks.get(key)
             if chunk is None or chunk.ref_cnt < 1:
@@ -182,7 +181,6 @@ class CPUOffloadingManager:
         self._generation += 1
 
     def take_events(self) -> list[OffloadingEvent]:
-        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 

@@ -51,7 +51,6 @@ class ReplayResult:
     first_differences: list[Difference] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result for JSON."""
         return asdict(self)
 
 

@@ -41,7 +41,6 @@ class TraceArgs:
         return self._args.get(name) is not None
 
     def names(self) -> set[str]:
-        """Return all names."""
         return set(self._args)
 
     def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
@@ -119,7 +118,6 @@ class TraceOperations:
 
     @property
     def manager(self) -> KVCacheManager:
-        """The scenario's manager."""
         if self._manager is None:
             raise BadTraceError("op: before any new_manager")
         return self._manager

@@ -28,7 +28,6 @@ class RequestStatus(IntEnum):
 
     @staticmethod
     def is_finished(status: "RequestStatus") -> bool:
-        """Return whether a request in this state has finished."""
         return status > RequestStatus.PREEMPTED
 
 
@@ -142,7 +141,6 @@ class Request:
 
     @property
     def num_output_tokens(self) -> int:
-        """Generated tokens."""
         return self.num_tokens - self.num_prompt_tokens
 
     def ends_with(self, token_id: int) -> bool:
@@ -172,7 +170,6 @@ class Request:
         self._block_hashes.clear()
 
     def is_finished(self) -> bool:
-        """Return whether the request has finished."""
         return RequestStatus.is_finished(self.status)
 
     def __lt__(self, other: "Request") -> bool:

@@ -62,7 +62,6 @@ class TraceRequest(Request):
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and generated tokens."""
         return self._num_tokens
 
     @property

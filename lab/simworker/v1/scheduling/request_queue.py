@@ -73,11 +73,9 @@ class FCFSRequestQueue(RequestQueue):
         self._requests.append(request)
 
     def pop_request(self) -> Request:
-        """Take the first request out and return it. Raises IndexError if there is none."""
         return self._requests.popleft()
 
     def peek_request(self) -> Request:
-        """Return the first request. Raises IndexError if there is none."""
         return self._requests[0]
 
     def prepend_request(self, request: Request) -> None:
@@ -89,11 +87,9 @@ class FCFSRequestQueue(RequestQueue):
         self._requests.extendleft(requests)
 
     def remove_request(self, request: Request) -> None:
-        """Take a request out, wherever it is. Raises ValueError if it is not in the queue."""
         self._requests.remove(request)
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
-        """Take several requests out; unknown ones are ignored."""
         gone = set(requests)
         self._requests = deque(one for one in self._requests if one not in gone)
 
@@ -123,11 +119,9 @@ class PriorityRequestQueue(RequestQueue):
         heapq.heappush(self._heap, request)
 
     def pop_request(self) -> Request:
-        """Take the first request out and return it. Raises IndexError if there is none."""
         return heapq.heappop(self._heap)
 
     def peek_request(self) -> Request:
-        """Return the first request. Raises IndexError if there is none."""
         return self._heap[0]
 
     def prepend_request(self, request: Request) -> None:
@@ -140,12 +134,10 @@ class PriorityRequestQueue(RequestQueue):
             heapq.heappush(self._heap, request)
 
     def remove_request(self, request: Request) -> None:
-        """Take a request out, wherever it is. Raises ValueError if it is not in the queue."""
         self._heap.remove(request)
         heapq.heapify(self._heap)
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
-        """Take several requests out; unknown ones are ignored."""
         gone = set(requests)
         self._heap = [one for one in self._heap if one not in gone]
         heapq.heapify(self._heap)

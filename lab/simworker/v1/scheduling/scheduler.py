@@ -286,7 +286,6 @@ class Scheduler:
     # Questions and commands.
 
     def get_request_counts(self) -> tuple[int, int]:
-        """Return the numbers of running and of waiting requests."""
         return len(self.running), len(self.waiting) + len(self.kv_holding_waiting)
 
     def get_num_unfinished_requests(self) -> int:
@@ -345,7 +344,6 @@ class Scheduler:
         return done
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if queues, requests and blocks contradict each other."""
         self.kv_cache_manager.check()
         if self.connector is not None:
             self.connector.check()

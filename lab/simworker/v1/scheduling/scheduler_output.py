@@ -38,7 +38,6 @@ class SchedulerOutput:
 
     @property
     def total_num_scheduled_tokens(self) -> int:
-        """Tokens of the whole step."""
         return sum(self.num_scheduled_tokens.values())
 
 
