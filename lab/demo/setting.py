@@ -14,7 +14,6 @@ from warmpath.process.command_line import command_parser
 
 TRACE = Path(__file__).parent / "conversation-slice.jsonl.gz"
 PAGE, RESULTS = "report.html", "results.json"
-"""The result files, in addition to logs."""
 AUTO = "auto"
 """The value of --speed that fits it to the machine."""
 

@@ -1,7 +1,4 @@
-"""The demo's conclusions, and the times on which there is none since the machine was too busy.
-
-The demo's speed: the highest at which this machine chooses pods in time.
-"""
+"""The demo's conclusions, and the times on which there is none since the machine was too busy."""
 
 from collections.abc import Mapping
 

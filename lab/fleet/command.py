@@ -39,7 +39,6 @@ PAUSE = 0.1
 MOST = {"masters": 16, "pods": 32, "routers": 16, "requests": 100_000}
 """The most processes of each kind, and the most requests; each pod is two processes."""
 PROGRESS_MESSAGES = 5
-"""Number of progress messages during the traffic."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,1 @@
-"""Processes on loopback, and traffic for them: `warmpath demo`, `warmpath fleet`, `warmpath gateway`.
-
-Benchmarks live in `lab/bench/`.
-"""
+"""Processes on loopback, and traffic for them: `warmpath demo`, `warmpath fleet`, `warmpath gateway`."""

@@ -7,7 +7,6 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from warmpath.cli.child import START_SECONDS, Child, ChildError
@@ -25,9 +24,7 @@ class WorkerSettings:
     """The settings of the simulated workers."""
 
     blocks: int
-    """KV cache blocks of each worker."""
     block_size: int
-    """Tokens."""
     speed: float
     """Modelled seconds per real second."""
     vocab_size: int
@@ -182,12 +179,7 @@ class Cluster:
         await worker.process.stop()
         await worker.start(self._settings)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
     async def _stop(self) -> None:

@@ -10,7 +10,6 @@ are refused, so a held port is also an address at which certainly no server list
 import contextlib
 import socket
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self
 
 HOST = "127.0.0.1"
@@ -38,12 +37,7 @@ class HeldPorts:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

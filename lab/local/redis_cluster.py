@@ -1,7 +1,4 @@
-"""A Redis Cluster on loopback for `warmpath fleet`: masters without replicas, no data on disk.
-
-One server of a Redis Cluster on loopback, as a child process.
-"""
+"""A Redis Cluster on loopback for `warmpath fleet`: masters without replicas, no data on disk."""
 
 import asyncio
 from pathlib import Path

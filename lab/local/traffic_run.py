@@ -23,7 +23,6 @@ class Prepared:
     packed: bytes
     """The prompt's token ids, packed as for Pick."""
     body: bytes
-    """The completions body (JSON)."""
     prompt_tokens: int
 
 

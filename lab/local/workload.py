@@ -3,8 +3,6 @@
 The format is Mooncake's (`lab/demo/TRACES.md`): `timestamp` (ms), `input_length`,
 `output_length`, and `hash_ids`, one id per block of 512 tokens, equal for equal prefixes. Token ids are
 derived from the block ids, so prefixes and lengths are those of the trace.
-
-Files that may be gzipped: their first bytes decide, whatever the files are called.
 """
 
 import gzip
@@ -61,7 +59,6 @@ class Arrival:
     """Modelled seconds from the start."""
     tokens: "array[int]"
     max_tokens: int
-    """Number of tokens of the answer."""
 
 
 def read_trace(path: Path) -> list[TraceRequest]:

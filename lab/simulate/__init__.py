@@ -1,4 +1,1 @@
-"""`warmpath simulate`: runs the router's own decisions on simulated engines and a virtual clock.
-
-No sockets.
-"""
+"""`warmpath simulate`: runs the router's own decisions on simulated engines and a virtual clock."""

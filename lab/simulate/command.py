@@ -24,7 +24,6 @@ from warmpath.lab.simulate.study import STUDY_NAMES
 from warmpath.process.command_line import USAGE, in_words
 
 PAGE, ROWS = "report.html", "results.jsonl"
-"""The result files."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,7 +24,6 @@ class Figures:
     engine: str
     seed: int
     requests: int
-    """How many requests were served."""
     refused: int
     """How many requests fit into no empty pod; they are in no other figure."""
     token_hit_ratio: float
@@ -57,7 +56,6 @@ class Figures:
     ttft_curve_s: list[float] = field(default_factory=list)
     """Quantiles of the time to first token, evenly apart, from least to greatest."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """The run's other settings."""
     bad_lines: int = 0
     """How many lines of the trace are wrong; they are in no other figure."""
     first_bad_lines: Sequence[str] = ()

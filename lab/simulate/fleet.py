@@ -31,9 +31,7 @@ class FleetSettings:
     engine: EngineKind
     pods: int
     blocks: int
-    """Blocks of each pod's cache."""
     block_size: int
-    """Tokens."""
     latency: LatencyModel
     longest: int
     """The most tokens of a prompt with its answer."""

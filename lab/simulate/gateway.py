@@ -88,8 +88,6 @@ class Gateway:
             for lost, engine in zip(self._lost_prefill, self._engines, strict=True)
         ]
 
-    # Requests
-
     def _arrivals(self, speed: float) -> Iterator[tuple[float, Generation]]:
         """Yield each request's time, in seconds, and the request."""
         start = self._requests[0].at
@@ -138,8 +136,6 @@ class Gateway:
         generation.priority = pick.priority
         return pick.pod
 
-    # Reports
-
     def _first_token(self, request_id: str) -> None:
         router, pick = self._picks[request_id]
         self._report(request_id, router, partial(router.first_token, pick))
@@ -169,8 +165,6 @@ class Gateway:
         if self._cell.queue:
             self._look_at(self._routers.index(router), now)
 
-    # The queue
-
     def _look_at(self, number: int, time: float) -> None:
         """Ask a router at a time for what may go, unless that is due by then."""
         if time < self._next_looks[number]:
@@ -189,8 +183,6 @@ class Gateway:
             self._cluster.send(generation, pick.pod)
         if router.next_at < inf:
             self._look_at(number, max(router.next_at, now))
-
-    # Events and deaths
 
     def _take_events(self, now: float, number: int, events: Sequence[CacheEvent]) -> None:
         for router in self._routers:
@@ -218,8 +210,6 @@ class Gateway:
             router.began_anew(0)
             if self._cell.queue:
                 self._look_at(number, self._cluster.now)
-
-    # Other routers
 
     def _share(self, router: SimulatedRouter, store: BookingStore, rng: Random) -> None:
         """Let a router share its bookings, again and again until all requests have ended."""

@@ -54,7 +54,6 @@ WANTED = Wanted(MODEL)
 QUEUE = structs.replace(config.QueueTable(), max_requests=1 << 40)
 """The defaults, but no request is refused: it would have no time to its first token."""
 NAMES = KeyNames("warmpath")
-"""Of what routers share."""
 
 Reports = Literal["all", "ends", "none"]
 """The gateway's reports: first tokens and ends, only ends, or none."""
@@ -66,7 +65,6 @@ class Pick(NamedTuple):
 
     booking: str
     pod: int
-    """The pod's number."""
     priority: int
     """The request's place at an engine that orders by it."""
 
@@ -186,7 +184,6 @@ class SimulatedRouter:
         self._picker = self._picking.picker
         self._field = field_of(self._pods)
         self._waiting: dict[Waiting, tuple[str, LoggedRequest]] = {}
-        """The requests in the queue."""
         self._queue = (
             new_queue(QUEUE, self._picking, self._picker, self._eligible) if queues else None
         )
@@ -286,8 +283,6 @@ class SimulatedRouter:
             for name in self._picking.loads.take_changes(now):
                 self._picking.loads.renew(*name, now)
 
-    # Pods
-
     def died(self, number: int) -> None:
         """Take a pod's engine for dead: its stream of events and its probes fail."""
         self._dead.add(number)
@@ -302,8 +297,6 @@ class SimulatedRouter:
         self._picking.engine_ended(self._pods[number])
         if number in self._followed:
             self._followed[number].began_anew()
-
-    # Reports
 
     def first_token(self, pick: Pick, now: float) -> None:
         if self._reports == "all":

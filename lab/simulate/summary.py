@@ -137,7 +137,6 @@ class PolicyStanding:
 
     policy: str
     cells: int
-    """Number of these places."""
     p90_ratio: float | None
     """Ratio of the p90 to that of the study's best published policy."""
     p99_ratio: float | None

@@ -1,8 +1,6 @@
 """The engine of one rank, put together: the only module that calls the engines' constructors.
 
 A further engine is one further entry in `ENGINES`.
-
-The blocks and groups that vLLM v1 plans from a device's memory and a model's configuration.
 """
 
 import argparse
@@ -66,7 +64,6 @@ class EngineSettings:
     bytes_per_block: int
     """Bytes of one block in all layers of a rank, which a copy to or from host memory moves."""
     block_size: int
-    """Tokens a block."""
     kv_groups: tuple[KVGroup, ...]
     """The groups of v1's layers, which share the blocks, or of TensorRT-LLM's, which have `blocks` each;
     v0 has one, with full attention."""

@@ -1,7 +1,4 @@
-"""The command line: every option, with its limits and its default.
-
-Types of the command line's values: each reads a text, or raises an error with the reason.
-"""
+"""The command line: every option, with its limits and its default."""
 
 import argparse
 import json

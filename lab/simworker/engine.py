@@ -50,11 +50,10 @@ class Generation:
     """Hashes of the prompt's full blocks, where only these and its length are known: the ids in `prompt`
     then mean nothing, and `range(n)` will do. None where the ids are known."""
     num_cached_tokens: int = -1
-    """Prompt tokens found cached when it was first scheduled; -1 before. Set by the engine."""
+    """Prompt tokens found cached when it was first scheduled; -1 before. The engine sets this and
+    the fields below."""
     num_output_tokens: int = 0
-    """Set by the engine."""
     num_preemptions: int = 0
-    """Set by the engine."""
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -42,15 +42,10 @@ class LatencyModel:
     """Constants of the model: each field is the seconds that its subject adds to a step."""
 
     base: float = 0.020
-    """The step itself."""
     prefill: float = 70e-6
-    """Each token of a prompt."""
     context: float = 1.3e-9
-    """Each pair of a prompt's token and a token before it."""
     decode: float = 0.15e-3
-    """Each decoding sequence."""
     decode_context: float = 35e-9
-    """Each token before the one that a sequence decodes."""
 
     def times(self, factor: float) -> "LatencyModel":
         """Return the model of a machine that takes `factor` times as long for everything."""

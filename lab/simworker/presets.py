@@ -246,6 +246,5 @@ _PRESETS = (
 )
 
 PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in _PRESETS}
-"""The presets by name."""
 
 DEFAULT_PRESET = "study-70b-tp4"

@@ -2,8 +2,6 @@
 
 Nobody reads the text; but two engines must give the same answer to the same request, and a preempted
 request must go on as if it had not been preempted.
-
-Text files that may be gzipped.
 """
 
 import gzip

@@ -3,8 +3,6 @@
 Events are named as the cause only if they turn the prediction into the engine's figure. A restart,
 or a trust below exact, is named for any difference. Otherwise the text says when each block in question
 was cached while the request was with the engine (`lab.verify.stay`).
-
-The results of verifying a recording.
 """
 
 from collections.abc import Iterable, Sequence

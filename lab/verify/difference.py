@@ -2,8 +2,6 @@
 
 A key in both snapshots must be in the index, a key in neither must not. Keys in only one of them, which
 changed in between, are not judged.
-
-A publisher's snapshot of its pod's keys, at one position of its journal (CacheWatch).
 """
 
 from collections.abc import Mapping

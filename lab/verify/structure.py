@@ -2,8 +2,6 @@
 
 Buckets change while they are read, so a fault is looked at again and counts only if it is found each
 time.
-
-Reads all fields of one bucket together and checks that they agree.
 """
 
 from collections import Counter
@@ -125,7 +123,6 @@ class Structure:
     unknown: int | None = 0
     """Entries whose place the pod's record does not name yet; None: not known."""
     unread: str = ""
-    """Which records were not read."""
 
 
 async def check_structure(access: Access) -> Structure:

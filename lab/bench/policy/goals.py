@@ -13,7 +13,6 @@ from warmpath.scorer.policy import DEFAULT
 QUEUED = f"{DEFAULT}, queued"
 TO_BEST = "each place's best published policy"
 LONG_PROMPTS = ("docs", "reading", "agent")
-"""Generated traffic with long prompts."""
 
 
 def of_grid(places: Sequence[Compared]) -> list[Figure]:

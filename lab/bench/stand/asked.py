@@ -1,7 +1,4 @@
-"""A router's parts, which are asked for scores and picks in process.
-
-The parts of picking with the service's default settings, for benchmarks.
-"""
+"""A router's parts with the service's default settings, asked for scores and picks in process."""
 
 from functools import partial
 from itertools import count

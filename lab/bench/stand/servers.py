@@ -1,7 +1,4 @@
-"""Processes that benchmarks measure: publishers of events, the router, the peer's indexer.
-
-Processor time and memory of another process.
-"""
+"""Processes that benchmarks measure: publishers of events, the router, the peer's indexer."""
 
 import json
 import os
@@ -14,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import grpc
@@ -70,12 +66,7 @@ class Python:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.terminate()
         self.process.communicate()
 
@@ -212,12 +203,7 @@ class Fleet:
         held = [ranks["0"] for ranks in scores.values()]
         return len(held) == self.pods and min(held) >= blocks * BLOCK_SIZE
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
 

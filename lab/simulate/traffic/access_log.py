@@ -3,8 +3,6 @@
 A file has one JSON object per line, gzipped or not. `docs/guides/simulate-and-verify.md` describes the
 two formats; the first lines with a timestamp decide which one it is. Single lines that are wrong are
 left out and counted. The blocks of a line become chained keys, so that equal keys mean equal prefixes.
-
-Lines of a file that are left out, since they are wrong.
 """
 
 import codecs

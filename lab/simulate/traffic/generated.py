@@ -57,9 +57,6 @@ class Generated:
         return LoggedTraffic(with_affinity(found), BLOCK)
 
 
-# Distributions
-
-
 @dataclass(frozen=True, slots=True)
 class LogNormal:
     """Integers of a log-normal distribution, clipped at both ends; `sigma` is that of the logarithm."""
@@ -127,9 +124,6 @@ class Popularity:
         return list(accumulate((rank + self.shift) ** -self.s for rank in range(1, self.count + 1)))
 
 
-# Prompts
-
-
 def _fresh(rng: Random, blocks: int) -> tuple[int, ...]:
     """Return random keys of `blocks` blocks that no other prompt has."""
     return tuple(rng.getrandbits(64) for _ in range(blocks))
@@ -166,8 +160,6 @@ class Conversation(NamedTuple):
             tokens += answer + self.further.draw(rng)
             at += self.pause.draw(rng)
 
-
-# Kinds
 
 ASKERS_GAP = 2.5
 """Mean seconds from one session's begin to the next; likewise the other gaps below."""

@@ -1,7 +1,5 @@
 """A line of an access log (`docs/guides/simulate-and-verify.md` describes its fields).
 
-A line of a gateway's own access log, made a line of ours.
-
 nginx and Envoy log neither prompts' blocks nor numbers of tokens. What they can log is a request's body
 and the bytes of the answer; docs/guides/simulate-and-verify.md has their settings.
 """

@@ -1,7 +1,4 @@
-"""Requests of a log or a trace: when they came, how long they are, which blocks their prompts have.
-
-Blocks that a line names by numbers or strings: their keys, and how many a prompt has.
-"""
+"""Requests of a log or a trace: when they came, how long they are, which blocks their prompts have."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +20,6 @@ class LoggedRequest:
     keys: tuple[int, ...]
     """A 64-bit key for each block, the last one included even if it is not full."""
     session: str = ""
-    """The session's id in the log."""
     affinity: str = ""
     """The session's id, or a guess (`with_affinity`); empty before it is made."""
 
@@ -44,7 +40,6 @@ class LoggedTraffic:
 
     requests: Sequence[LoggedRequest]
     block_size: int
-    """Tokens."""
     is_approximate: bool = False
     """Whether texts were cut into blocks by characters, since the tokens are not known."""
     bad_lines: int = 0

@@ -1,11 +1,4 @@
-"""Endpoints that reset the cache, and put the worker to sleep, wake it and drain it.
-
-Endpoints for probes and scrapers.
-
-POST /kv_cache_events: events that a reader fetches, as from `trtllm-serve`.
-
-A read takes the events away, so two readers get a part each.
-"""
+"""Endpoints for the cache, sleep and draining, for probes and scrapers, and for fetched events."""
 
 from collections.abc import Callable
 from typing import Any

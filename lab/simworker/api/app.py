@@ -1,9 +1,4 @@
-"""The worker's HTTP application: every path with its handler.
-
-/tokenize and /detokenize.
-
-/v1/models, and LoRA adapters loaded and unloaded at run time.
-"""
+"""The worker's HTTP application: every path with its handler."""
 
 import time
 from collections.abc import Callable

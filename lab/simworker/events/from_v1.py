@@ -2,8 +2,6 @@
 
 The engine is set up to put whole digests into its events; the dialect decides which part is sent.
 
-Turns events of a cache with copies of a block into those of an engine that keeps each block once.
-
 vLLM's block pool may compute a block again for another request, and announces each copy. SGLang's tree
 has one page for one content: it announces the first copy, and the removal of the last.
 """

@@ -4,8 +4,6 @@ A block is named by a hash that covers everything before it too. A running reque
 blocks, and nameless blocks for its answer, which no other request can find. Blocks that no request pins
 stay until their room is needed. Of one prompt the last block is evicted first, since no request can use
 it without those before it.
-
-A study of policies had it.
 """
 
 from collections import OrderedDict
@@ -26,7 +24,6 @@ class BlockCache:
         self._idle: OrderedDict[bytes, None] = OrderedDict()
         """Blocks that no request uses; the front is evicted first."""
         self._answers = 0
-        """Number of blocks that hold answers."""
 
     @property
     def used(self) -> int:

@@ -9,8 +9,6 @@
               so do all behind it, until a running request ends
 
 A step lasts until the next end of a prefill or of an answer, since nothing changes before that.
-
-A study of policies had it.
 """
 
 import heapq

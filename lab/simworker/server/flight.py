@@ -43,7 +43,6 @@ class Flight:
         self.rank = 0
         """The data-parallel rank that computes it."""
         self.tokens: list[int] = []
-        """Tokens generated so far."""
         self.error = ""
         """The reason, if it ended with "error"."""
         self.cached_tokens = -1

@@ -6,10 +6,9 @@ running requests, which vLLM preempts and recomputes, and to keep the requests o
 Unlike vLLM's, an engine paused with mode `keep` gives its blocks back meanwhile; their content stays
 cached.
 
-The choice of a rank for a request.
-
-Source: `DPLBAsyncMPClient.get_core_engine_for_request` in `vllm/v1/engine/core_client.py` of 0.32, with
-one client whose counts are always current, where vLLM's are 100 ms old at worst.
+Source of the choice of a rank: `DPLBAsyncMPClient.get_core_engine_for_request` in
+`vllm/v1/engine/core_client.py` of 0.32, with one client whose counts are always current,
+where vLLM's are 100 ms old at worst.
 """
 
 import asyncio

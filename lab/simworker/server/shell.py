@@ -2,8 +2,6 @@
 
 The shell keeps the moment at which each step *should* end: the next steps make up for a step that
 ended late. It does not sleep for less than `SHORTEST_SLEEP`.
-
-The pace at which a rank's modelled seconds pass; faults slow it down and stop it.
 """
 
 import asyncio

@@ -22,7 +22,6 @@ class SleepState:
 
     def __init__(self) -> None:
         self.level: int | None = None
-        """None while awake."""
         self.shown: int | None = None
         """The level that metrics show: any call that wakes something ends it (`record_sleep_state`)."""
         self._asleep: set[str] = set()

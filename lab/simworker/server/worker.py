@@ -1,9 +1,4 @@
-"""One worker: ranks behind one HTTP server, with adapters, sleep and faults.
-
-The HTTP handlers call it; sockets belong to the host (`lab/simworker/host.py`).
-
-A worker's identity, as its clients see it.
-"""
+"""One worker: ranks behind one HTTP server, with adapters, sleep and faults."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence

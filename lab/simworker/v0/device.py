@@ -1,6 +1,4 @@
-"""The two kinds of memory that blocks lie in.
-
-The block manager's answers to the scheduler.
+"""The two kinds of memory that blocks lie in, and the block manager's answers to the scheduler.
 
 Source: `vllm/core/interfaces.py` of 0.9.2.
 """

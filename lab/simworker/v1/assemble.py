@@ -48,7 +48,6 @@ class KVGroup:
     """Layers with one block table: all of one kind."""
 
     block_size: int
-    """Tokens a block."""
     window: int = 0
     """Tokens that the layers keep; 0 for full attention, which keeps all."""
 

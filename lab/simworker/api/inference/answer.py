@@ -1,7 +1,5 @@
 """The contract of an API's answer with the handler that sends it, whole or as server-sent events.
 
-Request fields that a simulated model cannot honour, each with the values that have no effect.
-
 Fields that only shape probabilities (`temperature`, `seed`, `logit_bias`, penalties, …) are ignored,
 since the answer's tokens are arbitrary anyway. So are `stop` and `stop_token_ids`: an answer never stops
 before `max_tokens`, so `ignore_eos` and `min_tokens` always hold. A field that promises a property of

@@ -25,6 +25,5 @@ class CacheOptions:
     TensorRT-LLM up to now announces nothing (its pull request 16335 would), so that a reader of its
     events counts on blocks that are gone."""
     event_manager: KVCacheEventManager | None = None
-    """Takes the cache's events, if given."""
     clock: Callable[[], float] = lambda: 0.0
     """Returns seconds; priorities end by it."""

@@ -31,7 +31,6 @@ class KVCacheEventManager:
         self._rank = attention_dp_rank
         self._next_id = 0
         self._queue: list[KVCacheEvent] = []
-        """Events of this iteration."""
         self._events: deque[KVCacheEvent] = deque(maxlen=max_size)
         self.num_discarded = 0
 

@@ -1,8 +1,6 @@
 """A request, as the cache sees it, and the sequence of blocks that it holds.
 
 Source: TensorRT-LLM's `LlmRequest` and `GenerationRequest`, 1.2, for one beam.
-
-A request between its submission and its end.
 """
 
 from dataclasses import dataclass, field

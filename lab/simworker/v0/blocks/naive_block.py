@@ -3,9 +3,7 @@
 Source: `vllm/core/block/naive_block.py` of 0.9.2, without its pool of reused block objects: Python
 makes new ones as fast as it resets old ones.
 
-The null block: it takes the place of blocks that a sliding window has passed.
-
-Source: `NullBlock` in `vllm/core/block/cpu_gpu_block_allocator.py` of 0.9.2.
+Source of the null block: `NullBlock` in `vllm/core/block/cpu_gpu_block_allocator.py` of 0.9.2.
 """
 
 from collections import deque

@@ -1,19 +1,8 @@
-"""Copy on write: a block that others read is copied before it is written to.
+"""What allocators count: views of a block, copies on write, uses, and the prefix cache's hit rate.
 
-Source: `CopyOnWriteTracker` in `vllm/core/block/common.py` of 0.9.2.
-
-Reference counts: the number of views of each physical block.
-
-Source: `RefCounter` in `vllm/core/block/common.py` of 0.9.2.
-
-A prefix cache's record of a physical block that is in use.
-
-Source: `BlockTracker` in `vllm/core/block/prefix_caching_block.py` of 0.9.2.
-
-The prefix cache's hit rate.
-
-Source: `CacheMetricData` in `vllm/core/block/common.py` of 0.9.2, which averages over thousands of
-queries at a time so that no counter overflows; with Python's integers the quotient is the same.
+Source: `vllm/core/block/common.py` and, for `BlockTracker`, `prefix_caching_block.py` of 0.9.2. There
+`CacheMetricData` averages over thousands of queries at a time so that no counter overflows; with
+Python's integers the quotient is the same.
 """
 
 from collections.abc import Callable, Iterable

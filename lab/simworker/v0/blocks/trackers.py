@@ -1,10 +1,6 @@
-"""The number of each sequence's tokens that are in the prefix cache.
+"""What the prefix cache knows of each sequence: its cached tokens, and when it was last scheduled.
 
-Source: `ComputedBlocksTracker` in `vllm/core/block/prefix_caching_block.py` of 0.9.2.
-
-The time at which each sequence was last scheduled.
-
-Source: `LastAccessBlocksTracker` in `vllm/core/block/prefix_caching_block.py` of 0.9.2.
+Source: both classes in `vllm/core/block/prefix_caching_block.py` of 0.9.2.
 """
 
 from warmpath.lab.simworker.v0.blocks.block import BlockId

@@ -18,7 +18,6 @@ class CacheShape:
     num_layers: int
     """Attention layers; with pipeline parallelism, those of this worker."""
     block_size: int
-    """Tokens a block."""
     num_kv_heads: int
     """Heads; with tensor parallelism, those of this worker."""
     head_size: int

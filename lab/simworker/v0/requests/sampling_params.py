@@ -1,8 +1,6 @@
 """Sampling parameters that matter to memory.
 
 Source: `vllm/sampling_params.py` of 0.9.2.
-
-LoRA adapters: a request's adapter, and the most adapters in one batch.
 """
 
 from dataclasses import dataclass

@@ -3,9 +3,7 @@
 Source: `Scheduler._get_num_new_uncached_and_cached_tokens` and
 `Scheduler._chunk_new_tokens_to_schedule` in `vllm/core/scheduler.py` of 0.9.2.
 
-The number of prompts that one step may compute in part, and of long ones among them.
-
-Source: `PartialPrefillMetadata` in `vllm/core/scheduler.py` of 0.9.2.
+Source of `PartialPrefillMetadata`: `vllm/core/scheduler.py` of 0.9.2.
 """
 
 from collections.abc import Iterable

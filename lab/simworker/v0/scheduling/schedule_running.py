@@ -1,10 +1,7 @@
 """Scheduling the running queue: which sequence groups (requests) go on, and which are preempted.
 
-Source: `Scheduler._schedule_running` in `vllm/core/scheduler.py` of 0.9.2.
-
-Preempting running groups for a waiting group that comes before them.
-
-Source: `Scheduler._schedule_priority_preemption` in `vllm/core/scheduler.py` of 0.9.2.
+Source: `_schedule_running` and `_schedule_priority_preemption` of `Scheduler` in
+`vllm/core/scheduler.py` of 0.9.2.
 """
 
 from warmpath.lab.simworker.v0.device import AllocStatus, BlockPairs

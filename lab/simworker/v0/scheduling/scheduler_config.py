@@ -121,7 +121,6 @@ class CacheConfig:
     """
 
     block_size: int = 16
-    """Tokens a block."""
     gpu_memory_utilization: float = 0.9
     """Share of the GPU's memory that the engine takes."""
     swap_space: float = 4

@@ -1,10 +1,6 @@
-"""The hit rate of the last requests, which vLLM logs.
+"""Counts of look-ups and hits in the prefix cache, and the hit rate of the last requests.
 
-Source: `CachingMetrics` in `vllm/v1/metrics/stats.py` of 0.32 (`PrefixCachingMetrics` up to 0.10).
-
-Counts of look-ups and hits in the prefix cache.
-
-Source: `PrefixCacheStats` in `vllm/v1/metrics/stats.py` of 0.32.
+Source: `vllm/v1/metrics/stats.py` of 0.32 (`CachingMetrics` is `PrefixCachingMetrics` up to 0.10).
 """
 
 from collections import deque

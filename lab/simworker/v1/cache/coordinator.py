@@ -1,9 +1,5 @@
 """The groups of a model, over one pool: the blocks that a request needs, holds and finds in all groups.
 
-    KVCacheCoordinatorNoPrefixCache   uncached_coordinator.py   any number of groups, without a cache
-    UnitaryKVCacheCoordinator         unitary_coordinator.py    one group
-    HybridKVCacheCoordinator          hybrid_coordinator.py     several
-
 Source: `vllm/v1/core/kv_cache_coordinator.py` of 0.32.
 """
 

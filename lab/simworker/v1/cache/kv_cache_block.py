@@ -1,10 +1,7 @@
-"""A block of KV cache: the number of its users, and its cached content.
+"""A block of KV cache, and blocks of one request as the manager hands them out.
 
-Source: `KVCacheBlock` in `vllm/v1/core/kv_cache_utils.py` of 0.32.
-
-Blocks of one request, group by group, as the manager hands them out and takes them back.
-
-Source: `KVCacheBlocks` in `vllm/v1/core/kv_cache_manager.py` of 0.32.
+Source: `KVCacheBlock` in `vllm/v1/core/kv_cache_utils.py` of 0.32, and `KVCacheBlocks` in
+`kv_cache_manager.py` there.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,6 @@
-"""Models whose layers are all of one kind: a hit is that of their only group.
+"""Models whose layers are all of one kind, and engines without prefix caching.
 
-Source: `UnitaryKVCacheCoordinator` in `vllm/v1/core/kv_cache_coordinator.py` of 0.32.
-
-Engines without prefix caching: groups share a pool, and no look-up hits.
-
-Source: `KVCacheCoordinatorNoPrefixCache` in `vllm/v1/core/kv_cache_coordinator.py` of 0.32.
+Source: `vllm/v1/core/kv_cache_coordinator.py` of 0.32.
 """
 
 from collections.abc import Sequence

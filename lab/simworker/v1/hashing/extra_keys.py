@@ -9,10 +9,6 @@
 in this order, as a tuple; None if there are none. Only hashes have the tags: events carry bare values.
 
 Source: `vllm/v1/core/kv_cache_utils.py` of 0.32 (tagged since 0.31).
-
-An image, a sound or a video in a prompt, where equal placeholder tokens take its place.
-
-The adapter of a request.
 """
 
 import hashlib

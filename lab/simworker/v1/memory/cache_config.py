@@ -29,7 +29,6 @@ class CacheConfig:
     """
 
     block_size: int = 16
-    """Tokens a block."""
     num_gpu_blocks_override: int | None = None
     """Blocks, the null block included; None to let the memory decide."""
     kv_cache_memory_bytes: int | None = None

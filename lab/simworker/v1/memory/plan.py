@@ -97,7 +97,6 @@ class MemoryPlan:
     max_concurrency: float
     """Requests of `max_model_len` tokens that fit at once."""
     num_offload_chunks: int
-    """Chunks in host memory."""
 
 
 @dataclass(slots=True)

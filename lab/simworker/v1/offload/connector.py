@@ -1,28 +1,12 @@
 """KV offloading: full blocks are copied to host memory, and back when a request needs them.
 
-The scheduler calls these methods, whose names are those of vLLM's connectors:
-
-    on_new_request(request)
-        When a request comes, before any other call for it.
-    get_num_new_matched_tokens(request, num_computed_tokens) -> (tokens or None, asynchronous)
-        For a waiting request with `num_computed_tokens` tokens cached on the GPU, a multiple of the
-        block size. Returns how many more can be loaded; None to let the scheduler ask in a later step.
-    update_state_after_alloc(request, blocks, num_external_tokens)
-        When its blocks are allocated, with `delay_cache_blocks` for those to load. Plans the load. The
-        request then waits (WAITING_FOR_REMOTE_KVS), and its loaded blocks are cached when the load ends.
-    build_connector_meta(...) -> OffloadingMetadata
-        Once a step, after scheduling and before `num_computed_tokens` of scheduled requests advance.
-        Returns the jobs that this step begins, and those that must end before it computes.
-    request_finished(request, aborted=...)
-        Before its blocks are freed, which is at once, except for an aborted request whose load is under
-        way: its blocks are freed when `update_connector_output` returns it.
-    update_connector_output(completed_jobs) -> ids of requests whose load has ended
-        At the end of a step.
-    take_events()
-        After that, and after the GPU pool's events. Returns chunks that became readable in host memory,
-        and chunks that were evicted from it.
-    has_pending_push_work()
-        Whether jobs are under way, so that steps must go on even if no request is scheduled.
+The scheduler calls its methods, whose names are those of vLLM's connectors: `on_new_request` before any
+other call for a request; `get_num_new_matched_tokens` for a waiting one; `update_state_after_alloc` when
+its blocks are allocated (it then waits, WAITING_FOR_REMOTE_KVS, and its loaded blocks are cached when
+the load ends); `build_connector_meta` once a step, after scheduling and before `num_computed_tokens` of
+scheduled requests advance; `request_finished` before its blocks are freed, which is at once, except for
+an aborted request whose load is under way; `update_connector_output` at the end of a step, and after
+that, and after the GPU pool's events, `take_events`. While `has_pending_push_work` is true, steps go on.
 
 A load may cover all of a request's tokens. When it has ended, the scheduler then takes one token back
 (`num_computed_tokens = num_tokens - 1`), since the last token must be computed for its logits.

@@ -1,7 +1,4 @@
-"""The operations in recordings of the manager (`lab/simworker/v1/replay/replay_trace.py`).
-
-The arguments of a recorded operation, checked as they are read.
-"""
+"""The operations in recordings of the manager (`lab/simworker/v1/replay/replay_trace.py`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict

@@ -83,8 +83,6 @@ class ScheduleStep:
             threshold = max(threshold, config.max_num_batched_tokens // count)
         return threshold
 
-    # Running requests.
-
     def schedule_running(self) -> None:
         """Schedule every running request, in order, while the budget lasts."""
         output = self._output
@@ -146,8 +144,6 @@ class ScheduleStep:
             output.scheduled_running_reqs.remove(victim)
             output.req_to_new_blocks.pop(victim.request_id, None)
             self._budget += tokens
-
-    # Waiting requests.
 
     def schedule_waiting(self) -> None:
         """Admit waiting requests, in order, while there are tokens, places and blocks for them."""

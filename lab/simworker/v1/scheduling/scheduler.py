@@ -75,14 +75,11 @@ class Scheduler:
         self._in_flight: dict[str, int] = {}
         """Request id -> tokens in the step that was scheduled and has not ended."""
         self.num_preemptions = 0
-        """Preemptions since the start."""
         self.pause_state = PauseState.UNPAUSED
         self.steady_block_size = _steady_block_size(kv_cache_manager.coordinator)
         """A request takes or fills blocks only at multiples of this number of tokens; 1: anywhere."""
         if config.num_lookahead_tokens:
             self.steady_block_size = 1
-
-    # Requests come and go.
 
     def add_request(self, request: Request) -> None:
         """Let a request wait for its turn. Raises ValueError if its id is in use."""
@@ -156,8 +153,6 @@ class Scheduler:
     def _free_blocks(self, request: Request) -> None:
         self.kv_cache_manager.free(request)
         del self.requests[request.request_id]
-
-    # Steps.
 
     def schedule(self) -> SchedulerOutput:
         """Decide the next step, give its requests their blocks, and count its tokens as computed."""
@@ -249,8 +244,6 @@ class Scheduler:
         self.waiting.prepend_request(request)
         self.preempted_req_ids.add(request.request_id)
 
-    # Offloading.
-
     def _build_connector_meta(
         self, connector: OffloadingConnector, output: SchedulerOutput
     ) -> OffloadingMetadata:
@@ -282,8 +275,6 @@ class Scheduler:
         if self.connector is not None:
             events.extend(self.connector.take_events())
         return events
-
-    # Questions and commands.
 
     def get_request_counts(self) -> tuple[int, int]:
         return len(self.running), len(self.waiting) + len(self.kv_holding_waiting)

@@ -28,7 +28,6 @@ class SchedulerConfig:
     max_model_len: int
     """The most tokens of a request, prompt and answer together."""
     max_num_seqs: int = 128
-    """The most requests running at once."""
     max_num_batched_tokens: int = 2048
     """The most tokens computed in one step, of all requests together."""
     max_num_scheduled_tokens: int | None = None

@@ -83,7 +83,6 @@ class KVCacheSpec:
     """One layer's cache: the size of its pages, and the most that a request can need."""
 
     block_size: int
-    """Tokens a block."""
 
     def __post_init__(self) -> None:
         if self.block_size < 1:
