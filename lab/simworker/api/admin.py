@@ -7,16 +7,13 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from warmpath.lab.simworker.api.errors import bad, error_response, json_response
-from warmpath.lab.simworker.api.fields import query_flag
+from warmpath.lab.simworker.api.fields import Endpoints, query_flag
 from warmpath.lab.simworker.server.sleep_state import LEVELS, MODES
 from warmpath.lab.simworker.server.worker import Worker
 
 
-class Cache:
+class Cache(Endpoints):
     """vLLM's development endpoints. Source: `vllm/entrypoints/serve/dev` of 0.32."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -64,11 +61,8 @@ class Cache:
         return json_response({"draining": True, "in_flight": self._worker.in_flight})
 
 
-class Health:
+class Health(Endpoints):
     """Health, version, load, metrics and event sources of one worker."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -102,11 +96,11 @@ class Health:
         return json_response(self._worker.event_sources())
 
 
-class KvCacheEvents:
+class KvCacheEvents(Endpoints):
     """The endpoint of an engine that keeps its events until a reader fetches them."""
 
     def __init__(self, worker: Worker, fetch: Callable[[Any], list[dict[str, Any]]]) -> None:
-        self._worker = worker
+        super().__init__(worker)
         self._fetch = fetch
 
     def routes(self) -> list[web.RouteDef]:

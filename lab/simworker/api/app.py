@@ -9,7 +9,7 @@ from aiohttp import web
 from warmpath.lab.simworker.api.admin import Cache, Health, KvCacheEvents
 from warmpath.lab.simworker.api.errors import ApiError, bad, json_response, refusals
 from warmpath.lab.simworker.api.faults import Faults
-from warmpath.lab.simworker.api.fields import read_body
+from warmpath.lab.simworker.api.fields import Endpoints, read_body
 from warmpath.lab.simworker.api.inference.chat_forms import ChatForms
 from warmpath.lab.simworker.api.inference.completions import Completions
 from warmpath.lab.simworker.api.inference.request_options import find_model
@@ -18,11 +18,8 @@ from warmpath.lab.simworker.api.inference.token_api import TokenApi
 from warmpath.lab.simworker.server.worker import Worker
 
 
-class Tokens:
+class Tokens(Endpoints):
     """Endpoints that turn text to ids and back with the worker's own tokenizer."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -60,11 +57,11 @@ class Tokens:
         return json_response({"prompt": worker.text.detokenize(ids)})
 
 
-class Models:
+class Models(Endpoints):
     """The base model and its adapters."""
 
     def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+        super().__init__(worker)
         self._created = int(time.time())
 
     def routes(self) -> list[web.RouteDef]:

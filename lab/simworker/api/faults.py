@@ -5,19 +5,15 @@ from typing import Any
 from aiohttp import web
 
 from warmpath.lab.simworker.api.errors import ApiError, bad, json_response
-from warmpath.lab.simworker.api.fields import Fields, read_body
+from warmpath.lab.simworker.api.fields import Endpoints, Fields, read_body
 from warmpath.lab.simworker.events.faulty_outlet import EventFaults
-from warmpath.lab.simworker.server.worker import Worker
 
 MOST_SLOW = 1e6
 SWITCHES = ("crash", "restart", "hang", "slow", "events")
 
 
-class Faults:
+class Faults(Endpoints):
     """The endpoint, which exists only if the worker was started with --allow-faults."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/faults", self.show), web.post("/faults", self.switch)]

@@ -6,6 +6,7 @@ import msgspec
 from aiohttp import web
 
 from warmpath.lab.simworker.api.errors import ApiError, bad
+from warmpath.lab.simworker.server.worker import Worker
 
 _decode = msgspec.json.Decoder().decode
 
@@ -57,6 +58,17 @@ class Fields:
         if not isinstance(value, dict):
             raise bad(name, "is not an object")
         return Fields(value)
+
+
+class Endpoints:
+    """Some paths of one worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return each path with its handler."""
+        raise NotImplementedError
 
 
 async def read_body(request: web.Request) -> Fields:

@@ -7,38 +7,54 @@ the answer, or an addition to it, is refused, because an answer without it would
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import msgspec
 
 from warmpath.lab.simworker.api.errors import bad
 from warmpath.lab.simworker.api.fields import Fields
+from warmpath.lab.simworker.api.inference.request_options import RequestOptions
 from warmpath.lab.simworker.api.inference.token_stream import Piece
+from warmpath.lab.simworker.server.flight import Flight
+from warmpath.lab.simworker.server.text import TextCodec
 
 Event = dict[str, Any]
-
-DONE = b"data: [DONE]\n\n"
 
 _encode = msgspec.json.Encoder().encode
 
 
-class Answer(Protocol):
-    """One answer, made of its request's flights as their tokens come."""
+class Answer:
+    """One answer, made of its request's flights as their tokens come.
 
-    last: ClassVar[bytes]
+    It begins at `created`, a second of the Unix epoch.
+    """
+
+    last: ClassVar = b"data: [DONE]\n\n"
     """The bytes that end a stream, after its last event."""
+
+    def __init__(
+        self, options: RequestOptions, flights: Sequence[Flight], text: TextCodec, created: int
+    ) -> None:
+        self._options = options
+        self._flights = flights
+        self._text = text
+        self._created = created
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """Return the answer that is not streamed; a piece holds all tokens of a choice."""
+        raise NotImplementedError
 
     def opening(self) -> Iterable[Event]:
         """Return the events that are sent at once, before the first token."""
+        return ()
 
     def chunks(self, piece: Piece) -> Iterable[Event]:
         """Return the events for new tokens."""
+        raise NotImplementedError
 
     def closing(self) -> Iterable[Event]:
         """Return the events after the last token."""
+        return ()
 
 
 def encoded(events: Iterable[Event]) -> bytes:

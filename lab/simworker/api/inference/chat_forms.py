@@ -6,21 +6,18 @@ from typing import Any
 
 from aiohttp import web
 
-from warmpath.lab.simworker.api.fields import Fields, read_body
-from warmpath.lab.simworker.api.inference.generate import NewAnswer, generate
+from warmpath.lab.simworker.api.fields import Endpoints, Fields, read_body
+from warmpath.lab.simworker.api.inference.answer import Answer
+from warmpath.lab.simworker.api.inference.generate import generate
 from warmpath.lab.simworker.api.inference.message_answer import MessageAnswer
 from warmpath.lab.simworker.api.inference.message_chat import message_chat
 from warmpath.lab.simworker.api.inference.request_options import read_options
 from warmpath.lab.simworker.api.inference.response_answer import ResponseAnswer
 from warmpath.lab.simworker.api.inference.response_chat import response_chat
-from warmpath.lab.simworker.server.worker import Worker
 
 
-class ChatForms:
+class ChatForms(Endpoints):
     """The endpoints that make a chat of their body, as vLLM does."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/messages", self.message), web.post("/v1/responses", self.response)]
@@ -35,7 +32,7 @@ class ChatForms:
         self,
         request: web.Request,
         chat_of: Callable[[Fields], dict[str, Any]],
-        new_answer: NewAnswer,
+        new_answer: type[Answer],
         max_tokens_field: str,
     ) -> web.StreamResponse:
         worker = self._worker

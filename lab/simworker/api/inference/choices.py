@@ -6,9 +6,9 @@ of a whole answer and of the last chunk has the number of cached tokens, as with
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from warmpath.lab.simworker.api.inference.answer import DONE
+from warmpath.lab.simworker.api.inference.answer import Answer
 from warmpath.lab.simworker.api.inference.request_options import RequestOptions
 from warmpath.lab.simworker.api.inference.token_stream import Piece
 from warmpath.lab.simworker.server.flight import Flight
@@ -27,10 +27,9 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None)
     return found
 
 
-class ChoicesAnswer:
+class ChoicesAnswer(Answer):
     """The common part of completions and chats. Choice `i` is sample `i % n` of prompt `i // n`."""
 
-    last: ClassVar = DONE
     prefix = ""
     object_whole = ""
     object_chunk = ""
@@ -38,9 +37,7 @@ class ChoicesAnswer:
     def __init__(
         self, options: RequestOptions, flights: Sequence[Flight], text: TextCodec, created: int
     ) -> None:
-        self._options = options
-        self._flights = flights
-        self._text = text
+        super().__init__(options, flights, text, created)
         self._head = {
             "id": f"{self.prefix}-{options.answer_id}", "created": created, "model": options.model
         }  # fmt: skip
@@ -53,10 +50,6 @@ class ChoicesAnswer:
         answer["usage"] = self._usage(self._flights[-1].cached_tokens)
         answer["kv_transfer_params"] = None
         return answer
-
-    def opening(self) -> Sequence[dict[str, Any]]:
-        """Return nothing: the first chunk has a token."""
-        return ()
 
     def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
         if self._first_cached is None:

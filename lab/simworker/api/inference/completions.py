@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from warmpath.lab.simworker.api.errors import bad
-from warmpath.lab.simworker.api.fields import read_body
+from warmpath.lab.simworker.api.fields import Endpoints, read_body
 from warmpath.lab.simworker.api.inference.answer import CHAT, COMPLETIONS, refuse
 from warmpath.lab.simworker.api.inference.choices import ChatAnswer, CompletionAnswer
 from warmpath.lab.simworker.api.inference.generate import generate
@@ -19,11 +19,11 @@ MOST_PROMPTS = 1024
 DEFAULT_TOKENS = 16
 
 
-class Completions:
+class Completions(Endpoints):
     """The endpoints that generate tokens."""
 
     def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+        super().__init__(worker)
         self._life = secrets.token_hex(4)
         self._numbers = itertools.count(1)
 

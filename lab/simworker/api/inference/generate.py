@@ -2,8 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from aiohttp import web
 
@@ -13,14 +12,10 @@ from warmpath.lab.simworker.api.inference.request_options import RequestOptions
 from warmpath.lab.simworker.api.inference.token_stream import Collected, TokenStream
 from warmpath.lab.simworker.engine import RequestRefusedError
 from warmpath.lab.simworker.server.flight import Flight, FlightRequest
-from warmpath.lab.simworker.server.text import TextCodec
 from warmpath.lab.simworker.server.worker import DrainingError, NoSuchRankError, Worker
 
 MOST_CHOICES = 16384
 """The most choices of one request: prompts times samples."""
-
-NewAnswer: TypeAlias = Callable[[RequestOptions, Sequence[Flight], TextCodec, int], Answer]
-"""Makes an API's answer; the number is the second of the Unix epoch at which it begins."""
 
 
 async def generate(
@@ -28,7 +23,7 @@ async def generate(
     worker: Worker,
     options: RequestOptions,
     asks: Sequence[FlightRequest],
-    new_answer: NewAnswer,
+    new_answer: type[Answer],
 ) -> web.StreamResponse:
     """Serve the samples of some prompts. Raises ApiError."""
     choices = len(asks) * options.samples

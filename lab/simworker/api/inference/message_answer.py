@@ -7,6 +7,7 @@ its cache from others (`cache_creation_input_tokens`), both are `input_tokens` h
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+from warmpath.lab.simworker.api.inference.answer import Answer
 from warmpath.lab.simworker.api.inference.request_options import RequestOptions
 from warmpath.lab.simworker.api.inference.token_stream import Piece
 from warmpath.lab.simworker.server.flight import Flight
@@ -15,16 +16,16 @@ from warmpath.lab.simworker.server.text import TextCodec
 STOP_REASONS = {"length": "max_tokens"}
 
 
-class MessageAnswer:
+class MessageAnswer(Answer):
     """An answer of one text."""
 
     last: ClassVar = b""
 
     def __init__(
-        self, options: RequestOptions, flights: Sequence[Flight], text: TextCodec, _: int
+        self, options: RequestOptions, flights: Sequence[Flight], text: TextCodec, created: int
     ) -> None:
+        super().__init__(options, flights, text, created)
         [self._flight] = flights
-        self._text = text
         self._head: dict[str, Any] = {
             "id": f"chatcmpl-{options.answer_id}", "type": "message", "role": "assistant",
             "content": [], "model": options.model, "stop_reason": None, "stop_sequence": None,
@@ -38,10 +39,6 @@ class MessageAnswer:
         return self._head | {
             "content": content, "stop_reason": _stop_reason(piece), "usage": self._usage()
         }  # fmt: skip
-
-    def opening(self) -> Sequence[dict[str, Any]]:
-        """Return nothing: vLLM sends the first event with the first token."""
-        return ()
 
     def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
         """Yield the events for new tokens; the first ones begin the message and its text."""

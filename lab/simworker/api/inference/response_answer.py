@@ -6,13 +6,14 @@ Source: `vllm/entrypoints/openai/responses/serving.py` of 0.32, and recordings o
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+from warmpath.lab.simworker.api.inference.answer import Answer
 from warmpath.lab.simworker.api.inference.request_options import RequestOptions
 from warmpath.lab.simworker.api.inference.token_stream import Piece
 from warmpath.lab.simworker.server.flight import Flight
 from warmpath.lab.simworker.server.text import TextCodec
 
 
-class ResponseAnswer:
+class ResponseAnswer(Answer):
     """A response of one message with one text."""
 
     last: ClassVar = b""
@@ -20,8 +21,8 @@ class ResponseAnswer:
     def __init__(
         self, options: RequestOptions, flights: Sequence[Flight], text: TextCodec, created: int
     ) -> None:
+        super().__init__(options, flights, text, created)
         [self._flight] = flights
-        self._text = text
         self._item = {"id": f"msg_{options.answer_id}", "role": "assistant", "type": "message"}
         self._place = {"item_id": self._item["id"], "output_index": 0, "content_index": 0}
         self._response = {

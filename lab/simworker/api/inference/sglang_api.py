@@ -6,19 +6,16 @@ whole answer so far.
 
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from aiohttp import web
 
 from warmpath.lab.simworker.api.errors import bad
-from warmpath.lab.simworker.api.fields import Fields, read_body
-from warmpath.lab.simworker.api.inference.answer import DONE, NOTHING, refuse
+from warmpath.lab.simworker.api.fields import Endpoints, Fields, read_body
+from warmpath.lab.simworker.api.inference.answer import NOTHING, Answer, refuse
 from warmpath.lab.simworker.api.inference.generate import generate
-from warmpath.lab.simworker.api.inference.request_options import RequestOptions, read_options
+from warmpath.lab.simworker.api.inference.request_options import read_options
 from warmpath.lab.simworker.api.inference.token_stream import Piece
-from warmpath.lab.simworker.server.flight import Flight
-from warmpath.lab.simworker.server.text import TextCodec
-from warmpath.lab.simworker.server.worker import Worker
 
 REFUSED: dict[str, tuple[Any, ...]] = {
     "audio_data": NOTHING,
@@ -41,11 +38,8 @@ REFUSED_OF_SAMPLING: dict[str, tuple[Any, ...]] = {
 DEFAULT_TOKENS = 128
 
 
-class SglangApi:
+class SglangApi(Endpoints):
     """The endpoint."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/generate", self.generate), web.put("/generate", self.generate)]
@@ -84,41 +78,24 @@ class SglangApi:
         return ids
 
 
-class SglangAnswer:
-    """The answer to one prompt."""
-
-    last: ClassVar = DONE
-
-    def __init__(
-        self, options: RequestOptions, flights: Sequence[Flight], text: TextCodec, _: int
-    ) -> None:
-        [self._flight] = flights
-        self._text = text
-        self._id = options.answer_id
+class SglangAnswer(Answer):
+    """The answer to one prompt; every event has the usage."""
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         [piece] = pieces
         return self._answer(piece)
 
-    def opening(self) -> Sequence[dict[str, Any]]:
-        """Return nothing: the first event has a token."""
-        return ()
-
     def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
         yield self._answer(piece)
 
-    def closing(self) -> Sequence[dict[str, Any]]:
-        """Return nothing: every event has the usage."""
-        return ()
-
     def _answer(self, piece: Piece) -> dict[str, Any]:
-        flight = self._flight
+        [flight] = self._flights
         reason = {"type": piece.finish_reason, "length": len(flight.tokens)}
         return {
             "text": self._text.decode(flight.tokens),
             "output_ids": flight.tokens,
             "meta_info": {
-                "id": self._id,
+                "id": self._options.answer_id,
                 "finish_reason": reason if piece.finish_reason else None,
                 "prompt_tokens": len(flight.ask.prompt),
                 "completion_tokens": len(flight.tokens),

@@ -5,20 +5,17 @@ Source: `vllm/entrypoints/scale_out/token_in_token_out/` of 0.32, and what it se
 
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from aiohttp import web
 
 from warmpath.lab.simworker.api.errors import bad
-from warmpath.lab.simworker.api.fields import Fields, read_body
-from warmpath.lab.simworker.api.inference.answer import DONE, NOTHING, refuse
+from warmpath.lab.simworker.api.fields import Endpoints, Fields, read_body
+from warmpath.lab.simworker.api.inference.answer import NOTHING, Answer, refuse
 from warmpath.lab.simworker.api.inference.choices import usage
 from warmpath.lab.simworker.api.inference.generate import generate
-from warmpath.lab.simworker.api.inference.request_options import RequestOptions, read_options
+from warmpath.lab.simworker.api.inference.request_options import read_options
 from warmpath.lab.simworker.api.inference.token_stream import Piece
-from warmpath.lab.simworker.server.flight import Flight
-from warmpath.lab.simworker.server.text import TextCodec
-from warmpath.lab.simworker.server.worker import Worker
 
 REFUSED: dict[str, tuple[Any, ...]] = {
     "content_parts": NOTHING,
@@ -30,11 +27,8 @@ OF_SAMPLING = ("max_tokens", "min_tokens", "n", "prompt_logprobs")
 DEFAULT_TOKENS = 16
 
 
-class TokenApi:
+class TokenApi(Endpoints):
     """The endpoint."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/inference/v1/generate", self.generate)]
@@ -59,35 +53,25 @@ class TokenApi:
         return await generate(request, worker, options, asks, TokenAnswer)
 
 
-class TokenAnswer:
+class TokenAnswer(Answer):
     """The samples of one prompt, as token ids."""
 
-    last: ClassVar = DONE
-
-    def __init__(
-        self, options: RequestOptions, flights: Sequence[Flight], _: TextCodec, created: int
-    ) -> None:
-        self._flights = flights
-        self._include_usage = options.include_usage
-        self._whole = {"model": options.model, "created": created}
-        self._head = {
-            "request_id": f"generate-tokens-{options.answer_id}", "output_mode": "tokens"
-        }  # fmt: skip
+    @property
+    def _head(self) -> dict[str, Any]:
+        name = f"generate-tokens-{self._options.answer_id}"
+        return {"request_id": name, "output_mode": "tokens"}
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         choices = [_choice(piece) for piece in pieces]
-        return self._head | self._whole | {"usage": self._usage(), "choices": choices}
-
-    def opening(self) -> Sequence[dict[str, Any]]:
-        """Return nothing: the first event has a token."""
-        return ()
+        made = {"model": self._options.model, "created": self._created}
+        return self._head | made | {"usage": self._usage(), "choices": choices}
 
     def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
         yield self._head | {"usage": None, "choices": [_choice(piece)]}
 
     def closing(self) -> Iterator[dict[str, Any]]:
         """Yield the event with the usage, if the request asks for it."""
-        if self._include_usage:
+        if self._options.include_usage:
             yield self._head | {"usage": self._usage(), "choices": []}
 
     def _usage(self) -> dict[str, Any]:
