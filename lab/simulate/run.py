@@ -6,15 +6,17 @@ Decoding is not counted, so at a load of 1 the traffic takes more time than the 
 """
 
 import time
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 from warmpath.indexer.embedded import embedded_index
-from warmpath.indexer.index.contract import Index
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.figures import Figures, figures
 from warmpath.lab.simulate.fleet import FleetSettings, build_engine, build_fleet, can_serve
@@ -26,8 +28,6 @@ from warmpath.lab.simulate.traffic.generated import Generated
 from warmpath.lab.simulate.traffic.requests import LoggedRequest, LoggedTraffic
 from warmpath.lab.simworker.latency import LatencyModel, StepWork
 from warmpath.lab.simworker.presets import PRESETS
-from warmpath.lab.simworker.virtual import trace
-from warmpath.lab.simworker.virtual.trace import TraceLine, spread
 from warmpath.scorer.prefill import PrefillModel
 
 INDEX_BYTES = 64 << 20
@@ -45,7 +45,7 @@ def run(cell: Cell) -> Figures:
     if not servable:
         raise ValueError(f"--blocks-per-pod is {blocks}: no request of the trace fits")
     if not cell.raw_bursts:
-        servable = _spread(servable)
+        servable = spread(servable)
     latency = PRESETS[cell.preset].latency
     pace = _pace(cell, size, servable, latency)
     chosen = variant(cell.policy)
@@ -67,7 +67,7 @@ def run(cell: Cell) -> Figures:
         SimulatedRouter(
             chosen,
             engines,
-            _new_index,
+            partial(embedded_index, INDEX_BYTES),
             blocks=blocks,
             block_size=size,
             counts_last_block=cell.engine == "serial",
@@ -104,19 +104,20 @@ def _traffic(source: Path | Generated, requests: int) -> LoggedTraffic:
     return read_traffic(source, requests)
 
 
-def _new_index() -> Index:
-    return embedded_index(INDEX_BYTES)
-
-
 def _estimate(latency: LatencyModel, factor: float) -> PrefillModel:
     """Return the router's model of prefill times: the engines' own, multiplied by `factor`."""
     return PrefillModel(latency.base * factor, latency.prefill * factor, latency.context * factor)
 
 
-def _spread(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
-    """Spread requests of one time stamp up to the next stamp, as `virtual.trace` does."""
-    lines = spread([TraceLine(one.at, 1, 1, ()) for one in requests])
-    return [replace(one, at=line.arrival) for one, line in zip(requests, lines, strict=True)]
+def spread(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
+    """Spread requests of one time stamp evenly up to the next; the last stamp's over a second."""
+    groups = [list(group) for _, group in groupby(requests, attrgetter("at"))]
+    found = []
+    for group, following in zip(groups, [*groups[1:], None], strict=True):
+        at = group[0].at
+        gap = (following[0].at - at if following else 1.0) / len(group)
+        found += [replace(one, at=at + gap * number) for number, one in enumerate(group)]
+    return found
 
 
 class _Pace(NamedTuple):
@@ -148,17 +149,25 @@ def _pace(
 
 
 def pooled(
-    requests: Sequence[LoggedRequest], capacity: int, block_size: int, latency: LatencyModel
+    requests: Iterable[LoggedRequest], capacity: int, block_size: int, latency: LatencyModel
 ) -> tuple[float, float]:
     """Return the token hit ratio and the seconds of prefill of all requests with one LRU cache.
 
     The cache holds `capacity` blocks and is fed in the order of arrival. No router can find much more
-    cached.
+    cached. The study of policies measures loads by these seconds.
     """
-    found, work = trace.pooled(
-        ((one.keys, one.prompt_tokens) for one in requests),
-        capacity,
-        block_size,
-        lambda new, before: latency.step(StepWork([(new, before)])),
-    )
-    return found / sum(one.prompt_tokens for one in requests), work
+    cache: OrderedDict[int, None] = OrderedDict()
+    found = total = 0
+    work = 0.0
+    for one in requests:
+        hits = next((at for at, key in enumerate(one.keys) if key not in cache), len(one.keys))
+        cached = min(hits * block_size, one.prompt_tokens - 1)
+        found += cached
+        total += one.prompt_tokens
+        work += latency.step(StepWork([(one.prompt_tokens - cached, cached)]))
+        for key in reversed(one.keys):
+            cache[key] = None
+            cache.move_to_end(key)
+        while len(cache) > capacity:
+            cache.popitem(last=False)
+    return found / total, work

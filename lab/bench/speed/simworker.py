@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 import aiohttp
@@ -12,18 +12,13 @@ import aiohttp
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.demo.setting import TRACE
 from warmpath.lab.local.cluster import Process, Worker, WorkerSettings
+from warmpath.lab.simulate.run import pooled, spread
+from warmpath.lab.simulate.traffic.access_log import read_traffic
 from warmpath.lab.simworker.engine import Generation
-from warmpath.lab.simworker.latency import StepWork
 from warmpath.lab.simworker.presets import DEFAULT_PRESET, PRESETS
 from warmpath.lab.simworker.v1.assemble import KVGroup, build_engine, kv_cache_config
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
 from warmpath.lab.simworker.virtual.cluster import VirtualCluster
-from warmpath.lab.simworker.virtual.trace import (
-    TRACE_BLOCK_SIZE,
-    pooled_work,
-    read_trace,
-    repeated,
-)
 
 WORKERS = 8
 REQUESTS = 50_000
@@ -68,38 +63,39 @@ def measure(*, quick: bool) -> list[Figure]:
 
 def _on_a_virtual_clock(requests: int) -> float:
     """Return the requests a second of real time; workers in turn serve them at half of what they can."""
-    lines, latency = read_trace(TRACE), PRESETS[DEFAULT_PRESET].latency
+    traffic, latency = read_traffic(TRACE), PRESETS[DEFAULT_PRESET].latency
+    trace, size = spread(traffic.requests), traffic.block_size
     engines = [
         build_engine(
             # One more for vLLM's null block.
-            kv_cache_config(BLOCKS + 1, [KVGroup(TRACE_BLOCK_SIZE)]),
+            kv_cache_config(BLOCKS + 1, [KVGroup(size)]),
             SchedulerConfig(max_model_len=131_072, max_num_seqs=128, max_num_batched_tokens=8192),
             latency,
         )
         for _ in range(WORKERS)
     ]
-    work = pooled_work(
-        lines, WORKERS * BLOCKS, lambda new, before: latency.step(StepWork([(new, before)]))
-    )
-    start = lines[0].arrival
-    speed = LOAD * WORKERS * (lines[-1].arrival - start) / work
+    _, work = pooled(trace, WORKERS * BLOCKS, size, latency)
+    span = trace[-1].at - trace[0].at
+    speed = LOAD * WORKERS * span / work
     turns = count()
     cluster = VirtualCluster(engines, lambda _generation, _now: next(turns) % WORKERS)
     arrivals = (
         (
-            (line.arrival - start) / speed,
+            (one.at - trace[0].at + turn * (span + span / len(trace))) / speed,
             Generation(
-                f"r{number}",
-                range(line.num_prompt_tokens),
-                line.max_tokens,
+                f"r{turn}-{number}",
+                range(one.prompt_tokens),
+                one.output_tokens,
                 lambda _tokens, _last: None,
-                prompt_hashes=line.prompt_hashes(),
+                # Each turn has prompts of its own.
+                prompt_hashes=[bytes((turn,)) + name for name in one.block_hashes],
             ),
         )
-        for number, line in enumerate(repeated(lines, requests))
+        for turn in count()
+        for number, one in enumerate(trace)
     )
     begun = time.perf_counter()
-    served = len(cluster.run(arrivals))
+    served = len(cluster.run(islice(arrivals, requests)))
     seconds = time.perf_counter() - begun
     cluster.check()
     return served / seconds

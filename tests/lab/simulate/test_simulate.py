@@ -14,7 +14,7 @@ from warmpath.lab.simulate.command import main
 from warmpath.lab.simulate.figures import Figures
 from warmpath.lab.simulate.fleet import FleetSettings, build_fleet
 from warmpath.lab.simulate.options import cells, new_parser
-from warmpath.lab.simulate.run import pooled, run
+from warmpath.lab.simulate.run import pooled, run, spread
 from warmpath.lab.simulate.study import (
     ALL,
     BEST_PUBLISHED,
@@ -175,6 +175,11 @@ def test_lines_that_were_left_out_are_told_beside_the_figures(
     assert f"{path}: line 101: " in told.err
     assert told.err.count(f"{path}: line ") == shown
     assert told.err.endswith(f"{path}: {more}\n") is bool(more)
+
+
+def test_requests_of_one_stamp_are_spread_up_to_the_next() -> None:
+    lines = [LoggedRequest(stamp, 512, 1, ()) for stamp in (0, 0, 0, 3, 9, 9)]
+    assert [one.at for one in spread(lines)] == [0, 1, 2, 3, 9, 9.5]
 
 
 def test_the_ceiling_is_one_cache_of_all_pods_size() -> None:

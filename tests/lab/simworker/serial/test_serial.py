@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.lab.simworker.state_machines import EXAMPLES, LONG
+from warmpath.lab.simulate.run import pooled, spread
+from warmpath.lab.simulate.traffic.access_log import read_traffic
 from warmpath.lab.simworker.engine import Generation, RequestRefusedError
 from warmpath.lab.simworker.latency import LatencyModel, StepWork
 from warmpath.lab.simworker.serial.block_cache import BlockCache
@@ -21,7 +23,6 @@ from warmpath.lab.simworker.v1.cache.kv_cache_event import (
     CacheEvent,
 )
 from warmpath.lab.simworker.virtual.cluster import LeapingEngine, RequestOutcome, VirtualCluster
-from warmpath.lab.simworker.virtual.trace import pooled_work, read_trace
 
 LATENCY = LatencyModel()
 SLICE = Path(__file__).parents[4] / "lab" / "demo" / "conversation-slice.jsonl.gz"
@@ -169,21 +170,21 @@ def test_an_aborted_prefill_leaves_nothing_behind() -> None:
 
 def test_a_trace_is_served_as_the_studys_simulator_serves_it() -> None:
     """Sums of the simulator of a study of policies: round-robin, 3 pods of 400 blocks, load 0.6."""
-    lines = read_trace(SLICE)
-    work = pooled_work(lines, 3 * 400, prefill)
-    speed = 0.6 * 3 * (lines[-1].arrival - lines[0].arrival) / work
+    lines = spread(read_traffic(SLICE).requests)
+    _, work = pooled(lines, 3 * 400, 512, LATENCY)
+    speed = 0.6 * 3 * (lines[-1].at - lines[0].at) / work
     cluster = VirtualCluster(
         [engine(400) for _ in range(3)], lambda one, _: int(one.request_id) % 3
     )
     outcomes = cluster.run(
         (
-            (line.arrival - lines[0].arrival) / speed,
+            (line.at - lines[0].at) / speed,
             Generation(
                 str(number),
-                range(line.num_prompt_tokens),
-                line.max_tokens,
+                range(line.prompt_tokens),
+                line.output_tokens,
                 ignore,
-                prompt_hashes=line.prompt_hashes(),
+                prompt_hashes=line.block_hashes,
             ),
         )
         for number, line in enumerate(lines)
