@@ -42,17 +42,14 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A GPU and a model."""
+    """A model and its GPUs, as the name has them: Llama 3 in fp16, SXM boards of 80 GB."""
 
     name: str
-    model: str
-    hardware: str
     latency: LatencyModel
     measured: tuple[Measurement, ...]
     """Published measurements; empty if the constants are derived."""
     tolerance: float
     """Largest relative error of `expected` against `measured`."""
-    source: str
 
 
 def expected(latency: LatencyModel, load: Measurement) -> tuple[float, float]:
@@ -64,13 +61,9 @@ def expected(latency: LatencyModel, load: Measurement) -> tuple[float, float]:
     return alone * 1000, (step + meanwhile) * 1000
 
 
-_NIM = "NVIDIA, NIM (TensorRT-LLM), fp16, genai-perf; nim.csv of 'Sizing LLM Inference Systems'"
-
 _PRESETS = (
     Preset(
         "llama-3-8b-a100",
-        "Llama 3 8B, fp16",
-        "1 x A100 SXM 80 GB",
         LatencyModel(
             base=12.1e-3,
             prefill=64.1e-6,
@@ -94,12 +87,9 @@ _PRESETS = (
             Measurement(7000, 1000, 50, 5835.5, 95.13),
         ),
         0.12,
-        _NIM,
     ),
     Preset(
         "llama-3-8b-h100",
-        "Llama 3 8B, fp16",
-        "1 x H100 SXM 80 GB",
         LatencyModel(
             base=7.64e-3,
             prefill=22.8e-6,
@@ -124,12 +114,9 @@ _PRESETS = (
             Measurement(7000, 1000, 50, 1848.3, 45.15),
         ),
         0.18,
-        _NIM,
     ),
     Preset(
         "llama-3-70b-4xa100",
-        "Llama 3 70B, fp16",
-        "4 x A100 SXM 80 GB",
         LatencyModel(
             base=31.2e-3,
             prefill=177e-6,
@@ -153,12 +140,9 @@ _PRESETS = (
             Measurement(7000, 1000, 50, 15047.6, 112.07),
         ),
         0.20,
-        _NIM,
     ),
     Preset(
         "llama-3-70b-4xh100",
-        "Llama 3 70B, fp16",
-        "4 x H100 SXM 80 GB",
         LatencyModel(
             base=20.2e-3,
             prefill=69.5e-6,
@@ -182,12 +166,9 @@ _PRESETS = (
             Measurement(7000, 1000, 50, 6224.9, 57.64),
         ),
         0.14,
-        _NIM,
     ),
     Preset(
         "llama-3-70b-8xh100",
-        "Llama 3 70B, fp16",
-        "8 x H100 SXM 80 GB",
         LatencyModel(
             base=15.6e-3,
             prefill=44.3e-6,
@@ -212,15 +193,12 @@ _PRESETS = (
             Measurement(7000, 1000, 50, 2811.1, 39.51),
         ),
         0.22,
-        _NIM,
     ),
     # Derived, not measured: the L4's data sheet (300 GB/s, 121 TFLOPS of dense fp16), 16 GB of weights,
     # 16 GFLOP a token, 128 KiB of keys and values a token, and the shares of these speeds that the A100
     # and H100 above reach: 64 % reading weights, 75 % computing prompts, 48 % reading keys and values.
     Preset(
         "llama-3-8b-l4",
-        "Llama 3 8B, fp16",
-        "1 x L4 24 GB",
         LatencyModel(
             base=83.6e-3,
             prefill=177e-6,
@@ -230,18 +208,14 @@ _PRESETS = (
         ),
         (),
         0.0,
-        "derived from NVIDIA's data sheet with the efficiencies of the two 8B presets above",
     ),
-    # Chosen, not measured. The four H100 above confirm all constants except `decode`: they need a fifth
-    # of this time for a sequence.
+    # A study of policies chose it; it is not measured. The four H100 above confirm all constants except
+    # `decode`: they need a fifth of this time for a sequence.
     Preset(
         "study-70b-tp4",
-        "70B",
-        "tensor parallel 4",
         LatencyModel(),
         (),
         0.0,
-        "a study of policies",
     ),
 )
 
