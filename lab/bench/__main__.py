@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -29,18 +30,10 @@ from warmpath.lab.bench.speed import (
 )
 
 
-def _redis(*, quick: bool) -> list[Figure]:
+def _of(part: str, *, quick: bool) -> list[Figure]:
     # redis-py is an extra, which the other benchmarks do not need.
-    figures: list[Figure] = importlib.import_module("warmpath.lab.bench.redis.command").measure(
-        quick=quick
-    )
-    return figures
-
-
-def _scale(*, quick: bool) -> list[Figure]:
-    figures: list[Figure] = importlib.import_module("warmpath.lab.bench.scale.command").measure(
-        quick=quick
-    )
+    module = importlib.import_module(f"warmpath.lab.bench.{part}.command")
+    figures: list[Figure] = module.measure(quick=quick)
     return figures
 
 
@@ -56,8 +49,8 @@ BENCHMARKS = {
     "pick": pick.measure,
     "holds": holds.measure,
     "gateway": gateway.measure,
-    "redis": _redis,
-    "scale": _scale,
+    "redis": partial(_of, "redis"),
+    "scale": partial(_of, "scale"),
 }
 
 BY_NAME_ONLY = frozenset({"gateway", "redis", "scale"})

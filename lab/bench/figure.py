@@ -8,14 +8,14 @@ class Figure:
     """`value` in `unit` is ours; `peer` is the value of the peer or baseline for the same work.
 
     `goal` bounds the ratio from above, or from below if more is better (`least`). `peer` and `ratio` are
-    None if the peer is not installed.
+    None if the peer is not installed, or if there is none.
     """
 
     name: str
     value: float
     unit: str
-    peer: float | None
-    baseline: str
+    peer: float | None = None
+    baseline: str = ""
     goal: float | None = None
     least: bool = False
     ratio: float | None = field(init=False)

@@ -59,11 +59,9 @@ def measure(*, quick: bool) -> Iterator[Figure]:
             router.know(tokens)
         for tokens in LENGTHS:
             for pace in PACES:
-                yield Figure(
-                    name_of(tokens, pace), router.scores(tokens, pace, rounds), "s", None, ""
-                )
-        yield Figure(PICKS, router.picks(rounds), "s", None, "")
-        yield Figure(REPORTS, router.reports(rounds), "s", None, "")
+                yield Figure(name_of(tokens, pace), router.scores(tokens, pace, rounds), "s")
+        yield Figure(PICKS, router.picks(rounds), "s")
+        yield Figure(REPORTS, router.reports(rounds), "s")
     yield from _memory(quick=quick)
 
 
@@ -71,18 +69,18 @@ def _memory(*, quick: bool) -> Iterator[Figure]:
     blocks = 50_000 if quick else 1_000_000
     for holders, names in ((1, "same"), (8, "own")):
         each = bytes_of("direct", holders, blocks // holders, names) or 0.0
-        yield Figure(f"memory: a million blocks, each held by {holders}", each, "MB", None, "")
+        yield Figure(f"memory: a million blocks, each held by {holders}", each, "MB")
     few, many = (8, 40) if quick else FOLLOWED
     sizes, spent = [], []
     for ranks in (few, many):
         with Fleet(ranks, transports=("nghttp2",)) as fleet:
             sizes.append(resident(fleet.router.pid))
             spent.append(_idle(fleet.router.pid, 1.0 if quick else 10.0))
-    yield Figure(f"memory: a router of {few} ranks without blocks", sizes[0] / 1e6, "MB", None, "")
+    yield Figure(f"memory: a router of {few} ranks without blocks", sizes[0] / 1e6, "MB")
     each = (sizes[1] - sizes[0]) / (many - few) / 1e3
-    yield Figure("memory: a further rank that is followed directly", each, "kB", None, "")
+    yield Figure("memory: a further rank that is followed directly", each, "kB")
     for ranks, seconds in zip((few, many), spent, strict=True):
-        yield Figure(f"router: 1,000 s in which {ranks} ranks say nothing", seconds, "s", None, "")
+        yield Figure(f"router: 1,000 s in which {ranks} ranks say nothing", seconds, "s")
 
 
 def _idle(process: int, seconds: float) -> float:

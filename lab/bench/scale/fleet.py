@@ -63,8 +63,8 @@ def measure(*, quick: bool) -> Iterator[Figure]:
         ("the reports of 1,000 requests", found.reports),
         ("the events of 1,000 requests", found.events),
     ):
-        yield Figure(f"{name}: {what}", seconds * 1e3, "s", None, "")
-    yield Figure(f"{name}: known tokens that were cached", found.cached * 100, "%", None, "")
+        yield Figure(f"{name}: {what}", seconds * 1e3, "s")
+    yield Figure(f"{name}: known tokens that were cached", found.cached * 100, "%")
 
 
 def simulate(pods: int, rate: float, requests: int) -> Found:

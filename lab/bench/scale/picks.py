@@ -57,11 +57,11 @@ def sizes(*, quick: bool) -> tuple[int, ...]:
 def measure(*, quick: bool) -> Iterator[Figure]:
     """Measure picks, then rounds in which bookings are shared."""
     for ranks in sizes(quick=quick):
-        yield Figure(pick_name(ranks), _pick(ranks, 20 if quick else 100) * 1e3, "s", None, "")
+        yield Figure(pick_name(ranks), _pick(ranks, 20 if quick else 100) * 1e3, "s")
     for ranks in sizes(quick=quick):
         names = (write_name, read_name, renew_name)
         for name, seconds in zip(names, _share(ranks, 3 if quick else 12), strict=True):
-            yield Figure(name(ranks), seconds * 1e3, "s", None, "")
+            yield Figure(name(ranks), seconds * 1e3, "s")
 
 
 def _pick(ranks: int, calls: int) -> float:

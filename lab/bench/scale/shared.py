@@ -90,9 +90,9 @@ async def _of_publishers(server: RedisServer, *, quick: bool) -> list[Figure]:
             spent[kind] = _per_thousand(before, _Spent.of(server), PODS * blocks)
             seconds, scripts, received, _ = spent[kind]
             figures += [
-                Figure(f"{written(kind)}: processor", seconds, "s", None, ""),
-                Figure(f"{written(kind)}: calls", scripts, "", None, ""),
-                Figure(f"{written(kind)}: received", received / 1e3, "kB", None, ""),
+                Figure(f"{written(kind)}: processor", seconds, "s"),
+                Figure(f"{written(kind)}: calls", scripts, ""),
+                Figure(f"{written(kind)}: received", received / 1e3, "kB"),
             ]
         idle = await _idle(server, quick=quick)
         _, copies = await stack.enter_async_context(copying(redis))
@@ -106,12 +106,12 @@ async def _of_publishers(server: RedisServer, *, quick: bool) -> list[Figure]:
     polls = polled.polls / 1000
     return [
         *figures,
-        Figure(f"{STILL}: processor", idle.server * 1000 / PODS, "s", None, ""),
-        Figure(f"{STILL}: commands", idle.commands * 1000 / PODS, "", None, ""),
-        Figure(f"{POLLED}: processor", (polled.server - idle.server) / polls, "s", None, ""),
-        Figure(POLLS, (polled.router - idle.router) / polls, "s", None, ""),
-        Figure(f"{COPIED}: processor", max(0.0, both[0] - alone[0]), "s", None, ""),
-        Figure(f"{COPIED}: sent", (both[3] - alone[3]) / 1e3, "kB", None, ""),
+        Figure(f"{STILL}: processor", idle.server * 1000 / PODS, "s"),
+        Figure(f"{STILL}: commands", idle.commands * 1000 / PODS, ""),
+        Figure(f"{POLLED}: processor", (polled.server - idle.server) / polls, "s"),
+        Figure(POLLS, (polled.router - idle.router) / polls, "s"),
+        Figure(f"{COPIED}: processor", max(0.0, both[0] - alone[0]), "s"),
+        Figure(f"{COPIED}: sent", (both[3] - alone[3]) / 1e3, "kB"),
     ]
 
 
@@ -187,7 +187,7 @@ def _look_ups(server: RedisServer, *, quick: bool) -> Iterator[Figure]:
     content = prompts_of(BLOCKS, PODS, 16)
     fill(client, layouts, content)
     [microseconds] = server_times(server, client, layouts, content.prompts, calls)["ours"]
-    yield Figure(f"{SERVED}: processor", microseconds / 1e3, "s", None, "")
+    yield Figure(f"{SERVED}: processor", microseconds / 1e3, "s")
 
     async def asked(redis: Redis) -> float:
         begun = time.process_time()
@@ -204,4 +204,4 @@ def _look_ups(server: RedisServer, *, quick: bool) -> Iterator[Figure]:
             await redis.close()
 
     with no_collector():
-        yield Figure(f"{ASKED}: processor", asyncio.run(measured()) * 1e3, "s", None, "")
+        yield Figure(f"{ASKED}: processor", asyncio.run(measured()) * 1e3, "s")

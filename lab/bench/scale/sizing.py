@@ -54,7 +54,7 @@ def measure(found: Costs, sizes: tuple[int, ...]) -> Iterator[Figure]:
                 "",
             ),
         ):
-            yield Figure(f"{name}: {what}", value, unit, None, "")
+            yield Figure(f"{name}: {what}", value, unit)
 
 
 class Router:

@@ -173,7 +173,7 @@ async def _memory(
     of_router, of_envoy = gained[fronts.asking]
     _, of_envoy_alone = gained[fronts.alone]
     return [
-        Figure(f"{named}: router", of_router, "MiB", None, ""),
+        Figure(f"{named}: router", of_router, "MiB"),
         Figure(f"{named}: Envoy with the picker", of_envoy, "MiB", of_envoy_alone, ALONE),
     ]
 

@@ -12,7 +12,7 @@ from typing import Any
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.stand.asked import new_picking
+from warmpath.lab.bench.stand.asked import BOOKED, HOLDERS, load, new_picking
 from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS, no_collector
 from warmpath.lab.bench.stand.made_up_fleet import MODEL, batches_of, feed, new_ingest, prompt_of
 from warmpath.lab.bench.stand.steps import Steps
@@ -27,9 +27,6 @@ from warmpath.router.config.files import engine_credentials
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.ending import Drain
-from warmpath.router.load.engine_metrics import Observed
-from warmpath.router.load.rank_bookings import Work
-from warmpath.router.pick.picking import Picking
 from warmpath.router.pods.table import Pod, PodTable, Role, Status
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.reader import PromptReader
@@ -37,12 +34,8 @@ from warmpath.router.prompt.texts import texts
 
 PODS = 2000
 PROMPTS = 20
-HOLDERS = 3
-"""Pods that hold a prompt."""
 COMMON = 8
 """Blocks of one more prompt, at its beginning, that every pod holds."""
-BOOKED = 3
-"""Each pod's requests that had their first token. It has one more, which on every third pod waits."""
 CHAT_BYTES = 8 << 20
 MOST_MS = 10.0
 
@@ -151,7 +144,7 @@ class _Router:
         decisions, attribution = Decisions(), Attribution()
         picking = new_picking(ingest, decisions, attribution)
         scorer, picker = picking.scorer, picking.picker
-        self._load(picking)
+        load(picking, ranks, self._now)
         clock = self._clock
         picks = PickAnswerer(
             reader,
@@ -181,19 +174,6 @@ class _Router:
 
     def _clock(self) -> float:
         return self._now
-
-    def _load(self, picking: Picking) -> None:
-        """Give each pod requests of several sizes, and its engine's figures of them."""
-        for number in range(PODS):
-            pod = f"pod-{number}"
-            for nth in range(BOOKED + 1):
-                cached, seconds = 100 * (number % 37), 0.1 + 0.01 * (number % 23)
-                booking = picking.bookings.book(
-                    Work(MODEL, pod, 0, TOKENS, cached, seconds), self._now
-                )
-                if nth < BOOKED or number % 3:
-                    picking.bookings.first_token(booking.id, self._now)
-            picking.loads.observe(pod, 0, Observed(BOOKED, number % 5, 0.5, self._now))
 
     async def steps(self, method: str, request: Any) -> list[float]:
         """Answer a request; return the seconds of each of the call's steps."""

@@ -67,9 +67,9 @@ def _p99(taken: list[float]) -> float:
 def _figures(found: dict[str, float]) -> list[Figure]:
     what = f"Score, {TOKENS:,} packed ids, {CLIENTS} clients"
     figures = [
-        Figure(f"{what}, one call at a time each: answered", found["most"], "req/s", None, ""),
-        Figure(f"{what}, 0.8 x that rate: p99", found["p99 0.8"], "us", None, ""),
-        Figure(f"{what}, 0.8 x that rate: refused", found["refusals 0.8"], "req/s", None, ""),
+        Figure(f"{what}, one call at a time each: answered", found["most"], "req/s"),
+        Figure(f"{what}, 0.8 x that rate: p99", found["p99 0.8"], "us"),
+        Figure(f"{what}, 0.8 x that rate: refused", found["refusals 0.8"], "req/s"),
     ]
     for times in (2.0, 5.0):
         at = f"{what}, {times:g} x"
@@ -86,6 +86,6 @@ def _figures(found: dict[str, float]) -> list[Figure]:
                 f"{at}: p99 until a call is refused", found[f"refused {times}"], "us",
                 REFUSED_US, "5 ms", goal=1.0,
             ),
-            Figure(f"{at}: calls that could not be sent", found[f"unsent {times}"], "/s", None, ""),
+            Figure(f"{at}: calls that could not be sent", found[f"unsent {times}"], "/s"),
         ]  # fmt: skip
     return figures

@@ -47,16 +47,12 @@ def measure(*, quick: bool) -> list[Figure]:
         sweeping = reader.end()
     size = f"{SLOTS:,} slots, {blocks:,} blocks"
     return [
-        Figure("start-up of the index, compiled before", started * 1e3, "ms", None, ""),
-        Figure(f"{size}: filled in", filled, "s", None, ""),
-        Figure(
-            f"{size}: longest step of the writer (a larger table)", max(steps) * 1e3, "ms", None, ""
-        ),
-        Figure(f"{size}: longest look-up while they are added", growing * 1e3, "ms", None, ""),
-        Figure(
-            f"{size}: longest step of sweeping a dropped slot", max(sweeps) * 1e3, "ms", None, ""
-        ),
-        Figure(f"{size}: longest look-up while it is swept", sweeping * 1e3, "ms", None, ""),
+        Figure("start-up of the index, compiled before", started * 1e3, "ms"),
+        Figure(f"{size}: filled in", filled, "s"),
+        Figure(f"{size}: longest step of the writer (a larger table)", max(steps) * 1e3, "ms"),
+        Figure(f"{size}: longest look-up while they are added", growing * 1e3, "ms"),
+        Figure(f"{size}: longest step of sweeping a dropped slot", max(sweeps) * 1e3, "ms"),
+        Figure(f"{size}: longest look-up while it is swept", sweeping * 1e3, "ms"),
     ]
 
 

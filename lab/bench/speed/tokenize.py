@@ -140,7 +140,7 @@ async def _stored(store: str, folder: Path, theirs: Tokenizer, *, prompts: int) 
             f"{store}: the same", us["grown"], "us", us["new"],
             "encoding the new 2 KB alone", goal=1.25,
         ),
-        Figure(f"{store}: prompt of 40 KB, all known, to keys", us["known"], "us", None, ""),
+        Figure(f"{store}: prompt of 40 KB, all known, to keys", us["known"], "us"),
         Figure(
             f"{store}: new prompt of 38 KB to keys", us["cold"], "us", us["alone"],
             "tokenizers alone", goal=1.1,

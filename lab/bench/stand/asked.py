@@ -1,10 +1,12 @@
 """A router's parts with the service's default settings, asked for scores and picks in process."""
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import count
 from random import Random
 
 from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS
@@ -54,10 +56,23 @@ PROMPTS = 200
 HOLDERS = 3
 """Ranks that hold a prompt."""
 BOOKED = 3
-"""Requests of a rank that had their first token, after `Asked.load`.
+"""Requests of a rank that had their first token, after `load`.
 
 Each rank has one more request; on every third rank it waits for its first token.
 """
+
+
+def load(picking: Picking, ranks: Sequence[RankIngest], now: float) -> None:
+    """Give each rank requests of several sizes, and its engine's figures of them."""
+    for number, rank in enumerate(ranks):
+        for nth in range(BOOKED + 1):
+            cached, seconds = 100 * (number % 37), 0.1 + 0.01 * (number % 23)
+            work = Work(MODEL, rank.pod, rank.number, TOKENS, cached, seconds)
+            booking = picking.bookings.book(work, now)
+            if nth < BOOKED or number % 3:
+                picking.bookings.first_token(booking.id, now)
+        seen = Observed(BOOKED, number % 5, 0.5, now)
+        picking.loads.observe(rank.pod, rank.number, seen)
 
 
 class Asked:
@@ -91,16 +106,7 @@ class Asked:
         self._now = 0.0
 
     def load(self) -> None:
-        """Give each rank requests of several sizes, and its engine's figures of them."""
-        for number, rank in enumerate(self.ranks):
-            for nth in range(BOOKED + 1):
-                cached, seconds = 100 * (number % 37), 0.1 + 0.01 * (number % 23)
-                work = Work(MODEL, rank.pod, rank.number, TOKENS, cached, seconds)
-                booking = self.picking.bookings.book(work, self._now)
-                if nth < BOOKED or number % 3:
-                    self.picking.bookings.first_token(booking.id, self._now)
-            seen = Observed(BOOKED, number % 5, 0.5, self._now)
-            self.picking.loads.observe(rank.pod, rank.number, seen)
+        load(self.picking, self.ranks, self._now)
 
     def answer(self, call: int) -> None:
         """Pick a pod, and make the answer's messages."""
