@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"warmpath demo: {in_words(error)}", file=sys.stderr)
         return USAGE
     try:
-        setting, results = run_demo(setting, args.policies.split(","), console)
+        setting, results = asyncio.run(run_all(setting, args.policies.split(","), console))
     except (ChildError, OSError) as error:
         print(f"warmpath demo: {in_words(error)}", file=sys.stderr)
         return FOUND
@@ -73,14 +73,7 @@ def _speed_words(setting: DemoSetting) -> str:
     return f"{speed}, lowered from {SPEEDS[0]:g}: choices of pods came late on this machine"
 
 
-def run_demo(
-    setting: DemoSetting, names: Sequence[str], console: Console
-) -> tuple[DemoSetting, dict[str, TrafficRun]]:
-    """Run the policies; return the setting with the speed that was fitted, and each policy's run."""
-    return asyncio.run(_run_all(setting, names, console))
-
-
-async def _run_all(
+async def run_all(
     setting: DemoSetting, names: Sequence[str], console: Console
 ) -> tuple[DemoSetting, dict[str, TrafficRun]]:
     """Run the policies at one speed; return the setting with that speed, and each policy's run."""

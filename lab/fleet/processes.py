@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Self
 
-from warmpath.cli.child import Child, ChildError
-from warmpath.lab.local.cluster import MODEL, Process, Worker, WorkerSettings
+from warmpath.cli.child import Child
+from warmpath.lab.local.cluster import MODEL, Process, Worker, WorkerSettings, report_ends
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.lab.local.redis_cluster import RedisCluster
 from warmpath.lab.local.workload import VOCAB_SIZE
@@ -19,8 +19,6 @@ SPEED = 12.0
 REDIS_SECONDS = 0.5
 STOP_SECONDS = 1.5
 """Longest wait for a process to end before it is killed; for Redis it is REDIS_SECONDS."""
-LOOK_SECONDS = 0.1
-"""Seconds between two checks whether a process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +162,10 @@ class FleetProcesses:
 
     async def report_ends(self, report: Callable[[str], None]) -> NoReturn:
         """Report each process that ends unexpectedly, once, with the command that restarts it."""
-        reported: set[str] = set()
-        while True:
-            for process in self._watched:
-                try:
-                    process.check()
-                except ChildError as error:
-                    if process.name not in reported:
-                        reported.add(process.name)
-                        report(f"{error}; to start it again: {process.command}")
-            await asyncio.sleep(LOOK_SECONDS)
+        await report_ends(
+            self._watched,
+            lambda child, error: report(f"{error}; to start it again: {child.command}"),
+        )
 
     def all_addresses(self) -> Addresses:
         workers = [worker.address for worker in self.workers]

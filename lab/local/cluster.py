@@ -5,9 +5,10 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 
 from warmpath.cli.child import START_SECONDS, Child, ChildError
 from warmpath.lab.local.ports import HOST, HeldPorts
@@ -17,6 +18,8 @@ from warmpath.scorer.policies.warmpath import Warmpath
 MODEL = "demo"
 LEAST_INTERVAL = 0.2
 """Shortest interval of the router's probes, in seconds."""
+LOOK_SECONDS = 0.2
+"""Seconds between two looks at whether a process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,22 @@ class Process(Child):
         """Kill the process, which then ends as in a crash."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
+
+
+async def report_ends(
+    children: Sequence[Child], report: Callable[[Child, ChildError], None]
+) -> NoReturn:
+    """Report each child process that has ended unexpectedly, once."""
+    reported: set[Child] = set()
+    while True:
+        for child in children:
+            try:
+                child.check()
+            except ChildError as error:
+                if child not in reported:
+                    reported.add(child)
+                    report(child, error)
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 @dataclass(slots=True)
@@ -194,9 +213,6 @@ def _scaled(speed: float, *, queue: bool) -> list[str]:
     pick, policy, waits = PickTable(), Warmpath(), QueueTable()
     # Probes cost real CPU time, so their interval has a lower bound.
     interval = max(LEAST_INTERVAL, ProbeTable().interval_seconds / speed)
-    options = {
-        "mu": policy.mu / speed,
-    }
     return [
         "[probe]",
         f"interval-seconds = {interval!r}",
@@ -207,7 +223,7 @@ def _scaled(speed: float, *, queue: bool) -> list[str]:
         f"prefill-context-seconds = {pick.prefill_context_seconds / speed!r}",
         f'queue = "{"on" if queue else "off"}"',
         "[pick.options]",
-        *(f"{name} = {value!r}" for name, value in options.items()),
+        f"mu = {policy.mu / speed!r}",
         "[queue]",
         f"hold-seconds = {waits.hold_seconds / speed!r}",
         f"passed-seconds = {waits.passed_seconds / speed!r}",

@@ -8,16 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from warmpath.cli.child import ChildError
 from warmpath.cli.gateway.command import run, say, serve
 from warmpath.cli.gateway.description import GatewayDescription, address_of
 from warmpath.cli.out_folder import claim
-from warmpath.lab.local.cluster import MODEL, Cluster, WorkerSettings
+from warmpath.lab.local.cluster import MODEL, Cluster, WorkerSettings, report_ends
 from warmpath.lab.local.tokenizer import write_tokenizer
 from warmpath.lab.local.workload import VOCAB_SIZE
-
-LOOK_SECONDS = 0.2
-"""Seconds between two looks at whether a simulated process has ended."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,20 +42,8 @@ async def _serve_simulated(
             pods=[address_of(one.address) for one in cluster.workers],
         )
         say(f"the router's page: http://{cluster.page_address}/")
-        watching = asyncio.create_task(_report_ends(cluster))
+        watching = asyncio.create_task(
+            report_ends(cluster.processes, lambda _, error: say(str(error)))
+        )
         stack.callback(watching.cancel)
         await serve(program, gateway, MODEL, follows=False)
-
-
-async def _report_ends(cluster: Cluster) -> None:
-    """Report each simulated process that has ended, once: a killed pod is what users try."""
-    reported: set[str] = set()
-    while True:
-        for process in cluster.processes:
-            try:
-                process.check()
-            except ChildError as error:
-                if process.name not in reported:
-                    reported.add(process.name)
-                    say(str(error))
-        await asyncio.sleep(LOOK_SECONDS)

@@ -45,11 +45,6 @@ class TraceRequest:
     output_length: int
     hash_ids: tuple[int, ...]
 
-    @property
-    def conversation(self) -> int:
-        """The prompt's second block, which identifies its conversation; all prompts share the first."""
-        return self.hash_ids[min(1, len(self.hash_ids) - 1)]
-
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
@@ -124,13 +119,11 @@ def build(requests: Sequence[TraceRequest], *, span: float, most_output: int) ->
     return arrivals
 
 
-def ceiling(requests: Iterable[TraceRequest]) -> float:
-    """Return the token hit ratio of one cache that never evicts: no router can do better."""
-    return (ceilings(requests) or [0.0])[-1]
-
-
 def ceilings(requests: Iterable[TraceRequest]) -> list[float]:
-    """Return the `ceiling` of the requests up to and with each one."""
+    """Return the token hit ratio of one cache that never evicts, up to and with each request.
+
+    No router can do better.
+    """
     seen: set[int] = set()
     hits = total = 0
     ratios = []

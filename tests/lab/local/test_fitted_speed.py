@@ -1,5 +1,6 @@
 """The demo runs all policies at one speed, at which choices come in time on this machine."""
 
+import asyncio
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -32,7 +33,9 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
 
         monkeypatch.setattr(demo, "_run", run)
         args = new_parser(None).parse_args([f"--out={tmp_path}", "--requests=3", *options])
-        setting, results = demo.run_demo(demo_setting(args), NAMES, Console(file=StringIO()))
+        setting, results = asyncio.run(
+            demo.run_all(demo_setting(args), NAMES, Console(file=StringIO()))
+        )
         assert list(results) == ["round-robin", "least-load", "warmpath", "warmpath, queued"]
         assert setting.workers.speed == made[-1][1]
         assert sorted(name for name, _ in made[-len(NAMES) :]) == sorted(NAMES)
