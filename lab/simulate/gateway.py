@@ -60,7 +60,7 @@ class Gateway:
         self._lost_prefill = [0.0] * len(engines)
         """Seconds of prefill of each pod's engine that died."""
         self._cluster = VirtualCluster(
-            engines, self._route, on_events=self._take_events, event_delay=cell.event_delay
+            engines, self._ask, on_events=self._take_events, event_delay=cell.event_delay
         )
 
     def run(self, speed: float) -> list[RequestOutcome]:
@@ -117,11 +117,8 @@ class Gateway:
         )
         return generation
 
-    def _route(self, generation: Generation, now: float) -> int | None:
-        """Return the pod of a request, None if it waits."""
-        return self._ask(generation, now)
-
     def _ask(self, generation: Generation, now: float) -> int | None:
+        """Return the pod of a request, None if it waits."""
         request_id = generation.request_id
         one = self._requests[int(request_id)]
         by_session = self._cell.routers_by == "session"

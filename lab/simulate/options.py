@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -211,33 +212,12 @@ def cells(args: argparse.Namespace) -> list[Cell]:
         _refuse_both("speed", (name for name in ("load",) if name in given))
         if not args.speed > 0:
             raise ValueError(f"--speed is {args.speed}, not above 0")
+    settings = {one.name: given[one.name] for one in fields(Cell) if one.name in given}
     return [
         Cell(
-            source,
-            one.spec,
-            pods.number,
-            size,
-            load,
-            speed=given.get("speed", 0.0),
-            factors=pods.factors,
-            requests=args.requests,
-            seed=seed,
-            engine=args.engine,
-            preset=args.preset,
-            queue=queue,
-            engine_priority=args.engine_priority,
-            routers=args.routers,
-            routers_by=args.routers_by,
-            bookings=args.bookings,
-            event_delay=args.event_delay,
-            scrape=args.scrape,
-            no_events_share=args.no_events_share,
-            estimate_factor=args.estimate_factor,
-            reports=args.reports,
-            report_delay=args.report_delay,
-            lost_reports=args.lost_reports,
-            outage=args.outage,
-            raw_bursts=args.raw_bursts,
+            **settings
+            | {"trace": source, "policy": one.spec, "pods": pods.number, "factors": pods.factors}
+            | {"blocks_per_pod": size, "load": load, "queue": queue, "seed": seed}
         )
         for pods in fleets
         for size in blocks

@@ -187,7 +187,8 @@ class SimulatedRouter:
         self._queue = (
             new_queue(QUEUE, self._picking, self._picker, self._eligible) if queues else None
         )
-        self._next_at = inf
+        self.next_at = inf
+        """When to call `release` if nothing comes before; infinite: nothing waits."""
 
     def _eligible(self, _wanted: Wanted) -> Field:
         pods = that_serve(self._pods) if self._dead else self._pods
@@ -235,7 +236,7 @@ class SimulatedRouter:
             return []
         self._pass_time(now)
         released = self._queue.release(now)
-        self._next_at = released.next_at
+        self.next_at = released.next_at
         for error in released.refused.values():
             raise error
         found = []
@@ -243,11 +244,6 @@ class SimulatedRouter:
             request_id, one = self._waiting.pop(waiting)
             found.append((request_id, self._picked(one, placed, now)))
         return found
-
-    @property
-    def next_at(self) -> float:
-        """When to call `release` if nothing comes before; infinite: nothing waits."""
-        return self._next_at
 
     def _pass_time(self, now: float) -> None:
         self._now = now

@@ -3,7 +3,8 @@
 Source: TensorRT-LLM's `executor::KVCacheEvent` and its four kinds of data (`executor/executor.h`, 1.2).
 
 Source of the JSON: TensorRT-LLM's `KVCacheEventSerializer` (`tensorrt_llm/_utils.py`, 1.2), with the
-same members in the same order; it leaves the adapter out too. The value is null where level or priority did not change.
+same members in the same order; it leaves the adapter out too. The value is null
+where level or priority did not change.
 """
 
 from dataclasses import dataclass
