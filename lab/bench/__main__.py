@@ -4,7 +4,7 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ def _of(part: str, *, quick: bool) -> list[Figure]:
     return figures
 
 
-BENCHMARKS = {
+BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "index": index.measure,
     "memory": memory.measure,
     "ingest": ingest.measure,

@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class EveryRouter:
+class EveryRouter(Policy):
     """The policy that asks the routers in round robin."""
 
     def __init__(self, routers: Sequence[Policy]) -> None:

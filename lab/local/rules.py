@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from warmpath.client.async_client import AsyncClient
 from warmpath.proto.report_event import ReportEvent
@@ -25,11 +24,12 @@ class PodChoice:
     """Wall-clock seconds in the router's queue."""
 
 
-class Policy(Protocol):
-    """What a run of recorded traffic asks of a policy."""
+class Policy:
+    """What a run of recorded traffic asks of a policy; this one learns nothing from requests."""
 
     async def choose(self, packed: bytes) -> PodChoice:
         """Choose a pod for a prompt of packed token ids."""
+        raise NotImplementedError
 
     async def fell_back(self, choice: PodChoice, left: int, pod: int) -> None:
         """Handle a request that the pod at `left` did not serve and that goes to the one at `pod`."""
@@ -41,7 +41,7 @@ class Policy(Protocol):
         """Handle the end of a request at the pod at `pod`; `cached` is None if it failed."""
 
 
-class RoundRobin:
+class RoundRobin(Policy):
     """Chooses the pods in round robin."""
 
     def __init__(self, pods: int) -> None:
@@ -54,17 +54,8 @@ class RoundRobin:
         first, self._next = self._next, (self._next + 1) % self._pods
         return PodChoice(tuple((first + step) % self._pods for step in range(self._pods)))
 
-    async def fell_back(self, choice: PodChoice, left: int, pod: int) -> None:
-        """Do nothing: this policy learns nothing from requests."""
 
-    async def first_token(self, choice: PodChoice) -> None:
-        """Do nothing: this policy learns nothing from requests."""
-
-    async def finished(self, choice: PodChoice, pod: int, cached: int | None) -> None:
-        """Do nothing: this policy learns nothing from requests."""
-
-
-class LeastLoad:
+class LeastLoad(Policy):
     """Chooses the pod with the fewest requests in flight; among equals the one chosen longest ago."""
 
     def __init__(self, pods: int) -> None:
@@ -87,15 +78,12 @@ class LeastLoad:
         self._in_flight[left] -= 1
         self._in_flight[pod] += 1
 
-    async def first_token(self, choice: PodChoice) -> None:
-        """Do nothing: this policy learns nothing from first tokens."""
-
     async def finished(self, choice: PodChoice, pod: int, cached: int | None) -> None:
         del choice, cached
         self._in_flight[pod] -= 1
 
 
-class Warmpath:
+class Warmpath(Policy):
     """Asks a router: Pick, then Report."""
 
     def __init__(self, client: AsyncClient, pods: Sequence[str]) -> None:

@@ -33,7 +33,6 @@ class LlmdToken:
         check_option("per-token", self.per_token, lowest=1e-9)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return the booked tokens of each, this prompt included; excluded candidates come last."""
         del rng
         booked = columns.load.waiting_uncached_tokens
         uncached = request.prompt_tokens - columns.cached

@@ -17,7 +17,6 @@ class Lmetric:
     """
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return the tokens to compute times the requests in flight, for each candidate."""
         del rng
         prefill = columns.load.waiting_uncached_tokens + (request.prompt_tokens - columns.cached)
         batch = 1.0 + columns.load.in_flight

@@ -27,7 +27,6 @@ class LoadBand:
         check_option("slack", self.slack)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return each candidate's place in the order, the warmest within the band first."""
         del rng
         waiting = columns.load.waiting_prompt_tokens
         uncached = request.prompt_tokens - columns.cached

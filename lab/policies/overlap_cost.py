@@ -23,7 +23,6 @@ class OverlapCost:
         check_option("overlap-weight", self.overlap_weight)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return the weighted tokens to compute plus the context tokens, for each candidate."""
         del rng
         uncached = request.prompt_tokens - columns.cached
         return Costs.sum_of(

@@ -25,7 +25,6 @@ class OverlapTime:
         check_option("per-token", self.per_token)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return the seconds until the first token plus those for the tokens in flight."""
         del request, rng
         return Costs.sum_of(
             ("wait", columns.load.wait),

@@ -38,7 +38,6 @@ class Preble:
         check_option("per-request", self.per_request)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return the costs of LongestPrefix if a cache holds enough, otherwise the seconds of work."""
         load, waiting = columns.load, columns.load.waiting_prompt_tokens
         is_even = waiting.max() < self.factor * waiting.min() + self.slack
         if is_even and columns.cached.max() > self.share * request.prompt_tokens:

@@ -35,7 +35,6 @@ class Sglang:
         check_option("threshold", self.threshold, highest=1.0)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return the requests in flight if they are uneven, otherwise places."""
         del rng
         flights = columns.load.in_flight
         least, most = flights.min(), flights.max()

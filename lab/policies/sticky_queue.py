@@ -25,7 +25,6 @@ class StickyQueue:
         check_option("q", self.q)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return places, the warmest first, or the waiting tokens if the warmest's queue is long."""
         del rng
         uncached = request.prompt_tokens - columns.cached
         waiting = columns.load.waiting_prompt_tokens

@@ -34,7 +34,6 @@ class StudyMix:
         check_option("g", self.g, highest=2.0)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return the seconds of work, times the power of the requests."""
         del rng
         rho = min(request.utilisation, HIGHEST_UTILISATION)
         alpha = 1 + self.kappa * rho / (1 - rho)

@@ -36,7 +36,6 @@ class Weighted:
             raise ValueError(f"option min-max is {self.min_max:g}: 0 or 1 is allowed")
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return the weighted sums of the three shares."""
         del rng
         if self.min_max:
             missing = _shares(-columns.cached)

@@ -58,7 +58,6 @@ class RecordingFile:
         return round(time.monotonic() - self._begun, 4)
 
     def add(self, kind: str, **fields: Any) -> None:
-        """Write one line."""
         line = {"kind": kind, "t": self.now(), **fields}
         self._lines.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
         if kind in self.counts:

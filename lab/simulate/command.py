@@ -24,6 +24,12 @@ from warmpath.lab.simulate.study import STUDY_NAMES
 from warmpath.process.command_line import USAGE, in_words
 
 PAGE, ROWS = "report.html", "results.jsonl"
+COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TimeElapsedColumn(),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,13 +96,7 @@ def _report_writer() -> Callable[..., Path]:
 
 def _run(cells: Sequence[Cell], processes: int, console: Console) -> Iterator[Figures]:
     """Run cells, several at once; yield their figures in order."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*COLUMNS, console=console, transient=True) as progress:
         task = progress.add_task("simulating", total=len(cells))
         if processes == 1 or len(cells) == 1:
             for cell in cells:

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from warmpath.lab.simulate.traffic.requests import LoggedRequest
-from warmpath.lab.simworker.engine import Engine, Generation, Load
+from warmpath.lab.simworker.engine import Engine
 from warmpath.lab.simworker.latency import LatencyModel
 from warmpath.lab.simworker.serial.block_cache import BlockCache
 from warmpath.lab.simworker.serial.engine import SerialEngine
 from warmpath.lab.simworker.v1.assemble import KVGroup, kv_cache_config
 from warmpath.lab.simworker.v1.assemble import build_engine as vllm_engine
 from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
-from warmpath.lab.simworker.v1.engine import V1Engine
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
 from warmpath.lab.simworker.virtual.cluster import LeapingEngine
 
@@ -81,60 +80,14 @@ def build_engine(settings: FleetSettings, pod: int) -> SimulatedEngine:
     latency = settings.latency_of(pod)
     if settings.engine == "serial":
         return SerialEngine(BlockCache(settings.blocks), settings.block_size, latency)
-    return MeteredEngine(
-        vllm_engine(
-            # One block more, since vLLM's null block holds no content.
-            kv_cache_config(settings.blocks + 1, [KVGroup(settings.block_size)]),
-            SchedulerConfig(
-                max_model_len=settings.longest,
-                max_num_seqs=MAX_NUM_SEQS,
-                max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
-                policy="priority" if settings.by_priority else "fcfs",
-            ),
-            latency,
-        )
+    return vllm_engine(
+        # One block more, since vLLM's null block holds no content.
+        kv_cache_config(settings.blocks + 1, [KVGroup(settings.block_size)]),
+        SchedulerConfig(
+            max_model_len=settings.longest,
+            max_num_seqs=MAX_NUM_SEQS,
+            max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+            policy="priority" if settings.by_priority else "fcfs",
+        ),
+        latency,
     )
-
-
-class MeteredEngine:
-    """A vLLM engine that sums the seconds of its steps with prefill."""
-
-    def __init__(self, engine: V1Engine) -> None:
-        self._engine = engine
-        self.prefill_seconds = 0.0
-
-    @property
-    def busy(self) -> bool:
-        return self._engine.busy
-
-    def submit(self, generation: Generation) -> None:
-        self._engine.submit(generation)
-
-    def abort(self, request_id: str) -> None:
-        self._engine.abort(request_id)
-
-    def begin_step(self, horizon: float = 0.0) -> float:
-        seconds = self._engine.begin_step(horizon)
-        # Steps with prefill are never combined, so `cut_step` cannot shorten this one.
-        if self._engine.work.prefills:
-            self.prefill_seconds += seconds
-        return seconds
-
-    def cut_step(self, elapsed: float) -> float:
-        """Cut combined steps after the first that ends at or after `elapsed` seconds.
-
-        Returns the seconds from the first step's beginning to that end.
-        """
-        return self._engine.cut_step(elapsed)
-
-    def end_step(self) -> list[CacheEvent]:
-        return self._engine.end_step()
-
-    def load(self) -> Load:
-        return self._engine.load()
-
-    def reset_prefix_cache(self, *, reset_external: bool = False) -> bool:
-        return self._engine.reset_prefix_cache(reset_external=reset_external)
-
-    def check(self) -> None:
-        self._engine.check()

@@ -75,7 +75,6 @@ class Followed:
         return self._held.release(name, (name,))
 
     def change(self, changes: Sequence[pb.Change]) -> None:
-        """Send changes to the router."""
         self._rank.take_delta(pb.Delta(changes=changes, state=self._state))
 
 
@@ -96,7 +95,6 @@ class Record:
         self._sent: OrderedDict[int, None] = OrderedDict()
 
     def send(self, keys: Sequence[int]) -> None:
-        """Record that a prompt was sent to the pod."""
         sent = self._sent
         fresh = [key for key in keys if key not in sent]
         for key in reversed(keys):

@@ -37,15 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refused(error: Exception, status: int) -> int:
-    print(f"warmpath simworker: {_words(error)}", file=sys.stderr)
-    return status
-
-
-def _words(error: Exception) -> str:
-    """Return an error as `FILE: problem`, without the system's number."""
+    words = str(error)
     if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {(error.strerror or '').lower()}"
-    return str(error)
+        words = f"{error.filename}: {(error.strerror or '').lower()}"
+    print(f"warmpath simworker: {words}", file=sys.stderr)
+    return status
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -122,7 +122,6 @@ class Host:
             return
 
     async def close(self) -> None:
-        """Close everything, in reverse."""
         for timer in self._timers:
             timer.cancel()
         runner, self._runner = self._runner, None

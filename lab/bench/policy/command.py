@@ -10,22 +10,17 @@ from math import inf
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table
 
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.policy import compare, conditions, goals, goodput
 from warmpath.lab.bench.policy.grid import Extent, first_round
 from warmpath.lab.bench.policy.kept import Kept, code_version
+from warmpath.lab.simulate.command import COLUMNS
 from warmpath.lab.simulate.study import BEST_PUBLISHED
 from warmpath.scorer.policy import DEFAULT
 
-COLUMNS = (
-    TextColumn("{task.description}"),
-    BarColumn(),
-    MofNCompleteColumn(),
-    TimeElapsedColumn(),
-)
 PARTS = ("grid", "conditions", "goodput")
 SHOWN = ("ttft_p50_s", "ttft_mean_s", "ttft_p90_s", "ttft_p95_s", "ttft_p99_s", "hit_share")
 

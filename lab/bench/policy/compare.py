@@ -38,7 +38,6 @@ class Compared:
         return self.figures[BEST_PUBLISHED]["ttft_p90_s"] > OVERLOADED
 
     def ratio(self, policy: str, name: str, to: str = BEST_PUBLISHED) -> float:
-        """Return the ratio of a policy's figure to another policy's."""
         return self.figures[policy][name] / max(self.figures[to][name], 1e-9)
 
 

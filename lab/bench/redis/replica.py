@@ -83,7 +83,7 @@ async def _measure(server: RedisServer, *, quick: bool) -> list[Figure]:
         feeding = asyncio.create_task(_feed(publishers, followed, first=prompts))
         meanwhile = await _times(routers, asked, calls)
         await cancel([feeding])
-        await _until_as_many(copies, followed)
+        await until_as_many(copies, followed)
     what = f"Score of {TOKENS:,} ids in process, {PODS} pods, index copied from Redis: p50"
     return [
         Figure(
@@ -174,7 +174,7 @@ async def _until_equal(
             assert [one.matched_tokens for one in scores] == [whole] * PODS
 
 
-async def _until_as_many(copies: Sequence[Rank], followed: Sequence[RankIngest]) -> None:
+async def until_as_many(copies: Sequence[Rank], followed: Sequence[RankIngest]) -> None:
     """Wait until the copy has as many blocks as the followed ranks."""
     deadline = time.monotonic() + SECONDS
     while [rank.blocks() for rank in copies] != [rank.blocks() for rank in followed]:

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from warmpath.indexer.rank import Rank
 from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.redis.content import prompts_of
 from warmpath.lab.bench.redis.layout import PipelineClient, run_on
 from warmpath.lab.bench.redis.packed_layout import PackedLayout
-from warmpath.lab.bench.redis.replica import PODS, Publisher, copying, writing
+from warmpath.lab.bench.redis.replica import PODS, Publisher, copying, until_as_many, writing
 from warmpath.lab.bench.redis.rounds import begin, fill, server_times
 from warmpath.lab.bench.stand.look_up import BLOCKS, no_collector
 from warmpath.lab.bench.stand.made_up_fleet import batches_of, feed
@@ -96,11 +95,11 @@ async def _of_publishers(server: RedisServer, *, quick: bool) -> list[Figure]:
             ]
         idle = await _idle(server, quick=quick)
         _, copies = await stack.enter_async_context(copying(redis))
-        await _until_copied(copies, publishers)
+        await until_as_many(copies, [one.rank for one in publishers])
         polled = await _idle(server, quick=quick)
         before = _Spent.of(server)
         await _write(publishers, [[batch] for batch in _prompts(100, prompts)])
-        await _until_copied(copies, publishers)
+        await until_as_many(copies, [one.rank for one in publishers])
         both = _per_thousand(before, _Spent.of(server), PODS * prompts * PROMPT)
     alone = spent[PROMPTS]
     polls = polled.polls / 1000
@@ -173,11 +172,6 @@ async def _idle(server: RedisServer, *, quick: bool) -> _Idle:
     await asyncio.sleep(seconds)
     *found, taken = (now - then for then, now in zip(before, spent(), strict=True))
     return _Idle(*(one / taken for one in found))
-
-
-async def _until_copied(copies: Sequence[Rank], publishers: Sequence[Publisher]) -> None:
-    while [one.blocks() for one in copies] != [one.rank.blocks() for one in publishers]:  # noqa: ASYNC110  polls
-        await asyncio.sleep(0.01)
 
 
 def _look_ups(server: RedisServer, *, quick: bool) -> Iterator[Figure]:

@@ -96,7 +96,6 @@ class Connection:
             self._out += _frame(RESET, 0, stream, struct.pack(">I", CANCEL))
 
     def flush(self) -> None:
-        """Write what the socket takes."""
         try:
             while self._out:
                 del self._out[: self.socket.send(self._out)]

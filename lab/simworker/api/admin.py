@@ -88,7 +88,7 @@ class Health(Endpoints):
         return json_response({"server_load": self._worker.in_flight})
 
     async def metrics(self, _: web.Request) -> web.Response:
-        body = generate_latest(self._worker.registry)
+        body = generate_latest(self._worker.metrics.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def event_sources(self, _: web.Request) -> web.Response:

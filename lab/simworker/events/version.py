@@ -34,7 +34,6 @@ class Layout:
         self._maps = maps
 
     def fields(self, fields: Sequence[Field]) -> list[Field]:
-        """Return the fields that this version has."""
         return [field for field in fields if self._version >= field.since]
 
     def event(self, tag: str, fields: Sequence[Field], values: dict[str, Any]) -> Any:

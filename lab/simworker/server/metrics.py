@@ -152,7 +152,6 @@ class WorkerMetrics(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics, with every rank's present load."""
         loads = [(self._rank_labels(rank.number), rank.load()) for rank in self._ranks]
         prefix = self._names.prefix
         for name, read in self._names.gauges.items():

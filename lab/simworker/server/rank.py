@@ -81,9 +81,9 @@ class Rank(Generic[EventT]):
     def _begin_life(self) -> None:
         self._begin_stream()
         self._observer = self._new_observer()
-        self._engine = self._new_engine()
+        self.engine = self._new_engine()
         self._shell = EngineShell(
-            self._engine,
+            self.engine,
             self._announce,
             clock=self._clock,
             pace=self.pace,
@@ -108,12 +108,8 @@ class Rank(Generic[EventT]):
         return self._behind
 
     def load(self) -> Load:
-        load = self._engine.load()
+        load = self.engine.load()
         return replace(load, waiting=load.waiting + len(self._parked)) if self._parked else load
-
-    @property
-    def engine(self) -> Engine[EventT]:
-        return self._engine
 
     def submit(self, flight: Flight) -> None:
         """Take a request. Raises RequestRefusedError if it can never be served."""
@@ -159,7 +155,7 @@ class Rank(Generic[EventT]):
 
     def _abort(self, flight: Flight) -> None:
         assert flight.generation is not None
-        self._engine.abort(flight.generation.request_id)
+        self.engine.abort(flight.generation.request_id)
 
     def reset_prefix_cache(
         self, *, reset_running_requests: bool = False, reset_external: bool = False
@@ -169,9 +165,9 @@ class Rank(Generic[EventT]):
         With `reset_running_requests` running requests give back their blocks and are computed again.
         """
         if not reset_running_requests:
-            return self._engine.reset_prefix_cache(reset_external=reset_external)
+            return self.engine.reset_prefix_cache(reset_external=reset_external)
         flights = self._withdraw()
-        forgotten = self._engine.reset_prefix_cache(reset_external=reset_external)
+        forgotten = self.engine.reset_prefix_cache(reset_external=reset_external)
         self._give_again(flights)
         return forgotten
 
@@ -201,7 +197,7 @@ class Rank(Generic[EventT]):
         """Reset the cache and host memory once no request is under way, unless resumed by then."""
         await self._shell.idle()
         if self.paused:
-            self._engine.reset_prefix_cache(reset_external=True)
+            self.engine.reset_prefix_cache(reset_external=True)
 
     def resume(self) -> None:
         """Give the engine the requests that have waited."""
@@ -219,7 +215,6 @@ class Rank(Generic[EventT]):
                 self._end(flight, [], "error")
 
     async def drained(self) -> None:
-        """Wait until the engine has no request."""
         await self._drained.wait()
 
     def restart(self) -> None:
@@ -237,7 +232,7 @@ class Rank(Generic[EventT]):
 
     def check(self) -> None:
         """Raise BrokenInvariantError if the engine's requests are not those of the rank."""
-        load = self._engine.load()
+        load = self.engine.load()
         if load.running + load.waiting != len(self._flights):
             raise BrokenInvariantError(
                 f"the engine's load is {load}, but the rank has {len(self._flights)} requests in it"
@@ -268,7 +263,6 @@ class Balancer:
         self._start = 0
 
     def choose(self, scores: Sequence[float]) -> int:
-        """Return a rank, given every rank's score."""
         order = [(self._start + step) % self._ranks for step in range(self._ranks)]
         self._start = (self._start + 1) % self._ranks
         return min(order, key=lambda rank: scores[rank])

@@ -5,8 +5,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-
 from warmpath.lab.simworker.events.faulty_outlet import EventFaults
 from warmpath.lab.simworker.events.publisher import HIGH_WATER_MARK, Publisher
 from warmpath.lab.simworker.server.adapters import Adapters
@@ -78,10 +76,6 @@ class Worker:
         self._balancer = Balancer(len(self.ranks))
         self._next_id = 0
         self.metrics.watch(self.ranks)
-
-    @property
-    def registry(self) -> CollectorRegistry:
-        return self.metrics.registry
 
     @property
     def in_flight(self) -> int:

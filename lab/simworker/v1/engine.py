@@ -69,6 +69,8 @@ class V1Engine:
         """Seconds of the step begun."""
         self._now = 0.0
         """Seconds of all steps; no time passes while the engine is idle."""
+        self.prefill_seconds = 0.0
+        """Seconds of all steps with prefill, which are never taken as one."""
         self._queries = 0
         self._hits = 0
 
@@ -180,6 +182,8 @@ class V1Engine:
                 # All requests wait for loads, or only copies are under way.
                 seconds = max(seconds, end - self._now)
         self._seconds = seconds
+        if output.work.prefills:
+            self.prefill_seconds += seconds
         # Events go out when their step ends, so a step with events is taken alone.
         if horizon > seconds and not self.manager.block_pool.kv_event_queue:
             self._steps = self._leap.steps_alike(output)

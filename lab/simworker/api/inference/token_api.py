@@ -34,7 +34,6 @@ class TokenApi(Endpoints):
         return [web.post("/inference/v1/generate", self.generate)]
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
-        """Serve one prompt of token ids."""
         worker = self._worker
         fields = await read_body(request)
         refuse(fields, REFUSED)

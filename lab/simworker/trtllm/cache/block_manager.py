@@ -46,7 +46,6 @@ class BlockManager:
 
     @property
     def is_variable_window(self) -> bool:
-        """Whether there are several windows."""
         return len(self.windows) > 1
 
     def sum(self, figure: Callable[[WindowBlockManager], int]) -> int:

@@ -59,7 +59,6 @@ class CpuGpuBlockAllocator:
 
     @property
     def all_block_ids(self) -> frozenset[BlockId]:
-        """The ids of both devices."""
         return frozenset(self._device_of)
 
     def device_of(self, block_id: BlockId) -> Device:

@@ -77,7 +77,6 @@ class LastAccessBlocksTracker:
 
     @property
     def seq_ids(self) -> set[int]:
-        """The tracked sequences."""
         return set(self._seq_last_access)
 
     def add_seq(self, seq_id: int) -> None:

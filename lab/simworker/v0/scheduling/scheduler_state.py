@@ -65,7 +65,6 @@ class SchedulerState(SequenceGroupQueues):
 
     @property
     def lora_enabled(self) -> bool:
-        """Whether requests may have adapters."""
         return self.lora_config is not None
 
     def fork_seq(self, parent_seq: Sequence, child_seq: Sequence) -> None:
@@ -73,7 +72,6 @@ class SchedulerState(SequenceGroupQueues):
         self.block_manager.fork(parent_seq, child_seq)
 
     def free_seq(self, seq: Sequence) -> None:
-        """Take a sequence's blocks back, if it has any."""
         self.block_manager.free(seq)
 
     def _free_cross(self, seq_group: SequenceGroup) -> None:

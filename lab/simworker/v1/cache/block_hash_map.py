@@ -21,7 +21,6 @@ class BlockHashToBlockMap:
         """A single block is stored without a dictionary, which would take most of the memory."""
 
     def get_one_block(self, key: BlockHashWithGroupId) -> KVCacheBlock | None:
-        """Return the block found under a key; None if there is none."""
         found = self._cache.get(key)
         if isinstance(found, dict):
             return next(iter(found.values()))
@@ -72,7 +71,6 @@ class BlockHashToBlockMap:
         return len(self._cache)
 
     def items(self) -> Iterator[tuple[BlockHashWithGroupId, KVCacheBlock]]:
-        """Yield all keys with their blocks."""
         for key, found in self._cache.items():
             for block in found.values() if isinstance(found, dict) else (found,):
                 yield key, block

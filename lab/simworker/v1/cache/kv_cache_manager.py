@@ -370,7 +370,6 @@ class KVCacheManager:
         return self.empty_kv_cache_blocks.new_empty()
 
     def take_events(self) -> list[CacheEvent]:
-        """Return the cache's events since the last call."""
         events = self.block_pool.take_events()
         for event in events:
             if not isinstance(event, BlockStored):

@@ -141,7 +141,6 @@ class CacheConfig:
 
     @property
     def blocks_per_chunk(self) -> int:
-        """Blocks that are offloaded together."""
         if self.offload_block_size is not None:
             return self.offload_block_size // self.block_size
         return self.offload_blocks_per_chunk

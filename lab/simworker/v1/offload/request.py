@@ -30,7 +30,6 @@ class GroupState:
         return min(num_tokens // self.group.chunk_size, blocks, len(self.keys))
 
     def blocks_of(self, chunk: int) -> Sequence[int]:
-        """Return the ids of a chunk's blocks."""
         size = self.group.blocks_per_chunk
         return self.block_ids[chunk * size : (chunk + 1) * size]
 

@@ -125,11 +125,9 @@ class PriorityRequestQueue(RequestQueue):
         return self._heap[0]
 
     def prepend_request(self, request: Request) -> None:
-        """Add a request at its place in the order."""
         heapq.heappush(self._heap, request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
-        """Add several requests at their places in the order."""
         for request in requests:
             heapq.heappush(self._heap, request)
 

@@ -151,11 +151,6 @@ class AttentionSpec(KVCacheSpec):
         return elements * get_dtype_size(self.dtype)
 
     @property
-    def real_page_size_bytes(self) -> int:
-        """The older name of `unpadded_page_size_bytes`."""
-        return self.unpadded_page_size_bytes
-
-    @property
     def page_size_bytes(self) -> int:
         """Bytes of a page, padding included."""
         if self.page_size_padded is not None:
