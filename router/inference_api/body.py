@@ -48,12 +48,3 @@ class Body(msgspec.Struct, frozen=True):
         if len(value.encode()) > MOST_NAME_BYTES:
             raise not_allowed(f"{name} is longer than {MOST_NAME_BYTES} bytes")
         return value
-
-    async def count(self, name: str) -> int | None:
-        """Return a field that is a number of tokens; None if it is missing or no positive integer."""
-        return positive(await self.value(name))
-
-
-def positive(value: Any) -> int | None:
-    """Return a value that is a positive integer, else None."""
-    return value if type(value) is int and value > 0 else None

@@ -14,19 +14,9 @@ from warmpath.router.prompt.bodies.json_strings import SLICE_BYTES
 from warmpath.router.prompt.limits import MOST_NAME_BYTES
 
 MODEL: Paths = {b"model": "model"}
-HEAD: Paths = {b"model": "model", b"stream": "stream"}
-
-
-class BodyHead(NamedTuple):
-    """The fields of a body that all APIs have in common."""
-
-    model: str
-    """Empty if the body names none."""
-    is_streamed: bool
 
 
 class _Value(NamedTuple):
-    name: str
     start: int
     stop: int
     json: bytes
@@ -40,32 +30,31 @@ async def with_model(body: bytes, name: str) -> bytes:
     """
     parts, copied = [], 0
     new = msgspec.json.encode(name)
-    for value in await _values(body, MODEL):
+    for value in await _values(body):
         parts += [body[copied : value.start], new]
         copied = value.stop
     return b"".join([*parts, body[copied:]]) if parts else body
 
 
-async def read_head(body: bytes) -> BodyHead:
-    """Return a body's head; if the body is cut off, that of the part that has come."""
-    last = {value.name: value.json for value in await _values(body, HEAD)}
+async def read_model(body: bytes) -> str:
+    """Return the model that a body names, or the part of it that has come; empty if it names none."""
+    values = await _values(body)
     try:
-        model = msgspec.json.decode(last.get("model", b""), type=str)
+        model = msgspec.json.decode(values[-1].json if values else b"", type=str)
     except UNREADABLE:
-        model = ""
-    fits = len(model.encode()) <= MOST_NAME_BYTES
-    return BodyHead(model if fits else "", last.get("stream") == b"true")
+        return ""
+    return model if len(model.encode()) <= MOST_NAME_BYTES else ""
 
 
-async def _values(body: bytes, paths: Paths) -> list[_Value]:
-    """Return the body's values at some paths; those that are too long for a name are left out."""
+async def _values(body: bytes) -> list[_Value]:
+    """Return the models that the body names, those that are too long aside."""
     found: list[_Value] = []
 
-    def take(name: str, value: bytes | None) -> None:
+    def take(_: str, value: bytes | None) -> None:
         if value and len(found) < MOST_VALUES:
-            found.append(_Value(name, document.start, document.stop, value))
+            found.append(_Value(document.start, document.stop, value))
 
-    document = JsonValues(paths, take)
+    document = JsonValues(MODEL, take)
     for at in range(0, len(body), SLICE_BYTES):
         document.feed(body[at : at + SLICE_BYTES])
         await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from warmpath.router.inference_api.apis.api import Api, UnreadApi
 from warmpath.router.inference_api.apis.table import api_of
 from warmpath.router.inference_api.body import Body
-from warmpath.router.inference_api.model_name import BodyHead, read_head
+from warmpath.router.inference_api.model_name import read_model
 from warmpath.router.inference_api.reckon import reckon
 from warmpath.router.inference_api.request import (
     InferenceRequest,
@@ -72,12 +72,10 @@ class InferenceReader:
         size, limit = len(body), self._limits.max_prompt_bytes
         if content_encoding.strip().lower() not in ("", "identity"):
             error = UnreadError(Unread.BODY_ENCODED, "the body is compressed")
-            return self._unread(api, error, BodyHead("", is_streamed=False), 0)
+            return self._unread(api, error, "", 0)
         if kind == "multipart/form-data":
             error = UnreadError(Unread.BODY_NOT_JSON, "the body is a form")
-            return self._unread(
-                api, error, BodyHead(form_model(body[:limit]), is_streamed=False), 0
-            )
+            return self._unread(api, error, form_model(body[:limit]), 0)
         if kind not in ("", "application/json") and not kind.endswith("+json"):
             error = UnreadError(Unread.BODY_NOT_JSON, "the content type is not JSON")
         elif size > limit:
@@ -94,37 +92,29 @@ class InferenceReader:
                 error = UnreadError(because, f"{found.field or 'the body'} {found.problem}")
             except RecursionError:
                 error = UnreadError(Unread.BODY_TOO_LARGE, "the body nests too deeply")
-        return self._unread(api, error, await read_head(body[:limit]), -(-size // CHARS_PER_TOKEN))
+        return self._unread(api, error, await read_model(body[:limit]), -(-size // CHARS_PER_TOKEN))
 
     async def _read(self, api: Api, raw: bytes) -> InferenceRequest:
         most_values = MOST_VALUES + api.has_ids * self._limits.max_prompt_tokens
-        fields = await raw_fields(raw, ("model", "stream", *api.fields), most_values)
+        fields = await raw_fields(raw, ("model", *api.fields), most_values)
         body = Body(raw, fields, self._limits)
-        head = BodyHead(await body.name("model"), await body.value("stream") is True)
-        most = await api.most_output_tokens(body)
+        model = await body.name("model")
         try:
-            engine = self._engine_of(head.model)
+            engine = self._engine_of(model)
             prompt = await api.prompt(replace(body, engine=engine, traits_of=self._traits_of))
         except UnreadError as error:
-            return self._unread(api, error, head, await reckon(body, api.fields), most)
-        return InferenceRequest(api.name, head.model, prompt, head.is_streamed, most)
+            return self._unread(api, error, model, await reckon(body, api.fields))
+        return InferenceRequest(api.name, model, prompt)
 
     def _unread(
-        self,
-        api: Api | UnreadApi,
-        error: UnreadError,
-        head: BodyHead,
-        reckoned: int,
-        most: int | None = None,
+        self, api: Api | UnreadApi, error: UnreadError, model: str, reckoned: int
     ) -> InferenceRequest:
         if isinstance(api, UnreadApi):
             error = UnreadError(api.because, api.problem)
         return InferenceRequest(
             api=api.name,
-            model=head.model,
+            model=model,
             prompt=None,
-            is_streamed=head.is_streamed,
-            most_output_tokens=most,
             unread_because=error.because,
             problem=str(error),
             reckoned_tokens=min(reckoned, self._limits.max_prompt_tokens),

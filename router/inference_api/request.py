@@ -82,17 +82,13 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     """An inference request, as far as a pick needs it."""
 
     api: str
-    """The name of the API in the table (`apis/paths.py`); `unknown` for other paths."""
+    """The name of the API in the table (`apis/table.py`); `unknown` for other paths."""
     model: str
     """As the request names it: a base model, an alias or an adapter. Empty if unknown."""
     prompt: pb.Prompt | None
     """The prompt for a pick, with the request's model unless the body names none. A pick may still
     refuse it, for an unknown model or for messages that no template accepts. None: the pick goes by load
     and by `reckoned_tokens` alone."""
-    is_streamed: bool
-    """Whether the request asks for a response in server-sent events."""
-    most_output_tokens: int | None
-    """Most tokens of one answer; None if the request names no limit."""
     unread_because: Unread | None = None
     """Why there is no prompt; None if there is one."""
     problem: str = ""

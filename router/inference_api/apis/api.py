@@ -14,9 +14,7 @@ class Api:
 
     name: str
     fields: tuple[str, ...]
-    """The fields of a body that `most_output_tokens` and `prompt` read, `model` and `stream` aside."""
-    most_output_tokens: Callable[[Body], Awaitable[int | None]]
-    """Returns the most tokens of one answer. Raises FieldError."""
+    """The fields of a body that `prompt` reads, `model` aside."""
     prompt: Callable[[Body], Awaitable[pb.Prompt]]
     """Returns the prompt. Raises UnreadError and FieldError."""
     has_ids: bool = False

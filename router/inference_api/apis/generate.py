@@ -7,7 +7,7 @@ from typing import Any
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.apis.api import Api
-from warmpath.router.inference_api.body import Body, positive
+from warmpath.router.inference_api.body import Body
 from warmpath.router.inference_api.request import (
     Unread,
     UnreadError,
@@ -18,11 +18,6 @@ from warmpath.router.inference_api.request import (
 )
 from warmpath.router.prompt.bodies.fields import packed_ids
 from warmpath.router.prompt.limits import MOST_ENTRIES
-
-
-async def _most_output_tokens(body: Body) -> int | None:
-    sampling = await body.value("sampling_params")
-    return positive(sampling.get("max_tokens")) if isinstance(sampling, dict) else None
 
 
 async def _prompt(body: Body) -> pb.Prompt:
@@ -75,7 +70,6 @@ def _item(name: Any, place: Any) -> pb.MultimodalItem:
 VLLM_GENERATE = Api(
     name="vllm-generate",
     fields=("token_ids", "sampling_params", "features", "content_parts", "cache_salt"),
-    most_output_tokens=_most_output_tokens,
     prompt=_prompt,
     has_ids=True,
 )

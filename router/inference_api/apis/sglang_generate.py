@@ -5,7 +5,7 @@ Follows SGLang 0.5.23, `srt/managers/io_struct.py` (`GenerateReqInput`).
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.apis.api import Api
-from warmpath.router.inference_api.body import Body, positive
+from warmpath.router.inference_api.body import Body
 from warmpath.router.inference_api.request import Unread, UnreadError, not_allowed, not_exact
 from warmpath.router.prompt.bodies.fields import packed_ids
 
@@ -14,11 +14,6 @@ UNREAD = (
     "session_params",
 )
 """Fields that put something else than the text's or the ids' tokens into the prompt."""
-
-
-async def _most_output_tokens(body: Body) -> int | None:
-    sampling = await body.value("sampling_params")
-    return positive(sampling.get("max_new_tokens")) if isinstance(sampling, dict) else None
 
 
 async def _prompt(body: Body) -> pb.Prompt:
@@ -56,10 +51,9 @@ async def _prompt(body: Body) -> pb.Prompt:
 SGLANG_GENERATE = Api(
     name="sglang-generate",
     fields=(
-        *("text", "input_ids", "sampling_params", "return_logprob", "logprob_start_len"),
+        *("text", "input_ids", "return_logprob", "logprob_start_len"),
         *("lora_path", "cache_salt", "extra_key", *UNREAD),
     ),
-    most_output_tokens=_most_output_tokens,
     prompt=_prompt,
     has_ids=True,
 )

@@ -6,9 +6,11 @@ Paths of vLLM 0.32, SGLang 0.5.23 and TensorRT-LLM, and of Ollama's API, which S
 from warmpath.router.inference_api.apis.anthropic_messages import ANTHROPIC_MESSAGES
 from warmpath.router.inference_api.apis.api import Api, UnreadApi
 from warmpath.router.inference_api.apis.generate import VLLM_GENERATE
-from warmpath.router.inference_api.apis.openai import OPENAI_CHAT
-from warmpath.router.inference_api.apis.openai_completions import OPENAI_COMPLETIONS
-from warmpath.router.inference_api.apis.openai_responses import OPENAI_RESPONSES
+from warmpath.router.inference_api.apis.openai import (
+    OPENAI_CHAT,
+    OPENAI_COMPLETIONS,
+    OPENAI_RESPONSES,
+)
 from warmpath.router.inference_api.apis.sglang_generate import SGLANG_GENERATE
 from warmpath.router.inference_api.request import Unread
 

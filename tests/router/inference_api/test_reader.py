@@ -85,33 +85,10 @@ async def test_chats_and_completions_pass_through_byte_for_byte() -> None:
     chat = b' {"model" : "m", "messages":[{"role":"user","content":"\\u00e9"}], "zz":1.0e5, "stream":true}\n'
     request = await read("/v1/chat/completions", chat)
     assert request.prompt == pb.Prompt(chat_body=chat)
-    assert (request.model, request.is_streamed) == ("m", True)
+    assert request.model == "m"
     completion = b'{"prompt":["one"],"max_tokens":3,"model":"m"}'
     request = await read("/v1/completions", completion, kind="application/json; charset=utf-8")
     assert request.prompt == pb.Prompt(completions_body=completion)
-    assert (request.is_streamed, request.most_output_tokens) == (False, 3)
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "most"),
-    [
-        ("/v1/chat/completions", CHAT, None),
-        ("/v1/chat/completions", CHAT | {"max_tokens": 3}, 3),
-        ("/v1/chat/completions", CHAT | {"max_tokens": 3, "max_completion_tokens": 2}, 2),
-        ("/v1/chat/completions", CHAT | {"max_tokens": 0}, None),
-        ("/v1/chat/completions", CHAT | {"max_tokens": "3"}, None),
-        ("/v1/chat/completions", CHAT | {"max_tokens": True}, None),
-        ("/v1/messages", CHAT | {"max_tokens": 3}, 3),
-        ("/v1/responses", {"input": "x", "max_output_tokens": 3}, 3),
-        ("/generate", {"text": "x", "sampling_params": {"max_new_tokens": 3}}, 3),
-        ("/generate", {"text": "x", "sampling_params": [{"max_new_tokens": 3}]}, None),
-        ("/inference/v1/generate", {"token_ids": [1], "sampling_params": {"max_tokens": 3}}, 3),
-    ],
-)
-async def test_the_longest_answer_is_told(
-    path: str, body: dict[str, Any], most: int | None
-) -> None:
-    assert (await read(path, body)).most_output_tokens == most
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,6 @@ async def test_a_prompt_that_is_read_has_vllms_tokens(line: dict[str, Any]) -> N
     request = await reading.read(line)
     fields = json.loads(line["request"])
     assert request.model == "tiny"
-    assert request.is_streamed == fields.get("stream", False)
-    assert request.most_output_tokens == (1100 if fields.get("max_tokens") == 1100 else 4)
     if request.prompt is None:
         assert request.unread_because in MAY_BE_UNREAD
         assert request.reckoned_tokens > 0
