@@ -7,7 +7,7 @@ interpreter, and a `tojson` that does not escape HTML. All values are plain JSON
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -18,6 +18,8 @@ import jinja2.parser
 import jinja2.runtime
 import jinja2.sandbox
 import jinja2.utils
+
+from warmpath.prefixstore.chats.chat import Chat
 
 CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 """Marks the end of the message to be continued, so that it is found in the rendered text."""
@@ -69,31 +71,20 @@ class JinjaTemplate:
             raise TemplateError(f"the chat template is broken: {_reason(error)}") from error
         self.source = source
 
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = False,
-        continue_final_message: bool = False,
-        variables: Mapping[str, Any] | None = None,
-        max_output_bytes: int | None = None,
-    ) -> str:
-        """Render messages. Raises TemplateError, and RenderLimitError past `max_output_bytes`."""
-        chat = [_with_reasoning(message) for message in messages]
-        final = self._tag(chat) if continue_final_message else ""
+    def render(self, chat: Chat, max_output_bytes: int | None = None) -> str:
+        """Render a chat. Raises TemplateError, and RenderLimitError past `max_output_bytes`."""
+        messages = [_with_reasoning(message) for message in chat.messages]
+        final = self._tag(messages) if chat.continue_final_message else ""
         given = {
-            "messages": chat,
-            "tools": tools,
-            "documents": documents,
-            "add_generation_prompt": add_generation_prompt,
+            **chat.kwargs,
+            "messages": messages,
+            "tools": chat.tools,
+            "documents": chat.documents,
+            "add_generation_prompt": chat.add_generation_prompt,
         }
-        if taken := given.keys() & (variables or {}).keys():
-            raise TemplateError("is given already", f"chat_template_kwargs.{min(taken)}")
         pieces, size = [], 0
         try:
-            for piece in self._template.generate({**given, **(variables or {})}):
+            for piece in self._template.generate(given):
                 size += len(piece)
                 _bound(size, max_output_bytes)
                 pieces.append(piece)
@@ -109,7 +100,7 @@ class JinjaTemplate:
             raise TemplateError(
                 f"the chat template cannot render this: {_reason(error)}"
             ) from error
-        if continue_final_message:
+        if chat.continue_final_message:
             text = _up_to_tag(text, final)
         try:
             _bound(len(text.encode()), max_output_bytes)

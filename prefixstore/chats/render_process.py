@@ -67,11 +67,10 @@ def _answer(request: Request, templates: dict[str, ChatTemplate], limits: Begin)
     _bound_time(limits.max_cpu_seconds)
     try:
         if isinstance(request, Load):
-            templates[request.template_id] = ChatTemplate.compile(
-                request.source, _now, limits.max_output_bytes
-            )
+            template = ChatTemplate(request.source, _now, limits.max_output_bytes)
+            templates[request.template_id] = template
         elif isinstance(request, Render):
-            return Done(templates[request.template_id].render_chat(request.chat))
+            return Done(templates[request.template_id].render(request.chat))
         elif isinstance(request, Try):
             traits = traits_of(templates[request.template_id])
             return Done(msgspec.json.encode(traits).decode())

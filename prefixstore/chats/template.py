@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from msgspec.structs import replace
+
 from warmpath.prefixstore.chats.chat import Chat, ModelTemplate
 from warmpath.prefixstore.chats.content_format import takes_parts
 from warmpath.prefixstore.chats.conversation import Conversation
@@ -32,89 +34,34 @@ class ChatTemplate:
 
     def __init__(
         self,
-        source: str | Mapping[str, str],
-        special_tokens: Mapping[str, str],
+        model: ModelTemplate,
         clock: Callable[[], datetime],
-        *,
-        placeholders: Mapping[str, str] | None = None,
         max_output_bytes: int | None = None,
     ) -> None:
-        """Compile a template, or several by name. Raises TemplateError.
-
-        `prefixstore.chats.chat.ModelTemplate` describes the names and `placeholders`.
-        """
-        named = {"default": source} if isinstance(source, str) else source
+        """Compile the templates. Raises TemplateError."""
+        named = {"default": model.source} if isinstance(model.source, str) else model.source
         self._templates = {name: JinjaTemplate(text, clock) for name, text in named.items()}
         if not self._templates.keys() & {"default", "tool_use"}:
             raise TemplateError("none of the chat templates is named default or tool_use")
         self._takes_parts = {name: takes_parts(one.tree) for name, one in self._templates.items()}
-        self._special_tokens = dict(special_tokens)
-        self._placeholders = dict(placeholders or {})
+        self.model = model
         self._max_output_bytes = max_output_bytes
 
-    @property
-    def sources(self) -> list[str]:
-        """The source of every template."""
-        return [template.source for template in self._templates.values()]
-
-    @classmethod
-    def compile(
-        cls, source: ModelTemplate, clock: Callable[[], datetime], max_output_bytes: int | None
-    ) -> "ChatTemplate":
-        """Compile a ModelTemplate. Raises TemplateError."""
-        return cls(
-            source.source,
-            source.special_tokens,
-            clock,
-            placeholders=source.placeholders,
-            max_output_bytes=max_output_bytes,
-        )
-
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> str:
-        """Render messages. Raises TemplateError, which names the field at fault if there is one."""
-        if not messages:
-            raise TemplateError("is empty; at least one message is needed", "messages")
-        if continue_final_message and add_generation_prompt:
+    def render(self, chat: Chat) -> str:
+        """Render a chat. Raises TemplateError, which names the field at fault if there is one."""
+        if chat.continue_final_message and chat.add_generation_prompt:
             raise TemplateError(
                 "must be false with add_generation_prompt", "continue_final_message"
             )
-        if taken := RESERVED & (kwargs or {}).keys():
-            raise TemplateError("is set by the engine only", f"chat_template_kwargs.{min(taken)}")
-        name = self._choose(tools)
+        name = self._choose(chat.tools)
         template = self._templates[name]
-        talk = Conversation(parts=self._takes_parts[name], placeholders=self._placeholders)
-        chat = talk.messages(messages)
+        talk = Conversation(parts=self._takes_parts[name], placeholders=self.model.placeholders)
+        messages = talk.messages(chat.messages)
         if '"developer"' not in template.source and "'developer'" not in template.source:
-            chat = _without_developers(chat)
-        return template.render(
-            chat,
-            tools=tools,
-            documents=documents,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            variables={**self._special_tokens, **(kwargs or {})},
-            max_output_bytes=self._max_output_bytes,
-        )
-
-    def render_chat(self, chat: Chat) -> str:
-        """Render a Chat. Raises TemplateError."""
-        return self.render(
-            chat.messages,
-            tools=chat.tools,
-            documents=chat.documents,
-            add_generation_prompt=chat.add_generation_prompt,
-            continue_final_message=chat.continue_final_message,
-            kwargs=chat.kwargs,
-        )
+            messages = _without_developers(messages)
+        kwargs = {**self.model.special_tokens, **chat.kwargs}
+        converted = replace(chat, messages=messages, kwargs=kwargs)
+        return template.render(converted, self._max_output_bytes)
 
     def _choose(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
         """Return the template's name, as `transformers`' `get_chat_template` chooses it."""

@@ -25,7 +25,7 @@ NAME, VALUE = "warmpathname", "warmpathvalue"
 def traits_of(template: ChatTemplate) -> TemplateTraits:
     """Return the traits of a compiled template. Raises RenderLimitError."""
     return TemplateTraits(
-        wants_system_first=any(map(_wants_system_first, template.sources)),
+        wants_system_first=any(map(_wants_system_first, template.model.texts())),
         heeds_no_effort=_heeds_no_effort(template),
         writes_calls_as_given=_writes_calls_as_given(template),
     )
@@ -94,7 +94,7 @@ def _calls(turns: int) -> list[dict[str, Any]]:
 
 def _rendered(template: ChatTemplate, chat: Chat) -> str | None:
     try:
-        return template.render_chat(chat)
+        return template.render(chat)
     except RenderLimitError:
         raise
     except TemplateError:

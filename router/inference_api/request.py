@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from warmpath.prefixstore.chats.chat import TemplateTraits
-from warmpath.prefixstore.chats.renderer import Renderer, RendererClosedError, RendererFullError
+from warmpath.prefixstore.chats.process_renderer import ProcessRenderer
+from warmpath.prefixstore.chats.renderer import RendererClosedError, RendererFullError
 from warmpath.prefixstore.chats.template import TemplateError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.models import ModelTable, UnknownModelError
@@ -104,7 +105,7 @@ TraitsOf: TypeAlias = Callable[[str], Awaitable[TemplateTraits | None]]
 class ModelTraits:
     """Asks the renderer, waiting at most `seconds`."""
 
-    def __init__(self, models: ModelTable, renderer: Renderer, seconds: float) -> None:
+    def __init__(self, models: ModelTable, renderer: ProcessRenderer, seconds: float) -> None:
         self._models = models
         self._renderer = renderer
         self._seconds = seconds

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import msgspec
 
 from warmpath.indexer.keys.key import TOKEN_BYTES
+from warmpath.prefixstore.chats.process_renderer import ProcessRenderer
 from warmpath.prefixstore.chats.renderer import (
     BrokenTemplateError,
     RenderCrashedError,
-    Renderer,
     RenderTimeoutError,
 )
 from warmpath.prefixstore.chats.template import TemplateError
@@ -82,7 +82,7 @@ class Tokeniser:
     def __init__(
         self,
         tokenizers: TokenizerCache,
-        renderer: Renderer,
+        renderer: ProcessRenderer,
         pool: TokenizerPool,
         limits: PromptLimits,
     ) -> None:

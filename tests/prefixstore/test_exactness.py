@@ -19,6 +19,7 @@ from tests.examples import examples
 from tests.prefixstore.families import FAMILIES
 from tests.prefixstore.texts import GAPS, PARTS, text
 from tests.recordings import VLLM_TRACE
+from warmpath.prefixstore.chats.chat import ModelTemplate
 from warmpath.prefixstore.chats.template import ChatTemplate
 from warmpath.prefixstore.cuts import expressions, proof
 from warmpath.prefixstore.cuts.slices import SLICE, cut_finder, slices_of
@@ -308,9 +309,8 @@ def test_cuts_that_prove_wrong_when_a_tokenizer_is_loaded_are_not_used(
 async def test_the_recorded_engine_saw_exactly_these_tokens(model_folder: Path) -> None:
     tokenizer = FolderTokenizer(model_folder)
     assert tokenizer.chat_template
-    template = ChatTemplate(
-        tokenizer.chat_template, tokenizer.special_tokens, clock=lambda: datetime.now(UTC)
-    )
+    model = ModelTemplate(tokenizer.chat_template, dict(tokenizer.special_tokens))
+    template = ChatTemplate(model, lambda: datetime.now(UTC))
     compared = 0
     with gzip.open(VLLM_TRACE, "rt") as lines:
         for raw in map(json.loads, lines):
@@ -321,7 +321,7 @@ async def test_the_recorded_engine_saw_exactly_these_tokens(model_folder: Path) 
             parsing = parse_chat(body, "body") if chat else parse_completions(body, "body", 10**6)
             content = (await parsing).content
             if isinstance(content, ChatBody):
-                text = template.render_chat(content.chat)
+                text = template.render(content.chat)
             elif isinstance(content, Text):
                 text = content.text
             else:

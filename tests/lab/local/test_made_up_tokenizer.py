@@ -8,6 +8,7 @@ import pytest
 
 from warmpath.lab.local.tokenizer import TEMPLATE, write_tokenizer
 from warmpath.lab.simworker.server.text import FolderText
+from warmpath.prefixstore.chats.chat import Chat, ModelTemplate
 from warmpath.prefixstore.chats.template import ChatTemplate
 
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -23,8 +24,8 @@ CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments":
 def test_a_message_without_content_has_an_empty_text(tmp_path: Path, said: dict[str, Any]) -> None:
     messages = [{"role": "user", "content": "Look."}, said]
     text = "user: Look.\nassistant: \nassistant:"
-    router = ChatTemplate(TEMPLATE, {}, lambda: datetime.now(UTC))
-    assert router.render(messages) == text
+    router = ChatTemplate(ModelTemplate(TEMPLATE), lambda: datetime.now(UTC))
+    assert router.render(Chat(messages)) == text
     write_tokenizer(tmp_path)
     engine = FolderText(tmp_path)
     assert engine.detokenize(engine.render(messages, {})) == text

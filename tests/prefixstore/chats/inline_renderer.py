@@ -19,9 +19,7 @@ class InlineRenderer:
         self._closed = False
 
     def register(self, template_id: str, template: ModelTemplate) -> None:
-        self._templates[template_id] = ChatTemplate.compile(
-            template, self._clock, self._max_output_bytes
-        )
+        self._templates[template_id] = ChatTemplate(template, self._clock, self._max_output_bytes)
 
     def knows(self, template_id: str) -> bool:
         return template_id in self._templates
@@ -29,7 +27,7 @@ class InlineRenderer:
     async def render(self, template_id: str, chat: Chat, timeout: float | None) -> str:  # noqa: ARG002  it never waits
         if self._closed:
             raise RendererClosedError("the renderer is closed")
-        return self._templates[template_id].render_chat(chat)
+        return self._templates[template_id].render(chat)
 
     async def traits(self, template_id: str, timeout: float | None) -> TemplateTraits:  # noqa: ARG002  it never waits
         return traits_of(self._templates[template_id])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from tests.examples import examples
+from warmpath.prefixstore.chats.chat import Chat
 from warmpath.prefixstore.chats.jinja_template import JinjaTemplate, TemplateError
 
 HERE = Path(__file__).parents[1]
@@ -120,11 +121,10 @@ def ours(source: str, chat: list[dict[str, Any]], given: dict[str, Any]) -> str 
     fields = ("tools", "documents", "add_generation_prompt", "continue_final_message")
     variables = {name: value for name, value in given.items() if name not in fields}
     try:
-        return compiled(source).render(
-            chat,
-            **{name: given[name] for name in fields if name in given},
-            variables=TOKENS | variables,
-        )
+        taken = {"add_generation_prompt": False} | {
+            name: given[name] for name in fields if name in given
+        }
+        return compiled(source).render(Chat(chat, **taken, kwargs=TOKENS | variables))
     except TemplateError:
         return None
 

@@ -17,7 +17,6 @@ from warmpath.prefixstore.chats.render_frame import Begin, Done, Render, frame
 from warmpath.prefixstore.chats.renderer import (
     BrokenTemplateError,
     RenderCrashedError,
-    Renderer,
     RendererClosedError,
     RendererFullError,
     RenderTimeoutError,
@@ -50,6 +49,7 @@ LIMITS = RenderLimits(
     max_waiting_bytes=16 * MIB,
 )
 
+Renderer = ProcessRenderer | InlineRenderer
 Start = Callable[..., Awaitable[ProcessRenderer]]
 
 

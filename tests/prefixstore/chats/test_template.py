@@ -5,16 +5,21 @@ from typing import Any
 
 import pytest
 
+from warmpath.prefixstore.chats.chat import Chat, ModelTemplate
 from warmpath.prefixstore.chats.chat_request import chat_of
 from warmpath.prefixstore.chats.template import ChatTemplate, RenderLimitError, TemplateError
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
-def template(source: str | dict[str, str], **options: Any) -> ChatTemplate:
-    return ChatTemplate(
-        source, {"bos_token": "<s>"}, clock=lambda: datetime(2026, 1, 2, tzinfo=UTC), **options
-    )
+class Template(ChatTemplate):
+    def render(self, messages: Any, **options: Any) -> str:  # type: ignore[override]
+        return super().render(Chat(messages, **options))
+
+
+def template(source: str | dict[str, str], most: int | None = None, **options: Any) -> Template:
+    model = ModelTemplate(source, {"bos_token": "<s>"}, **options)
+    return Template(model, lambda: datetime(2026, 1, 2, tzinfo=UTC), most)
 
 
 def test_blocks_are_trimmed_and_special_tokens_known() -> None:
@@ -130,9 +135,6 @@ def test_variables_of_a_request_go_before_special_tokens() -> None:
 @pytest.mark.parametrize("name", ["messages", "tools", "tokenize", "conversation", "chat_template"])
 def test_a_request_may_not_take_the_place_of_what_the_engine_gives(name: str) -> None:
     with pytest.raises(TemplateError) as caught:
-        template(TEXT).render(MESSAGES, kwargs={name: []})
-    assert caught.value.field == f"chat_template_kwargs.{name}"
-    with pytest.raises(TemplateError) as caught:
         chat_of({"messages": MESSAGES, "chat_template_kwargs": {name: []}})
     assert caught.value.field == f"chat_template_kwargs.{name}"
 
@@ -193,4 +195,4 @@ def test_what_a_template_says_of_a_refusal_is_cut_short() -> None:
 
 def test_output_is_bounded() -> None:
     with pytest.raises(RenderLimitError, match="more than 10 bytes"):
-        template("{{ 'x' * 11 }}", max_output_bytes=10).render(MESSAGES)
+        template("{{ 'x' * 11 }}", most=10).render(MESSAGES)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from warmpath.prefixstore.chats.chat import ModelTemplate
 from warmpath.prefixstore.chats.chat_request import chat_of
 from warmpath.prefixstore.chats.content_format import takes_parts
 from warmpath.prefixstore.chats.conversation import Conversation
@@ -39,7 +40,7 @@ def test_vllm_finds_the_same_templates_to_want_the_system_message_first(
     recorded: dict[str, str],
 ) -> None:
     source = (HERE / "templates" / recorded["template"]).read_text(encoding="utf-8")
-    template = ChatTemplate(source, {"bos_token": "<s>"}, lambda: datetime.now(UTC))
+    template = ChatTemplate(ModelTemplate(source, {"bos_token": "<s>"}), lambda: datetime.now(UTC))
     assert traits_of(template).wants_system_first == recorded["wants_system_first"]
 
 

@@ -8,7 +8,6 @@ from tests.prefixstore.chats.inline_renderer import InlineRenderer
 from warmpath.prefixstore.chats.chat import ModelTemplate, TemplateTraits
 from warmpath.prefixstore.chats.renderer import (
     RenderCrashedError,
-    Renderer,
     RendererClosedError,
     RendererFullError,
     RenderTimeoutError,
@@ -21,7 +20,7 @@ def renderer() -> InlineRenderer:
     return InlineRenderer(clock=lambda: datetime.now(UTC), max_output_bytes=1 << 20)
 
 
-def of(renderer: Renderer) -> ModelTraits:
+def of(renderer: InlineRenderer) -> ModelTraits:
     models = ModelTable()
     models.add(Model("base"), ["alias"], ["adapter"])
     models.add(Model("ids-only"), [], [])

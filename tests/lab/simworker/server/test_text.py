@@ -9,6 +9,7 @@ import pytest
 import tokenizers
 
 from warmpath.lab.simworker.server.text import FolderText, TextError
+from warmpath.prefixstore.chats.chat import ModelTemplate
 from warmpath.prefixstore.chats.chat_request import chat_of
 from warmpath.prefixstore.chats.template import ChatTemplate, TemplateError
 
@@ -65,14 +66,14 @@ def test_tools_become_the_tokens_that_the_router_makes_of_them(folder: Path, tem
     source = (TEMPLATES / template).read_text(encoding="utf-8")
     configure(folder, chat_template=source, bos_token="<s>")
     worker = FolderText(folder, clock=lambda: NOON)
-    router = ChatTemplate(source, {"bos_token": "<s>"}, lambda: NOON)
+    router = ChatTemplate(ModelTemplate(source, {"bos_token": "<s>"}), lambda: NOON)
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     compared = 0
     for body in (*with_tools(), {"messages": HI, "tools": [WEATHER, WEATHER]}):
         if any(not isinstance(one.get("content"), str) for one in body["messages"]):
             continue
         try:
-            text = router.render_chat(chat_of(body))
+            text = router.render(chat_of(body))
         except TemplateError:
             continue  # no template takes everything
         assert worker.render(body["messages"], body) == (
