@@ -1,9 +1,13 @@
-"""The gRPC service of Envoy's external processing: `envoy.service.ext_proc.v3.ExternalProcessor`."""
+"""The gRPC service of Envoy's external processing: `envoy.service.ext_proc.v3.ExternalProcessor`.
+
+A stream drives one exchange: it reads events, writes replies, picks and reports.
+"""
 
 import asyncio
 import logging
+import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 import grpc
 
@@ -16,21 +20,30 @@ from warmpath.router.calls.failures import refusal_of
 from warmpath.router.calls.report import ReportAnswerer
 from warmpath.router.config.schema import EndpointPickerTable
 from warmpath.router.ending import Drain, EndingError
-from warmpath.router.endpoint_picker.actions import Picked, WantPick, WantReport
+from warmpath.router.endpoint_picker.actions import Action, Picked, Reply, WantPick, WantReport
 from warmpath.router.endpoint_picker.events import MessageError, OrderError
 from warmpath.router.endpoint_picker.exchange import Exchange
-from warmpath.router.endpoint_picker.outcomes import CODES, Outcome
+from warmpath.router.endpoint_picker.messages import bytes_of, event_of
+from warmpath.router.endpoint_picker.outcomes import CODES, NoPick, Outcome, failure_of
 from warmpath.router.endpoint_picker.pick import EndpointPicks
 from warmpath.router.endpoint_picker.protocol import SERVICE, names_of
-from warmpath.router.endpoint_picker.stream import Stream
+from warmpath.router.metrics.calls import Metrics
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.queue.request import Asker
-from warmpath.router.tracing.tracer import NO_TRACER, Tracer
+from warmpath.router.tracing.steps import request_id_of
+from warmpath.router.tracing.tracer import NO_TRACER, CallSpan, Tracer
 from warmpath.router.transport.call import Call, refused
 
 log = logging.getLogger(__name__)
 
+MOST_UNSENT_BYTES = 64 << 10
+"""Bytes of replies that may wait for the gateway while further events are handled."""
+FIRST = 2
+"""Replies with which a pick is told: that to the headers, and the first piece of the body."""
+
 METHOD = "Process"
+FULL_NAME = f"{SERVICE}/{METHOD}"
+ATTRIBUTES = {"rpc.system.name": "grpc", "rpc.method": FULL_NAME}
 WAITING = 0.8
 """Share of the time for a pick that may be spent on waits; the rest is for computing."""
 
@@ -40,14 +53,157 @@ MOST_HELD_BYTES = 128 << 20
 """Maximum bytes of all bodies that wait for their end or their pick; load alone decides beyond it."""
 
 
-class PickerMeter(Protocol):
-    """The service's metrics."""
+class Stream:
+    """One stream, in one task."""
 
-    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
-        """Count one answer, with its status code and duration, and the reason if it is a refusal."""
+    def __init__(
+        self,
+        exchange: Exchange,
+        call: Call,
+        desk: "EndpointPickerService",
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
+        self.exchange = exchange
+        self._tracer = tracer
+        self._begun = time.perf_counter() if tracer.is_on else 0.0
+        self._span: CallSpan | None = None
+        """The span of the exchange, from its pick on: only then it is known whose trace it is in."""
+        self._call = call
+        self._desk = desk
+        self._held = 0
+        """Bytes of this stream in the desk's count of held bytes."""
+        self._due: asyncio.TimerHandle | None = None
+        """Fires when the stream no longer waits for the request's body."""
+        self._late: asyncio.Task[None] | None = None
+        """The pick for as much of the body as had come by then."""
 
-    def endpoint_picked(self, outcome: str) -> None:
-        """Count a request that asked for a pick."""
+    def next_at_hand(self) -> bytes | None:
+        """Return the next message if `read` would not wait."""
+        return None if self._late is not None else self._call.take()
+
+    async def read(self) -> bytes | None:
+        """Return the next message; None after the last. While the body is held, wait for a while only.
+
+        Raises CancelledError if the stream has ended.
+        """
+        if self._due is None and self.exchange.request.holds:
+            loop = asyncio.get_running_loop()
+            self._due = loop.call_later(self._desk.body_seconds, self._hold_no_more)
+        message = await self._call.read()
+        if self._late is not None:
+            await self._late
+            self._late = None
+        return message
+
+    def _hold_no_more(self) -> None:
+        # A task of its own, since a read that is under way cannot be given up.
+        if actions := self.exchange.request.hold_no_more():
+            self._late = asyncio.ensure_future(self._act(actions))
+
+    async def take(self, raw: bytes) -> None:
+        """Handle a message. Raises OrderError and MessageError: the gateway is at fault."""
+        actions = self.exchange.receive(event_of(raw))
+        if self._count_held():
+            await self._act(actions)
+        else:
+            await self._act(actions or self.exchange.request.hold_no_more())
+        self._count_held()
+
+    async def close(self) -> None:
+        """Send the last reports, and release the held bytes."""
+        if self._due is not None:
+            self._due.cancel()
+        try:
+            if self._late is not None:
+                self._late.cancel()
+                await asyncio.wait((self._late,))
+        finally:
+            reports = self.exchange.closed()
+            self._count_held()
+            for report in reports:
+                await self._report(report)
+            if self._span is not None:
+                self._span.end()
+
+    def _count_held(self) -> bool:
+        change = self.exchange.request.held_bytes - self._held
+        self._held += change
+        return self._desk.hold(change) if change else True
+
+    async def _act(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, WantPick):
+                await self._pick(action)
+            elif isinstance(action, WantReport):
+                await self._report(action)
+            else:
+                await self._write(action)
+
+    async def _report(self, report: WantReport) -> None:
+        await self._desk.report(report)
+        if self._span is not None:
+            self._span.event(report.event)
+
+    async def _write(self, reply: Reply) -> None:
+        """Write a reply, which goes out with those that follow before the next wait for the gateway."""
+        if self._call.put(bytes_of(reply)) > MOST_UNSENT_BYTES:
+            await self._call.drain()
+
+    async def _pick(self, want: WantPick) -> None:
+        if not self._tracer.is_on:
+            await self._pick_and_tell(want)
+            return
+        # The gateway's own span, where it has one, and else the client's.
+        carrier = [*want.headers.items(), *self._call.metadata]
+        ago = time.perf_counter() - self._begun
+        self._span = self._tracer.call(FULL_NAME, carrier, ATTRIBUTES, ago=ago)
+        with self._span.active():
+            await self._pick_and_tell(want)
+
+    async def _pick_and_tell(self, want: WantPick) -> None:
+        begun = time.perf_counter()
+        outcome, reason, replies = Outcome.GONE, "", list[Reply]()
+        try:
+            found = await self._found(want)
+            if isinstance(found, NoPick):
+                replies = self._unpicked(found)
+                for reply in replies[:FIRST]:
+                    await self._write(reply)
+                await self._call.drain()
+                outcome, reason = found.outcome, found.refusal.reason
+            else:
+                picked, telling = found
+                with telling:
+                    replies = self.exchange.request.picked(picked)
+                    # If a reply cannot be sent, the pick is withdrawn.
+                    for reply in replies[:FIRST]:
+                        await self._write(reply)
+                    await self._call.drain()
+                self.exchange.response.booked(picked)
+                outcome = Outcome.PICKED
+        finally:
+            if self._span is not None:
+                self._span.set({"warmpath.outcome": outcome.value})
+                self._span.ends_with(CODES[outcome].name)
+            self._desk.picked(outcome, time.perf_counter() - begun, reason)
+        for reply in replies[FIRST:]:
+            await self._write(reply)
+
+    async def _found(self, want: WantPick) -> tuple[Picked, AbstractContextManager[None]] | NoPick:
+        named = request_id_of(want.headers.items())
+        asker = Asker(self._call.peer, self._call, named)
+        try:
+            return await self._desk.pick(want, asker)
+        except Exception as error:
+            failure = failure_of(error, self._desk.pick_seconds)
+            if failure.outcome is Outcome.FAULT:
+                log.exception("a pick failed")
+            return failure
+
+    def _unpicked(self, failure: NoPick) -> list[Reply]:
+        if failure.is_ours and self._desk.may_let_through:
+            return self.exchange.request.let_through()
+        return self.exchange.refused(failure.refusal)
 
 
 class EndpointPickerService:
@@ -59,7 +215,7 @@ class EndpointPickerService:
         reports: ReportAnswerer,
         config: EndpointPickerTable,
         *,
-        meter: PickerMeter,
+        meter: Metrics,
         drain: Drain,
         admission: Admission,
         most_body_bytes: int,
@@ -67,6 +223,7 @@ class EndpointPickerService:
     ) -> None:
         """Hold at most `most_body_bytes` of each body."""
         self.may_let_through = config.failure_mode == "fail-open"
+        """Whether a request goes on without a pick if the pick failed through the router's fault."""
         self.pick_seconds = config.pick_seconds
         self.body_seconds = BODY_SECONDS
         self.max_held_bytes = MOST_HELD_BYTES
@@ -154,7 +311,7 @@ class EndpointPickerService:
 
     def methods(self) -> dict[str, Method]:
         """Return the only method by its full name; all messages are bytes."""
-        return {f"/{SERVICE}/{METHOD}": Method(self.process)}
+        return {f"/{FULL_NAME}": Method(self.process)}
 
 
 async def _turn(admission: Admission, client: str) -> None:

@@ -70,6 +70,6 @@ def picking(one: Exchange, *events: Any) -> WantPick:
 def pick(one: Exchange, *events: Any) -> list[Any]:
     """Send events, the last of which causes a pick; make it, and return the replies."""
     picking(one, *events)
-    replies = one.picked(PICKED)
-    one.booked(PICKED)
+    replies = one.request.picked(PICKED)
+    one.response.booked(PICKED)
     return list(replies)

@@ -71,8 +71,8 @@ def test_a_body_in_chunks_is_held_until_its_end_and_sent_on_after_the_pick() -> 
     named = ("x-warmpath-priority", "high"), ("x-gateway-inference-fairness-id", "t")
     assert one.receive(post(("x-warmpath-session", "s"), *named)) == []
     assert one.receive(body(b'{"model":', ends=False)) == []
-    assert one.held_bytes == 9
-    assert one.holds
+    assert one.request.held_bytes == 9
+    assert one.request.holds
     [want] = one.receive(body(b'"m"}'))
     assert want == WantPick(
         path="/v1/completions", body=b'{"model":"m"}',
@@ -80,8 +80,8 @@ def test_a_body_in_chunks_is_held_until_its_end_and_sent_on_after_the_pick() -> 
         priority="high", tenant="t", subset=None, headers=want.headers, is_shadow=False,
     )  # fmt: skip
     assert want.headers["x-warmpath-session"] == "s"
-    assert one.picked(PICKED) == [TO_BOTH, *sent_back(b'{"model":"m"}')]
-    assert one.held_bytes == 0
+    assert one.request.picked(PICKED) == [TO_BOTH, *sent_back(b'{"model":"m"}')]
+    assert one.request.held_bytes == 0
 
 
 def test_a_request_without_a_body_is_picked_for_by_its_headers() -> None:
@@ -95,7 +95,7 @@ def test_where_the_body_comes_after_the_answer_to_the_headers_the_pick_comes_wit
 ) -> None:
     one = exchange()
     assert picking(one, post(modes=Modes(mode))).body == b""
-    assert one.picked(PICKED) == [TO_BOTH]
+    assert one.request.picked(PICKED) == [TO_BOTH]
 
 
 @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL])
@@ -103,10 +103,10 @@ def test_a_buffered_body_is_answered_with_the_pick(mode: BodyMode) -> None:
     one = exchange()
     headers = post(modes=Modes(mode))
     assert one.receive(headers) == [HeadersReply("request", remove=NAMES.in_request)]
-    assert not one.holds
+    assert not one.request.holds
     assert picking(one, body(b"{}")).body == b"{}"
     put = ((DESTINATION, BOTH),)
-    assert one.picked(PICKED) == [BodyReply("request", put=put, endpoints=BOTH)]
+    assert one.request.picked(PICKED) == [BodyReply("request", put=put, endpoints=BOTH)]
 
 
 def test_a_body_that_the_gateway_holds_in_part_is_picked_for_by_that_part() -> None:
@@ -140,10 +140,10 @@ def test_a_body_that_is_too_long_is_picked_for_by_its_beginning_and_the_rest_pas
     one = exchange(4)
     want = picking(one, post(), body(b"1234", ends=False), body(b"5", ends=False))
     assert want.body == b"12345"
-    assert one.picked(PICKED) == [TO_BOTH, *sent_back(b"12345", ends=False)]
-    one.booked(PICKED)
+    assert one.request.picked(PICKED) == [TO_BOTH, *sent_back(b"12345", ends=False)]
+    one.response.booked(PICKED)
     assert one.receive(body(b"67", ends=False)) == sent_back(b"67", ends=False)
-    assert one.held_bytes == 0
+    assert one.request.held_bytes == 0
     assert one.receive(body(b"")) == sent_back(b"")
     assert one.receive(answer()) == [FROM_ONE]
 
@@ -152,17 +152,17 @@ def test_a_body_that_does_not_end_in_time_is_picked_for_by_its_beginning() -> No
     one = exchange()
     one.receive(post())
     one.receive(body(b"{", ends=False))
-    [want] = one.hold_no_more()
+    [want] = one.request.hold_no_more()
     assert isinstance(want, WantPick)
-    assert one.hold_no_more() == []
-    assert one.picked(PICKED) == [TO_BOTH, *sent_back(b"{", ends=False)]
+    assert one.request.hold_no_more() == []
+    assert one.request.picked(PICKED) == [TO_BOTH, *sent_back(b"{", ends=False)]
     assert one.receive(RequestTrailers()) == [TrailersReply("request")]
 
 
 def test_a_gateway_that_holds_the_body_itself_is_waited_for() -> None:
     one = exchange()
     one.receive(post(modes=BUFFERED))
-    assert one.hold_no_more() == []
+    assert one.request.hold_no_more() == []
 
 
 def test_the_subset_is_what_the_last_event_of_the_request_told() -> None:
@@ -182,7 +182,7 @@ def test_no_client_sends_on_headers_that_only_the_picker_may_set() -> None:
     assert reply.put == ((DESTINATION, BOTH),)
     one = exchange()
     picking(one, post(*spoofed), body(b"{}"))
-    [reply, _] = one.let_through()  # type: ignore[assignment]
+    [reply, _] = one.request.let_through()  # type: ignore[assignment]
     assert set(reply.remove) >= {*PICKERS_OWN, "x-warmpath-pod", "x-data-parallel-rank"}
     assert reply.put == ()
     assert reply.endpoints == ""
@@ -191,7 +191,7 @@ def test_no_client_sends_on_headers_that_only_the_picker_may_set() -> None:
 def test_no_engine_tells_clients_what_only_the_picker_may_tell() -> None:
     one = exchange()
     picking(one, post(ends=True))
-    one.let_through()
+    one.request.let_through()
     spoofed = ResponseHeaders(((":status", "200"), ("x-warmpath-pod", "x")))
     assert one.receive(spoofed) == [HeadersReply("response", (), NAMES.in_response)]
 
@@ -199,7 +199,7 @@ def test_no_engine_tells_clients_what_only_the_picker_may_tell() -> None:
 def test_the_rank_of_a_pod_with_several_is_told_to_its_engine() -> None:
     one = exchange()
     picking(one, post(ends=True))
-    [reply] = one.picked(Picked("b", PICKED.endpoints, engine_rank=3))
+    [reply] = one.request.picked(Picked("b", PICKED.endpoints, engine_rank=3))
     assert reply.put == ((DESTINATION, BOTH), ("x-data-parallel-rank", "3"))  # type: ignore[union-attr]
 
 
@@ -208,7 +208,7 @@ def test_a_body_with_another_models_name_takes_the_place_of_the_clients(modes: M
     one = exchange()
     want = picking(one, post(("x-llm-d-model-name-rewrite", "other"), modes=modes), body(b"{}"))
     assert want.model == "other"
-    replies = one.picked(Picked("b", PICKED.endpoints, body=b"longer"))
+    replies = one.request.picked(Picked("b", PICKED.endpoints, body=b"longer"))
     assert ("content-length", "6") in replies[0].put  # type: ignore[union-attr]
     assert replies[-1].data == b"longer"  # type: ignore[union-attr]
 
@@ -350,10 +350,10 @@ def test_a_request_without_a_pick_goes_on_with_all_of_its_body() -> None:
     one = exchange()
     picking(one, post(), body(b"{}"))
     removed = HeadersReply("request", (), NAMES.in_request)
-    assert one.let_through() == [removed, *sent_back(b"{}")]
+    assert one.request.let_through() == [removed, *sent_back(b"{}")]
     one = exchange()
     picking(one, post(modes=BUFFERED), body(b"{}"))
-    assert one.let_through() == [BodyReply("request")]
+    assert one.request.let_through() == [BodyReply("request")]
     assert one.closed() == []
 
 
@@ -370,8 +370,8 @@ def test_a_gateways_own_answer_ends_a_request_that_is_held() -> None:
     one.receive(post())
     one.receive(body(b"{", ends=False))
     assert one.receive(answer(408)) == [HeadersReply("response", (), NAMES.in_response)]
-    assert one.held_bytes == 0
-    assert one.hold_no_more() == []
+    assert one.request.held_bytes == 0
+    assert one.request.hold_no_more() == []
 
 
 def test_a_watched_exchange_is_a_shadow_pick_and_is_not_answered() -> None:
@@ -380,8 +380,8 @@ def test_a_watched_exchange_is_a_shadow_pick_and_is_not_answered() -> None:
     want = picking(one, post(modes=watched), body(b"{", ends=False), body(b"}"))
     assert want.is_shadow
     assert want.body == b"{}"
-    assert one.picked(PICKED) == []
-    one.booked(PICKED)
+    assert one.request.picked(PICKED) == []
+    one.response.booked(PICKED)
     assert one.receive(answer(served=TWO)) == [WantReport("b-1", "started", PICKED.endpoints[TWO])]
     [report] = one.receive(ResponseBody(json.dumps({"usage": USAGE}).encode(), ends=True))
     assert report == WantReport("b-1", "finished", None, 50, 48, 2)
@@ -449,7 +449,7 @@ def test_the_stream_may_end_where_no_part_of_a_body_is_here() -> None:
     assert not one.may_end
     picking(one, body(b"{}"))
     assert not one.may_end
-    one.picked(PICKED)
+    one.request.picked(PICKED)
     assert one.may_end
     one.receive(answer())
     assert not one.may_end, "Envoy may have sent a chunk that it expects back"
@@ -467,8 +467,8 @@ def renaming(modes: Modes, response: ResponseHeaders) -> tuple[Exchange, Any]:
     one = exchange()
     head, *rest = [post(modes=modes), body(b"{}")]
     picking(one, head, *rest)
-    one.picked(RENAMED)
-    one.booked(RENAMED)
+    one.request.picked(RENAMED)
+    one.response.booked(RENAMED)
     *_, reply = one.receive(response)
     return one, reply
 

@@ -153,18 +153,18 @@ class Exchanges(RuleBasedStateMachine):
     @precondition(lambda self: self.is_idle)
     @rule()
     def time_is_over(self) -> None:
-        self.act(self.one.hold_no_more())
+        self.act(self.one.request.hold_no_more())
 
     @precondition(lambda self: self.wants)
     @rule(is_told=st.booleans())
     def picked(self, is_told: bool) -> None:
         """Pick; the gateway may be gone before it gets the reply, and the stream then ends."""
         self.wants, self.outcomes = False, self.outcomes + 1
-        replies = self.one.picked(PICKED)
+        replies = self.one.request.picked(PICKED)
         if not is_told:
             self.close()
             return
-        self.one.booked(PICKED)
+        self.one.response.booked(PICKED)
         self.booked = True
         self.act(list(replies))
 
@@ -172,7 +172,7 @@ class Exchanges(RuleBasedStateMachine):
     @rule()
     def let_through(self) -> None:
         self.wants, self.outcomes = False, self.outcomes + 1
-        self.act(list(self.one.let_through()))
+        self.act(list(self.one.request.let_through()))
 
     @precondition(lambda self: self.wants)
     @rule()
@@ -194,9 +194,9 @@ class Exchanges(RuleBasedStateMachine):
 
     @invariant()
     def what_is_held_is_bounded(self) -> None:
-        assert self.one.held_bytes <= MOST_BYTES + 30
+        assert self.one.request.held_bytes <= MOST_BYTES + 30
         if self.outcomes or self.closed:
-            assert self.one.held_bytes == 0
+            assert self.one.request.held_bytes == 0
 
     @invariant()
     def reports_are_in_order(self) -> None:
