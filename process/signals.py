@@ -51,8 +51,4 @@ def on_signals(
     if reload is not None:
         loop.add_signal_handler(signal.SIGHUP, reload)
     for name in IGNORED:
-        loop.add_signal_handler(name, _nothing)
-
-
-def _nothing() -> None:
-    """Do nothing."""
+        loop.add_signal_handler(name, _ignore)

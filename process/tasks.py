@@ -12,10 +12,6 @@ PAUSE = 1.0
 """Seconds before work that has failed begins again."""
 
 
-def _nothing(_: str) -> None:
-    """Do nothing: the default for work that keeps no state current."""
-
-
 @dataclass(frozen=True, slots=True)
 class Work:
     """Work that runs as long as its process and is restarted when it fails."""
@@ -24,7 +20,7 @@ class Work:
     """A description for the log."""
     run: Callable[[], Coroutine[Any, Any, None]]
     """Starts the work, also after a failure."""
-    failed: Callable[[str], None] = _nothing
+    failed: Callable[[str], None] = lambda _: None
     """Called with the reason of a failure, before the restart. It must mark the state that the work
     keeps current as doubtful."""
 

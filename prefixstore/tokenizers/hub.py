@@ -138,24 +138,17 @@ class HubSource:
                 self._fetching = in_own_thread(self._files, "hub")
             fetching = self._fetching
         try:
-            files = fetching.result(self._timeout)
+            return fetching.result(self._timeout)
         except TimeoutError as error:
             # The download itself may also have ended with a TimeoutError; then the next load retries.
             if not fetching.done():
                 problem = f"is not loaded after {self._timeout:g} s; the download goes on"
                 raise self._unavailable(problem) from error
-            self._forget(fetching)
             raise self._unavailable(str(error)) from error
-        except BaseException:
-            self._forget(fetching)
-            raise
-        self._forget(fetching)
-        return files
-
-    def _forget(self, fetching: Future[dict[str, bytes]]) -> None:
-        with self._lock:
-            if self._fetching is fetching:
-                self._fetching = None
+        finally:
+            with self._lock:
+                if fetching.done() and self._fetching is fetching:
+                    self._fetching = None
 
     def _files(self) -> dict[str, bytes]:
         _be_quiet()

@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, TypeGuard, TypeVar
 
 from warmpath.prefixstore.tokenizers.cache import TokenizerSource
 from warmpath.prefixstore.tokenizers.engine import Engine
@@ -26,27 +26,6 @@ from warmpath.prefixstore.tokenizers.tokenizer import (
 log = logging.getLogger(__name__)
 
 PROBE = "a"
-
-
-@runtime_checkable
-class ChatEncoder(Protocol):
-    """The further contract of a tokenizer that also takes chats."""
-
-    @property
-    def chats(self) -> Tokenizer:
-        """A tokenizer for texts written by `chat_text`, each of which is a chat as JSON."""
-
-    def encode_chat(self, body: Mapping[str, Any]) -> bytes:
-        """Return a chat's ids, with special tokens if the body asks for them; blocks.
-
-        Raises InvalidTextError and TokenizerUnavailableError.
-        """
-
-
-def takes_chats(tokenizer: Tokenizer) -> TypeGuard[ChatEncoder]:
-    """Return whether a tokenizer is a ChatEncoder."""
-    # `isinstance` takes 20 us, as it looks for each member of a Protocol.
-    return hasattr(tokenizer, "encode_chat")
 
 
 def chat_text(body: Mapping[str, Any]) -> str:
@@ -93,33 +72,13 @@ class Chats(Uncut):
 
     prefix = suffix = b""
 
-    def __init__(self, encode_chat: "EncodeChat", vocab_size: int) -> None:
+    def __init__(self, encode_chat: Callable[[Mapping[str, Any]], bytes], vocab_size: int) -> None:
         self.vocab_size = vocab_size
         self._encode_chat = encode_chat
 
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:  # noqa: ARG002  always
         """Return the ids of the chats that `chat_text` wrote."""
         return [self._encode_chat(json.loads(part)) for part in parts]
-
-
-class EncodeChat(Protocol):
-    """The type of `ChatEncoder.encode_chat`."""
-
-    def __call__(self, body: Mapping[str, Any], /) -> bytes:
-        """Return a chat's ids."""
-
-
-class RemoteSource:
-    """A source whose tokenizer is the engine itself, with no local fall-back."""
-
-    def __init__(self, engine: Engine, *, vocab_size: int = 0) -> None:
-        self.name = engine.name
-        self._engine = engine
-        self._vocab_size = vocab_size
-
-    def load(self) -> RemoteTokenizer:
-        """Ask the engine for its special tokens and return its tokenizer."""
-        return RemoteTokenizer(self._engine, vocab_size=self._vocab_size)
 
 
 def _find(whole: bytes, part: bytes) -> int:
@@ -192,18 +151,27 @@ class FallbackTokenizer(Uncut):
         return answer
 
 
-class FallbackSource:
-    """Loads a tokenizer that uses engines, and one from another source while no engine answers."""
+def takes_chats(tokenizer: Tokenizer) -> TypeGuard[RemoteTokenizer | FallbackTokenizer]:
+    """Return whether a tokenizer also takes chats."""
+    return isinstance(tokenizer, RemoteTokenizer | FallbackTokenizer)
 
-    def __init__(self, engine: Engine, local: TokenizerSource, *, vocab_size: int = 0) -> None:
-        self.name = f"{engine.name}, or {local.name}"
+
+class EngineSource:
+    """Loads a tokenizer that uses engines, and one of the source `local`, if any, while none answers."""
+
+    def __init__(
+        self, engine: Engine, local: TokenizerSource | None = None, *, vocab_size: int = 0
+    ) -> None:
+        self.name = f"{engine.name}, or {local.name}" if local else engine.name
         self.stats = FallbackStats()
         self._engine = engine
         self._local = local
         self._vocab_size = vocab_size
 
     def load(self) -> FallbackTokenizer | RemoteTokenizer:
-        """Load the local tokenizer; if that fails, return one that uses only the engines."""
+        """Load the local tokenizer; without it, return one that uses only the engines."""
+        if self._local is None:
+            return RemoteTokenizer(self._engine, vocab_size=self._vocab_size)
         try:
             local = self._local.load()
         except TokenizerUnavailableError as error:

@@ -37,7 +37,6 @@ from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import ModelTraits
 from warmpath.router.peers.run import sharing
 from warmpath.router.pick.picking import prefill_model
-from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.texts import Texts
@@ -65,10 +64,6 @@ class Calls:
     """The room for the messages of calls."""
     streams: InFlight
     drain: Drain
-
-    def forget(self, pod: Pod) -> None:
-        """Drop what is kept about a removed pod."""
-        self.answerer.replies.forget(pod)
 
 
 async def calls(

@@ -24,7 +24,6 @@ from warmpath.router.pick.doubted_models import DoubtedModels
 from warmpath.router.pick.pick import Witness
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.picking import Picking, believed_bytes
-from warmpath.router.pods.table import Pod
 
 EXPIRE_SECONDS = 1.0
 
@@ -38,11 +37,6 @@ class Picks:
     attribution: Attribution
     logged: DecisionLog | None
     wall_offset: WallOffset
-
-    def forget(self, pod: Pod) -> None:
-        """Drop everything that is kept about a removed pod."""
-        self.picking.forget(pod)
-        self.attribution.forget(pod.id)
 
 
 def random() -> Random:

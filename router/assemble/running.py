@@ -36,7 +36,6 @@ from warmpath.router.readiness import (
     COVERAGE,
     PODS,
     TOKENIZERS,
-    Condition,
     Readiness,
     a_pod_is_well,
     pods_are_covered,
@@ -93,7 +92,8 @@ async def running(
         _tend(means, stack, indexed, read)
 
         def gone(pod: Pod) -> None:
-            chosen.forget(pod)
+            chosen.picking.forget(pod)
+            chosen.attribution.forget(pod.id)
             made.answerer.replies.forget(pod)
 
         def listed() -> None:
@@ -115,7 +115,7 @@ async def running(
             made.drain,
             delay_seconds=config.server.drain_delay_seconds,
             drain_seconds=config.server.drain_seconds,
-            release=made.held.drain if made.held is not None else _nothing,
+            release=made.held.drain if made.held is not None else lambda: None,
         )
         serves = serving(
             config,
@@ -150,24 +150,17 @@ def _tend(means: Means, stack: AsyncExitStack, indexed: Indexed, read: Texts) ->
     readiness.look(PODS, partial(a_pod_is_well, pods, states))
     least = config.server.ready_coverage
     readiness.look(COVERAGE, partial(pods_are_covered, pods, states, least))
-    readiness.look(TOKENIZERS, partial(_tokenizers, read.tokenizers))
+    cache = read.tokenizers
+    readiness.look(TOKENIZERS, lambda: tokenizers_are_loaded(cache.registered, cache.lacking()))
     files = [*means.enter.files, indexed.engines.tls.files, *read.sources.files]
     if indexed.publishers is not None:
         files.append(indexed.publishers.files)
     for work in (
         Work("reading certificates and tokens", partial(keep_current, files)),
-        Work("loading required tokenizers", partial(_load_required, read.tokenizers, readiness)),
+        Work("loading required tokenizers", partial(_load_required, cache, readiness)),
         Work("watching the loop", partial(watch_lag, means.metrics.lagged, time.monotonic)),
     ):
         stack.callback(kept(work).cancel)
-
-
-def _nothing() -> None:
-    """Do nothing: without a queue no request waits for a pod."""
-
-
-def _tokenizers(cache: TokenizerCache) -> Condition:
-    return tokenizers_are_loaded(cache.registered, cache.lacking())
 
 
 async def _load_required(cache: TokenizerCache, readiness: Readiness) -> None:

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Protocol
 
 import grpc
 
@@ -27,7 +28,6 @@ from warmpath.router.endpoint_picker.messages import bytes_of, event_of
 from warmpath.router.endpoint_picker.outcomes import CODES, NoPick, Outcome, failure_of
 from warmpath.router.endpoint_picker.pick import EndpointPicks
 from warmpath.router.endpoint_picker.protocol import SERVICE, names_of
-from warmpath.router.metrics.calls import Metrics
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.queue.request import Asker
 from warmpath.router.tracing.steps import request_id_of
@@ -51,6 +51,16 @@ BODY_SECONDS = 30.0
 """Maximum wait for the end of a body; then load alone decides."""
 MOST_HELD_BYTES = 128 << 20
 """Maximum bytes of all bodies that wait for their end or their pick; load alone decides beyond it."""
+
+
+class PickerMeter(Protocol):
+    """The service's metrics."""
+
+    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
+        """Count one answer, with its status code and duration, and the reason if it is a refusal."""
+
+    def endpoint_picked(self, outcome: str) -> None:
+        """Count a request that asked for a pick."""
 
 
 class Stream:
@@ -215,7 +225,7 @@ class EndpointPickerService:
         reports: ReportAnswerer,
         config: EndpointPickerTable,
         *,
-        meter: Metrics,
+        meter: PickerMeter,
         drain: Drain,
         admission: Admission,
         most_body_bytes: int,

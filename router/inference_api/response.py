@@ -80,19 +80,13 @@ BEFORE_FIRST_TOKEN = frozenset(
 )
 """Types of events without a token, in Anthropic's messages and OpenAI's responses."""
 
-USAGES = (
-    ("usage",),
-    ("meta_info",),  # SGLang's /generate
-    ("message", "usage"),  # Anthropic's message_start
-    ("response", "usage"),  # OpenAI's response.completed
-)
-"""Paths in a response or an event at which the usage may lie."""
 USAGE: Paths = {
     b"usage": "usage",
-    b"meta_info": "usage",
-    b"message": {b"usage": "usage"},
-    b"response": {b"usage": "usage"},
+    b"meta_info": "usage",  # SGLang's /generate
+    b"message": {b"usage": "usage"},  # Anthropic's message_start
+    b"response": {b"usage": "usage"},  # OpenAI's response.completed
 }
+"""Paths in a response or an event at which the usage may lie."""
 EVENT: Paths = {**USAGE, b"type": "type", b"error": "error", b"choices": "choices"}
 
 
@@ -102,8 +96,8 @@ class _LongEvent:
         self.values: dict[str, Any] = {}
         """The fields that show whether the event has a token; an empty text stands for a long value."""
         self.usage = Usage()
-        self._document = JsonValues(EVENT, self._found)
-        self.feed(begun)
+        self.document = JsonValues(EVENT, self._found)
+        self.document.feed(begun)
 
     def _found(self, name: str, raw: bytes | None) -> None:
         value = _decoded(raw) if raw is not None else ""
@@ -111,15 +105,6 @@ class _LongEvent:
             self.usage = self.usage.then(usage_of(value))
         else:
             self.values[name] = value
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the event's object goes on."""
-        return self._document.is_open
-
-    def feed(self, piece: bytes) -> None:
-        """Read the event's next bytes."""
-        self._document.feed(piece)
 
 
 def _decoded(raw: bytes) -> Any:
@@ -129,14 +114,11 @@ def _decoded(raw: bytes) -> Any:
         return None
 
 
-def _usage(event: Any) -> Usage:
+def _usage(event: Any, paths: Paths = USAGE) -> Usage:
     usage = Usage()
-    for path in USAGES:
-        found: Any = event
-        for key in path:
-            found = found.get(key) if isinstance(found, dict) else None
-        if isinstance(found, dict):
-            usage = usage.then(usage_of(found))
+    for key, within in paths.items() if isinstance(event, dict) else ():
+        if isinstance(found := event.get(key.decode()), dict):
+            usage = usage.then(usage_of(found) if within == "usage" else _usage(found, within))
     return usage
 
 
@@ -215,7 +197,7 @@ class UsageReader:
         Then they count as an event: some servers leave out the empty line that ends one.
         """
         if self._long is not None:
-            return not self._long.is_open
+            return not self._long.document.is_open
         held = self._held.strip()
         if not held.startswith(b"{") or not held.endswith(b"}"):
             return False
@@ -233,7 +215,7 @@ class UsageReader:
             self._long = _LongEvent(self._held + piece)
             self._held = b""
         else:
-            self._long.feed(piece)
+            self._long.document.feed(piece)
 
     def _end_event(self) -> None:
         long, self._long = self._long, None

@@ -10,12 +10,7 @@ from warmpath.prefixstore.chats.chat import ModelTemplate
 from warmpath.prefixstore.tokenizers.cache import FolderSource, TokenizerSource
 from warmpath.prefixstore.tokenizers.engine import Engine, EngineStats, Tracing, untraced
 from warmpath.prefixstore.tokenizers.hub import HubSource, Pin
-from warmpath.prefixstore.tokenizers.remote import (
-    FallbackSource,
-    FallbackStats,
-    FallbackTokenizer,
-    RemoteSource,
-)
+from warmpath.prefixstore.tokenizers.remote import EngineSource, FallbackStats, FallbackTokenizer
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
 from warmpath.process.reread import Reread, read_bytes
 from warmpath.router.config.engine_key_file import EngineKeyError, engine_key_of
@@ -79,10 +74,9 @@ class Sources:
         )
         self._stack.callback(engine.close)
         self.engines[model.name] = engine.stats
-        if local is None:
-            return RemoteSource(engine, vocab_size=model.vocab_size)
-        source = FallbackSource(engine, local, vocab_size=model.vocab_size)
-        self.fallbacks[model.name] = source.stats
+        source = EngineSource(engine, local, vocab_size=model.vocab_size)
+        if local is not None:
+            self.fallbacks[model.name] = source.stats
         return source
 
     def _key(self, model: ModelSpec) -> Callable[[], str] | None:

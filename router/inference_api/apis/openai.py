@@ -12,7 +12,7 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.apis.api import Api
 from warmpath.router.inference_api.body import Body
 from warmpath.router.inference_api.chats.chat_prompt import chat_prompt
-from warmpath.router.inference_api.chats.sglang_responses import sglang_responses
+from warmpath.router.inference_api.chats.sglang import sglang_responses
 from warmpath.router.inference_api.chats.vllm_responses import vllm_responses
 from warmpath.router.inference_api.request import Unread, UnreadError
 

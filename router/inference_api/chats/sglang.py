@@ -1,9 +1,9 @@
-"""Turns the body of an Anthropic message into the chat that SGLang makes of it.
+"""Turns bodies of Anthropic messages and of OpenAI responses into the chats that SGLang makes of them.
 
-Follows SGLang 0.5.23, `srt/entrypoints/anthropic/serving.py`
-(`_convert_to_chat_completion_request`). What SGLang does with thinking, with tools and with a system
-message among the others depends on the model, and it joins the parts of a content in another way than
-this router's chats: only chats of plain texts are read.
+Follows SGLang 0.5.23, `srt/entrypoints/anthropic/serving.py` (`_convert_to_chat_completion_request`) and
+`srt/entrypoints/openai/serving_responses.py` (`_construct_input_messages`). What SGLang does with
+thinking, reasoning, tools and several system messages depends on the model, and it joins the parts of a
+content in another way than this router's chats: only chats of plain texts are read.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,11 @@ from warmpath.router.inference_api.request import (
     not_exact,
     object_of,
     text_of,
+)
+
+NOT_IN_RESPONSES = (
+    *("tools", "reasoning", "previous_response_id", "previous_input_messages", "prompt"),
+    "chat_template_kwargs",
 )
 
 
@@ -58,3 +63,45 @@ def _message(given: Any) -> dict[str, Any]:
     if len(blocks) != 1 or blocks[0].get("type") != "text":
         raise not_exact("a content is more than one text")
     return {"role": role, "content": text_of(blocks[0], "text") or ""}
+
+
+def sglang_responses(
+    body: Mapping[str, Any], _: object
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the chat's messages and the other fields of its body. Raises UnreadError."""
+    for name in NOT_IN_RESPONSES:
+        if body.get(name):
+            raise not_exact(f"{name} is given")
+    if body.get("truncation", "disabled") not in ("disabled", None):
+        raise not_exact("the engine is to cut the prompt to its longest one")
+    messages: list[dict[str, Any]] = []
+    if instructions := text_of(dict(body), "instructions"):
+        messages.append({"role": "system", "content": instructions})
+    given = body.get("input")
+    items = (
+        [{"role": "user", "content": given}] if isinstance(given, str) else list_of(given, "input")
+    )
+    for item in items:
+        messages.append(_item(object_of(item, "input"), messages))
+    if messages and messages[-1]["role"] == "assistant":
+        raise not_exact("the last message is the assistant's")
+    return messages, {name: body.get(name) for name in ("cache_salt", "extra_key")}
+
+
+def _item(item: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any]:
+    role, content = item.get("role"), item.get("content")
+    if item.get("type", "message") != "message" or role not in ("user", "assistant", "system"):
+        raise not_exact("an item is no message of the user, the assistant or the system")
+    if role == "system" and before:
+        raise not_exact("a system message stands among the others")
+    if role == "assistant" and before and before[-1]["role"] == "assistant":
+        raise not_exact("the assistant has several messages in a row")
+    if isinstance(content, list):
+        if len(content) != 1 or object_of(content[0], "content").get("type") not in (
+            *("input_text", "output_text", "text"),
+        ):
+            raise not_exact("a content is more than one text")
+        content = text_of(content[0], "text")
+    if not isinstance(content, str):
+        raise not_exact("a message has no text")
+    return {"role": role, "content": content}

@@ -15,10 +15,8 @@ from warmpath.indexer.keys.key import pack_tokens
 from warmpath.prefixstore.tokenizers.cache import FolderSource
 from warmpath.prefixstore.tokenizers.engine import Engine
 from warmpath.prefixstore.tokenizers.remote import (
-    ChatEncoder,
-    FallbackSource,
+    EngineSource,
     FallbackTokenizer,
-    RemoteSource,
     RemoteTokenizer,
     chat_text,
     takes_chats,
@@ -162,12 +160,11 @@ def test_special_tokens_that_are_not_around_the_text_are_refused(
 ) -> None:
     fake.answer = lambda asked: listed([json.loads(asked.body)["add_special_tokens"] + 5])
     with pytest.raises(TokenizerUnavailableError, match="not put around"):
-        RemoteSource(engine).load()
+        EngineSource(engine).load()
 
 
 def test_a_chat_is_sent_as_it_is(engine: Engine, fake: FakeEngine) -> None:
     remote = RemoteTokenizer(engine)
-    assert isinstance(remote, ChatEncoder)
     assert takes_chats(remote)
     assert not takes_chats(remote.chats)
     body = {
@@ -244,7 +241,7 @@ def test_an_engine_that_is_down_is_named(clock: Clock, held_port: int) -> None:
     url = f"http://127.0.0.1:{held_port}"
     engine = Engine([url], "demo", timeout=30.0, skip_for=5.0, clock=clock)
     with pytest.raises(TokenizerUnavailableError, match=f"{url}.*: nothing listens there"):
-        RemoteSource(engine).load()
+        EngineSource(engine).load()
     engine.close()
 
 
@@ -318,7 +315,7 @@ def test_the_engine_is_preferred_and_the_folder_serves_while_it_is_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    source = FallbackSource(engine, FolderSource(model_folder))
+    source = EngineSource(engine, FolderSource(model_folder))
     tokenizer = source.load()
     local = FolderTokenizer(model_folder)
     assert (tokenizer.prefix, tokenizer.vocab_size) == (local.prefix, local.vocab_size)
@@ -346,7 +343,7 @@ def test_with_a_fall_back_an_engine_that_is_down_is_no_reason_not_to_load(
 ) -> None:
     url = f"http://127.0.0.1:{held_port}"
     engine = Engine([url], "demo", timeout=30.0, skip_for=5.0, clock=clock)
-    tokenizer = FallbackSource(engine, FolderSource(model_folder)).load()
+    tokenizer = EngineSource(engine, FolderSource(model_folder)).load()
     assert isinstance(tokenizer, FallbackTokenizer)
     assert tokenizer.encode([b"a b"], at_start=True) == FolderTokenizer(model_folder).encode(
         [b"a b"], at_start=True
@@ -357,7 +354,7 @@ def test_with_a_fall_back_an_engine_that_is_down_is_no_reason_not_to_load(
 def test_without_the_fall_back_the_engine_serves_alone(
     engine: Engine, fake: FakeEngine, tmp_path: Path
 ) -> None:
-    source = FallbackSource(engine, FolderSource(tmp_path))
+    source = EngineSource(engine, FolderSource(tmp_path))
     assert source.load().encode([b"a"], at_start=True) == [pack_tokens([97])]
     fake.answer = lambda _: Answer(500)
     with pytest.raises(TokenizerUnavailableError, match=r"tokenizer\.json.*HTTP 500"):
