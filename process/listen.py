@@ -152,23 +152,18 @@ class _Connection(asyncio.Protocol):
         self._seconds = seconds
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of the client."""
         self._http.data_received(data)
 
     def eof_received(self) -> None:
-        """Note that the client sends no more."""
         self._http.eof_received()
 
     def pause_writing(self) -> None:
-        """Send no more until `resume_writing`."""
         self._http.pause_writing()
 
     def resume_writing(self) -> None:
-        """Go on sending."""
         self._http.resume_writing()
 
     def connection_made(self, transport: Any) -> None:
-        """Begin."""
         self._of[self._http] = self._place
         self._place.end = transport.abort
         self._place.becomes(State.IDLE)
@@ -181,7 +176,6 @@ class _Connection(asyncio.Protocol):
             transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Give the place back."""
         self._timer.cancel()
         del self._of[self._http]
         self._place.leave()

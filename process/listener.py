@@ -100,7 +100,6 @@ class Listener:
         asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Take the connections that have come."""
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 accepted, address = listening.accept()

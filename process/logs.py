@@ -43,7 +43,6 @@ class JsonFormatter(logging.Formatter):
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, object] = {
             "time": time.replace("+00:00", "Z"),
@@ -92,8 +91,6 @@ _formatter = logging.Formatter()
 
 
 class _Allowance:
-    """The lines that a kind may write."""
-
     __slots__ = ("at", "left_out", "lines", "most")
 
     def __init__(self, most: float, now: float) -> None:

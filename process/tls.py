@@ -169,8 +169,6 @@ class ServerTls:
 
 
 class _Server(NamedTuple):
-    """The values made from one state of the files."""
-
     pem: Pem
     grpc: ssl.SSLContext
     http: ssl.SSLContext
@@ -214,7 +212,6 @@ class _NewestContext(ssl.SSLContext):
         return self.newest().wrap_bio(*args, **options)
 
     def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
-        """Return a connection of the newest context."""
         return self.newest().wrap_socket(*args, **options)
 
 

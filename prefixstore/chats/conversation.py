@@ -172,7 +172,6 @@ def _joined(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
 
 
 def _of_assistant(given: Mapping[str, Any], field: str) -> dict[str, Any]:
-    """Return the fields that only an assistant's message has: tool calls and reasoning."""
     found: dict[str, Any] = {}
     calls = given.get("tool_calls")
     if calls is not None and not isinstance(calls, list):

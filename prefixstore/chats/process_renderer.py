@@ -220,7 +220,6 @@ class ProcessRenderer:
                 self._changed.set()
 
     async def _load(self, worker: RenderWorker, template_id: str, template: ModelTemplate) -> None:
-        """Load a template into a process; remember it if it cannot be compiled."""
         broken = self._broken.get(template_id)
         if broken and broken[0] is template:
             raise BrokenTemplateError(broken[1])

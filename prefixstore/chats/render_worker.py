@@ -50,7 +50,6 @@ class _Replies(asyncio.Protocol):
         return self._reply
 
     def data_received(self, data: bytes) -> None:
-        """Take a part of a reply."""
         received = self._received
         received += data
         if len(received) < LENGTH_BYTES:
@@ -69,11 +68,9 @@ class _Replies(asyncio.Protocol):
                 self._reply.set_result(bytes(received[LENGTH_BYTES:]))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Take note that nothing more comes."""
         self._fail(error or EOFError("its socket is closed"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep what it is sent to."""
         # uvloop's transports are no asyncio.Transport.
         self._transport = cast("asyncio.Transport", transport)
 

@@ -36,7 +36,6 @@ class LruStore:
         """The last slices and their digests: a `find` that misses is followed by a `put` of them."""
 
     def find(self, slices: Sequence[bytes]) -> list[Entry]:
-        """Return the entries of the leading slices that are known."""
         digests = self._digests(slices)
         looked: list[Entry | None] = list(map(self._entries.get, digests))
         count = looked.index(None) if None in looked else len(looked)
@@ -46,7 +45,6 @@ class LruStore:
         return found
 
     def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:
-        """Remember the entries of a text's leading slices."""
         used = []
         for entry, digest in zip(entries, self._digests(slices), strict=False):
             if digest not in self._entries:
@@ -58,7 +56,6 @@ class LruStore:
         self._make_room()
 
     def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
-        """Remember each entry's block keys under `label`, in place of another label's keys."""
         self.stats.bytes += relabel(entries, label, keys)
         self._make_room()
 

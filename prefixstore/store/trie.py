@@ -32,7 +32,6 @@ class TrieStore:
         """The ends of all paths, in order of use, the most recent last."""
 
     def find(self, slices: Sequence[bytes]) -> list[Entry]:
-        """Return the entries of the leading slices that are known."""
         path = tuple(slices)
         found = [step.value for step in self._trie.prefixes(path)]
         end = path[: len(found)]
@@ -42,7 +41,6 @@ class TrieStore:
         return found
 
     def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:
-        """Remember the entries of a text's leading slices."""
         path = tuple(slices[: len(entries)])
         if not path:
             return
@@ -74,7 +72,6 @@ class TrieStore:
         self._make_room()
 
     def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
-        """Remember each entry's block keys under `label`, in place of another label's keys."""
         self.stats.bytes += relabel(entries, label, keys)
         self._make_room()
 

@@ -59,11 +59,9 @@ class RemoteTokenizer(Uncut):
         self.prefix, self.suffix = whole[:at], whole[at + len(plain) :]
 
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:  # noqa: ARG002  always
-        """Return each text's ids from the engine."""
         return [self._engine.tokenize(part.decode(), add_special_tokens=False) for part in parts]
 
     def encode_chat(self, body: Mapping[str, Any]) -> bytes:
-        """Return a chat's ids from the engine."""
         return self._engine.tokenize_chat(body)
 
 
@@ -77,7 +75,6 @@ class Chats(Uncut):
         self._encode_chat = encode_chat
 
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:  # noqa: ARG002  always
-        """Return the ids of the chats that `chat_text` wrote."""
         return [self._encode_chat(json.loads(part)) for part in parts]
 
 
@@ -119,7 +116,6 @@ class FallbackTokenizer(Uncut):
         self._away = False
 
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
-        """Return each text's ids."""
         return [self._encode(part, at_start=at_start) for part in parts]
 
     def _encode(self, raw: bytes, *, at_start: bool) -> bytes:
@@ -130,7 +126,6 @@ class FallbackTokenizer(Uncut):
             return self._local.encode([raw], at_start=at_start)[0]
 
     def token_ends(self, text: str, ids: bytes) -> list[int]:
-        """Return the ends of a text's tokens, as the local tokenizer does."""
         return self._local.token_ends(text, ids)
 
     def encode_chat(self, body: Mapping[str, Any]) -> bytes:

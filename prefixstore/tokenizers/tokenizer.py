@@ -142,14 +142,12 @@ class ByteTokenizer:
     has_cuts = True
 
     def cut(self, raw: bytes, begin: int, end: int) -> int:
-        """Return the last cut in raw[begin:end]."""
         at = end - 1
         while at > begin and raw[at] & 0xC0 == 0x80:
             at -= 1
         return max(at, begin)
 
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:  # noqa: ARG002  alike everywhere
-        """Return each part's ids."""
         return [pack_ids(list(part)) for part in parts]
 
 
@@ -159,7 +157,6 @@ class Uncut:
     has_cuts = False
 
     def cut(self, raw: bytes, begin: int, end: int) -> int:  # noqa: ARG002  there is none
-        """Return `begin`: there is no cut."""
         return begin
 
 
@@ -211,7 +208,6 @@ class FolderTokenizer:
             self._check_cuts(folder, list(vocab))
 
     def _plain_and_whole(self, text: str) -> tuple[list[int], list[int]]:
-        """Return a text's ids without and with special tokens; empty lists if encoding fails."""
         try:
             plain = self._tokenizer.encode(text, add_special_tokens=False).ids
             return plain, self._tokenizer.encode(text, add_special_tokens=True).ids
@@ -262,11 +258,9 @@ class FolderTokenizer:
         return named
 
     def cut(self, raw: bytes, begin: int, end: int) -> int:
-        """Return the last cut in raw[begin:end]."""
         return self._find_cut(raw, begin, end) if self.has_cuts else begin
 
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
-        """Return each part's ids."""
         most, most_together = MOST_GROWN_BYTES // self._growth, TOGETHER_BYTES // self._growth
         encoded: list[bytes] = []
         together: list[bytes] = []

@@ -145,7 +145,6 @@ async def running(
 
 
 def _tend(means: Means, stack: AsyncExitStack, indexed: Indexed, read: Texts) -> None:
-    """Look at the conditions of readiness, and keep files and tokenizers current."""
     config, readiness, pods, states = means.config, means.readiness, indexed.pods, indexed.states
     readiness.look(PODS, partial(a_pod_is_well, pods, states))
     least = config.server.ready_coverage

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from warmpath.process.listen import is_host_port, is_loopback
-from warmpath.router.config.form import Path, Problem
+from warmpath.router.config.form import Path, Problem, repeated
 from warmpath.router.config.schema import ClientSpec, Config
 
 
@@ -36,22 +36,15 @@ def exposed(config: Config) -> Iterator[tuple[str, str, str]]:
 
 def _tls(config: Config) -> Iterator[Problem]:
     tls = config.server.tls
-    for key, given in (("cert", tls.cert), ("key", tls.key)):
-        if bool(given) != bool(tls.cert and tls.key):
-            yield ("server", "tls", key), "cert and key: give both or none"
     if tls.client_ca and not tls.cert:
         yield ("server", "tls", "client-ca"), "needs cert and key"
 
 
 def _clients(config: Config) -> Iterator[Problem]:
-    names: set[str] = set()
+    yield from repeated("clients", "name", [client.name for client in config.clients])
     certificates: set[str] = set()
     for position, client in enumerate(config.clients):
         at = ("clients", position)
-        if not client.name or client.name in names:
-            problem = f"{client.name!r} is taken; names are unique" if client.name else "is empty"
-            yield (*at, "name"), problem
-        names.add(client.name)
         if not client.roles:
             yield (*at, "roles"), "is empty; give one or both of score, read"
         if bool(client.token_file) == bool(client.certificate):

@@ -2,7 +2,7 @@
 
 import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.endpoint import endpoint_problem, ports_meet, rank_endpoint
@@ -13,8 +13,17 @@ from warmpath.indexer.shared.redis.address import parse as parse_address
 from warmpath.prefixstore.tokenizers.hub import Pin
 from warmpath.process.listen import is_host_port
 from warmpath.router.config.access import contradictions as access_contradictions
-from warmpath.router.config.form import Problem
-from warmpath.router.config.schema import Config, HubTable, PickTable, ServerTable, SharedIndexTable
+from warmpath.router.config.files import tls_files
+from warmpath.router.config.form import Problem, repeated
+from warmpath.router.config.schema import (
+    Config,
+    HubTable,
+    PickTable,
+    PodSetSpec,
+    PodSpec,
+    ServerTable,
+    SharedIndexTable,
+)
 from warmpath.scorer.policy import UnknownPolicyError, make_policy
 
 ALL_HOSTS = frozenset({"", "0.0.0.0", "[::]"})  # noqa: S104  no listener
@@ -55,36 +64,31 @@ def contradictions(config: Config) -> Iterator[Problem]:
                     yield ("models", position, key), f"{name!r} is taken; names are unique"
                 names.add(name)
     bases = {model.name for model in config.models}
-    sets: set[str] = set()
+    yield from repeated("pod-sets", "name", [pods.name for pods in config.pod_sets])
+    yield from repeated("pods", "id", [pod.id for pod in config.pods], "ids")
+    found: list[tuple[str, Sequence[PodSetSpec | PodSpec]]] = [
+        ("pod-sets", config.pod_sets),
+        ("pods", config.pods),
+    ]
+    for table, specs in found:
+        for position, spec in enumerate(specs):
+            if spec.model not in bases:
+                known = ", ".join(sorted(bases))
+                problem = f"no model is named {spec.model!r}; known: {known}"
+                yield (table, position, "model"), problem
     for position, pods in enumerate(config.pod_sets):
         at = ("pod-sets", position)
-        if not pods.name or pods.name in sets:
-            problem = f"{pods.name!r} is taken; names are unique" if pods.name else "is empty"
-            yield (*at, "name"), problem
-        sets.add(pods.name)
         if pods.namespace and importlib.util.find_spec("kubernetes_asyncio") is None:
             yield (*at, "namespace"), "needs the extra: pip install 'warmpath-router[kubernetes]'"
-        if pods.model not in bases:
-            known = ", ".join(sorted(bases))
-            yield (*at, "model"), f"no model is named {pods.model!r}; known: {known}"
         if bool(pods.dns) == bool(pods.namespace):
             yield (*at, "dns"), "give one of dns and namespace"
         elif pods.namespace and bool(pods.selector) == bool(pods.inference_pool):
             yield (*at, "selector"), "give one of selector and inference-pool"
         elif pods.dns and (pods.selector or pods.inference_pool):
             yield (*at, "selector"), "selector and inference-pool go with namespace, not with dns"
-        found = pods.pod("", "host")
-        if problem := ports_meet(found.events, found.replay, found.ranks):
+        pod = pods.pod("", "host")
+        if problem := ports_meet(pod.events, pod.replay, pod.ranks):
             yield (*at, "replay-port"), problem
-    ids: set[str] = set()
-    for position, pod in enumerate(config.pods):
-        if not pod.id or pod.id in ids:
-            problem = f"{pod.id!r} is taken; ids are unique" if pod.id else "is empty"
-            yield ("pods", position, "id"), problem
-        ids.add(pod.id)
-        if pod.model not in bases:
-            known = ", ".join(sorted(bases))
-            yield ("pods", position, "model"), f"no model is named {pod.model!r}; known: {known}"
 
 
 def _pick(pick: PickTable) -> Iterator[Problem]:
@@ -240,11 +244,10 @@ def _shown(url: str) -> str:
 
 def _endpoints(config: Config) -> Iterator[Problem]:
     taken: dict[str, str] = {}
-    for table in ("watch", "probe"):
-        files = getattr(config, table)
-        for name in ("cert", "key"):
-            if bool(getattr(files, name)) != bool(files.cert and files.key):
-                yield (table, name), "cert and key: give both or none"
+    for table, _, _, cert, key in tls_files(config):
+        # Redis's have a check of their own.
+        if bool(cert) != bool(key) and table != ("shared-index",):
+            yield (*table, "cert" if cert else "key"), "cert and key: give both or none"
     if config.watch.cert and not config.watch.ca:
         yield ("watch", "ca"), "is missing; cert and key need it"
     for position, pod in enumerate(config.pods):

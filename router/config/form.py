@@ -8,7 +8,7 @@ Finds the lines of a TOML text's keys, so that an error can name its line.
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_origin
 
@@ -74,6 +74,17 @@ Problem = tuple[Path, str]
 """The path of a key, and the problem with it or its value."""
 
 _UNUSABLE = object()
+
+
+def repeated(table: str, key: str, values: Iterable[str], noun: str = "names") -> Iterator[Problem]:
+    """Yield each value of a key of an array of tables that is empty, or that another table has."""
+    seen: set[str] = set()
+    for position, one in enumerate(values):
+        if not one or one in seen:
+            problem = f"{one!r} is taken; {noun} are unique" if one else "is empty"
+            yield (table, position, key), problem
+        seen.add(one)
+
 
 LEAST_LIKENESS = 0.8
 """How like an unknown key a known one must be to be suggested, from 0 to 1: the keys of a table share

@@ -140,7 +140,6 @@ def _unchanged(side: str) -> bytes:
 
 
 def _change(message: Any, common: Any, reply: HeadersReply | BodyReply) -> None:
-    """Change the request's headers, and tell the endpoints."""
     if reply.put or reply.remove:
         _put(common.header_mutation, reply.put)
         common.header_mutation.remove_headers.extend(reply.remove)
@@ -150,7 +149,6 @@ def _change(message: Any, common: Any, reply: HeadersReply | BodyReply) -> None:
 
 
 def _tell(message: Any, endpoints: str) -> None:
-    """Tell the endpoints in the metadata."""
     if endpoints:
         space = message.dynamic_metadata.fields[NAMESPACE].struct_value
         space.fields[DESTINATION].string_value = endpoints
@@ -204,7 +202,6 @@ def _subset(message: Any) -> frozenset[str] | None:
 
 
 def _served(message: Any) -> str:
-    """Return the endpoint that served the request; empty if the gateway does not name it."""
     if message.HasField("metadata_context"):
         spaces = message.metadata_context.filter_metadata
         if NAMESPACE in spaces and SERVED in spaces[NAMESPACE].fields:

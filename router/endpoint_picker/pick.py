@@ -193,7 +193,6 @@ class EndpointPicks:
 
 
 def _number(option: Option) -> int:
-    """Return the engine's own number of a rank."""
     return option.pod.first_rank + option.rank.number
 
 

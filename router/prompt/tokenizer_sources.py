@@ -137,7 +137,6 @@ class TemplateSource:
         self._register = register
 
     def load(self) -> Tokenizer:
-        """Load the tokenizer."""
         tokenizer = self._source.load()
         template = template_of(tokenizer, self._model)
         if template is not None:
