@@ -18,25 +18,20 @@ class WorkFailedError(Exception):
     """A worker crashed, took too long, or none was left."""
 
 
-class WorkThread:
-    """One thread with a queue of work."""
+Queue = SimpleQueue[Callable[[], None] | None]
+"""The work of a thread, which ends at None."""
 
-    def __init__(self, name: str) -> None:
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        # A daemon, so that a hanging thread does not keep the process from ending.
-        threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
+def _new_thread(name: str) -> Queue:
+    queue: Queue = SimpleQueue()
+
+    def run() -> None:
+        while (work := queue.get()) is not None:
             work()
 
-    def give(self, work: Callable[[], None]) -> None:
-        """Append `work` to the thread's queue."""
-        self._work.put(work)
-
-    def end(self) -> None:
-        """End the thread after the work in its queue."""
-        self._work.put(None)
+    # A daemon, so that a hanging thread does not keep the process from ending.
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return queue
 
 
 class Workers:
@@ -53,16 +48,16 @@ class Workers:
         self._most_lost = most_lost
         self._wanted = self._count = count
         self._begun = 0
-        self._idle: deque[WorkThread] = deque()
-        self._waiting: deque[asyncio.Future[WorkThread]] = deque()
+        self._idle: deque[Queue] = deque()
+        self._waiting: deque[asyncio.Future[Queue]] = deque()
         for _ in range(count):
             self._start()
 
     def _start(self) -> None:
         self._begun += 1
-        self._free(WorkThread(f"tokenizer-{self._begun}"))
+        self._free(_new_thread(f"tokenizer-{self._begun}"))
 
-    def _free(self, worker: WorkThread) -> None:
+    def _free(self, worker: Queue) -> None:
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():
@@ -70,12 +65,12 @@ class Workers:
                 return
         self._idle.append(worker)
 
-    async def _take(self) -> WorkThread:
+    async def _take(self) -> Queue:
         if self._idle:
             return self._idle.popleft()
         if not self._count:
             raise WorkFailedError(f"all threads hang; {self.lost} were given up")
-        waiting: asyncio.Future[WorkThread] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Queue] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         try:
             return await waiting
@@ -112,7 +107,7 @@ class Workers:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(finish, result, error)
 
-        worker.give(lambda: deliver(*outcome(work)))
+        worker.put(lambda: deliver(*outcome(work)))
         try:
             done, _ = await asyncio.wait((ended,), timeout=self._hang_seconds)
         except asyncio.CancelledError:
@@ -134,19 +129,19 @@ class Workers:
         if not self._count:
             self._fail_waiting(f"all threads hang; {self.lost} were given up")
 
-    def _return(self, worker: WorkThread) -> None:
+    def _return(self, worker: Queue) -> None:
         self.lost -= 1
         if self._count < self._wanted:
             self._count += 1
             self._free(worker)
         else:
-            worker.end()
+            worker.put(None)
 
     def close(self) -> None:
         """End the idle threads and fail the calls that wait for a thread."""
         self._fail_waiting("the threads were ended")
         while self._idle:
-            self._idle.popleft().end()
+            self._idle.popleft().put(None)
 
 
 def outcome(work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:

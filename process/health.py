@@ -39,20 +39,17 @@ class WatchersFullError(Exception):
 class HealthService:
     """Answers for every service in `names` whether the process is fit, as `is_fit` returns.
 
-    For each name in `alive` the answer is always that the process serves. The names in
-    `others` have a fitness of their own.
+    The names in `others` have a fitness of their own.
     """
 
     def __init__(
         self,
         is_fit: Callable[[], bool],
         names: Collection[str],
-        alive: Collection[str] = (),
         others: Mapping[str, Callable[[], bool]] = MappingProxyType({}),
     ) -> None:
         self._looks = {**dict.fromkeys(names, is_fit), **others}
         self._distinct = (is_fit, *others.values())
-        self._alive = alive
         self._was_fit: tuple[bool, ...] = ()
         self._news = asyncio.Event()
         self._watchers = 0
@@ -63,8 +60,6 @@ class HealthService:
         Raises UnknownServiceError, and ValueError where the request is malformed.
         """
         name = _name(raw)
-        if name in self._alive:
-            return _answer(Status.SERVING)
         if name not in self._looks:
             raise UnknownServiceError(name)
         return _answer(self._status(name))
@@ -82,8 +77,6 @@ class HealthService:
         try:
             while True:
                 status = self._status(name) if name in self._looks else Status.SERVICE_UNKNOWN
-                if name in self._alive:
-                    status = Status.SERVING
                 news = self._news
                 if status != said:
                     said = status

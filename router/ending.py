@@ -3,8 +3,6 @@
 not ready ─► new calls are still answered ─► GOAWAY, new calls are refused ─► calls end ─► cut off
 (drain-delay-seconds)                (drain-seconds)
 
-Counts calls, and refuses new ones when the router ends (`router.ending`).
-
 A gRPC server that stops cancels calls that it has not begun to answer; to callers this looks like their
 own deadline. So the server stops last: before that new calls are refused with a status that callers
 retry, streams are closed between two requests, and calls that have begun are answered.

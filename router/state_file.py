@@ -7,8 +7,6 @@ flushed to disk, and renamed, so that a crash leaves either the old file or the 
 Its path comes from the configuration and may be wrong: an existing file is moved or replaced only if it
 is a state file of any version, or empty (`foreign`). The same holds for the two names beside it, `.new`
 and `.unusable`. The path may be a link; these two names may not.
-
-Tells whether files can be written into a folder.
 """
 
 import hashlib

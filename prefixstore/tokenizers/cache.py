@@ -2,12 +2,6 @@
 
 Each load runs in its own thread and goes on when its callers leave. A failed load is remembered for a
 while, so that a source that is down costs one attempt and not one per request.
-
-The sources that load tokenizers.
-
-`TokenizerSource` is the contract, `FolderSource` loads a local folder. `prefixstore.tokenizers.hub`
-loads from the HuggingFace hub; `prefixstore.tokenizers.remote` and `prefixstore.tokenizers.remote` use
-engines.
 """
 
 import asyncio

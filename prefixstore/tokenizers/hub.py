@@ -1,9 +1,7 @@
 """Loads a tokenizer from the HuggingFace hub, or from a mirror with the same API.
 
 A file is parsed only if its SHA-256 equals the pin's, and from the very bytes that were hashed. No code
-of a repository is run: only the files in `pin.ALLOWED` are read.
-
-Pins the trusted files of one commit of a repository on a hub, with their SHA-256.
+of a repository is run: only the files in `ALLOWED` are read.
 
 A branch or a tag can be moved to another tokenizer, and a cache or a mirror can be tampered with; a
 commit with the SHA-256 of each file cannot.

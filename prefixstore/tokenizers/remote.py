@@ -2,8 +2,6 @@
 
 The engine's definition is not known here, so no cuts are proven: texts are sent whole, and only a text
 equal to an earlier one is found in the store.
-
-Tokenises with the engines, and with a local tokenizer while no engine answers.
 """
 
 import json

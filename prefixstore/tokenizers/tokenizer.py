@@ -1,9 +1,7 @@
 """Tokenizers: turn text into the token ids that the engine would compute.
 
 `Tokenizer` is the contract. `FolderTokenizer` loads a model's tokenizer from a local folder with
-HuggingFace's `tokenizers`; `ByteTokenizer` is a reference that needs no files.
-
-Packs token ids as little-endian uint32; ids from another process are checked first.
+HuggingFace's `tokenizers`.
 """
 
 import itertools
@@ -131,24 +129,6 @@ class Tokenizer(Protocol):
         `at_start`: the first part begins the text. Raises UnicodeDecodeError, InvalidTextError for a
         part that is too long, and TokenizerUnavailableError if the tokenizer fails.
         """
-
-
-class ByteTokenizer:
-    """One token per byte of UTF-8, and a begin token; texts may be cut between any two characters."""
-
-    vocab_size = 257
-    prefix = (256).to_bytes(4, "little")
-    suffix = b""
-    has_cuts = True
-
-    def cut(self, raw: bytes, begin: int, end: int) -> int:
-        at = end - 1
-        while at > begin and raw[at] & 0xC0 == 0x80:
-            at -= 1
-        return max(at, begin)
-
-    def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:  # noqa: ARG002  alike everywhere
-        return [pack_ids(list(part)) for part in parts]
 
 
 class Uncut:

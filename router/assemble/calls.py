@@ -100,8 +100,22 @@ async def calls(
         who=means.enter.caller_of,
         steps=means.steps,
     )
-    picks = _pick_answerer(means, indexed, chosen, reader, held)
     peers = chosen.picking.peers
+    picks = PickAnswerer(
+        reader,
+        indexed.pods,
+        indexed.ingest,
+        picker=chosen.picking.picker,
+        loads=chosen.picking.loads,
+        decisions=chosen.decisions,
+        attribution=chosen.attribution,
+        clock=time.monotonic,
+        wall_offset=chosen.wall_offset,
+        held=held,
+        peers=peers,
+        steps=means.steps,
+        router=RouterFacts(means.readiness, indexed.states, peers),
+    )
     if peers is not None and indexed.redis is not None:
         shares = sharing(
             peers,
@@ -144,26 +158,6 @@ def _room(config: Config, most: int) -> InFlight:
     limits = config.limits
     return InFlight(
         most, largest=limits.largest_message, seconds=MESSAGE_SECONDS, clock=time.monotonic
-    )
-
-
-def _pick_answerer(
-    means: Means, indexed: Indexed, chosen: Picks, reader: PromptReader, held: HeldPicks | None
-) -> PickAnswerer:
-    return PickAnswerer(
-        reader,
-        indexed.pods,
-        indexed.ingest,
-        picker=chosen.picking.picker,
-        loads=chosen.picking.loads,
-        decisions=chosen.decisions,
-        attribution=chosen.attribution,
-        clock=time.monotonic,
-        wall_offset=chosen.wall_offset,
-        held=held,
-        peers=chosen.picking.peers,
-        steps=means.steps,
-        router=RouterFacts(means.readiness, indexed.states, chosen.picking.peers),
     )
 
 
@@ -230,9 +224,9 @@ def methods(means: Means, made: Calls) -> tuple[Mapping[str, Method], HealthServ
     """Return the methods of all calls, with the check of who calls, and the health checks."""
     config, readiness, tracer = means.config, means.readiness, means.tracer
     services = SERVICE.full_name, llmd.SERVICE.full_name, EXTERNAL_PROCESSOR
-    answers = {ANSWERING: partial(readiness.ready, besides=PODS)}
+    answers = {ANSWERING: partial(readiness.ready, besides=PODS), LIVENESS: lambda: True}
     of_pods = ("", *services, *HEALTH_NAMES)
-    checks = HealthService(readiness.ready, of_pods, (LIVENESS,), answers)
+    checks = HealthService(readiness.ready, of_pods, answers)
     of_all = {
         **made.service.methods(),
         **llmd.methods(made.service, PodScores(made.holdings, config.llmd)),

@@ -1,11 +1,26 @@
 """Settings that are allowed and hardly meant; `check-config` and the router's log warn of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from warmpath.router.config.form import Problem
+import msgspec
+
+from warmpath.router.config.form import Path, Problem
 from warmpath.router.config.mistakes import dotted
-from warmpath.router.config.schema import Config, LimitsTable, SharedIndexTable
-from warmpath.router.config.unused import unused
+from warmpath.router.config.schema import (
+    Config,
+    LimitsTable,
+    PodSetSpec,
+    PodSpec,
+    SharedIndexTable,
+    Table,
+)
+
+ONLY_IN_QUEUE = (
+    "hold-seconds", "passed-seconds", "wait-seconds", "max-requests", "max-bytes", "classes",
+    "usual-class", "shares",
+)  # fmt: skip
+"""Keys of [queue] that only the queue reads; engines may order by `prefill-times` without it."""
 
 
 def warnings(config: Config) -> list[str]:
@@ -17,8 +32,8 @@ def doubts(config: Config) -> Iterator[Problem]:
     """Yield each doubtful setting: the path of a key, and why."""
     yield from _limits(config.limits)
     if config.shared_index.url:
-        yield from _shared_index(config.shared_index)
-    yield from unused(config)
+        yield from _replica(config.shared_index)
+    yield from _unused(config)
 
 
 def _limits(limits: LimitsTable) -> Iterator[Problem]:
@@ -31,10 +46,88 @@ def _limits(limits: LimitsTable) -> Iterator[Problem]:
         yield ("limits", "max-in-flight-bytes"), doubt
 
 
-def _shared_index(table: SharedIndexTable) -> Iterator[Problem]:
+def _replica(table: SharedIndexTable) -> Iterator[Problem]:
     if table.mode == "replica" and table.stale_seconds < table.poll_seconds:
         doubt = (
             f"is {table.stale_seconds:g}, less than poll-seconds ({table.poll_seconds:g}): the first "
             "reading of Redis that fails makes every pod stale"
         )
         yield ("shared-index", "stale-seconds"), doubt
+
+
+def _unused(config: Config) -> Iterator[Problem]:
+    """Yield each key whose value differs from the default and has no effect, because of other keys."""
+    for at, table, keys, reason in _idle(config):
+        usual = {one.encode_name: one for one in msgspec.structs.fields(table)}
+        for key in keys:
+            if getattr(table, usual[key].name) != _default(usual[key]):
+                yield (*at, key), f"has no effect: {reason}"
+
+
+def _default(field: Any) -> Any:
+    made = field.default_factory
+    return field.default if made is msgspec.NODEFAULT else made()
+
+
+Idle = tuple[Path, Table, Iterable[str], str]
+"""The path of a table, the table, those of its keys that nothing reads, and why."""
+
+
+def _idle(config: Config) -> Iterator[Idle]:
+    yield from _shared_index(config)
+    if "coverage" not in config.server.ready:
+        yield ("server",), config.server, ("ready-coverage",), 'ready does not name "coverage"'
+    pick = config.pick
+    if pick.queue == "off":
+        reason = 'pick.queue is "off", and no pick waits'
+        yield ("queue",), config.queue, ONLY_IN_QUEUE, reason
+        for position, client in enumerate(config.clients):
+            yield ("clients", position), client, ("classes",), reason
+    if not pick.decision_log:
+        yield ("pick",), pick, ("decision-log-share",), "decision-log is empty"
+    for position, model in enumerate(config.models):
+        if not model.tokenizer_urls:
+            reason = "it is sent to tokenizer-urls alone, and there are none"
+            yield ("models", position), model, ("tokenizer-key-file",), reason
+    if not config.probe.interval_seconds:
+        yield ("probe",), config.probe, ("timeout-seconds",), "interval-seconds is 0: no probes"
+    for position, pod in enumerate(config.pods):
+        yield from _pod(("pods", position), pod)
+    for position, pods in enumerate(config.pod_sets):
+        yield from _pod_set(("pod-sets", position), pods)
+
+
+def _shared_index(config: Config) -> Iterator[Idle]:
+    at, table = ("shared-index",), config.shared_index
+    if not table.url:
+        keys = ("prefix", "deadline-seconds", "poll-seconds", "stale-seconds")
+        yield at, table, keys, "it goes with url, which is missing"
+        return
+    if table.mode == "shared":
+        reason = 'mode is "shared", in which Redis is asked for each prompt'
+        yield at, table, ("poll-seconds",), reason
+    else:
+        reason = 'mode is "replica", in which no answer waits for Redis'
+        yield at, table, ("deadline-seconds",), reason
+
+
+def _pod(at: Path, pod: PodSpec | PodSetSpec) -> Iterator[Idle]:
+    if pod.engine != "trtllm":
+        yield at, pod, ("block-size",), f"the events of {pod.engine} have the block size"
+    if pod.engine != "vllm":
+        yield (
+            at,
+            pod,
+            ("eagle",),
+            f"only vLLM's events leave out what a drafter needs; this is {pod.engine}",
+        )
+
+
+def _pod_set(at: Path, pods: PodSetSpec) -> Iterator[Idle]:
+    yield from _pod(at, pods)
+    if pods.watch_port:
+        ports = {"events-port": pods.events_port, "replay-port": pods.replay_port}
+        reason = "watch-port is given: pods are followed through their publishers"
+        yield at, pods, (key for key, port in ports.items() if port), reason
+    elif not pods.events_port and pods.replay_port:
+        yield at, pods, ("replay-port",), "events-port is 0: engines' events are not followed"

@@ -2,8 +2,6 @@
 
 All mistakes are found, not just the first one. The tables are walked by the fields of their classes, and
 msgspec checks each value, so that both forms of reading agree.
-
-Finds the lines of a TOML text's keys, so that an error can name its line.
 """
 
 import difflib

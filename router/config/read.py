@@ -2,8 +2,6 @@
 
 An error has the form `FILE:LINE: KEY: problem`, where the problem includes the allowed values; unknown
 keys are refused in every table.
-
-Names the state files of one router's processes: each process has its own.
 """
 
 import mmap

@@ -1,7 +1,7 @@
 """The actions that an exchange asks of its stream: picks, replies to the gateway, reports."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -141,5 +141,5 @@ class NoPickResponse:
     reason: str
     """One word for programs."""
     text: str
-    retry_after: float = field(default=0.0)
+    retry_after: float = 0.0
     """Seconds after which the client may retry; 0: the response names no time."""

@@ -37,28 +37,20 @@ TYPES = {UNAVAILABLE: "service_unavailable", TOO_MANY: "too_many_requests"}
 
 
 class Outcome(Enum):
-    """The outcome of one request for a pick."""
+    """The outcome of one request for a pick, and the gRPC status under which metrics count it."""
 
-    PICKED = "picked"
-    NO_POD = "no_pod"
-    SUBSET_UNMATCHED = "subset_unmatched"
-    OVERLOADED = "overloaded"
-    LATE = "late"
-    FAULT = "fault"
-    GONE = "gone"
+    PICKED = "picked", grpc.StatusCode.OK
+    NO_POD = "no_pod", grpc.StatusCode.UNAVAILABLE
+    SUBSET_UNMATCHED = "subset_unmatched", grpc.StatusCode.UNAVAILABLE
+    OVERLOADED = "overloaded", grpc.StatusCode.RESOURCE_EXHAUSTED
+    LATE = "late", grpc.StatusCode.DEADLINE_EXCEEDED
+    FAULT = "fault", grpc.StatusCode.INTERNAL
+    GONE = "gone", grpc.StatusCode.CANCELLED
     """Its stream ended before the reply with the pick was sent."""
 
-
-CODES = {
-    Outcome.PICKED: grpc.StatusCode.OK,
-    Outcome.NO_POD: grpc.StatusCode.UNAVAILABLE,
-    Outcome.SUBSET_UNMATCHED: grpc.StatusCode.UNAVAILABLE,
-    Outcome.OVERLOADED: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Outcome.LATE: grpc.StatusCode.DEADLINE_EXCEEDED,
-    Outcome.FAULT: grpc.StatusCode.INTERNAL,
-    Outcome.GONE: grpc.StatusCode.CANCELLED,
-}
-"""The gRPC statuses under which metrics count outcomes among other calls."""
+    def __init__(self, label: str, code: grpc.StatusCode) -> None:
+        self.label = label
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +74,8 @@ def failure_of(error: Exception, seconds: float) -> NoPick:
     text = text_of(error)
     match error:
         case NoPodError():
-            outcome, refusal = (
-                Outcome.NO_POD,
-                NoPickResponse(UNAVAILABLE, _name(Reason.NO_POD), text),
-            )
+            outcome = Outcome.NO_POD
+            refusal = NoPickResponse(UNAVAILABLE, Reason.Name(Reason.NO_POD), text)
         case UnmatchedSubsetError():
             outcome = Outcome.SUBSET_UNMATCHED
             refusal = NoPickResponse(UNAVAILABLE, "SUBSET_UNMATCHED", str(error))
@@ -98,9 +88,5 @@ def failure_of(error: Exception, seconds: float) -> NoPick:
             refusal = NoPickResponse(UNAVAILABLE, "PICK_LATE", text)
         case _:
             outcome = Outcome.FAULT
-            refusal = NoPickResponse(UNAVAILABLE, _name(Reason.INTERNAL_ERROR), text)
+            refusal = NoPickResponse(UNAVAILABLE, Reason.Name(Reason.INTERNAL_ERROR), text)
     return NoPick(outcome, refusal)
-
-
-def _name(reason: "Reason.ValueType") -> str:
-    return Reason.Name(reason)

@@ -3,8 +3,6 @@
 Sources: the Gateway API Inference Extension, docs/proposals/004-endpoint-picker-protocol (v1.0.0), and
 Envoy's `envoy/service/ext_proc/v3/external_processor.proto` and
 `envoy/extensions/filters/http/ext_proc/v3/processing_mode.proto`.
-
-The headers that the picker reads, writes and removes.
 """
 
 from dataclasses import dataclass

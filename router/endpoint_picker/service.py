@@ -25,7 +25,7 @@ from warmpath.router.endpoint_picker.actions import Action, Picked, Reply, WantP
 from warmpath.router.endpoint_picker.events import MessageError, OrderError
 from warmpath.router.endpoint_picker.exchange import Exchange
 from warmpath.router.endpoint_picker.messages import bytes_of, event_of
-from warmpath.router.endpoint_picker.outcomes import CODES, NoPick, Outcome, failure_of
+from warmpath.router.endpoint_picker.outcomes import NoPick, Outcome, failure_of
 from warmpath.router.endpoint_picker.pick import EndpointPicks
 from warmpath.router.endpoint_picker.protocol import SERVICE, names_of
 from warmpath.router.prompt.bad_request import BadRequestError
@@ -177,27 +177,28 @@ class Stream:
             found = await self._found(want)
             if isinstance(found, NoPick):
                 replies = self._unpicked(found)
-                for reply in replies[:FIRST]:
-                    await self._write(reply)
-                await self._call.drain()
+                await self._tell(replies)
                 outcome, reason = found.outcome, found.refusal.reason
             else:
                 picked, telling = found
                 with telling:
                     replies = self.exchange.request.picked(picked)
                     # If a reply cannot be sent, the pick is withdrawn.
-                    for reply in replies[:FIRST]:
-                        await self._write(reply)
-                    await self._call.drain()
+                    await self._tell(replies)
                 self.exchange.response.booked(picked)
                 outcome = Outcome.PICKED
         finally:
             if self._span is not None:
-                self._span.set({"warmpath.outcome": outcome.value})
-                self._span.ends_with(CODES[outcome].name)
+                self._span.set({"warmpath.outcome": outcome.label})
+                self._span.ends_with(outcome.code.name)
             self._desk.picked(outcome, time.perf_counter() - begun, reason)
         for reply in replies[FIRST:]:
             await self._write(reply)
+
+    async def _tell(self, replies: Sequence[Reply]) -> None:
+        for reply in replies[:FIRST]:
+            await self._write(reply)
+        await self._call.drain()
 
     async def _found(self, want: WantPick) -> tuple[Picked, AbstractContextManager[None]] | NoPick:
         named = request_id_of(want.headers.items())
@@ -316,8 +317,8 @@ class EndpointPickerService:
 
     def picked(self, outcome: Outcome, seconds: float, reason: str) -> None:
         """Count a request that asked for a pick; `reason` says why it got none, empty for no refusal."""
-        self._meter.answered(METHOD, CODES[outcome].name, seconds, reason)
-        self._meter.endpoint_picked(outcome.value)
+        self._meter.answered(METHOD, outcome.code.name, seconds, reason)
+        self._meter.endpoint_picked(outcome.label)
 
     def methods(self) -> dict[str, Method]:
         """Return the only method by its full name; all messages are bytes."""

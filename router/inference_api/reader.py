@@ -1,4 +1,4 @@
-"""Reads an HTTP inference request: its API by the path, its prompt and options by the body.
+"""Reads an HTTP inference request: its API by the path, its prompt by the body.
 
 `form_model` finds the model's name in a form, the body of requests with a file: audio, images.
 """

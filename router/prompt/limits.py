@@ -3,12 +3,9 @@
 Names and lists beside the prompt have limits too, since they are kept for a while, in caches and among
 the last picks, and every name is compared.
 
-A caller's deadline, shared by the steps that are awaited one after the other.
-
-Truncates prompts as vLLM 0.32 does (`vllm/renderers/params.py`).
-
-Without `truncation_side`, vLLM's tokenizer cuts a text: it keeps the special tokens and the last of the
-others. Token ids, and any prompt for which a side is named, are cut with their special tokens.
+Prompts are truncated as vLLM 0.32 does (`vllm/renderers/params.py`). Without `truncation_side`, vLLM's
+tokenizer cuts a text: it keeps the special tokens and the last of the others. Token ids, and any prompt
+for which a side is named, are cut with their special tokens.
 """
 
 import asyncio

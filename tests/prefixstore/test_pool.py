@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.prefixstore.byte_tokenizer import ByteTokenizer
 from tests.recordings import TOKENIZER
 from warmpath.prefixstore.cuts.slices import CUT_BYTES, SLICE
 from warmpath.prefixstore.pool import (
@@ -19,7 +20,6 @@ from warmpath.prefixstore.pool import (
 )
 from warmpath.prefixstore.store.lru import LruStore
 from warmpath.prefixstore.tokenizers.tokenizer import (
-    ByteTokenizer,
     FolderTokenizer,
     InvalidTextError,
     Tokenizer,

@@ -10,6 +10,7 @@ import pytest
 
 from tests.fake_engine import BEGIN, FakeEngine, listed, tokenized
 from tests.fake_http import Answer, Asked
+from tests.prefixstore.byte_tokenizer import ByteTokenizer
 from tests.servers.certificates import Authority
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.prefixstore.tokenizers.cache import FolderSource
@@ -22,7 +23,6 @@ from warmpath.prefixstore.tokenizers.remote import (
     takes_chats,
 )
 from warmpath.prefixstore.tokenizers.tokenizer import (
-    ByteTokenizer,
     FolderTokenizer,
     InvalidTextError,
     TokenizerUnavailableError,

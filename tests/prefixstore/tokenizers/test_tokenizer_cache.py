@@ -10,8 +10,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.prefixstore.byte_tokenizer import ByteTokenizer
 from warmpath.prefixstore.tokenizers.cache import FolderSource, TokenizerCache
-from warmpath.prefixstore.tokenizers.tokenizer import ByteTokenizer, TokenizerUnavailableError
+from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 
 RETRY = 10.0
 MOST = 2
