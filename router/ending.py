@@ -119,13 +119,10 @@ class Drain:
     async def gone(self, seconds: float) -> None:
         """Return once no call and no stream is open and callers have gone, or after `seconds`."""
         begun = self._clock()
-        while self.calls or self.streams or not self._is_quiet(QUIET * seconds):
+        while self.calls or self.streams or self._clock() - self._last < QUIET * seconds:
             if self._clock() - begun >= seconds:
                 break
             await asyncio.sleep(PAUSE)
-
-    def _is_quiet(self, seconds: float) -> bool:
-        return self._clock() - self._last >= seconds
 
 
 class Ending:

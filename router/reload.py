@@ -2,60 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from warmpath.process.reread import LOOK_SECONDS, read_bytes
-from warmpath.router.admission.admission import Admission
-from warmpath.router.admission.in_flight import InFlight
-from warmpath.router.calls.pick import PickAnswerer
-from warmpath.router.calls.service import RouterService
 from warmpath.router.config.doubts import warnings
 from warmpath.router.config.read import MOST_BYTES, ConfigError, check
 from warmpath.router.config.reloadable import differing, reloaded
-from warmpath.router.config.schema import Config, PodSpec
-from warmpath.router.endpoint_picker.pick import EndpointPicks
-from warmpath.router.pick.picker import Picker
-from warmpath.router.pick.picking import precedence_of
-from warmpath.router.pods.discover import SourceState
-from warmpath.router.pods.table import PodTable
-from warmpath.router.queue.held_picks import HeldPicks
-from warmpath.router.readiness import COVERAGE, Readiness, pods_are_covered
+from warmpath.router.config.schema import Config
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ReloadableParts:
-    """The parts of a running router that take other settings, and how its configured pods change."""
-
-    readiness: Readiness
-    pods: PodTable
-    sources: Sequence[SourceState]
-    admission: Admission
-    calls: InFlight
-    service: RouterService
-    endpoint_picks: EndpointPicks
-    picks: PickAnswerer
-    picker: Picker
-    held: HeldPicks | None
-    follow: Callable[[list[PodSpec]], Awaitable[None]]
-
-    async def apply(self, config: Config) -> None:
-        """Take over the reloadable keys of a configuration that was checked."""
-        server, limits, pick, queue = config.server, config.limits, config.pick, config.queue
-        covered = partial(pods_are_covered, self.pods, self.sources, server.ready_coverage)
-        self.readiness.look(COVERAGE, covered)
-        self.readiness.require(server.ready)
-        self.calls.limit_to(limits.max_in_flight_bytes)
-        self.service.tokenize_seconds = limits.tokenize_seconds
-        self.endpoint_picks.tokenize_seconds = limits.tokenize_seconds
-        self.picker.use(pick.policy, pick.options, precedence_of(queue))
-        if self.held is not None:
-            self.held.use(queue)
-        await self.follow(config.pods)
 
 
 def content_of(path: Path) -> bytes | None:

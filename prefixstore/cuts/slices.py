@@ -32,7 +32,7 @@ def slices_of(raw: bytes) -> list[bytes]:
 
 def cut_finder(cuts: Cuts) -> FindCut:
     """Return the function that finds a tokenizer's cuts in UTF-8."""
-    ends = [f" (?=[{_ascii_letters()}])" if cuts.drops_space else _escaped(cuts.before)]
+    ends = [" (?=[A-Za-z])" if cuts.drops_space else _escaped(cuts.before)]
     pattern = re.compile(f"(?s:.*)(?:{_utf8_letters()})(?={'|'.join(ends)})".encode("latin-1"))
 
     def find(raw: bytes, begin: int, end: int) -> int:
@@ -40,10 +40,6 @@ def cut_finder(cuts: Cuts) -> FindCut:
         return found.end() if found else begin
 
     return find
-
-
-def _ascii_letters() -> str:
-    return "A-Za-z"
 
 
 def _escaped(characters: str) -> str:

@@ -304,11 +304,8 @@ def check_text(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidTextError(_lone_surrogate(error)) from error
-
-
-def _lone_surrogate(error: UnicodeEncodeError) -> str:
-    return f"is not Unicode text: a lone surrogate at character {error.start}"
+        problem = f"is not Unicode text: a lone surrogate at character {error.start}"
+        raise InvalidTextError(problem) from error
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

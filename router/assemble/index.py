@@ -30,7 +30,7 @@ from warmpath.router.pods.shared_index import (
     shared_pods,
 )
 from warmpath.router.pods.table import Pod, PodTable
-from warmpath.router.readiness import INDEX, Readiness
+from warmpath.router.readiness import INDEX
 
 
 @dataclass(slots=True)
@@ -123,8 +123,11 @@ async def index(
         if table.mode == "replica":
             reason = "the pods' blocks are being copied for the first time"
             readiness.set(INDEX, holds=False, reason=reason)
+
         # All pods are copied, or the first attempt has failed.
-        settled = partial(_settled, readiness)
+        def settled(reason: str) -> None:
+            readiness.set(INDEX, holds=True, reason=reason)
+
         through = await thread.enter(shared_pods(config, folder, ingest, settled), stack)
     return Indexed(
         config,
@@ -138,10 +141,6 @@ async def index(
         publishers,
         engines,
     )
-
-
-def _settled(readiness: Readiness, reason: str) -> None:
-    readiness.set(INDEX, holds=True, reason=reason)
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: object) -> None:

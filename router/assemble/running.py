@@ -19,17 +19,18 @@ from warmpath.process.reread import keep_current
 from warmpath.process.tasks import Work, kept
 from warmpath.router import state_file
 from warmpath.router.access.entrance import entrance
-from warmpath.router.assemble.calls import calls, methods
+from warmpath.router.assemble.calls import Calls, calls, methods
 from warmpath.router.assemble.index import Indexed, index
 from warmpath.router.assemble.means import Means
 from warmpath.router.assemble.pages import pages
-from warmpath.router.assemble.picks import picks
+from warmpath.router.assemble.picks import Picks, picks
 from warmpath.router.calls import llmd
 from warmpath.router.calls.server import serving
 from warmpath.router.config.files import engine_credentials, publisher_credentials
 from warmpath.router.config.schema import Config
 from warmpath.router.ending import Ending
 from warmpath.router.metrics.calls import Metrics
+from warmpath.router.pick.picking import precedence_of
 from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.texts import Texts, texts
 from warmpath.router.readiness import (
@@ -41,7 +42,6 @@ from warmpath.router.readiness import (
     pods_are_covered,
     tokenizers_are_loaded,
 )
-from warmpath.router.reload import ReloadableParts
 from warmpath.router.tracing.steps import Steps
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
@@ -58,6 +58,29 @@ class Running:
     ingest: Ingest
     reload: Callable[[Config], Awaitable[None]]
     """Takes over the reloadable keys of a configuration that was checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadableParts:
+    """The parts of a running router that take other settings."""
+
+    means: Means
+    indexed: Indexed
+    chosen: Picks
+    made: Calls
+
+    async def apply(self, config: Config) -> None:
+        """Take over the reloadable keys of a configuration that was checked."""
+        limits, pick, made = config.limits, config.pick, self.made
+        _require_coverage(self.means.readiness, self.indexed, config)
+        self.means.readiness.require(config.server.ready)
+        made.messages.limit_to(limits.max_in_flight_bytes)
+        made.service.tokenize_seconds = limits.tokenize_seconds
+        made.endpoint_picker.picks.tokenize_seconds = limits.tokenize_seconds
+        self.chosen.picking.picker.use(pick.policy, pick.options, precedence_of(config.queue))
+        if made.held is not None:
+            made.held.use(config.queue)
+        await self.indexed.follow_configured(config.pods)
 
 
 @asynccontextmanager
@@ -128,27 +151,19 @@ async def running(
             tls=enter.tls,
         )
         address = await stack.enter_async_context(serves)
-        parts = ReloadableParts(
-            readiness=readiness,
-            pods=indexed.pods,
-            sources=indexed.states,
-            admission=made.admission,
-            calls=made.messages,
-            service=made.service,
-            endpoint_picks=made.endpoint_picker.picks,
-            picks=made.picks,
-            picker=chosen.picking.picker,
-            held=made.held,
-            follow=indexed.follow_configured,
-        )
+        parts = ReloadableParts(means, indexed, chosen, made)
         yield Running(address, http_address, readiness, indexed.ingest, parts.apply)
+
+
+def _require_coverage(readiness: Readiness, indexed: Indexed, config: Config) -> None:
+    least = config.server.ready_coverage
+    readiness.look(COVERAGE, partial(pods_are_covered, indexed.pods, indexed.states, least))
 
 
 def _tend(means: Means, stack: AsyncExitStack, indexed: Indexed, read: Texts) -> None:
     config, readiness, pods, states = means.config, means.readiness, indexed.pods, indexed.states
     readiness.look(PODS, partial(a_pod_is_well, pods, states))
-    least = config.server.ready_coverage
-    readiness.look(COVERAGE, partial(pods_are_covered, pods, states, least))
+    _require_coverage(readiness, indexed, config)
     cache = read.tokenizers
     readiness.look(TOKENIZERS, lambda: tokenizers_are_loaded(cache.registered, cache.lacking()))
     files = [*means.enter.files, indexed.engines.tls.files, *read.sources.files]

@@ -10,7 +10,8 @@ from warmpath.router.config.schema import ClientSpec, Config
 
 def contradictions(config: Config) -> Iterator[Problem]:
     """Yield each contradiction in access control: the path of a key, and the problem with its value."""
-    yield from _tls(config)
+    if config.server.tls.client_ca and not config.server.tls.cert:
+        yield ("server", "tls", "client-ca"), "needs cert and key"
     yield from _clients(config)
     if config.server.insecure:
         return
@@ -32,12 +33,6 @@ def exposed(config: Config) -> Iterator[tuple[str, str, str]]:
     for key, address in (("listen", server.listen), ("metrics-listen", server.metrics_listen)):
         if lacks and is_host_port(address) and not is_loopback(address):
             yield key, address, " and ".join(lacks)
-
-
-def _tls(config: Config) -> Iterator[Problem]:
-    tls = config.server.tls
-    if tls.client_ca and not tls.cert:
-        yield ("server", "tls", "client-ca"), "needs cert and key"
 
 
 def _clients(config: Config) -> Iterator[Problem]:

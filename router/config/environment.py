@@ -56,7 +56,8 @@ def overrides(environment: Mapping[str, str]) -> list[Override]:
     return [
         _override(name, environment[name], known)
         for name in sorted(environment)
-        if name.startswith(PREFIX) and (name in known or not _is_foreign(name))
+        if name.startswith(PREFIX)
+        and (name in known or not (name in OTHERS or SERVICE.fullmatch(name)))
     ]
 
 
@@ -77,10 +78,6 @@ def _with(raw: dict[str, Any], at: Path, value: Any) -> dict[str, Any]:
         return raw | {key: value}
     inner = raw.get(key, {})
     return raw | {key: _with(inner, at[1:], value)} if isinstance(inner, dict) else raw
-
-
-def _is_foreign(name: str) -> bool:
-    return name in OTHERS or SERVICE.fullmatch(name) is not None
 
 
 def _override(name: str, text: str, known: Mapping[str, tuple[Path, Any]]) -> Override:

@@ -91,23 +91,18 @@ class JsonValues:
         self._depth = 0
         """Open containers within the wanted value."""
         self._steps = 0
-        self._is_over = False
+        self.is_over = False
         """Whether the document has ended, or cannot be read on."""
         self._is_in_string = self._is_escaped = False
         self._string: bytearray = bytearray()
         """The last string, or its beginning: a key, if a colon comes next."""
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the document goes on: something in it has begun and not ended."""
-        return not self._is_over
-
     def feed(self, chunk: bytes) -> None:
         """Read the document's next bytes."""
         at = 0
-        while at < len(chunk) and not self._is_over:
+        while at < len(chunk) and not self.is_over:
             self._steps += 1
-            self._is_over = self._steps > MOST_STEPS
+            self.is_over = self._steps > MOST_STEPS
             if self._is_in_string:
                 at = self._string_on(chunk, at)
             elif self._value is not None:
@@ -152,7 +147,7 @@ class JsonValues:
             self._is_in_string = True
         else:
             self._depth += 1 if mark in _OPEN else -1
-            self._is_over |= self._depth > MOST_NESTED
+            self.is_over |= self._depth > MOST_NESTED
         return end + 1
 
     def _keep(self, chunk: bytes, start: int, end: int) -> None:
@@ -184,7 +179,7 @@ class JsonValues:
             self._is_in_string = True
         else:
             self._passed += 1 if mark in _OPEN else -1
-            self._is_over |= self._passed > MOST_NESTED
+            self.is_over |= self._passed > MOST_NESTED
         return end + 1
 
     def _walk_on(self, chunk: bytes, at: int) -> int:
@@ -202,7 +197,7 @@ class JsonValues:
         if mark in _OPEN:
             self._open(is_list=mark == b"[")
         elif not self._containers:
-            self._is_over = True
+            self.is_over = True
         elif mark == b'"':
             self._is_in_string = True
             self._string.clear()
@@ -216,7 +211,7 @@ class JsonValues:
         else:
             self._containers.pop()
             self._next = None
-            self._is_over |= not self._containers
+            self.is_over |= not self._containers
         return at + 1
 
     def _colon(self) -> None:
@@ -233,7 +228,7 @@ class JsonValues:
 
     def _open(self, *, is_list: bool) -> None:
         wanted, self._next = self._next, None
-        self._is_over |= len(self._containers) >= MOST_NESTED
+        self.is_over |= len(self._containers) >= MOST_NESTED
         is_list_in_list = is_list and (not self._containers or self._containers[-1][1])
         if wanted is None or isinstance(wanted, str) or is_list_in_list:
             self._passed = 1

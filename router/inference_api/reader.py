@@ -20,12 +20,8 @@ from warmpath.router.inference_api.request import (
     UnreadError,
     no_traits,
 )
-from warmpath.router.prompt.bodies.fields import (
-    MOST_VALUES,
-    FieldError,
-    FieldLimitError,
-    raw_fields,
-)
+from warmpath.router.prompt.bodies.fields import MOST_VALUES, raw_fields
+from warmpath.router.prompt.bodies.json_strings import FieldError, FieldLimitError
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from warmpath.process.loop import in_turns
 from warmpath.router.inference_api.body import Body
-from warmpath.router.prompt.bodies.fields import FieldError
+from warmpath.router.prompt.bodies.json_strings import FieldError
 from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN
 
 MEDIA = frozenset(

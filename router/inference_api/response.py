@@ -197,7 +197,7 @@ class UsageReader:
         Then they count as an event: some servers leave out the empty line that ends one.
         """
         if self._long is not None:
-            return not self._long.document.is_open
+            return self._long.document.is_over
         held = self._held.strip()
         if not held.startswith(b"{") or not held.endswith(b"}"):
             return False

@@ -4,13 +4,8 @@ from collections.abc import Collection
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.bodies.fields import (
-    MOST_VALUES,
-    FieldError,
-    RawFields,
-    packed_ids,
-    raw_fields,
-)
+from warmpath.router.prompt.bodies.fields import MOST_VALUES, RawFields, packed_ids, raw_fields
+from warmpath.router.prompt.bodies.json_strings import FieldError
 
 TEXTS = ("model_name", "routing_group", "lora_name", "cache_salt")
 HASHES = ("block_hashes", "sequence_hashes")

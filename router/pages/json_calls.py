@@ -22,7 +22,8 @@ from warmpath.router.pages.http_call import answered, answering
 from warmpath.router.pages.json_message import NoRequestError, message_of
 from warmpath.router.pages.listener import Page
 from warmpath.router.prompt.bodies.fields import MOST_VALUES as BODY_VALUES
-from warmpath.router.prompt.bodies.fields import FieldLimitError, check_values
+from warmpath.router.prompt.bodies.fields import check_values
+from warmpath.router.prompt.bodies.json_strings import FieldLimitError
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
 PATH = "/api/v1/"

@@ -19,11 +19,12 @@ from tests.router.pick_stand import QUIET, pod, prompt
 from tests.router.running_router import TRANSPORT, running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.router.assemble.running import ReloadableParts
 from warmpath.router.config.read import load, parse
 from warmpath.router.config.reloadable import differing, reloadable_keys
 from warmpath.router.config.schema import Config
 from warmpath.router.processes import share_of
-from warmpath.router.reload import ReloadableParts, Reloader, content_of
+from warmpath.router.reload import Reloader, content_of
 from warmpath.scorer.policy import make_policy
 
 MODEL = '[[models]]\nname = "demo"\n'
@@ -232,26 +233,26 @@ shares = { a = 3.0 }
 
 
 def queue(parts: ReloadableParts) -> Any:
-    assert parts.held is not None
-    return parts.held.queue
+    assert parts.made.held is not None
+    return parts.made.held.queue
 
 
 def classes(parts: ReloadableParts) -> Any:
-    assert parts.held is not None
-    return parts.held.classes
+    assert parts.made.held is not None
+    return parts.made.held.classes
 
 
 REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
-    "pods": (["new"], lambda parts: [one.id for one in parts.pods]),
-    "server.ready": (False, lambda parts: parts.readiness.requires("pods")),
-    "server.ready-coverage": (0.75, lambda parts: parts.readiness._looks["coverage"].args[2]),  # type: ignore[attr-defined]
-    "limits.tokenize-seconds": ((1.5, 1.5), lambda parts: (parts.service.tokenize_seconds, parts.endpoint_picks.tokenize_seconds)),
-    "limits.max-in-flight-bytes": (99999999, lambda parts: parts.calls.limit),
-    "pick.policy": ("weighted", lambda parts: parts.picker._weigher._usual),
-    "pick.options": (make_policy("weighted", {"kv": 0.5}), lambda parts: parts.picker._weigher._policies["weighted"]),
+    "pods": (["new"], lambda parts: [one.id for one in parts.indexed.pods]),
+    "server.ready": (False, lambda parts: parts.means.readiness.requires("pods")),
+    "server.ready-coverage": (0.75, lambda parts: parts.means.readiness._looks["coverage"].args[2]),  # type: ignore[attr-defined]
+    "limits.tokenize-seconds": ((1.5, 1.5), lambda parts: (parts.made.service.tokenize_seconds, parts.made.endpoint_picker.picks.tokenize_seconds)),
+    "limits.max-in-flight-bytes": (99999999, lambda parts: parts.made.messages.limit),
+    "pick.policy": ("weighted", lambda parts: parts.chosen.picking.picker._weigher._usual),
+    "pick.options": (make_policy("weighted", {"kv": 0.5}), lambda parts: parts.chosen.picking.picker._weigher._policies["weighted"]),
     "queue.hold-seconds": (0.1, lambda parts: queue(parts)._settings.hold_seconds),
-    "queue.prefill-times": ((3.0, 3.0), lambda parts: (parts.picker.precedence.times, queue(parts)._precedence.times)),
-    "queue.passed-seconds": ((4.0, 4.0), lambda parts: (parts.picker.precedence.most_seconds, queue(parts)._precedence.most_seconds)),
+    "queue.prefill-times": ((3.0, 3.0), lambda parts: (parts.chosen.picking.picker.precedence.times, queue(parts)._precedence.times)),
+    "queue.passed-seconds": ((4.0, 4.0), lambda parts: (parts.chosen.picking.picker.precedence.most_seconds, queue(parts)._precedence.most_seconds)),
     "queue.wait-seconds": (5.0, lambda parts: queue(parts)._settings.wait_seconds),
     "queue.max-requests": (6, lambda parts: queue(parts)._settings.max_requests),
     "queue.max-bytes": (777777, lambda parts: queue(parts)._settings.max_bytes),

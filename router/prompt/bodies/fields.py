@@ -19,8 +19,8 @@ from warmpath.router.prompt.bodies.json_strings import (
     LARGE_BYTES,
     NONE,
     SLICE_BYTES,
-    StringError,
-    StringLimitError,
+    FieldError,
+    FieldLimitError,
     Strings,
     take_out,
 )
@@ -32,19 +32,6 @@ MOST_STRINGS = 2 * MOST_VALUES
 """Most strings of a body: each value may be a string and have a name."""
 MISSING = msgspec.Raw()
 """Takes the place of a field that a body lacks."""
-
-
-class FieldError(Exception):
-    """A body or one of its fields is refused; `field` is empty for the body itself."""
-
-    def __init__(self, problem: str, field: str = "") -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field = field
-        self.problem = problem
-
-
-class FieldLimitError(FieldError):
-    """A body or one of its fields has too many values, or a value that is too long."""
 
 
 class RawFields(msgspec.Struct, frozen=True):
@@ -83,12 +70,7 @@ async def raw_fields(raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES
     """
     strings = NONE
     if len(raw) > LARGE_BYTES:
-        try:
-            raw, strings = await take_out(raw, MOST_STRINGS, names)
-        except StringLimitError as error:
-            raise FieldLimitError(str(error)) from error
-        except StringError as error:
-            raise FieldError(str(error)) from error
+        raw, strings = await take_out(raw, MOST_STRINGS, names)
     if len(raw) > most:
         await check_values(raw, most)
     try:

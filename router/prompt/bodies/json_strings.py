@@ -35,12 +35,17 @@ _PAIR_BYTES = len(rb"\ud83d\ude00")
 _FIRST_OF_PAIR = re.compile(rb"\\u[dD][89abAB]..\Z")
 
 
-class StringError(Exception):
-    """A document ends within a string."""
+class FieldError(Exception):
+    """A body or one of its fields is refused; `field` is empty for the body itself."""
+
+    def __init__(self, problem: str, field: str = "") -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
 
 
-class StringLimitError(StringError):
-    """A document has too many strings or a number that is too long."""
+class FieldLimitError(FieldError):
+    """A body or one of its fields has too many values, or a value that is too long."""
 
 
 class Strings:
@@ -144,8 +149,8 @@ class _Document:
 async def take_out(raw: bytes, most: int, kept: Collection[str] = ()) -> tuple[bytes, Strings]:
     """Return a document with stand-ins for its strings, and the strings; those in `kept` stay.
 
-    The returned document is valid JSON if and only if `raw` is. Raises StringError if `raw`
-    ends within a string, and StringLimitError if it has more than `most` strings, or a number that fills
+    The returned document is valid JSON if and only if `raw` is. Raises FieldError if `raw`
+    ends within a string, and FieldLimitError if it has more than `most` strings, or a number that fills
     a whole slice.
     """
     document = _Document(raw, kept)
@@ -168,13 +173,13 @@ async def take_out(raw: bytes, most: int, kept: Collection[str] = ()) -> tuple[b
         at += len(piece)
         if opened < 0:
             if len(piece) >= SLICE_BYTES and not _BREAK.search(piece):
-                raise StringLimitError(f"holds a number of more than {SLICE_BYTES} bytes")
+                raise FieldLimitError(f"holds a number of more than {SLICE_BYTES} bytes")
             document.copy(at)
         if strings > most:
-            raise StringLimitError(f"holds more than {most} strings")
+            raise FieldLimitError(f"holds more than {most} strings")
         await asyncio.sleep(0)
     if opened >= 0:
-        raise StringError("is not JSON: it ends within a string")
+        raise FieldError("is not JSON: it ends within a string")
     return document.end(), Strings(document.texts)
 
 

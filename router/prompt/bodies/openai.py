@@ -15,13 +15,8 @@ from warmpath.prefixstore.chats.chat import Chat
 from warmpath.prefixstore.chats.chat_request import chat_of
 from warmpath.prefixstore.chats.template import TemplateError
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.bodies.fields import (
-    MOST_VALUES,
-    FieldError,
-    RawFields,
-    packed_ids,
-    raw_fields,
-)
+from warmpath.router.prompt.bodies.fields import MOST_VALUES, RawFields, packed_ids, raw_fields
+from warmpath.router.prompt.bodies.json_strings import FieldError
 from warmpath.router.prompt.limits import Truncation
 
 T = TypeVar("T", str, bool)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.router.prompt.turns import turns_and_result
 from warmpath.router.prompt.bodies import json_strings
-from warmpath.router.prompt.bodies.json_strings import StringError, take_out
+from warmpath.router.prompt.bodies.json_strings import FieldError, take_out
 
 MOST = 1000
 SLICE_BYTES = 24
@@ -81,7 +81,7 @@ def test_a_document_is_refused_where_the_decoder_refuses_it(
     try:
         known = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        with pytest.raises((StringError, msgspec.DecodeError, UnicodeDecodeError)):
+        with pytest.raises((FieldError, msgspec.DecodeError, UnicodeDecodeError)):
             read(bytes(raw))
     else:
         assert read(bytes(raw)) == known
@@ -103,12 +103,12 @@ def test_of_equal_names_the_last_value_counts() -> None:
 
 
 def test_too_many_strings_are_refused_before_the_last_is_read() -> None:
-    with pytest.raises(StringError, match=f"holds more than {MOST} strings"):
+    with pytest.raises(FieldError, match=f"holds more than {MOST} strings"):
         read(b"[" + b'"",' * (2 * MOST) + b"1]")
 
 
 def test_a_number_without_end_is_refused_before_it_is_decoded() -> None:
-    with pytest.raises(StringError, match=f"holds a number of more than {SLICE_BYTES} bytes"):
+    with pytest.raises(FieldError, match=f"holds a number of more than {SLICE_BYTES} bytes"):
         read(b"[" + b"1" * (3 * SLICE_BYTES) + b"]")
 
 
