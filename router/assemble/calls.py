@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -224,7 +224,10 @@ def methods(means: Means, made: Calls) -> tuple[Mapping[str, Method], HealthServ
     """Return the methods of all calls, with the check of who calls, and the health checks."""
     config, readiness, tracer = means.config, means.readiness, means.tracer
     services = SERVICE.full_name, llmd.SERVICE.full_name, EXTERNAL_PROCESSOR
-    answers = {ANSWERING: partial(readiness.ready, besides=PODS), LIVENESS: lambda: True}
+    answers: dict[str, Callable[[], bool]] = {
+        ANSWERING: partial(readiness.ready, besides=PODS),
+        LIVENESS: lambda: True,
+    }
     of_pods = ("", *services, *HEALTH_NAMES)
     checks = HealthService(readiness.ready, of_pods, answers)
     of_all = {

@@ -118,7 +118,8 @@ def _usage(event: Any, paths: Paths = USAGE) -> Usage:
     usage = Usage()
     for key, within in paths.items() if isinstance(event, dict) else ():
         if isinstance(found := event.get(key.decode()), dict):
-            usage = usage.then(usage_of(found) if within == "usage" else _usage(found, within))
+            inner = usage_of(found) if isinstance(within, str) else _usage(found, within)
+            usage = usage.then(inner)
     return usage
 
 
