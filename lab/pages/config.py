@@ -20,6 +20,8 @@ from warmpath.router.config.reloadable import is_reloadable
 from warmpath.router.config.schema import MIB, Config, Table
 
 HEAD = """\
+# Configuration
+
 This page has every key of the router's TOML file, and how the file is checked and reloaded.
 [`deploy/warmpath.toml`](../../deploy/warmpath.toml) is an example.
 
