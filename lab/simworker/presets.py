@@ -47,7 +47,8 @@ class Preset:
     name: str
     latency: LatencyModel
     measured: tuple[Measurement, ...]
-    """Published measurements; empty if the constants are derived."""
+    """NVIDIA's, of NIM (TensorRT-LLM, fp16, genai-perf; nim.csv of 'Sizing LLM Inference Systems').
+    Empty if the constants are derived."""
     tolerance: float
     """Largest relative error of `expected` against `measured`."""
 
