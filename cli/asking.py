@@ -282,12 +282,6 @@ def _pods_table(response: pb.ListPodsResponse) -> Table:
     return table
 
 
-def unready(pod: pb.Pod) -> str:
-    """Return why a pod is not ready: its health, and the reasons of its trust unless exact."""
-    reasons = (one.trust.reason for one in pod.ranks if one.trust.level != pb.Trust.EXACT)
-    return "; ".join(dict.fromkeys(reason for reason in (_health(pod), *reasons) if reason))
-
-
 def _health(pod: pb.Pod) -> str:
     return "" if pod.status == WELL else pod.status
 

@@ -55,7 +55,3 @@ class Digests:
     def restore(self, saved: Mapping[int, int]) -> None:
         """Keep the saved digests instead of the present ones."""
         self._digests = OrderedDict(sorted(saved.items()))
-
-    def are_below(self, sequence: int) -> bool:
-        """Whether every digest is of a batch before this sequence."""
-        return all(known < sequence for known in self._digests)

@@ -35,8 +35,6 @@ class Precedence:
 
 FIRST_COME = Precedence(0.0)
 """First come, first served."""
-USUAL = Precedence(10.0, 60.0)
-"""The default."""
 
 
 LATE_FACTOR = 4.0

@@ -9,6 +9,7 @@ import pytest
 
 from tests.router.consistent import check
 from tests.router.pick.picker_parts import Parts
+from tests.router.prompt.turns import turns_and_result
 from warmpath.indexer.trust import Level
 from warmpath.process import loop
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -68,23 +69,8 @@ class Fleet:
         )
 
 
-def turns_and_answer(call: Coroutine[Any, Any, Any]) -> tuple[int, Any]:
-    """Return how often a call lets others have their turn, and its answer."""
-
-    async def run() -> tuple[int, Any]:
-        turns = 0
-        while True:
-            try:
-                call.send(None)
-            except StopIteration as end:
-                return turns, end.value
-            turns += 1
-
-    return asyncio.run(run())
-
-
 def test_who_lists_pods_gives_turns() -> None:
-    turns, listed = turns_and_answer(Fleet().pods.list_pods(pb.ListPodsRequest(model="m")))
+    turns, listed = turns_and_result(Fleet().pods.list_pods(pb.ListPodsRequest(model="m")))
     assert [pod.id for pod in listed.pods] == [f"pod-{number}" for number in range(PODS)]
     assert turns >= PODS // 128
 
@@ -93,7 +79,7 @@ def test_who_names_many_pods_that_nobody_knows_gives_turns_and_is_told_of_each()
     names = [f"other-{number}" for number in range(1024)]
     for wanted, at_least in ([], 0), (names, 2):
         request = wire.ScoreRequest(prompt=wire.Prompt(model="m"), pods=wanted)
-        turns, scored = turns_and_answer(Fleet().pods.score(request, 1.0))
+        turns, scored = turns_and_result(Fleet().pods.score(request, 1.0))
         scores = pb.ScoreResponse.FromString(scored.response).scores
         assert turns >= at_least
         assert [one.pod for one in scores] == (wanted or [f"pod-{at}" for at in range(PODS)])
@@ -111,14 +97,14 @@ def test_a_score_of_a_large_fleet_shows_the_trust_of_the_moment_of_its_matches(
     call.send(None)
     rank.limit("a batch is missing")
     assert (before.level, rank.trust.level) == (Level.EXACT, Level.DEGRADED)
-    taken, scored = turns_and_answer(call)
+    taken, scored = turns_and_result(call)
     assert taken == 0
     first = pb.ScoreResponse.FromString(scored.response).scores[0]
     assert (first.trust.level, first.trust.reason) == (LEVELS[before.level], before.reason)
 
 
 def test_who_diagnoses_gives_turns() -> None:
-    turns, told = turns_and_answer(Fleet().picks.diagnose(pb.DiagnoseRequest()))
+    turns, told = turns_and_result(Fleet().picks.diagnose(pb.DiagnoseRequest()))
     assert not told.attributions
     assert turns >= PODS // 128
 
@@ -129,7 +115,7 @@ def test_who_lists_decisions_gives_turns_and_lists_those_of_when_it_began() -> N
     call = fleet.picks.list_decisions(pb.ListDecisionsRequest())
     call.send(None)
     fleet.parts.choose()
-    turns, listed = turns_and_answer(call)
+    turns, listed = turns_and_result(call)
     assert [one.booking_id for one in listed.decisions] == names[::-1]
     assert turns >= 130 // 32
 
@@ -138,10 +124,10 @@ def test_who_tells_the_loads_of_all_ranks_gives_turns() -> None:
     fleet = Fleet()
     loads = [pb.PodLoad(pod=f"pod-{number}", running=number) for number in range(PODS)]
     request = pb.ExplainRequest(prompt=pb.Prompt(model="m"), loads=loads)
-    without, _ = turns_and_answer(
+    without, _ = turns_and_result(
         fleet.picks.explain(pb.ExplainRequest(prompt=request.prompt), 0.0)
     )
-    turns, told = turns_and_answer(fleet.picks.explain(request, 0.0))
+    turns, told = turns_and_result(fleet.picks.explain(request, 0.0))
     assert {one.pod: one.details.in_flight for one in told.candidates} == {
         one.pod: one.running for one in loads
     }

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.router.pick.picker_parts import Parts, SizedPrompt
 from warmpath.router.config.schema import QueueTable
-from warmpath.router.load.overdue import FIRST_COME, USUAL, Precedence
+from warmpath.router.load.overdue import FIRST_COME, Precedence
 from warmpath.router.pick.picking import precedence_of
 from warmpath.router.queue.standing import engine_priority
 
@@ -43,4 +43,4 @@ def test_an_engines_priority_is_the_place_in_milliseconds(
 
 def test_a_router_orders_by_its_configured_keys() -> None:
     assert precedence_of(QueueTable(prefill_times=3.0, passed_seconds=4.0)) == Precedence(3.0, 4.0)
-    assert Parts(pods=1).picker.precedence == USUAL == precedence_of(QueueTable())
+    assert Parts(pods=1).picker.precedence == Precedence(10.0, 60.0) == precedence_of(QueueTable())
