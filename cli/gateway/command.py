@@ -11,27 +11,33 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from warmpath.cli.asking import answer
+from warmpath.cli.asking import ROUTER, answer
+from warmpath.cli.channel import add_channel
 from warmpath.cli.child import ChildError
 from warmpath.cli.gateway.bootstrap import bootstrap
-from warmpath.cli.gateway.description import GatewayDescription
-from warmpath.cli.gateway.follow import NO_MODEL, ListedPods, follow, listed
-from warmpath.cli.gateway.options import (
-    ASK_SECONDS,
-    check_together,
-    given_pods,
-    parser,
-    without_pods,
+from warmpath.cli.gateway.description import (
+    AddressError,
+    GatewayDescription,
+    HostPort,
+    address_of,
+    ip_address_of,
 )
+from warmpath.cli.gateway.follow import NO_MODEL, ListedPods, follow, listed
 from warmpath.cli.gateway.process import EnvoyProcess, NoEnvoyError, find_envoy
 from warmpath.cli.out_folder import OutFolderError
-from warmpath.cli.tls_options import OptionError
+from warmpath.cli.tls_options import OptionError, check_tls
 from warmpath.client.async_client import AsyncClient
-from warmpath.process.command_line import FOUND, USAGE, in_words
+from warmpath.process.command_line import FOUND, USAGE, command_parser, in_words
+from warmpath.process.listen import is_loopback
 from warmpath.process.tasks import Work, kept
+from warmpath.process.tls import TlsPaths
 
+OUT = Path("out/gateway")
+ASK_SECONDS = 10.0
+MOST_SIMULATED = 64
+MOST_PODS = 4096
+MOST_BODY_BYTES = 1 << 30
 QUESTION = "Which of the pods has read this before? Ask again, and it is the same one."
-
 
 Simulated = Callable[[argparse.Namespace, Path, GatewayDescription], Awaitable[None]]
 """Serves simulated pods, by the options, Envoy's program and the gateway without pods."""
@@ -39,31 +45,115 @@ Simulated = Callable[[argparse.Namespace, Path, GatewayDescription], Awaitable[N
 
 def run(argv: Sequence[str] | None, summary: str | None, simulated: Simulated) -> int:
     """Run the command, whose help begins with `summary`; return its exit status."""
-    args = parser(summary).parse_args(argv)
+    args = _parser(summary).parse_args(argv)
     try:
-        check_together(args)
-        gateway = without_pods(args)
+        gateway = _without_pods(args)
         if args.simulate:
             return _until_ended(args, lambda program: simulated(args, program, gateway))
         pods = _pods(args)
-        if isinstance(pods, int):
-            return pods
-        gateway = replace(gateway, pods=pods.addresses)
-        if args.print_config:
-            print(json.dumps(bootstrap(gateway), indent=2))
-            return 0
-        follows = not args.pod
-        return _until_ended(
-            args, lambda program: serve(program, gateway, pods.model, follows=follows)
-        )
     except (OptionError, OutFolderError) as error:
         print(f"warmpath gateway: {error}", file=sys.stderr)
         return USAGE
+    if isinstance(pods, int):
+        return pods
+    gateway = replace(gateway, pods=pods.addresses)
+    if args.print_config:
+        print(json.dumps(bootstrap(gateway), indent=2))
+        return 0
+    follows = not args.pod
+    return _until_ended(args, lambda program: serve(program, gateway, pods.model, follows=follows))
+
+
+def _parser(summary: str | None) -> argparse.ArgumentParser:
+    found = command_parser(
+        "gateway", summary, "warmpath gateway --simulate 4 --listen 127.0.0.1:8000"
+    )
+    add = found.add_argument
+    add("--listen", default="127.0.0.1:8000", help="host:port for clients; port 0 takes a free one")
+    add("--insecure", action="store_true", help="let other machines in, without TLS")
+    # No defaults for --router and --out: --simulate has a router of its own, and only it has logs.
+    add("--router", help=f"host:port of the router; {ROUTER} by default")
+    add(
+        "--pod", action="append", default=[], metavar="IP:PORT",
+        help="a pod; may be repeated; without it the router is asked for its pods",
+    )  # fmt: skip
+    add(
+        "--failure-mode", choices=("fail-close", "fail-open"), default="fail-close",
+        help="while the router cannot be asked: answer 503, or send requests to the pods round robin",
+    )  # fmt: skip
+    add("--max-body-bytes", type=int, default=8 << 20, help="longest body of a request")
+    add("--access-log", action="store_true", help="write a line for each request to standard error")
+    add("--envoy", type=Path, help="Envoy's program; else that on the PATH or in the environment")
+    add("--print-config", action="store_true", help="print Envoy's configuration and start nothing")
+    add(
+        "--simulate", type=int, default=0, metavar="PODS",
+        help="start so many simulated pods and a router for them",
+    )  # fmt: skip
+    add("--out", type=Path, help=f"folder for logs of --simulate; {OUT} by default")
+    add_channel(found)
+    found.set_defaults(timeout=ASK_SECONDS)
+    return found
+
+
+def _without_pods(args: argparse.Namespace) -> GatewayDescription:
+    """Return the gateway that the options describe; give --router and --out their defaults.
+
+    Raises OptionError.
+    """
+    simulates, listen = bool(args.simulate), _address("--listen", args.listen)
+    wrong: list[tuple[object, str]] = [
+        (
+            simulates and not 0 < args.simulate <= MOST_SIMULATED,
+            f"--simulate: must be from 1 to {MOST_SIMULATED}",
+        ),
+        (simulates and args.router is not None, "--router: does not go with --simulate"),
+        (simulates and args.pod, "--pod: does not go with --simulate"),
+        (simulates and args.tls_ca, "--tls-ca: does not go with --simulate"),
+        (simulates and args.print_config, "--print-config: does not go with --simulate"),
+        (not simulates and args.out, "--out: only --simulate writes logs there"),
+        (len(args.pod) > MOST_PODS, f"--pod: at most {MOST_PODS}"),
+        (
+            not 0 < args.max_body_bytes <= MOST_BODY_BYTES,
+            f"--max-body-bytes: must be from 1 to {MOST_BODY_BYTES}",
+        ),
+        (not listen.is_ip, f"--listen: {args.listen} is not an IP address and a port"),
+        (
+            not is_loopback(args.listen) and not args.insecure,
+            f"--listen: {args.listen} lets other machines in, without TLS; --insecure allows it",
+        ),
+        (args.token_file, "--token-file: Envoy cannot send a token; give --tls-cert and --tls-key"),
+    ]
+    for is_so, problem in wrong:
+        if is_so:
+            raise OptionError(problem)
+    check_tls(args)
+    args.router, args.out = args.router or ROUTER, args.out or OUT
+    files = (args.tls_ca, args.tls_cert, args.tls_key)
+    return GatewayDescription(
+        listen=listen,
+        router=_address("--router", args.router),
+        pods=(),
+        failure_mode=args.failure_mode,
+        router_tls=TlsPaths(*(file and file.absolute() for file in files)) if files[0] else None,
+        logs_requests=args.access_log,
+        body_bytes=args.max_body_bytes,
+    )
+
+
+def _address(named: str, text: str, read: Callable[[str], HostPort] = address_of) -> HostPort:
+    try:
+        return read(text)
+    except AddressError as error:
+        raise OptionError(f"{named}: {error}") from None
 
 
 def _pods(args: argparse.Namespace) -> ListedPods | int:
+    """Return the pods that options name, or else those of the router; an exit status if there are none.
+
+    Raises OptionError.
+    """
     if args.pod:
-        return ListedPods(given_pods(args), [])
+        return ListedPods([_address("--pod", one, ip_address_of) for one in args.pod], [])
     reply = answer(args, lambda client: client.pods())
     if isinstance(reply, int):
         return reply
@@ -118,21 +208,15 @@ def say(line: str) -> None:
 
 
 def _print_start(address: str, admin: Path, gateway: GatewayDescription, model: str) -> None:
-    body = {
-        "model": model,
-        "max_tokens": 20,
-        "messages": [{"role": "user", "content": QUESTION}],
-    }
+    messages = [{"role": "user", "content": QUESTION}]
+    body = json.dumps({"model": model, "max_tokens": 20, "messages": messages})
     pods = ", ".join(map(str, gateway.pods))
     named = f", with one of your models for {NO_MODEL}" if model == NO_MODEL else ""
-    url = f"http://{address}/v1/chat/completions"
-    curl = f"curl -si {url} -H 'content-type: application/json' -d '{json.dumps(body)}'"
-    for line in (
-        f"Envoy listens on {address}",
-        f"  it asks the router at {gateway.router} ({gateway.failure_mode}); pods: {pods}",
-        f"  its statistics: curl --unix-socket {admin} http://envoy/stats",
-        f"Paste this twice{named}; the second time x-warmpath-cached-tokens says what was cached:",
-        f"  {curl}",
-        "Ctrl-C ends all that was started.",
-    ):
-        say(line)
+    say(
+        f"""Envoy listens on {address}
+  it asks the router at {gateway.router} ({gateway.failure_mode}); pods: {pods}
+  its statistics: curl --unix-socket {admin} http://envoy/stats
+Paste this twice{named}; the second time x-warmpath-cached-tokens says what was cached:
+  curl -si http://{address}/v1/chat/completions -H 'content-type: application/json' -d '{body}'
+Ctrl-C ends all that was started."""
+    )

@@ -1,7 +1,7 @@
 """Envoys beside the gateway that is measured: one without the router, and one that answers like pods."""
 
-from warmpath.cli.gateway.bootstrap import bootstrap
-from warmpath.cli.gateway.description import Fields, GatewayDescription
+from warmpath.cli.gateway.bootstrap import Fields, bootstrap
+from warmpath.cli.gateway.description import GatewayDescription
 
 ANSWER = '{"usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
 TYPES = "type.googleapis.com/envoy.extensions."
@@ -55,7 +55,7 @@ def _manager(gateway: GatewayDescription) -> Fields:
         ],
     }
     filters: tuple[tuple[str, str, Fields], ...] = (
-        ("buffer", "buffer.v3.Buffer", {"max_request_bytes": gateway.limits.body_bytes}),
+        ("buffer", "buffer.v3.Buffer", {"max_request_bytes": gateway.body_bytes}),
         ("router", "router.v3.Router", {}),
     )
     return {

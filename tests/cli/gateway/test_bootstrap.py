@@ -9,10 +9,8 @@ import pytest
 
 from tests.servers.certificates import Authority
 from tests.servers.envoy import BINARY
-from warmpath.cli.gateway import bootstrap as module
-from warmpath.cli.gateway.bootstrap import bootstrap
-from warmpath.cli.gateway.description import GatewayDescription, GatewayLimits, HostPort
-from warmpath.cli.gateway.reread import write_all
+from warmpath.cli.gateway.bootstrap import TEMPLATE, bootstrap, write_all
+from warmpath.cli.gateway.description import GatewayDescription, HostPort
 from warmpath.process.tls import TlsPaths
 from warmpath.router.config.schema import Config
 from warmpath.router.endpoint_picker import protocol
@@ -31,11 +29,8 @@ FULL = GatewayDescription(
     router_tls=TlsPaths(Path("/tls/ca.pem"), Path("/tls/cert.pem"), Path("/tls/key.pem")),
     folder=Path("/run/envoy"),
     logs_requests=True,
-    limits=GatewayLimits(
-        connections=1, requests=2, streams=3, body_bytes=4, retries=5, headers_seconds=6.5,
-        silence_seconds=7, connect_seconds=8, cut_off_seconds=9, pick_seconds=9, ping_seconds=10, check_seconds=11,
-    ),
-)  # fmt: skip
+    body_bytes=4,
+)
 
 
 @pytest.mark.parametrize(("name", "gateway"), [("plain", PLAIN), ("full", FULL)])
@@ -62,14 +57,20 @@ def test_envoy_accepts_it(tmp_path: Path) -> None:
 
 
 def test_its_names_are_those_of_the_router() -> None:
-    names = ("DESTINATION", "SERVED", "SUBSET", "NAMESPACE", "SERVICE", "ANSWERING", "SIDECARS")
-    for name in names:
-        assert getattr(module, name) == getattr(protocol, name)
+    text = TEMPLATE.read_text(encoding="utf-8")
+    names = (*protocol.PICKERS_OWN, protocol.RANK, protocol.NAMESPACE, protocol.DETAILS_ATTRIBUTE)
+    assert [name for name in names if f'"{name}"' not in text] == []
 
 
 def test_its_limits_fit_the_routers_own() -> None:
-    config, limits = Config(models=[]), GatewayLimits()
-    assert limits.body_bytes == config.limits.max_prompt_bytes
-    assert limits.pick_seconds > config.endpoint_picker.pick_seconds
-    assert limits.retries <= config.endpoint_picker.fall_backs
-    assert config.server.http2.max_streams >= module.ROUTER_STREAMS
+    config, fields = Config(models=[]), bootstrap(PLAIN)["static_resources"]
+    filters = fields["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    asking = next(one for one in filters["http_filters"] if one["name"].endswith("ext_proc"))
+    retries = filters["route_config"]["virtual_hosts"][0]["routes"][0]["route"]["retry_policy"]
+    of_router = fields["clusters"][1]["typed_extension_protocol_options"].values()
+    [http2] = [one["explicit_http_config"]["http2_protocol_options"] for one in of_router]
+    assert PLAIN.body_bytes == config.limits.max_prompt_bytes
+    assert asking["typed_config"]["message_timeout"] == "5s"
+    assert config.endpoint_picker.pick_seconds < 5
+    assert retries["num_retries"] <= config.endpoint_picker.fall_backs
+    assert http2["max_concurrent_streams"] <= config.server.http2.max_streams

@@ -5,7 +5,6 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -19,12 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.router.pick_stand import QUIET, pod, until
 from tests.router.running_router import running_router
 from tests.servers.certificates import Authority
-from warmpath.cli.gateway.description import (
-    FailureMode,
-    GatewayDescription,
-    GatewayLimits,
-    address_of,
-)
+from warmpath.cli.gateway.bootstrap import Fields, bootstrap
+from warmpath.cli.gateway.description import FailureMode, GatewayDescription, address_of
 from warmpath.cli.gateway.process import EnvoyProcess, find_envoy
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.process.tls import TlsPaths
@@ -35,7 +30,11 @@ MODES = pytest.mark.parametrize("mode", ["fail-close", "fail-open"])
 PATH = "/v1/completions"
 PATIENT = "[endpoint-picker]\npick-seconds = 60\n"
 """Lets a pick take long, as it may on a busy machine."""
-PATIENT_LIMITS = GatewayLimits(pick_seconds=120.0)
+BODY_BYTES = 8 << 20
+PATIENT_TIMES = {
+    '"message_timeout": "5s"': '"message_timeout": "120s"',
+    '"timeout": "5s"': '"timeout": "120s"',
+}
 Serve = Callable[[web.Request], Awaitable[web.Response]]
 
 
@@ -70,18 +69,30 @@ def tables(addresses: dict[str, str]) -> str:
 
 @asynccontextmanager
 async def gateway(
-    router: str, addresses: dict[str, str], mode: FailureMode = "fail-close", **fields: Any
+    router: str,
+    addresses: dict[str, str],
+    mode: FailureMode = "fail-close",
+    times: dict[str, str] = PATIENT_TIMES,
+    **fields: Any,
 ) -> AsyncIterator[aiohttp.ClientSession]:
-    """Run Envoy; yield a session of its clients."""
+    """Run Envoy, with other `times` in its configuration; yield a session of its clients."""
+
+    def configured(described: GatewayDescription) -> Fields:
+        text = json.dumps(bootstrap(described))
+        for usual, other in times.items():
+            assert usual in text
+            text = text.replace(usual, other)
+        return json.loads(text)  # type: ignore[no-any-return]
+
     described = GatewayDescription(
         listen=address_of(f"{HOST}:0"),
         router=address_of(router),
         pods=[address_of(one) for one in addresses.values()],
         failure_mode=mode,
-        **{"limits": PATIENT_LIMITS, **fields},
+        **fields,
     )
     async with (
-        EnvoyProcess(find_envoy(None), described) as envoy,
+        EnvoyProcess(find_envoy(None), described, configured) as envoy,
         aiohttp.ClientSession(
             f"http://{envoy.address}", connector=aiohttp.TCPConnector(limit=0)
         ) as session,
@@ -143,29 +154,26 @@ async def test_a_large_body_arrives_as_it_was_sent_and_a_larger_one_is_refused(
     tmp_path: Path, mode: FailureMode
 ) -> None:
     body = json.dumps(completion(*range(1_000_000))).encode()
-    assert 4 << 20 < len(body) < GatewayLimits().body_bytes
+    assert 4 << 20 < len(body) < BODY_BYTES
     async with through(tmp_path, "pod-1", "pod-2", mode=mode) as (session, _):
         async with session.post(PATH, data=BytesIO(body)) as answer:
             assert answer.status == 200
             assert (await answer.json())["sha256"] == hashlib.sha256(body).hexdigest()
-        async with session.post(
-            PATH, data=BytesIO(bytes(GatewayLimits().body_bytes + 1))
-        ) as answer:
+        async with session.post(PATH, data=BytesIO(bytes(BODY_BYTES + 1))) as answer:
             assert answer.status == 413
             assert answer.headers["x-warmpath-reason"] == "TOO_LARGE"
             error = (await answer.json())["error"]
             assert error["code"] == "TOO_LARGE"
-            assert str(GatewayLimits().body_bytes) in error["message"]
+            assert str(BODY_BYTES) in error["message"]
 
 
 @MODES
 async def test_a_body_beyond_what_the_router_reads_is_served_all_the_same(
     tmp_path: Path, mode: FailureMode
 ) -> None:
-    body = bytes(GatewayLimits().body_bytes + (1 << 20))
-    wide = replace(PATIENT_LIMITS, body_bytes=2 * len(body))
+    body = bytes(BODY_BYTES + (1 << 20))
     async with (
-        through(tmp_path, "pod-1", "pod-2", mode=mode, limits=wide) as (session, _),
+        through(tmp_path, "pod-1", "pod-2", mode=mode, body_bytes=2 * len(body)) as (session, _),
         session.post(PATH, data=BytesIO(body)) as answer,
     ):
         assert answer.status == 200
@@ -352,7 +360,7 @@ async def test_a_burst_over_a_new_connection_is_picked_for_whatever_the_router_a
 ) -> None:
     count = 600
     # 600 clients, the pod and the router share this test's process.
-    limits = replace(PATIENT_LIMITS, check_seconds=60)
+    times = PATIENT_TIMES | {'": "1s"': '": "60s"'}
     arrived, may_answer = 0, asyncio.Event()
 
     async def hold(_: web.Request) -> web.Response:
@@ -362,7 +370,7 @@ async def test_a_burst_over_a_new_connection_is_picked_for_whatever_the_router_a
         return web.json_response({})
 
     more = f"[server.http2]\nmax-streams = {most}\n"
-    async with through(tmp_path, mode=mode, serve=hold, more=more, limits=limits) as (session, _):
+    async with through(tmp_path, mode=mode, serve=hold, more=more, times=times) as (session, _):
 
         async def ask(start: int) -> tuple[int, str]:
             async with session.post(PATH, json=completion(start)) as answer:
@@ -382,9 +390,9 @@ async def test_a_burst_over_a_new_connection_is_picked_for_whatever_the_router_a
 async def test_a_pod_that_says_nothing_for_too_long_gives_a_504_with_a_reason(
     tmp_path: Path,
 ) -> None:
-    limits = replace(PATIENT_LIMITS, silence_seconds=0.5)
+    times = PATIENT_TIMES | {'"300s"': '"0.5s"'}
     async with (
-        through(tmp_path, serve=hang, limits=limits) as (session, _),
+        through(tmp_path, serve=hang, times=times) as (session, _),
         session.post(PATH, json=completion(1)) as answer,
     ):
         assert answer.status == 504
@@ -393,8 +401,8 @@ async def test_a_pod_that_says_nothing_for_too_long_gives_a_504_with_a_reason(
 
 
 async def test_every_response_of_envoys_own_has_a_reason_and_is_json(tmp_path: Path) -> None:
-    limits = replace(PATIENT_LIMITS, headers_seconds=0.2)
-    async with through(tmp_path, limits=limits) as (session, _):
+    times = PATIENT_TIMES | {'"10s"': '"0.2s"'}
+    async with through(tmp_path, times=times) as (session, _):
         assert session._base_url is not None
         reader, writer = await asyncio.open_connection(HOST, session._base_url.port)
         writer.write(b"POST / HTTP/1.1\r\nhost: a\r\n")
