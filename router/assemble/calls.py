@@ -34,7 +34,7 @@ from warmpath.router.endpoint_picker.protocol import ANSWERING, HEALTH_NAMES, LI
 from warmpath.router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESSOR
 from warmpath.router.endpoint_picker.service import EndpointPickerService
 from warmpath.router.inference_api.reader import InferenceReader
-from warmpath.router.inference_api.request import ModelTraits
+from warmpath.router.inference_api.request import traits_of
 from warmpath.router.peers.run import sharing
 from warmpath.router.pick.picking import prefill_model
 from warmpath.router.prompt.limits import PromptLimits
@@ -173,7 +173,8 @@ def _endpoint_picker(
     config, limits = means.config, means.config.limits
     table = config.endpoint_picker
     # A template is tried out once, within the time for a pick.
-    traits = ModelTraits(texts.models, texts.renderer, TRYING * table.pick_seconds)
+    seconds = TRYING * table.pick_seconds
+    traits = partial(traits_of, texts.models, texts.renderer, seconds)
     bounds = PromptLimits(limits.max_prompt_bytes, limits.max_prompt_tokens)
     endpoint_picks = EndpointPicks(
         picks,

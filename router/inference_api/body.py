@@ -1,12 +1,24 @@
-"""A request's JSON body, read field by field."""
+"""A request's JSON body, read field by field, and the contract of the APIs that read it."""
 
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
 
-from warmpath.router.inference_api.request import TraitsOf, no_traits, not_allowed, text_of
+from warmpath.prefixstore.chats.chat import TemplateTraits
+from warmpath.process.loop import in_turns
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.inference_api.request import not_allowed, text_of
 from warmpath.router.prompt.bodies.fields import RawFields
+from warmpath.router.prompt.bodies.json_strings import FieldError
 from warmpath.router.prompt.limits import MOST_NAME_BYTES, PromptLimits
+from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN
+
+MEDIA = frozenset(
+    ("data", "url", "image_url", "file_data", "image_data", "audio_data", "video_data")
+)
+"""Names of values whose number of tokens does not depend on their length."""
+VALUES_AT_ONCE = 2048
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -15,9 +27,10 @@ class Body(msgspec.Struct, frozen=True):
     raw: bytes
     fields: RawFields
     limits: PromptLimits
-    engine: str = ""
-    """The kind of engine that serves the model: vllm, sglang or trtllm; empty if not known."""
-    traits_of: TraitsOf = no_traits
+    engine_of: Callable[[str], str]
+    """Returns the kind of engine that serves a model: vllm, sglang or trtllm; empty if not known."""
+    traits_of: Callable[[str], Awaitable[TemplateTraits | None]]
+    """Returns the traits of a model's template, as `request.traits_of` does."""
 
     def has(self, name: str) -> bool:
         """Return whether a field is given and not null."""
@@ -48,3 +61,44 @@ class Body(msgspec.Struct, frozen=True):
         if len(value.encode()) > MOST_NAME_BYTES:
             raise not_allowed(f"{name} is longer than {MOST_NAME_BYTES} bytes")
         return value
+
+    async def reckon(self, names: tuple[str, ...]) -> int:
+        """Return about how many tokens some fields have; a number counts as a token."""
+        characters = tokens = 0
+        for name in names:
+            try:
+                value = await self.value(name)
+            except FieldError:
+                # Too many values for one decoding: token ids, most likely.
+                characters += memoryview(self.fields.fields[name]).nbytes
+                continue
+            async for one in in_turns(_leaves({name: value}), VALUES_AT_ONCE):
+                if isinstance(one, str):
+                    characters += len(one)
+                else:
+                    tokens += 1
+        return tokens + -(-characters // CHARS_PER_TOKEN)
+
+
+class Api(msgspec.Struct, frozen=True):
+    """An API whose requests are JSON objects; some of them have a prompt for a pick."""
+
+    fields: tuple[str, ...]
+    """The fields of a body that `prompt` reads, `model` aside."""
+    prompt: Callable[[Body], Awaitable[pb.Prompt]]
+    """Returns the prompt. Raises UnreadError and FieldError."""
+    has_ids: bool = False
+    """Whether the prompt may be token ids, each of which is a value of the body."""
+
+
+def _leaves(value: Any) -> Iterator[str | int | float]:
+    """Yield the texts and numbers within a value, those that stand for media aside."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left += [inner for key, inner in one.items() if key not in MEDIA]
+        elif isinstance(one, list):
+            left += one
+        elif isinstance(one, str | int | float):
+            yield one

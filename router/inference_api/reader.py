@@ -4,24 +4,15 @@
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from msgspec.structs import replace
-
-from warmpath.router.inference_api.apis.api import Api, UnreadApi
+from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.router.inference_api.apis.table import api_of
-from warmpath.router.inference_api.body import Body
+from warmpath.router.inference_api.body import Api, Body
 from warmpath.router.inference_api.model_name import read_model
-from warmpath.router.inference_api.reckon import reckon
-from warmpath.router.inference_api.request import (
-    InferenceRequest,
-    TraitsOf,
-    Unread,
-    UnreadError,
-    no_traits,
-)
+from warmpath.router.inference_api.request import InferenceRequest, UnreadError
 from warmpath.router.prompt.bodies.fields import MOST_VALUES, raw_fields
-from warmpath.router.prompt.bodies.json_strings import FieldError, FieldLimitError
+from warmpath.router.prompt.bodies.json_strings import FieldError
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN
 
@@ -45,11 +36,15 @@ class InferenceReader:
     """Reads requests of all APIs; it refuses none, and no body raises an error.
 
     `engine_of` returns the kind of engine that serves a model, by any name of the model, or by none:
-    `vllm`, `sglang` or `trtllm`; empty if that is not known or if several kinds do.
+    `vllm`, `sglang` or `trtllm`; empty if that is not known or if several kinds do. `traits_of` returns
+    the traits of a model's template, if they are known.
     """
 
     def __init__(
-        self, limits: PromptLimits, engine_of: Callable[[str], str], traits_of: TraitsOf = no_traits
+        self,
+        limits: PromptLimits,
+        engine_of: Callable[[str], str],
+        traits_of: Callable[[str], Awaitable[TemplateTraits | None]],
     ) -> None:
         self._limits = limits
         self._engine_of = engine_of
@@ -67,51 +62,41 @@ class InferenceReader:
         kind = content_type.partition(";")[0].strip().lower()
         size, limit = len(body), self._limits.max_prompt_bytes
         if content_encoding.strip().lower() not in ("", "identity"):
-            error = UnreadError(Unread.BODY_ENCODED, "the body is compressed")
-            return self._unread(api, error, "", 0)
+            return self._unread(api, "the body is compressed", "", 0)
         if kind == "multipart/form-data":
-            error = UnreadError(Unread.BODY_NOT_JSON, "the body is a form")
-            return self._unread(api, error, form_model(body[:limit]), 0)
+            return self._unread(api, "the body is a form", form_model(body[:limit]), 0)
         if kind not in ("", "application/json") and not kind.endswith("+json"):
-            error = UnreadError(Unread.BODY_NOT_JSON, "the content type is not JSON")
+            problem = "the content type is not JSON"
         elif size > limit:
             problem = f"the body has {size} bytes or more; limits.max-prompt-bytes is {limit}"
-            error = UnreadError(Unread.BODY_TOO_LARGE, problem)
-        elif isinstance(api, UnreadApi):
-            error = UnreadError(api.because, api.problem)
+        elif isinstance(api, str):
+            problem = api
         else:
             try:
                 return await self._read(api, body)
-            except FieldError as found:
-                too_large = isinstance(found, FieldLimitError)
-                because = Unread.BODY_TOO_LARGE if too_large else Unread.BODY_NOT_JSON
-                error = UnreadError(because, f"{found.field or 'the body'} {found.problem}")
+            except FieldError as error:
+                problem = f"{error.field or 'the body'} {error.problem}"
             except RecursionError:
-                error = UnreadError(Unread.BODY_TOO_LARGE, "the body nests too deeply")
-        return self._unread(api, error, await read_model(body[:limit]), -(-size // CHARS_PER_TOKEN))
+                problem = "the body nests too deeply"
+        return self._unread(
+            api, problem, await read_model(body[:limit]), -(-size // CHARS_PER_TOKEN)
+        )
 
     async def _read(self, api: Api, raw: bytes) -> InferenceRequest:
         most_values = MOST_VALUES + api.has_ids * self._limits.max_prompt_tokens
         fields = await raw_fields(raw, ("model", *api.fields), most_values)
-        body = Body(raw, fields, self._limits)
+        body = Body(raw, fields, self._limits, self._engine_of, self._traits_of)
         model = await body.name("model")
         try:
-            engine = self._engine_of(model)
-            prompt = await api.prompt(replace(body, engine=engine, traits_of=self._traits_of))
+            return InferenceRequest(model, await api.prompt(body))
         except UnreadError as error:
-            return self._unread(api, error, model, await reckon(body, api.fields))
-        return InferenceRequest(api.name, model, prompt)
+            return self._unread(api, str(error), model, await body.reckon(api.fields))
 
-    def _unread(
-        self, api: Api | UnreadApi, error: UnreadError, model: str, reckoned: int
-    ) -> InferenceRequest:
-        if isinstance(api, UnreadApi):
-            error = UnreadError(api.because, api.problem)
+    def _unread(self, api: Api | str, problem: str, model: str, reckoned: int) -> InferenceRequest:
+        """Return a request without a prompt; an API that never has one says so itself."""
         return InferenceRequest(
-            api=api.name,
             model=model,
             prompt=None,
-            unread_because=error.because,
-            problem=str(error),
+            problem=api if isinstance(api, str) else problem,
             reckoned_tokens=min(reckoned, self._limits.max_prompt_tokens),
         )

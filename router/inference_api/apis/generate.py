@@ -6,10 +6,8 @@ Follows vLLM 0.32, `entrypoints/scale_out/token_in_token_out/protocol.py` (`Gene
 from typing import Any
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.inference_api.apis.api import Api
-from warmpath.router.inference_api.body import Body
+from warmpath.router.inference_api.body import Api, Body
 from warmpath.router.inference_api.request import (
-    Unread,
     UnreadError,
     list_of,
     not_allowed,
@@ -31,7 +29,7 @@ async def _prompt(body: Body) -> pb.Prompt:
         raise not_allowed("token_ids is no list of token ids")
     sampling = await body.value("sampling_params")
     if isinstance(sampling, dict) and sampling.get("prompt_logprobs") is not None:
-        raise UnreadError(Unread.NO_PREFIX, "prompt_logprobs need every token computed")
+        raise UnreadError("prompt_logprobs need every token computed")
     return pb.Prompt(
         model=await body.name("model"),
         token_ids_packed=ids,
@@ -55,7 +53,7 @@ def _items(features: Any) -> list[pb.MultimodalItem]:
             raise not_allowed("mm_hashes and mm_placeholders have different lengths")
         items += [_item(name, place) for name, place in zip(names, ranges, strict=True)]
         if len(items) > MOST_ENTRIES:
-            raise UnreadError(Unread.BODY_TOO_LARGE, f"more than {MOST_ENTRIES} media")
+            raise UnreadError(f"more than {MOST_ENTRIES} media")
     return sorted(items, key=lambda item: item.offset)
 
 
@@ -68,7 +66,6 @@ def _item(name: Any, place: Any) -> pb.MultimodalItem:
 
 
 VLLM_GENERATE = Api(
-    name="vllm-generate",
     fields=("token_ids", "sampling_params", "features", "content_parts", "cache_salt"),
     prompt=_prompt,
     has_ids=True,

@@ -4,9 +4,8 @@ Follows SGLang 0.5.23, `srt/managers/io_struct.py` (`GenerateReqInput`).
 """
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.inference_api.apis.api import Api
-from warmpath.router.inference_api.body import Body
-from warmpath.router.inference_api.request import Unread, UnreadError, not_allowed, not_exact
+from warmpath.router.inference_api.body import Api, Body
+from warmpath.router.inference_api.request import UnreadError, not_allowed, not_exact
 from warmpath.router.prompt.bodies.fields import packed_ids
 
 UNREAD = (
@@ -24,7 +23,7 @@ async def _prompt(body: Body) -> pb.Prompt:
         None,
         -1,
     ):
-        raise UnreadError(Unread.NO_PREFIX, "logprobs of the prompt need its tokens computed")
+        raise UnreadError("logprobs of the prompt need its tokens computed")
     prompt = pb.Prompt(
         lora=await body.word("lora_path"),
         cache_salt=await body.word("cache_salt"),
@@ -33,7 +32,7 @@ async def _prompt(body: Body) -> pb.Prompt:
     if body.has("text") and body.has("input_ids"):
         raise not_allowed("both text and input_ids are given")
     if body.is_list("text"):
-        raise UnreadError(Unread.SEVERAL_PROMPTS, "text is a list")
+        raise UnreadError("text is a list")
     text = await body.value("text")
     if isinstance(text, str) and text:
         prompt.text = text
@@ -41,7 +40,7 @@ async def _prompt(body: Body) -> pb.Prompt:
         most = body.limits.max_prompt_tokens
         ids = await packed_ids(body.fields.fields["input_ids"], "input_ids", most)
         if ids is None:
-            raise UnreadError(Unread.SEVERAL_PROMPTS, "input_ids holds lists")
+            raise UnreadError("input_ids holds lists")
         prompt.token_ids_packed = ids
     else:
         raise not_allowed("neither text nor input_ids is given")
@@ -49,7 +48,6 @@ async def _prompt(body: Body) -> pb.Prompt:
 
 
 SGLANG_GENERATE = Api(
-    name="sglang-generate",
     fields=(
         *("text", "input_ids", "return_logprob", "logprob_start_len"),
         *("lora_path", "cache_salt", "extra_key", *UNREAD),

@@ -3,27 +3,37 @@
 Paths of vLLM 0.32, SGLang 0.5.23 and TensorRT-LLM, and of Ollama's API, which SGLang has too.
 """
 
-from warmpath.router.inference_api.apis.anthropic_messages import ANTHROPIC_MESSAGES
-from warmpath.router.inference_api.apis.api import Api, UnreadApi
 from warmpath.router.inference_api.apis.generate import VLLM_GENERATE
-from warmpath.router.inference_api.apis.openai import (
-    OPENAI_CHAT,
-    OPENAI_COMPLETIONS,
-    OPENAI_RESPONSES,
-)
+from warmpath.router.inference_api.apis.openai import OPENAI_CHAT, OPENAI_COMPLETIONS
 from warmpath.router.inference_api.apis.sglang_generate import SGLANG_GENERATE
-from warmpath.router.inference_api.request import Unread
+from warmpath.router.inference_api.body import Api
+from warmpath.router.inference_api.chats.chat_prompt import chat_api
+from warmpath.router.inference_api.chats.sglang import sglang_messages, sglang_responses
+from warmpath.router.inference_api.chats.vllm_messages import vllm_messages
+from warmpath.router.inference_api.chats.vllm_responses import vllm_responses
 
-UNKNOWN = UnreadApi("unknown", Unread.UNKNOWN_PATH, "no API with this path is known")
-EMBEDDINGS = UnreadApi("embeddings", Unread.NO_PREFIX, "embeddings are computed whole")
-SCORES = UnreadApi("scores", Unread.NO_PREFIX, "scores and classes of texts are computed whole")
-TOKENS = UnreadApi("tokens", Unread.NO_PREFIX, "counting tokens computes none")
-AUDIO = UnreadApi("audio", Unread.NO_PREFIX, "the prompt is a sound")
-MEDIA = UnreadApi("media", Unread.NO_PREFIX, "the answer is an image or a film")
-BATCH = UnreadApi("batch", Unread.SEVERAL_PROMPTS, "the body has a list of chats")
-OTHERS = UnreadApi("others", Unread.NOT_EXACT, "how the engine reads this API is not known here")
+OPENAI_RESPONSES = chat_api(
+    *("input", "instructions", "tools", "reasoning", "truncation", "previous_response_id"),
+    *("previous_input_messages", "prompt", "chat_template_kwargs", "cache_salt", "extra_key"),
+    vllm=vllm_responses,
+    sglang=sglang_responses,
+)
+ANTHROPIC_MESSAGES = chat_api(
+    *("messages", "system", "tools", "thinking", "output_config"),
+    *("chat_template_kwargs", "cache_salt"),
+    vllm=vllm_messages,
+    sglang=sglang_messages,
+)
+UNKNOWN = "no API with this path is known"
+EMBEDDINGS = "embeddings are computed whole"
+SCORES = "scores and classes of texts are computed whole"
+TOKENS = "counting tokens computes none"
+AUDIO = "the prompt is a sound"
+MEDIA = "the answer is an image or a film"
+BATCH = "the body has a list of chats"
+OTHERS = "how the engine reads this API is not known here"
 
-PATHS: dict[str, Api | UnreadApi] = {
+PATHS: dict[str, Api | str] = {
     "v1/chat/completions": OPENAI_CHAT,
     "v1/completions": OPENAI_COMPLETIONS,
     "v1/responses": OPENAI_RESPONSES,
@@ -45,13 +55,14 @@ PATHS: dict[str, Api | UnreadApi] = {
     **dict.fromkeys(("v2/chat", "api/generate", "api/chat", "invocations"), OTHERS),
     "vertex_generate": OTHERS,
 }
-"""Each API by the end of its path: gateways serve engines below prefixes of their own."""
+"""Each API by the end of its path: gateways serve engines below prefixes of their own. In place of one
+whose requests never have a prompt for a pick: why they have none."""
 
 MOST_SEGMENTS = max(path.count("/") + 1 for path in PATHS)
 
 
-def api_of(path: str) -> Api | UnreadApi:
-    """Return the API whose path ends a request's path; the query and a slash at its end are ignored."""
+def api_of(path: str) -> Api | str:
+    """Return what PATHS has for the end of a path, without its query and a slash at its end."""
     segments = path.partition("?")[0].rstrip("/").rsplit("/", MOST_SEGMENTS)[-MOST_SEGMENTS:]
     for at in range(len(segments)):
         if found := PATHS.get("/".join(segments[at:])):

@@ -1,14 +1,15 @@
-"""Makes the prompt of a request from the chat that it becomes in its engine."""
+"""The APIs of whose bodies each engine makes a chat in its own way."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
 
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.inference_api.body import Body
+from warmpath.router.inference_api.body import Api, Body
 from warmpath.router.inference_api.request import not_exact
 from warmpath.router.prompt.bodies.json_strings import LARGE_BYTES
 
@@ -20,17 +21,18 @@ Chat: TypeAlias = Callable[
 _encode = msgspec.json.Encoder().encode
 
 
-async def chat_prompt(body: Body, chats: Mapping[str, Chat], fields: Iterable[str]) -> pb.Prompt:
-    """Return the prompt that the engine's kind of `chats` makes of a body's `fields`.
+def chat_api(*fields: str, **chats: Chat) -> Api:
+    """Return the API of whose bodies' `fields` each engine makes a chat; `chats` has it by engine."""
+    return Api(fields, partial(_prompt, fields, chats))
 
-    Raises UnreadError and FieldError.
-    """
-    chat = chats.get(body.engine)
-    if chat is None:
-        raise not_exact(f"how {body.engine or 'the engine'} reads this API")
+
+async def _prompt(fields: Iterable[str], chats: Mapping[str, Chat], body: Body) -> pb.Prompt:
     model = await body.name("model")
+    engine = body.engine_of(model)
+    if engine not in chats:
+        raise not_exact(f"how {engine or 'the engine'} reads this API")
     given = {name: await body.value(name) for name in fields}
-    messages, others = chat(given, await body.traits_of(model))
+    messages, others = chats[engine](given, await body.traits_of(model))
     return pb.Prompt(model=model, chat_body=await _body(messages, others))
 
 

@@ -141,17 +141,23 @@ async def parse_completions(raw: bytes, field: str, most_tokens: int) -> PromptB
     return _body(body, content, field)
 
 
+def prompts(raw: msgspec.Raw) -> list[msgspec.Raw]:
+    """Return the prompts in a completions body's field `prompt`: one, or those that it lists."""
+    view = memoryview(raw)
+    # The first bytes show whether a list has prompts or token ids, of which there may be a million.
+    if view[0] == ord("[") and bytes(view[1:1024]).lstrip()[:1] in (b"[", b'"'):
+        return msgspec.json.decode(raw, type=list[msgspec.Raw])
+    return [raw]
+
+
 async def _prompt(fields: RawFields, most_tokens: int) -> str | bytes:
     raw = fields.fields.get("prompt")
     if raw is None or bytes(memoryview(raw)[:5]) == b"null":
         raise FieldError("is missing")
+    raw, *others = prompts(raw)
+    if others:
+        raise FieldError("holds several prompts; a request may have one")
     view = memoryview(raw)
-    if view[0] == ord("[") and bytes(view[1:1024]).lstrip()[:1] in (b"[", b'"'):
-        try:
-            (raw,) = msgspec.json.decode(raw, type=tuple[msgspec.Raw])
-        except msgspec.ValidationError as error:
-            raise FieldError("holds several prompts; a request may have one") from error
-        view = memoryview(raw)
     prompt: str | bytes | None = None
     if view[0] == ord("["):
         prompt = await packed_ids(raw, "", most_tokens)

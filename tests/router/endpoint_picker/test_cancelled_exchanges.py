@@ -61,9 +61,7 @@ class Tokens:
 
     async def read(self, *_: object) -> InferenceRequest:
         tokens = pack_tokens(range(65))
-        return InferenceRequest(
-            "openai-completions", "m", router_pb2.Prompt(token_ids_packed=tokens)
-        )
+        return InferenceRequest("m", router_pb2.Prompt(token_ids_packed=tokens))
 
 
 class Call:

@@ -3,6 +3,7 @@
 import gzip
 import json
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.recordings import SGLANG_APIS, TOKENIZER, VLLM_APIS
 from warmpath.indexer.keys.key import unpack_tokens
 from warmpath.prefixstore.chats.chat import ModelTemplate
 from warmpath.router.inference_api.reader import InferenceReader
-from warmpath.router.inference_api.request import InferenceRequest, ModelTraits
+from warmpath.router.inference_api.request import InferenceRequest, traits_of
 from warmpath.router.prompt.bodies.openai import ChatBody, Text
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.models import Model, ModelTable
@@ -49,7 +50,7 @@ class Reading:
         models = ModelTable()
         models.add(Model("tiny"), [], [])
         self._parser = PromptParser(models, LIMITS, lambda _: 0)
-        traits = ModelTraits(models, self._renderer, 1.0)
+        traits = partial(traits_of, models, self._renderer, 1.0)
         self.reader = InferenceReader(LIMITS, lambda _: engine, traits)
 
     async def read(self, line: dict[str, Any]) -> InferenceRequest:

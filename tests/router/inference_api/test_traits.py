@@ -12,7 +12,7 @@ from warmpath.prefixstore.chats.renderer import (
     RendererFullError,
     RenderTimeoutError,
 )
-from warmpath.router.inference_api.request import ModelTraits
+from warmpath.router.inference_api.request import traits_of
 from warmpath.router.prompt.models import Model, ModelTable
 
 
@@ -20,24 +20,21 @@ def renderer() -> InlineRenderer:
     return InlineRenderer(clock=lambda: datetime.now(UTC), max_output_bytes=1 << 20)
 
 
-def of(renderer: InlineRenderer) -> ModelTraits:
-    models = ModelTable()
-    models.add(Model("base"), ["alias"], ["adapter"])
-    models.add(Model("ids-only"), [], [])
-    return ModelTraits(models, renderer, 1.0)
+MODELS = ModelTable()
+MODELS.add(Model("base"), ["alias"], ["adapter"])
+MODELS.add(Model("ids-only"), [], [])
 
 
 async def test_a_templates_traits_are_found_by_every_name_of_its_model() -> None:
     known = renderer()
     known.register("base", ModelTemplate("{{ messages[0].content }}"))
-    traits = of(known)
     expected = TemplateTraits(
         wants_system_first=False, heeds_no_effort=False, writes_calls_as_given=False
     )
     for name in ("base", "alias", "adapter", "base:other"):
-        assert await traits(name) == expected
+        assert await traits_of(MODELS, known, 1.0, name) == expected
     for name in ("unknown", "ids-only", ""):
-        assert await traits(name) is None
+        assert await traits_of(MODELS, known, 1.0, name) is None
 
 
 @pytest.mark.parametrize(
@@ -58,4 +55,4 @@ async def test_a_template_that_cannot_be_tried_out_now_has_none(
         raise error
 
     monkeypatch.setattr(failing, "traits", fail)
-    assert await of(failing)("base") is None
+    assert await traits_of(MODELS, failing, 1.0, "base") is None
