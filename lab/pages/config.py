@@ -138,9 +138,8 @@ def _introduction(section: Section) -> str:
 
 def _reloads(section: Section) -> bool:
     """Whether a running router takes over every key of a table."""
-    table = section.table
-    names = table.__struct_fields__
-    return _is_in_reloadable(section) or all(is_reloadable(table, name) for name in names)
+    fields = msgspec.structs.fields(section.table)
+    return _is_in_reloadable(section) or all(map(is_reloadable, fields))
 
 
 def _rows(section: Section) -> Iterator[str]:
@@ -156,7 +155,7 @@ def _rows(section: Section) -> Iterator[str]:
 def _row(section: Section, field: FieldInfo, told: str) -> str:
     hint = get_type_hints(section.table, include_extras=True)[field.name]
     # A table that is reloaded as a whole says so above its rows.
-    if is_reloadable(section.table, field.name) and not _reloads(section):
+    if is_reloadable(field) and not _reloads(section):
         told += " *Reloads.*"
     cells = (
         f"`{field.encode_name}`",
@@ -168,7 +167,8 @@ def _row(section: Section, field: FieldInfo, told: str) -> str:
 
 
 def _is_in_reloadable(section: Section) -> bool:
-    return len(section.path) == 1 and is_reloadable(Config, section.path[0].replace("-", "_"))
+    fields = msgspec.structs.fields(Config)
+    return any(is_reloadable(one) for one in fields if (one.encode_name,) == section.path)
 
 
 @cache

@@ -12,7 +12,7 @@ from warmpath.process.reread import Reread
 from warmpath.process.tls import ServerTls
 from warmpath.router.access.callers import Callers
 from warmpath.router.access.guard import KeptOutMeter, guarded, shown_by
-from warmpath.router.config.access import exposed
+from warmpath.router.config.check import exposed
 from warmpath.router.config.files import server_tls
 from warmpath.router.config.schema import Config
 from warmpath.router.transport.call import Call

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from collections.abc import Iterator, Sequence
+from ipaddress import ip_address
 
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.endpoint import endpoint_problem, ports_meet, rank_endpoint
@@ -11,16 +12,18 @@ from warmpath.indexer.shared.redis.address import AddressError
 from warmpath.indexer.shared.redis.address import contradictions as redis_contradictions
 from warmpath.indexer.shared.redis.address import parse as parse_address
 from warmpath.prefixstore.tokenizers.hub import Pin
-from warmpath.process.listen import is_host_port
-from warmpath.router.config.access import contradictions as access_contradictions
+from warmpath.process.listen import is_host_port, is_loopback
 from warmpath.router.config.files import tls_files
-from warmpath.router.config.form import Problem, repeated
+from warmpath.router.config.form import Problem, Rule, broken, repeated
 from warmpath.router.config.schema import (
+    ClientSpec,
     Config,
     HubTable,
+    ModelSpec,
     PickTable,
     PodSetSpec,
     PodSpec,
+    QueueTable,
     ServerTable,
     SharedIndexTable,
 )
@@ -34,61 +37,130 @@ URL = re.compile(r"^https?://[^/\s?#@]+(/[^\s?#]*)?$")
 
 def contradictions(config: Config) -> Iterator[Problem]:
     """Yield each contradiction: the path of a key, and its problem."""
-    yield from _addresses(config)
-    yield from access_contradictions(config)
-    yield from _endpoints(config)
-    yield from _sources(config)
+    yield from broken(("server",), _listeners(config.server))
+    yield from _access(config)
+    yield from _connections(config)
     yield from _pick(config.pick)
-    yield from _queue(config)
+    yield from broken(("queue",), _queue(config.queue))
     yield from _shared_index(config.shared_index)
-    limits = config.limits
-    if limits.max_prompt_bytes > limits.max_queued_bytes:
-        problem = (
-            f"is {limits.max_queued_bytes}, less than max-prompt-bytes ({limits.max_prompt_bytes}): "
-            "one prompt must fit"
-        )
+    most, longest = config.limits.max_queued_bytes, config.limits.max_prompt_bytes
+    if longest > most:
+        problem = f"is {most}, less than max-prompt-bytes ({longest}): one prompt must fit"
         yield ("limits", "max-queued-bytes"), problem
-    if not config.models:
-        yield ("models",), "is empty; at least one model is needed"
-    names: set[str] = set()
-    for position, model in enumerate(config.models):
-        for key, given in (
-            ("name", [model.name]),
-            ("aliases", model.aliases),
-            ("adapters", model.adapters),
-        ):
-            for name in given:
-                if not name:
-                    yield ("models", position, key), "is empty"
-                if name in names:
-                    yield ("models", position, key), f"{name!r} is taken; names are unique"
-                names.add(name)
-    bases = {model.name for model in config.models}
+    yield from _models(config.models)
     yield from repeated("pod-sets", "name", [pods.name for pods in config.pod_sets])
     yield from repeated("pods", "id", [pod.id for pod in config.pods], "ids")
-    found: list[tuple[str, Sequence[PodSetSpec | PodSpec]]] = [
+    bases = {model.name for model in config.models}
+    known = ", ".join(sorted(bases))
+    described: list[tuple[str, Sequence[PodSetSpec | PodSpec]]] = [
         ("pod-sets", config.pod_sets),
         ("pods", config.pods),
     ]
-    for table, specs in found:
+    for table, specs in described:
         for position, spec in enumerate(specs):
             if spec.model not in bases:
-                known = ", ".join(sorted(bases))
                 problem = f"no model is named {spec.model!r}; known: {known}"
                 yield (table, position, "model"), problem
+    taken: dict[str, str] = {}
+    for position, pod in enumerate(config.pods):
+        yield from broken(("pods", position), _pod(pod, taken))
     for position, pods in enumerate(config.pod_sets):
-        at = ("pod-sets", position)
-        if pods.namespace and importlib.util.find_spec("kubernetes_asyncio") is None:
-            yield (*at, "namespace"), "needs the extra: pip install 'warmpath-router[kubernetes]'"
-        if bool(pods.dns) == bool(pods.namespace):
-            yield (*at, "dns"), "give one of dns and namespace"
-        elif pods.namespace and bool(pods.selector) == bool(pods.inference_pool):
-            yield (*at, "selector"), "give one of selector and inference-pool"
-        elif pods.dns and (pods.selector or pods.inference_pool):
-            yield (*at, "selector"), "selector and inference-pool go with namespace, not with dns"
-        pod = pods.pod("", "host")
-        if problem := ports_meet(pod.events, pod.replay, pod.ranks):
-            yield (*at, "replay-port"), problem
+        yield from broken(("pod-sets", position), _pod_set(pods))
+
+
+def _listeners(server: ServerTable) -> Iterator[Rule]:
+    listen, metrics = server.listen, server.metrics_listen
+    is_path, is_address = listen.startswith("unix:"), is_host_port(listen)
+    has_metrics = bool(metrics) and is_host_port(metrics)
+    is_absolute = listen.removeprefix("unix:").startswith("/")
+    problem = f"{listen!r} is neither host:port (0 to 65535) nor unix:/PATH"
+    yield not is_address and not is_absolute, "listen", problem
+    yield listen.startswith("/"), "listen", f"{listen!r} lacks unix: before the path"
+    problem = f"{metrics!r} is not host:port (0 to 65535)"
+    yield metrics and not has_metrics, "metrics-listen", problem
+    problem = f"has the port of server.listen ({listen}); each needs its own port"
+    yield metrics and _is_one_socket(listen, metrics), "metrics-listen", problem
+    if server.processes == 1:
+        return
+    yield is_path, "listen", "is a path, which several processes cannot share"
+    if is_path or not is_address:
+        return
+    port = int(listen.rpartition(":")[2])
+    yield not port, "listen", "has port 0, which several processes cannot share"
+    first = int(metrics.rpartition(":")[2]) if has_metrics else 0
+    last = first + server.processes - 1
+    problem = f"{server.processes} ports from {first} on are past 65535"
+    yield first and last > 65535, "metrics-listen", problem
+    problem = f"its ports, {first} to {last}, one a process, include server.listen's"
+    yield first and first <= port <= last, "metrics-listen", problem
+
+
+def _is_one_socket(one: str, other: str) -> bool:
+    """Return whether two addresses have one port, and one host or one that stands for all."""
+    (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
+    if port != other_port or port == "0":
+        return False
+    return host == other_host or not {host, other_host}.isdisjoint(ALL_HOSTS)
+
+
+def _access(config: Config) -> Iterator[Problem]:
+    tls = config.server.tls
+    if tls.client_ca and not tls.cert:
+        yield ("server", "tls", "client-ca"), "needs cert and key"
+    yield from repeated("clients", "name", [client.name for client in config.clients])
+    taken: set[str] = set()
+    for position, client in enumerate(config.clients):
+        yield from broken(("clients", position), _client(client, config, taken))
+    if not config.server.insecure:
+        for key, address, lacks in exposed(config):
+            problem = f"{address} is reached by other machines: it needs {lacks}"
+            yield ("server", key), f"{problem}, or server.insecure = true"
+
+
+def _client(client: ClientSpec, config: Config, taken: set[str]) -> Iterator[Rule]:
+    """Yield the rules of a client; `taken` has the names in others' certificates."""
+    yield not client.roles, "roles", "is empty; give one or both of score, read"
+    name, known = client.certificate, config.queue.classes
+    if bool(client.token_file) == bool(name):
+        yield True, "token-file", "give one of token-file and certificate"
+    elif name:
+        problem = "needs server.tls.client-ca, by which certificates are asked for"
+        yield not config.server.tls.client_ca, "certificate", problem
+        # gRPC lists these names beside DNS and URI names; an HTTP listener does not.
+        is_other = _is_address(name) or ("@" in name and "://" not in name)
+        yield is_other, "certificate", f"{name!r} is no DNS name, URI or common name"
+        yield name in taken, "certificate", f"{name!r} is another client's already"
+        taken.add(name)
+    for one in client.classes:
+        problem = f"no class of [queue] is named {one!r}; known: {', '.join(known)}"
+        yield one not in known, "classes", problem
+
+
+def exposed(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Yield each listener that other machines reach unprotected: its key, its address, what it lacks."""
+    server = config.server
+    given = {"[server.tls]": server.tls.cert, "[[clients]]": config.clients}
+    lacks = " and ".join(name for name, is_given in given.items() if not is_given)
+    for key, address in (("listen", server.listen), ("metrics-listen", server.metrics_listen)):
+        if lacks and is_host_port(address) and not is_loopback(address):
+            yield key, address, lacks
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _connections(config: Config) -> Iterator[Problem]:
+    for table, _, _, cert, key in tls_files(config):
+        # Redis's have a check of their own.
+        if bool(cert) != bool(key) and table != ("shared-index",):
+            yield (*table, "cert" if cert else "key"), "cert and key: give both or none"
+    if config.watch.cert and not config.watch.ca:
+        yield ("watch", "ca"), "is missing; cert and key need it"
 
 
 def _pick(pick: PickTable) -> Iterator[Problem]:
@@ -100,7 +172,7 @@ def _pick(pick: PickTable) -> Iterator[Problem]:
     if whole := _options_problem(pick.policy, pick.options):
         # Each option for itself, so that all are named; else it is their combination.
         single = [
-            _options_problem(pick.policy, {name: pick.options[name]}) for name in pick.options
+            _options_problem(pick.policy, {name: value}) for name, value in pick.options.items()
         ]
         for problem in [one for one in single if one] or [whole]:
             yield ("pick", "options"), problem
@@ -114,32 +186,18 @@ def _options_problem(policy: str, options: dict[str, float]) -> str:
     return ""
 
 
-def _queue(config: Config) -> Iterator[Problem]:
-    known = config.queue.classes
-    if twice := [one for one in {*known} if known.count(one) > 1]:
-        yield ("queue", "classes"), f"has {min(twice)!r} twice"
-    if config.queue.usual_class not in known:
-        problem = f"is {config.queue.usual_class!r}; the classes are {', '.join(known)}"
-        yield ("queue", "usual-class"), problem
-    for position, client in enumerate(config.clients):
-        for name in client.classes:
-            if name not in known:
-                problem = f"no class of [queue] is named {name!r}; known: {', '.join(known)}"
-                yield ("clients", position, "classes"), problem
+def _queue(queue: QueueTable) -> Iterator[Rule]:
+    known, usual = queue.classes, queue.usual_class
+    twice = min((one for one in known if known.count(one) > 1), default="")
+    yield twice, "classes", f"has {twice!r} twice"
+    yield usual not in known, "usual-class", f"is {usual!r}; the classes are {', '.join(known)}"
 
 
 def _shared_index(table: SharedIndexTable) -> Iterator[Problem]:
     if not table.url:
-        for key in (
-            "mode",
-            "user",
-            "password_file",
-            "ca",
-            "cert",
-            "key",
-            "share_bookings",
-        ):
-            if getattr(table, key) != getattr(SharedIndexTable(), key):
+        usual = SharedIndexTable()
+        for key in ("mode", "user", "password_file", "ca", "cert", "key", "share_bookings"):
+            if getattr(table, key) != getattr(usual, key):
                 yield ("shared-index", key.replace("_", "-")), "goes with url, which is missing"
         return
     if any(importlib.util.find_spec(name) is None for name in ("redis", "hiredis")):
@@ -151,141 +209,91 @@ def _shared_index(table: SharedIndexTable) -> Iterator[Problem]:
     except AddressError as error:
         yield ("shared-index", "url"), str(error)
         return
-    for key, problem in redis_contradictions(
-        address,
-        ca=table.ca,
-        cert=table.cert,
-        key=table.key,
-        user=table.user,
-        password_file=table.password_file,
-    ):
+    names = ("ca", "cert", "key", "user", "password_file")
+    given = {name: getattr(table, name) for name in names}
+    for key, problem in redis_contradictions(address, **given):
         yield ("shared-index", key), problem
 
 
-def _addresses(config: Config) -> Iterator[Problem]:
-    server = config.server
-    if not is_host_port(server.listen) and not server.listen.removeprefix("unix:").startswith("/"):
-        yield (
-            ("server", "listen"),
-            f"{server.listen!r} is neither host:port (0 to 65535) nor unix:/PATH",
-        )
-    elif server.listen.startswith("/"):
-        yield ("server", "listen"), f"{server.listen!r} lacks unix: before the path"
-    if server.metrics_listen:
-        if not is_host_port(server.metrics_listen):
-            yield (
-                ("server", "metrics-listen"),
-                f"{server.metrics_listen!r} is not host:port (0 to 65535)",
-            )
-        if _is_one_socket(server.listen, server.metrics_listen):
-            yield (
-                ("server", "metrics-listen"),
-                f"has the port of server.listen ({server.listen}); each needs its own port",
-            )
-    yield from _shared_ports(server)
-    for position, pod in enumerate(config.pods):
-        if not is_host_port(pod.address) or pod.address.endswith(":0"):
-            problem = f"{pod.address!r} is not host:port with a port from 1 to 65535"
-            yield ("pods", position, "address"), problem
-
-
-def _is_one_socket(one: str, other: str) -> bool:
-    """Return whether two addresses have one port, and one host or one that stands for all."""
-    (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
-    if port != other_port or port == "0":
-        return False
-    return host == other_host or not {host, other_host}.isdisjoint(ALL_HOSTS)
-
-
-def _shared_ports(server: ServerTable) -> Iterator[Problem]:
-    if server.processes == 1:
-        return
-    if server.listen.startswith("unix:"):
-        yield ("server", "listen"), "is a path, which several processes cannot share"
-        return
-    if not is_host_port(server.listen):
-        return
-    port = int(server.listen.rpartition(":")[2])
-    if not port:
-        yield ("server", "listen"), "has port 0, which several processes cannot share"
-    if server.metrics_listen and is_host_port(server.metrics_listen):
-        first = int(server.metrics_listen.rpartition(":")[2])
-        last = first + server.processes - 1
-        if first and last > 65535:
-            yield (
-                ("server", "metrics-listen"),
-                f"{server.processes} ports from {first} on are past 65535",
-            )
-        if first and first <= port <= last:
-            problem = f"its ports, {first} to {last}, one a process, include server.listen's"
-            yield ("server", "metrics-listen"), problem
-
-
-def _sources(config: Config) -> Iterator[Problem]:
-    for position, model in enumerate(config.models):
-        at = ("models", position)
-        for url in model.tokenizer_urls:
-            if not URL.match(url):
-                yield (*at, "tokenizer-urls"), f"{_shown(url)} is not http://host:port"
+def _models(models: Sequence[ModelSpec]) -> Iterator[Problem]:
+    if not models:
+        yield ("models",), "is empty; at least one model is needed"
+    taken: set[str] = set()
+    for position, model in enumerate(models):
+        yield from broken(("models", position), _model(model, taken))
         hub = model.hub
-        if hub == HubTable():
-            continue
-        if model.tokenizer:
-            yield (*at, "tokenizer"), "give one of tokenizer and hub"
-        for key, problem in Pin(hub.repo, hub.revision, hub.files).problems():
-            yield (*at, "hub", key), problem
-        if hub.endpoint and not URL.match(hub.endpoint):
-            yield (*at, "hub", "endpoint"), f"{_shown(hub.endpoint)} is not https://host"
+        if hub != HubTable():
+            at = ("models", position, "hub")
+            for key, problem in Pin(hub.repo, hub.revision, hub.files).problems():
+                yield (*at, key), problem
+            if hub.endpoint and not URL.match(hub.endpoint):
+                yield (*at, "endpoint"), f"{_shown(hub.endpoint)} is not https://host"
+
+
+def _model(model: ModelSpec, taken: set[str]) -> Iterator[Rule]:
+    """Yield the rules of a model; `taken` has the names of the others."""
+    keys = {"name": [model.name], "aliases": model.aliases, "adapters": model.adapters}
+    for key, names in keys.items():
+        for name in names:
+            yield not name, key, "is empty"
+            yield name in taken, key, f"{name!r} is taken; names are unique"
+            taken.add(name)
+    for url in model.tokenizer_urls:
+        yield not URL.match(url), "tokenizer-urls", f"{_shown(url)} is not http://host:port"
+    is_twice = model.tokenizer and model.hub != HubTable()
+    yield is_twice, "tokenizer", "give one of tokenizer and hub"
 
 
 def _shown(url: str) -> str:
     return "a URL with a user or password" if "@" in url else repr(url)
 
 
-def _endpoints(config: Config) -> Iterator[Problem]:
-    taken: dict[str, str] = {}
-    for table, _, _, cert, key in tls_files(config):
-        # Redis's have a check of their own.
-        if bool(cert) != bool(key) and table != ("shared-index",):
-            yield (*table, "cert" if cert else "key"), "cert and key: give both or none"
-    if config.watch.cert and not config.watch.ca:
-        yield ("watch", "ca"), "is missing; cert and key need it"
-    for position, pod in enumerate(config.pods):
-        if pod.events and pod.watch:
-            yield ("pods", position, "events"), "give one of events and watch, or neither"
-        if pod.watch:
-            if pod.replay or pod.topic:
-                yield (
-                    ("pods", position, "replay"),
-                    "replay and topic go with events, not with watch",
-                )
-            if not is_host_port(pod.watch):
-                yield ("pods", position, "watch"), f"{pod.watch!r} is not host:port"
-            continue
-        if not pod.events:
-            for key in ("replay", "topic"):
-                if getattr(pod, key):
-                    yield ("pods", position, key), "goes with events, which are missing"
-            continue
-        if ENGINES[pod.engine].is_polled:
-            if not re.match(r"^https?://[^/\s]+/", pod.events):
-                problem = f"{pod.events!r} is not http://host:port/kv_cache_events"
-                yield ("pods", position, "events"), problem
-            if pod.replay:
-                yield ("pods", position, "replay"), f"{pod.engine} has no replay"
-            continue
+def _pod(pod: PodSpec, taken: dict[str, str]) -> Iterator[Rule]:
+    """Yield the rules of a pod; `taken` has the pods' sockets, each with whose it is."""
+    has_port = is_host_port(pod.address) and not pod.address.endswith(":0")
+    problem = f"{pod.address!r} is not host:port with a port from 1 to 65535"
+    yield not has_port, "address", problem
+    if pod.watch:
+        yield pod.events, "events", "give one of events and watch, or neither"
+        problem = "replay and topic go with events, not with watch"
+        yield pod.replay or pod.topic, "replay", problem
+        yield not is_host_port(pod.watch), "watch", f"{pod.watch!r} is not host:port"
+    elif not pod.events:
+        yield pod.replay, "replay", "goes with events, which are missing"
+        yield pod.topic, "topic", "goes with events, which are missing"
+    elif ENGINES[pod.engine].is_polled:
+        problem = f"{pod.events!r} is not http://host:port/kv_cache_events"
+        yield not re.match(r"^https?://[^/\s]+/", pod.events), "events", problem
+        yield pod.replay, "replay", f"{pod.engine} has no replay"
+    else:
         for key, endpoint in (("events", pod.events), ("replay", pod.replay)):
-            if not endpoint and key == "replay":
+            if not endpoint:
                 continue
-            at = ("pods", position, key)
             if problem := endpoint_problem(endpoint, pod.first_rank + pod.ranks):
-                yield at, problem
+                yield True, key, problem
                 continue
             socket = rank_endpoint(endpoint, pod.first_rank)
             # Pods with topics may share one endpoint of events; endpoints of replay are never shared.
             if not pod.topic or key == "replay":
-                if socket in taken:
-                    yield at, f"{endpoint!r} is {taken[socket]} already"
+                yield socket in taken, key, f"{endpoint!r} is {taken.get(socket)} already"
                 taken[socket] = f"the {key} of pod {pod.id!r}"
-        if pod.ranks > 1 and (problem := ports_meet(pod.events, pod.replay, pod.ranks)):
-            yield ("pods", position, "replay"), problem
+        if pod.ranks > 1:
+            problem = ports_meet(pod.events, pod.replay, pod.ranks)
+            yield problem, "replay", problem
+
+
+def _pod_set(pods: PodSetSpec) -> Iterator[Rule]:
+    has_kubernetes = importlib.util.find_spec("kubernetes_asyncio") is not None
+    extra = "needs the extra: pip install 'warmpath-router[kubernetes]'"
+    yield pods.namespace and not has_kubernetes, "namespace", extra
+    if bool(pods.dns) == bool(pods.namespace):
+        yield True, "dns", "give one of dns and namespace"
+    elif pods.namespace:
+        is_one = bool(pods.selector) != bool(pods.inference_pool)
+        yield not is_one, "selector", "give one of selector and inference-pool"
+    else:
+        problem = "selector and inference-pool go with namespace, not with dns"
+        yield pods.selector or pods.inference_pool, "selector", problem
+    pod = pods.pod("", "host")
+    problem = ports_meet(pod.events, pod.replay, pod.ranks)
+    yield problem, "replay-port", problem

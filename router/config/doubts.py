@@ -1,20 +1,13 @@
 """Settings that are allowed and hardly meant; `check-config` and the router's log warn of them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from warmpath.router.config.form import Path, Problem
 from warmpath.router.config.mistakes import dotted
-from warmpath.router.config.schema import (
-    Config,
-    LimitsTable,
-    PodSetSpec,
-    PodSpec,
-    SharedIndexTable,
-    Table,
-)
+from warmpath.router.config.schema import Config, PodSetSpec, PodSpec, Table
 
 ONLY_IN_QUEUE = (
     "hold-seconds", "passed-seconds", "wait-seconds", "max-requests", "max-bytes", "classes",
@@ -30,33 +23,20 @@ def warnings(config: Config) -> list[str]:
 
 def doubts(config: Config) -> Iterator[Problem]:
     """Yield each doubtful setting: the path of a key, and why."""
-    yield from _limits(config.limits)
-    if config.shared_index.url:
-        yield from _replica(config.shared_index)
-    yield from _unused(config)
-
-
-def _limits(limits: LimitsTable) -> Iterator[Problem]:
-    most, largest = limits.max_in_flight_bytes, limits.largest_message
-    if most < largest:
+    limits, shared = config.limits, config.shared_index
+    if (most := limits.max_in_flight_bytes) < limits.largest_message:
         doubt = (
-            f"is {most}, less than one of the largest messages ({largest} bytes, by "
+            f"is {most}, less than one of the largest messages ({limits.largest_message} bytes, by "
             "limits.max-prompt-bytes and limits.max-prompt-tokens): messages are read one at a time"
         )
         yield ("limits", "max-in-flight-bytes"), doubt
-
-
-def _replica(table: SharedIndexTable) -> Iterator[Problem]:
-    if table.mode == "replica" and table.stale_seconds < table.poll_seconds:
+    if shared.url and shared.mode == "replica" and shared.stale_seconds < shared.poll_seconds:
         doubt = (
-            f"is {table.stale_seconds:g}, less than poll-seconds ({table.poll_seconds:g}): the first "
+            f"is {shared.stale_seconds:g}, less than poll-seconds ({shared.poll_seconds:g}): the first "
             "reading of Redis that fails makes every pod stale"
         )
         yield ("shared-index", "stale-seconds"), doubt
-
-
-def _unused(config: Config) -> Iterator[Problem]:
-    """Yield each key whose value differs from the default and has no effect, because of other keys."""
+    # Keys whose values differ from the default and have no effect, because of other keys.
     for at, table, keys, reason in _idle(config):
         usual = {one.encode_name: one for one in msgspec.structs.fields(table)}
         for key in keys:
@@ -69,12 +49,21 @@ def _default(field: Any) -> Any:
     return field.default if made is msgspec.NODEFAULT else made()
 
 
-Idle = tuple[Path, Table, Iterable[str], str]
+Idle = tuple[Path, Table, Sequence[str], str]
 """The path of a table, the table, those of its keys that nothing reads, and why."""
 
 
 def _idle(config: Config) -> Iterator[Idle]:
-    yield from _shared_index(config)
+    at, shared = ("shared-index",), config.shared_index
+    if not shared.url:
+        keys = ("prefix", "deadline-seconds", "poll-seconds", "stale-seconds")
+        yield at, shared, keys, "it goes with url, which is missing"
+    elif shared.mode == "shared":
+        reason = 'mode is "shared", in which Redis is asked for each prompt'
+        yield at, shared, ("poll-seconds",), reason
+    else:
+        reason = 'mode is "replica", in which no answer waits for Redis'
+        yield at, shared, ("deadline-seconds",), reason
     if "coverage" not in config.server.ready:
         yield ("server",), config.server, ("ready-coverage",), 'ready does not name "coverage"'
     pick = config.pick
@@ -92,42 +81,22 @@ def _idle(config: Config) -> Iterator[Idle]:
     if not config.probe.interval_seconds:
         yield ("probe",), config.probe, ("timeout-seconds",), "interval-seconds is 0: no probes"
     for position, pod in enumerate(config.pods):
-        yield from _pod(("pods", position), pod)
+        yield from _of_engine(("pods", position), pod)
     for position, pods in enumerate(config.pod_sets):
-        yield from _pod_set(("pod-sets", position), pods)
+        yield from _of_engine(("pod-sets", position), pods)
+        if pods.watch_port:
+            ports = {"events-port": pods.events_port, "replay-port": pods.replay_port}
+            given = [key for key, port in ports.items() if port]
+            reason = "watch-port is given: pods are followed through their publishers"
+            yield ("pod-sets", position), pods, given, reason
+        elif not pods.events_port and pods.replay_port:
+            reason = "events-port is 0: engines' events are not followed"
+            yield ("pod-sets", position), pods, ("replay-port",), reason
 
 
-def _shared_index(config: Config) -> Iterator[Idle]:
-    at, table = ("shared-index",), config.shared_index
-    if not table.url:
-        keys = ("prefix", "deadline-seconds", "poll-seconds", "stale-seconds")
-        yield at, table, keys, "it goes with url, which is missing"
-        return
-    if table.mode == "shared":
-        reason = 'mode is "shared", in which Redis is asked for each prompt'
-        yield at, table, ("poll-seconds",), reason
-    else:
-        reason = 'mode is "replica", in which no answer waits for Redis'
-        yield at, table, ("deadline-seconds",), reason
-
-
-def _pod(at: Path, pod: PodSpec | PodSetSpec) -> Iterator[Idle]:
+def _of_engine(at: Path, pod: PodSpec | PodSetSpec) -> Iterator[Idle]:
     if pod.engine != "trtllm":
         yield at, pod, ("block-size",), f"the events of {pod.engine} have the block size"
     if pod.engine != "vllm":
-        yield (
-            at,
-            pod,
-            ("eagle",),
-            f"only vLLM's events leave out what a drafter needs; this is {pod.engine}",
-        )
-
-
-def _pod_set(at: Path, pods: PodSetSpec) -> Iterator[Idle]:
-    yield from _pod(at, pods)
-    if pods.watch_port:
-        ports = {"events-port": pods.events_port, "replay-port": pods.replay_port}
-        reason = "watch-port is given: pods are followed through their publishers"
-        yield at, pods, (key for key, port in ports.items() if port), reason
-    elif not pods.events_port and pods.replay_port:
-        yield at, pods, ("replay-port",), "events-port is 0: engines' events are not followed"
+        reason = f"only vLLM's events leave out what a drafter needs; this is {pod.engine}"
+        yield at, pod, ("eagle",), reason

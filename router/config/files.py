@@ -1,4 +1,4 @@
-"""Reads the TLS files of [server.tls], [watch] and [probe], and says how long they are valid.
+"""Reads the TLS files of [server.tls], [watch] and [probe], and engines' API keys.
 
 Those of Redis are read in `indexer.shared.redis.connect`, and only checked here.
 """
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from warmpath.indexer.follow.instance import EngineTls
 from warmpath.process.certificates import Validity, validities
+from warmpath.process.command_line import in_words
 from warmpath.process.reread import problem_of, read_bytes
 from warmpath.process.tls import ClientTls, ServerTls, TlsFilesError, TlsPaths
 from warmpath.router.config import schema as config
@@ -149,3 +150,25 @@ def dated(config: Config, folder: Path) -> Iterator[Dated]:
 
 def _day(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d")
+
+
+class EngineKeyError(ValueError):
+    """A file has no key that can be sent."""
+
+
+def read_engine_key(path: Path) -> str:
+    """Return the key in a file. Raises EngineKeyError."""
+    try:
+        return engine_key_of(path, read_bytes(path))
+    except OSError as error:
+        reason = in_words(error).removeprefix(f"{path}: ")
+        raise EngineKeyError(f"there is no key in {path}: {reason}") from error
+
+
+def engine_key_of(path: Path, content: bytes) -> str:
+    """Return the one word of the content of `path`. Raises EngineKeyError."""
+    words = content.split()
+    # A header's value may have no control characters.
+    if len(words) != 1 or not all(0x21 <= byte <= 0x7E for byte in words[0]):
+        raise EngineKeyError(f"there is no key in {path}: it must be one word of printable ASCII")
+    return words[0].decode("ascii")

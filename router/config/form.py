@@ -71,7 +71,15 @@ def _placed(names: tuple[str, ...], seen: dict[tuple[str, ...], int]) -> Path:
 Problem = tuple[Path, str]
 """The path of a key, and the problem with it or its value."""
 
+Rule = tuple[object, str, str]
+"""Whether something is wrong with a key of a table, the key, and the problem."""
+
 _UNUSABLE = object()
+
+
+def broken(at: Path, rules: Iterable[Rule]) -> Iterator[Problem]:
+    """Yield the problems of the rules that a table at a path breaks."""
+    return (((*at, key), problem) for is_wrong, key, problem in rules if is_wrong)
 
 
 def repeated(table: str, key: str, values: Iterable[str], noun: str = "names") -> Iterator[Problem]:

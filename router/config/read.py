@@ -17,9 +17,8 @@ import msgspec
 from warmpath.process.command_line import in_words
 from warmpath.process.reread import TokenError, read_bytes, read_token
 from warmpath.router.config.check import contradictions
-from warmpath.router.config.engine_key_file import EngineKeyError, read_engine_key
 from warmpath.router.config.environment import Override, overrides
-from warmpath.router.config.files import tls_problems
+from warmpath.router.config.files import EngineKeyError, read_engine_key, tls_problems
 from warmpath.router.config.form import Problem, find_line, key_lines
 from warmpath.router.config.mistakes import Mistakes, dotted
 from warmpath.router.config.schema import Config, ModelSpec, PodSpec
@@ -74,24 +73,21 @@ def mistakes(
     that is read `again` must be a regular one; at first a pipe will do.
     """
     try:
-        text = read_bytes(path, MOST_BYTES, of_any_kind=not again).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(_unread(path, error)) from error
+        raw = read_bytes(path, MOST_BYTES, of_any_kind=not again)
+    except OSError as error:
+        raise ConfigError(f"{path}: {in_words(error).removeprefix(f'{path}: ')}") from error
+    text = _text(raw, str(path))
     found = _mistakes(_toml(text, str(path)), text, str(path), overrides(environment))
     found.add(_lacking(found.config, path.parent))
     return found
 
 
-def _unread(path: Path, error: OSError | UnicodeDecodeError) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return _not_text(str(path), error.object, error)
-    said = in_words(error)
-    return said if said.startswith(f"{path}: ") else f"{path}: {said}"
-
-
-def _not_text(source: str, raw: bytes, error: UnicodeDecodeError) -> str:
-    line = raw.count(b"\n", 0, error.start) + 1
-    return f"{source}:{line}: is not text in UTF-8"
+def _text(raw: bytes, source: str) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{source}:{line}: is not text in UTF-8") from error
 
 
 def _mistakes(
@@ -157,17 +153,16 @@ def _lacking(config: Config, folder: Path) -> Iterator[Problem]:
 
 
 def _engine_keys(config: Config, folder: Path) -> Iterator[Problem]:
-    files: list[tuple[str, str, Sequence[str]]] = [
-        ("models", "tokenizer-key-file", [one.tokenizer_key_file for one in config.models]),
-        ("pods", "key-file", [one.key_file for one in config.pods]),
-        ("pod-sets", "key-file", [one.key_file for one in config.pod_sets]),
-    ]
-    for table, key, names in files:
+    files = {
+        ("models", "tokenizer-key-file"): [one.tokenizer_key_file for one in config.models],
+        ("pods", "key-file"): [one.key_file for one in config.pods],
+        ("pod-sets", "key-file"): [one.key_file for one in config.pod_sets],
+    }
+    for (table, key), names in files.items():
         for position, name in enumerate(names):
-            if not name:
-                continue
             try:
-                read_engine_key(folder / name)
+                if name:
+                    read_engine_key(folder / name)
             except EngineKeyError as error:
                 yield (table, position, key), str(error)
 
@@ -207,10 +202,7 @@ def _toml(text: str, source: str) -> dict[str, Any]:
 
 def parse_pods(raw: bytes, source: str, models: Sequence[ModelSpec]) -> list[PodSpec]:
     """Return the [[pods]] of a file with the content `raw`. Raises ConfigError."""
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(_not_text(source, raw, error)) from error
+    text = _text(raw, source)
     table = _toml(text, source)
     for key in table:
         if key != "pods":

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-from warmpath.router.config.engine_key_file import EngineKeyError, read_engine_key
+from warmpath.router.config.files import EngineKeyError, read_engine_key
 
 REFUSALS = frozenset({401, 403})
 """HTTP statuses of an engine, or of a proxy before it, that refuses a request for its key."""

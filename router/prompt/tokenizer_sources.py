@@ -13,7 +13,7 @@ from warmpath.prefixstore.tokenizers.hub import HubSource, Pin
 from warmpath.prefixstore.tokenizers.remote import EngineSource, FallbackStats, FallbackTokenizer
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
 from warmpath.process.reread import Reread, read_bytes
-from warmpath.router.config.engine_key_file import EngineKeyError, engine_key_of
+from warmpath.router.config.files import EngineKeyError, engine_key_of
 from warmpath.router.config.schema import HubTable, ModelSpec
 
 REMOTE_SECONDS = 0.5
