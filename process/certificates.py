@@ -78,7 +78,7 @@ COMMON_NAME = "x509_common_name"
 ALTERNATIVE_NAME = "x509_subject_alternative_name"
 KINDS = ("DNS", "URI")
 """The kinds of alternative names that name a client. gRPC's library also lists IP and e-mail addresses,
-which the configuration refuses as a client's name (`router.config.access`)."""
+which the configuration refuses as a client's name (`router.config.check`)."""
 
 
 def auth_context(shown: Mapping[str, Any] | None) -> dict[str, list[bytes]]:

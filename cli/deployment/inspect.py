@@ -25,8 +25,7 @@ from warmpath.cli.index.stats import read_servers
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.shared.redis.fault import OUT_OF_MEMORY, Fault, hint_of
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.config.files import EngineKeyError, read_engine_key
-from warmpath.router.config.files import dated, engine_credentials
+from warmpath.router.config.files import EngineKeyError, dated, engine_credentials, read_engine_key
 from warmpath.router.config.mistakes import dotted
 from warmpath.router.config.schema import Config, ModelSpec
 from warmpath.router.pods.look import look, sources
