@@ -133,7 +133,7 @@ class ArrayState:
             pool=np.array(pool, np.int64),
             most=NEVER if in_use is None else capacity - beside,
             slower=np.array(slower, np.int64),
-            enough=capacity - self.resolver.stored_since_doubt if settles else NEVER,
+            enough=self.resolver.stores_to_settle(capacity) if settles else NEVER,
         )
 
     def apply(self, events: Sequence[Event]) -> None:
@@ -181,7 +181,7 @@ class ArrayState:
 
     def lost_room(self) -> None:
         """Handle a loss of blocks: there was no room for them, or their event was not readable."""
-        self.resolver.stored_since_doubt = 0
+        self.resolver.count_anew(all_in_doubt=False)
         self._odd.let_go()
 
     def blocks_in_use(self) -> int | None:

@@ -129,7 +129,7 @@ class PureState:
         self._pass_on(self.resolver.settle())
 
     def lost_room(self) -> None:
-        self.resolver.stored_since_doubt = 0
+        self.resolver.count_anew(all_in_doubt=False)
 
     def blocks_in_use(self) -> int | None:
         return hits.blocks_in_use(self.resolver.groups, self.resolver.names)

@@ -86,6 +86,10 @@ class Resolver:
         self.orphans = Orphans(orphan_bytes, waiting, self._lost_orphans)
         self.stored_since_doubt = 0
         """Names that the fastest tier began to hold since events were missed or blocks given up."""
+        self.released_since_doubt = 0
+        """Copies that were certain, and that the fastest tier has released since then."""
+        self.all_in_doubt = True
+        """Whether no name was certain then."""
         self.roots = Roots(model, hash_seed)
         self._elsewhere = elsewhere
 
@@ -122,7 +126,7 @@ class Resolver:
         """Forget every name and orphan, as after a clear; the groups stay known. Return that change."""
         self.names.clear()
         self.orphans.clear()
-        self.stored_since_doubt = 0
+        self.count_anew(all_in_doubt=True)
         if self.segments is not None:
             self.segments.clear()
         return [Emptied()]
@@ -235,7 +239,13 @@ class Resolver:
         """Count from 0 again for `can_settle`, since stores were lost as in a gap."""
         if self._elsewhere is not None:
             self._elsewhere.count()
+        self.count_anew(all_in_doubt=False)
+
+    def count_anew(self, *, all_in_doubt: bool) -> None:
+        """Count the stores for `can_settle` from 0."""
         self.stored_since_doubt = 0
+        self.released_since_doubt = 0
+        self.all_in_doubt = all_in_doubt
 
     def _hold(
         self, spot: Spot, held: Sequence[EngineHash], *, may_be_hit: bool = False
@@ -278,10 +288,14 @@ class Resolver:
         gone: list[int] = []
         for name in hashes:
             if holding and name in holding.copies:
+                if spot[0] is Tier.GPU and name not in holding.doubted:
+                    self.released_since_doubt += 1
                 gone += holding.release(name, self.names.keys_of(name))
                 if name not in holding.copies:
                     self.names.forget_unheld(name)
-            elif not self.orphans.remove(name, *spot):
+            elif self.orphans.remove(name, *spot):
+                self.released_since_doubt += spot[0] is Tier.GPU
+            else:
                 self.counts.unknown_removals += 1
         return self._gone(spot, gone)
 
@@ -303,7 +317,19 @@ class Resolver:
         self.names.doubt()
         # Orphans may be gone too, and nothing could prove them once they are adopted.
         self.orphans.clear()
-        self.stored_since_doubt = 0
+        self.count_anew(all_in_doubt=True)
+
+    def stores_to_settle(self, capacity: int) -> int:
+        """Return how many more stores `can_settle` needs.
+
+        An engine may hold two copies of a block, one of them from before the doubt, and a removal does
+        not tell which copy has gone. The other one is not held here any more. So each removal asks
+        for one more store, until the cache can hold nothing but what is held here; as many again as
+        the cache has blocks are enough, as the other copies are gone by then. Names that were certain
+        before are the oldest, and are removed first.
+        """
+        released = self.released_since_doubt if self.all_in_doubt else 0
+        return capacity + min(capacity, released) - self.stored_since_doubt
 
     def can_settle(self, capacity: int) -> bool:
         """Return whether all blocks that were cached at the last doubt must be gone or proven by now.
@@ -312,7 +338,7 @@ class Resolver:
         stored as many blocks as its cache has, every block that was not used again is gone. That does
         not hold for blocks of slower tiers.
         """
-        if not 0 < capacity <= self.stored_since_doubt or len(self.orphans):
+        if capacity <= 0 or self.stores_to_settle(capacity) > 0 or len(self.orphans):
             return False
         return all(
             tier is Tier.GPU or not held.copies for (tier, _), held in self.names.holdings.items()
@@ -336,6 +362,7 @@ class Resolver:
             holding.one_copy_each()
             changes += self._gone(spot, gone)
         # The next store of these names may be a hit, for which the engine gives no block away.
+        self.count_anew(all_in_doubt=False)
         self.stored_since_doubt = -given_up
         return changes
 
@@ -346,6 +373,8 @@ class Resolver:
             firm=sorted(self.groups.firm),
             parted=sorted(self.groups.parted),
             stored_since_doubt=self.stored_since_doubt,
+            released_since_doubt=self.released_since_doubt,
+            all_in_doubt=self.all_in_doubt,
             keys=self.names.keys,
             earlier=self.names.earlier,
             above=self.names.above,
@@ -365,6 +394,8 @@ class Resolver:
         saved = saved.one_by_one()
         self.groups.restore(saved)
         self.stored_since_doubt = saved.stored_since_doubt
+        self.released_since_doubt = saved.released_since_doubt
+        self.all_in_doubt = saved.all_in_doubt
         self.names.restore(saved)
         return [
             Added(spot, keys, self._segments_of(keys))

@@ -68,6 +68,8 @@ class SavedResolver(msgspec.Struct, frozen=True):
     segments: SavedSegments | None = None
     parted: list[int] = []
     """Groups that have announced blocks of more than one size."""
+    released_since_doubt: int = 0
+    all_in_doubt: bool = True
 
     def one_by_one(self) -> "SavedResolver":
         if self.plain is None:

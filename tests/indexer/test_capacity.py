@@ -348,8 +348,8 @@ def test_a_block_behind_a_window_proves_none_before_the_window(
     assert first in held(rank)
     say.sequence += 1  # the removal of block 1 is lost
     say(stored([4], [4, 4], parent_block_hash=3, **window))
-    for gone, name in ((2, 5), (3, 6), (4, 7)):
-        say(removed(gone), stored([name], [name, name], **window))
+    for gone in range(2, 9):
+        say(removed(gone), stored([gone + 3], [gone + 3] * 2, **window))
     assert rank.trust.level is Level.EXACT
     assert first not in held(rank)
 

@@ -25,6 +25,8 @@ from warmpath.indexer.compiled.names.names import (
     CERTAIN,
     DOUBTED,
     OWNS,
+    RELEASED,
+    SPOTS,
     UNKNOWN,
     Own,
     disown,
@@ -146,6 +148,8 @@ def release_plain(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: 
             slot = mine.slots[spot, DOUBTED]
             if slot >= 0 and not of.has(sets, held, slot):
                 slot = -1
+        elif spot % SPOTS == 0:
+            mine.state[RELEASED] += 1
     if slot < 0:
         if mine.state[ARE_WAITING]:
             return -STRANGE  # perhaps it names an orphan's block

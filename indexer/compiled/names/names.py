@@ -56,14 +56,15 @@ CERTAIN, DOUBTED = 0, 1
     UNPLACED,
     UNKNOWN,
     OTHERS,
-) = range(13)
+    RELEASED,
+) = range(14)
 """Fields of `state`: whether the rank has a table of its own, and how many names are in it; how
 many names are odd, and for how many keys they stand; tokens per block, 0 before that is known; for
 how many names orphans wait, or waited, and whether any orphan waits; and counts of blocks: stored,
 stored in the fastest tier, removed, announced without tokens and not known, removed and not known,
-of groups left out."""
+of groups left out, and removed from the fastest tier where the rank certainly held them."""
 
-COUNTS = slice(STORED, OTHERS + 1)
+COUNTS = slice(STORED, RELEASED + 1)
 
 NUMBER, WAY, GROUP_SIZE, FIRM, IS_WINDOW = range(5)
 """Columns of `Own.groups`."""
@@ -108,7 +109,7 @@ def new_own() -> Own:
         odd_keys=np.zeros(LEAST, np.uint64),
         awaited=np.zeros(LEAST, np.uint64),
         root=np.zeros(1, np.uint64),
-        state=np.zeros(13, np.int64),
+        state=np.zeros(14, np.int64),
     )
 
 

@@ -17,6 +17,7 @@ from warmpath.indexer.compiled.names.names import (
     COUNTS,
     FASTEST,
     OTHERS,
+    RELEASED,
     REMOVED,
     STORED,
     UNKNOWN,
@@ -176,6 +177,7 @@ class OddNames:
         counts.unknown_removals += int(state[UNKNOWN])
         counts.other_groups += int(state[OTHERS])
         self.resolver.stored_since_doubt += int(state[FASTEST])
+        self.resolver.released_since_doubt += int(state[RELEASED])
         state[COUNTS] = 0
 
     def _pull(self, names: Iterable[EngineHash]) -> None:

@@ -49,9 +49,9 @@ def test_proving_ends_at_a_block_that_was_freed_and_touches_no_other_pod(side: S
 
 
 def settled(side: Side, pod: str) -> None:
-    """Store as many blocks as the cache holds, which evicts each other."""
+    """Store twice as many blocks as the cache holds, which evict each other."""
     rank = side.rank(pod)
-    for n in range(1000, 1000 + rank.capacity + 1):
+    for n in range(1000, 1000 + 2 * rank.capacity + 1):
         side.send(pod, stored([n], block(n), None, B), removed([n]))
     assert rank.trust.level is Level.EXACT
 

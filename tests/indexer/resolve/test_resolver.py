@@ -182,6 +182,16 @@ def test_after_a_doubt_only_what_is_proven_is_kept() -> None:
     assert held(resolver) == [1, 2, 3, 4, 5]
 
 
+def test_after_a_doubt_each_removal_of_a_known_block_asks_for_one_more_store() -> None:
+    """The engine held two copies of x, and the older one, which is not known here, goes first."""
+    x = Stored((b"x",), None, pack_tokens([99, 98]), 2)
+    resolver = new(stored(0, 3), x, Removed((b"x",)), stored(4, 4))
+    assert len(held(resolver)) == 5
+    assert not resolver.can_settle(6), "the other copy of x is still there"
+    resolver.apply_all([stored(5, 5)])
+    assert resolver.can_settle(6), "the cache is full of blocks that are held here"
+
+
 def test_a_rank_with_an_offload_tier_does_not_settle_by_turn_over() -> None:
     resolver = new(stored(0, 1), Stored((name_of(b"b0"),), None, None, 0, Tier.CPU))
     resolver.doubt()
