@@ -24,6 +24,10 @@ from warmpath.scorer.policy import DEFAULT
 PARTS = ("grid", "conditions", "goodput")
 SHOWN = ("ttft_p50_s", "ttft_mean_s", "ttft_p90_s", "ttft_p95_s", "ttft_p99_s", "hit_share")
 
+TRACE_HELP = (
+    "a trace or an access log, repeatable; without it a slice of Mooncake's conversation trace"
+)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare picks with and without the queue with published policies, in simulations.
@@ -40,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--quick", action="store_true", help="a few places and 1,000 requests; decides nothing")
     add("--requests", type=int, default=4000, help="number of requests of each place; 0: all")
     add("--seeds", default="1,2,3", help="of ties; figures are medians")
-    add("--trace", type=Path, action="append", default=[], help="another trace or log; repeatable")
+    add("--trace", type=Path, action="append", default=[], help=TRACE_HELP)
     add("--parts", default=",".join(PARTS), help="what to run")
     add("--minutes", type=float, default=inf, help="begin no run after these minutes")
     add("--processes", type=int, default=2, help="how many runs at once")

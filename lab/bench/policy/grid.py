@@ -35,17 +35,8 @@ PODS = (4, 8, 16)
 BLOCKS = (1500, 10_000)
 LOADS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
-STUDY_TRACE = (
-    Path(__file__).resolve().parents[4] / "shared" / "traces" / "mooncake-conversation.jsonl.gz"
-)
-
 NEAR = 1.2
 """A peer whose p90 is above this times the best one's with the first seed is run with no other seed."""
-
-
-def conversation() -> Path:
-    """Return the study's trace if it lies beside the checkout, else the slice of it in the package."""
-    return STUDY_TRACE if STUDY_TRACE.exists() else TRACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +51,7 @@ class Extent:
     def sources(self) -> Sequence[Path | Generated]:
         if self.quick:
             return [TRACE, Generated("reading")]
-        return [conversation(), *self.traces, *(Generated(kind) for kind in KINDS)]
+        return [*(self.traces or (TRACE,)), *(Generated(kind) for kind in KINDS)]
 
     def places(self) -> list[Cell]:
         """Return the places, in an order by chance: the first ones are a fair sample of all."""
