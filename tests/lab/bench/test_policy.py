@@ -60,7 +60,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, figures: Figures, ttft: Any) -> Ran:
     return found
 
 
-def test_the_grid_is_what_the_issue_names() -> None:
+def test_the_grid_has_each_case_of_each_trace_once() -> None:
     places = EXTENT.places()
     assert len(places) == len({*places}) == (1 + len(KINDS)) * 2 * 3 * 2 * 5
     assert places == EXTENT.places()
@@ -69,7 +69,7 @@ def test_the_grid_is_what_the_issue_names() -> None:
     assert len([*first_round(places[:1])]) == 2 + len(grid.PEERS)
     # The order is by chance, so that what is run first is a sample of all.
     assert len({place.engine for place in places[:12]}) == 2
-    more = Extent(40, (1,), traces=[Path("a.jsonl")]).places()
+    more = Extent(40, (1,), traces=[Path("a.jsonl"), Path("b.jsonl")]).places()
     assert len(more) == len(places) + 2 * 3 * 2 * 5
 
 
