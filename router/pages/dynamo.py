@@ -1,27 +1,25 @@
-"""Answers Dynamo's queries for overlaps, from bytes to bytes. No sockets.
+"""Answers Dynamo's queries for overlaps: JSON with the prompt's token ids.
 
 Dynamo's unit: leading blocks in the fastest tier, and how far each slower tier extends them.
-
-The pages that Dynamo's callers POST to, on the router's HTTP listener.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
-from aiohttp import web
 
 from warmpath.indexer.rank import Rank
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.holdings import HeldBlocks, Holdings
 from warmpath.router.calls.service import RouterService
 from warmpath.router.match.forms import UNKNOWN
-from warmpath.router.pages.dynamo_query import FIELDS, parse
-from warmpath.router.pages.http_call import answered, answering
+from warmpath.router.pages.http_call import call_page
 from warmpath.router.pages.listener import Page
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.bodies.fields import MOST_VALUES, RawFields, packed_ids, raw_fields
+from warmpath.router.prompt.bodies.json_strings import FieldError
 from warmpath.router.prompt.models import UnknownModelError
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 from warmpath.scorer.match import TIERS, Match
@@ -174,17 +172,82 @@ def pages(
 
     A body may have `most_bytes`.
     """
-
-    def page(name: str, answer: Callable[[bytes, float, float], Awaitable[bytes]]) -> Page:
-        counted = service.answer_bytes(name, answer)
-
-        async def respond(request: web.Request) -> web.Response:
-            body = await answered(request, service.intake, name, counted)
-            return web.Response(body=body, content_type="application/json")
-
-        return answering(respond, most_bytes, tracer)
-
+    answers = {"query": overlaps.query, "overlap_scores": overlaps.overlap_scores}
     return {
-        "/query": page("query", overlaps.query),
-        "/overlap_scores": page("overlap_scores", overlaps.overlap_scores),
+        f"/{name}": call_page(
+            service.intake, name, service.answer_bytes(name, answer), most_bytes, tracer
+        )
+        for name, answer in answers.items()
     }
+
+
+TEXTS = ("model_name", "routing_group", "lora_name", "cache_salt")
+HASHES = ("block_hashes", "sequence_hashes")
+ITEMS = ("block_mm_infos", "mm_routing_info")
+FIELDS = {
+    "prompt.token_ids_packed": "token_ids",
+    "prompt.model": "model_name",
+    "prompt.lora": "lora_name",
+    "prompt.cache_salt": "cache_salt",
+}
+"""The query's fields, by the fields of the prompt that is read from them."""
+GROUP = "default"
+"""The routing group of a query that names none; the router has no other."""
+NO_HASHES = (
+    "is not supported: the index has keys of its own, which do not follow from Dynamo's hashes; "
+    "send token_ids"
+)
+NO_ITEMS = "is not supported: Dynamo's hashes of items are not the engine's"
+
+
+async def parse(raw: bytes, most_tokens: int, model: str = "") -> pb.Prompt:
+    """Return a query's prompt of at most `most_tokens` ids; `model` is for a query that names none.
+
+    Fields that are not known are ignored, as by Dynamo. Raises BadRequestError.
+    """
+    try:
+        names = ("token_ids", *TEXTS, *HASHES, *ITEMS)
+        fields = await raw_fields(raw, names, MOST_VALUES + most_tokens)
+        raws = fields.fields.items()
+        given = {name for name, raw in raws if bytes(memoryview(raw)[:5]) != b"null"}
+        _refuse_unsupported(given)
+        ids = await _ids(fields, most_tokens)
+        texts = {name: await _text(fields, name) for name in TEXTS if name in given}
+    except FieldError as error:
+        raise BadRequestError(error.field or "body", error.problem) from error
+    if texts.get("routing_group", GROUP) != GROUP:
+        raise BadRequestError("routing_group", f"is not {GROUP!r}: a router has no groups of pods")
+    return pb.Prompt(
+        model=texts.get("model_name", model),
+        token_ids_packed=ids,
+        lora=texts.get("lora_name", ""),
+        cache_salt=texts.get("cache_salt", ""),
+    )
+
+
+def _refuse_unsupported(given: Collection[str]) -> None:
+    for name in ITEMS:
+        if name in given:
+            raise FieldError(NO_ITEMS, name)
+    if "token_ids" in given:
+        return
+    for name in HASHES:
+        if name in given:
+            raise FieldError(NO_HASHES, name)
+    raise FieldError("is missing", "token_ids")
+
+
+async def _ids(fields: RawFields, most: int) -> bytes:
+    raw = fields.fields["token_ids"]
+    is_list = bytes(memoryview(raw)[:1]) == b"["
+    packed = await packed_ids(raw, "token_ids", most) if is_list else None
+    if packed is None:
+        raise FieldError("is not a list of integers", "token_ids")
+    return packed
+
+
+async def _text(fields: RawFields, name: str) -> str:
+    value = await fields.decoded(name)
+    if not isinstance(value, str):
+        raise FieldError("is not a string", name)
+    return value

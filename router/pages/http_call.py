@@ -25,54 +25,53 @@ LIMIT = "limits.max-prompt-bytes"
 """The configuration's key of the longest body."""
 
 
-async def answered(
-    request: web.Request,
+def call_page(
     intake: Intake,
     method: str,
     answer: Answer,
+    most_bytes: int,
+    tracer: Tracer = NO_TRACER,
+    *,
+    limit: str = LIMIT,
     made: Callable[[bytes], Awaitable[bytes]] | None = None,
-) -> bytes:
-    """Return the answer to a request's body; with `made`, to the message that it makes of the body.
-
-    Raises HTTPRequestEntityTooLarge, and RefusedError.
-    """
-
-    async def body() -> bytes | None:
-        try:
-            read = await request.read()
-        except ConnectionError:
-            return None
-        except web.RequestPayloadError as error:
-            text = "body: is not in its Content-Encoding or Transfer-Encoding"
-            raise RefusedError(Refusal(grpc.StatusCode.INVALID_ARGUMENT, text)) from error
-        return read if made is None else await made(read)
-
-    # Each request has a connection of its own, so ports are left out.
-    async with intake.place(method, f"http {request.remote}") as read:
-        is_packed = "Content-Encoding" in request.headers
-        message = await read(body, None if is_packed else request.content_length)
-        return await answer(message, math.inf)
-
-
-def answering(
-    answer: Page, most_bytes: int, tracer: Tracer = NO_TRACER, *, limit: str = LIMIT
+    shown: Callable[[bytes], Awaitable[web.Response]] | None = None,
 ) -> Page:
-    """Return a page that turns a call's errors into HTTP statuses.
+    """Return a page that answers a body by a call; errors become HTTP's statuses.
 
-    A body may have `most_bytes`; `limit` names the setting of that number, for the error's text.
-    `tracer` makes a span for each call.
+    `made` makes the call's message of a body of at most `most_bytes`, and `shown` the response of the
+    call's answer, where these are no JSON as they are. `limit` names the setting of that number, for the
+    error's text. `tracer` makes a span for each call.
     """
     too_large = f"the body has more than {most_bytes} bytes ({limit})"
 
-    async def page(request: web.Request) -> web.StreamResponse:
+    async def page(request: web.Request) -> web.Response:
         if (request.content_length or 0) > most_bytes:
             return _error(413, too_large)
+        bounded = request.clone(client_max_size=most_bytes)
         try:
-            return await answer(request.clone(client_max_size=most_bytes))
+            told = await answered(bounded)
+            return _json(told) if shown is None else await shown(told)
         except RefusedError as error:
             return _error(STATUSES.get(error.refusal.code, 500), error.refusal.text)
         except web.HTTPRequestEntityTooLarge:
             return _error(413, too_large)
+
+    async def answered(request: web.Request) -> bytes:
+        async def body() -> bytes | None:
+            try:
+                read = await request.read()
+            except ConnectionError:
+                return None
+            except web.RequestPayloadError as error:
+                text = "body: is not in its Content-Encoding or Transfer-Encoding"
+                raise RefusedError(Refusal(grpc.StatusCode.INVALID_ARGUMENT, text)) from error
+            return read if made is None else await made(read)
+
+        # Each request has a connection of its own, so ports are left out.
+        async with intake.place(method, f"http {request.remote}") as read:
+            is_packed = "Content-Encoding" in request.headers
+            message = await read(body, None if is_packed else request.content_length)
+            return await answer(message, math.inf)
 
     async def traced(request: web.Request) -> web.StreamResponse:
         carrier = ((name.lower(), value) for name, value in request.headers.items())
@@ -83,14 +82,16 @@ def answering(
             "url.scheme": request.scheme,
         }
         with tracer.call(f"{request.method} {request.path}", carrier, attributes) as span:
-            answered = await page(request)
-            span.answers(answered.status)
-            return answered
+            told = await page(request)
+            span.answers(told.status)
+            return told
 
     return traced if tracer.is_on else page
 
 
 def _error(status: int, text: str) -> web.Response:
-    return web.Response(
-        status=status, body=msgspec.json.encode({"error": text}), content_type="application/json"
-    )
+    return _json(msgspec.json.encode({"error": text}), status)
+
+
+def _json(body: bytes, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=body, content_type="application/json")

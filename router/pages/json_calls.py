@@ -2,9 +2,14 @@
 
 The JSON is protobuf's own mapping of the messages in proto/warmpath/v1/router.proto. Calls wait, are
 refused, drained and counted with those of gRPC.
+
+Protobuf's library makes objects of all values first, and looks through each text in one step that no
+other thread can interrupt. So the values of a body are bounded, and the prompt's text, the only one that
+may be long, is set aside until the message is made.
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,8 +23,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from warmpath.h2grpc.method import Refusal, RefusedError
 from warmpath.router.calls.service import SERVICE, RouterService
-from warmpath.router.pages.http_call import answered, answering
-from warmpath.router.pages.json_message import NoRequestError, message_of
+from warmpath.router.pages.http_call import LIMIT, call_page
 from warmpath.router.pages.listener import Page
 from warmpath.router.prompt.bodies.fields import MOST_VALUES as BODY_VALUES
 from warmpath.router.prompt.bodies.fields import check_values
@@ -35,6 +39,19 @@ MOST_QUESTION_BYTES = 64 << 10
 """Longest body of a method that takes no prompt, only a few names."""
 MOST_WHY = 300
 """The most characters of a JSON error that its sender is told."""
+
+MOST_TEXT = 64 << 10
+"""Most characters of a text that is not the prompt's. No name of a request may have as many."""
+TEXT = "text"
+"""The field of the prompt's text; no other message of a request has a field of that name."""
+LONG = frozenset({
+    "chat_body", "chatBody", "completions_body", "completionsBody", "token_ids_packed", "tokenIdsPacked",
+})  # fmt: skip
+"""The fields with the prompt's other forms, in base64."""
+
+FAULTS = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What the libraries raise for bytes that are no request, beside protobuf's own error."""
+
 
 T = TypeVar("T")
 
@@ -69,22 +86,28 @@ def json_calls(
                 raise _refused(f"{error.problem}{TOO_MANY}") from None
             return await thread.run(partial(_message_bytes, body, asked))
 
-        async def respond(request: web.Request) -> web.Response:
-            name = method.name
-            reply = await answered(request, service.intake, name, answers[name], message)
+        async def shown(reply: bytes) -> web.Response:
             text = await thread.run(partial(_json, reply, told))
             return web.Response(text=text, content_type="application/json")
 
-        if "prompt" in method.input_type.fields_by_name:
-            return answering(respond, most_bytes, tracer)
-        return answering(respond, MOST_QUESTION_BYTES, tracer, limit=f"{method.name} takes no more")
+        is_long = "prompt" in method.input_type.fields_by_name
+        return call_page(
+            service.intake,
+            method.name,
+            answers[method.name],
+            most_bytes if is_long else MOST_QUESTION_BYTES,
+            tracer,
+            limit=LIMIT if is_long else f"{method.name} takes no more",
+            made=message,
+            shown=shown,
+        )
 
     return {PATH + name: page(SERVICE.methods_by_name[name]) for name in METHODS}
 
 
-def _message_bytes(body: bytes, message: type[Any]) -> bytes:
+def _message_bytes(body: bytes, kind: type[Any]) -> bytes:
     try:
-        return bytes(message_of(body, message).SerializeToString())
+        return bytes(message_of(body, kind).SerializeToString())
     except NoRequestError as error:
         raise _refused(f"is not the method's request as JSON: {str(error)[:MOST_WHY]}") from None
 
@@ -93,10 +116,46 @@ def _refused(problem: str) -> RefusedError:
     return RefusedError(Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"body: {problem}"))
 
 
-def _json(reply: bytes, message: type[Any]) -> str:
+def _json(reply: bytes, kind: type[Any]) -> str:
     return json_format.MessageToJson(
-        message.FromString(reply),
+        kind.FromString(reply),
         indent=None,
         preserving_proto_field_name=True,
         always_print_fields_with_no_presence=True,
     )
+
+
+class NoRequestError(Exception):
+    """A body is not a method's request as JSON."""
+
+
+def message_of(body: bytes, kind: type[Any]) -> Any:
+    """Return the message of `kind` that a body holds. Raises NoRequestError if it holds none."""
+    text: str | None = None
+
+    def without_text(members: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Return an object of the body without the prompt's text. Raises ValueError."""
+        nonlocal text
+        made: dict[str, Any] = {}
+        for name, value in members:
+            if name in made:
+                raise ValueError(f"duplicate key {name[:MOST_TEXT]}")
+            made[name] = value
+            if name in LONG or (name == TEXT and isinstance(value, str)):
+                continue
+            for one in value if isinstance(value, list) else (value,):
+                if isinstance(one, str) and len(one) > MOST_TEXT:
+                    raise ValueError(f"{name}: has more than {MOST_TEXT} characters")
+        if isinstance(made.get(TEXT), str):
+            # An empty one stays, so that an object without such a field is refused.
+            text, made[TEXT] = made[TEXT], ""
+        return made
+
+    try:
+        value = json.loads(body.decode() or "{}", object_pairs_hook=without_text)
+        message = json_format.ParseDict(value, kind())
+        if text is not None:
+            message.prompt.text = text
+    except (*FAULTS, json_format.ParseError) as error:
+        raise NoRequestError(str(error)) from None
+    return message

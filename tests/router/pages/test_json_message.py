@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.pages.json_message import MOST_TEXT, NoRequestError, message_of
+from warmpath.router.pages.json_calls import MOST_TEXT, NoRequestError, message_of
 
 NAMES = st.sampled_from(
     ["prompt", "text", "model", "pods", "token_ids", "tokenIds", "ids", "chat_body", "multimodal", "hash",
