@@ -98,7 +98,7 @@ def _examine(client: Client, args: argparse.Namespace, config: Config | None) ->
         )
     if args.json:
         fields = fields_of(pods) | fields_of(diagnosis)
-        print(json.dumps(fields | {"checks": [one.fields for one in checks]}))
+        print(json.dumps(fields | {"checks": [one._asdict() for one in checks]}))
     else:
         for one in checks:
             print(one.line)

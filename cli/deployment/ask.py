@@ -3,7 +3,7 @@
 import email.utils
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -35,46 +35,36 @@ class Answer(NamedTuple):
             return None
 
 
-class Engine:
-    """One engine's HTTP server at `address`; with `tls` by HTTPS."""
+async def ask(
+    engine: aiohttp.ClientSession,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    tls: EngineTls | None = None,
+) -> Answer:
+    """Send an engine a GET, or a POST with a JSON `body`; return the answer. Raises nothing.
 
-    def __init__(
-        self,
-        session: aiohttp.ClientSession,
-        address: str,
-        tls: EngineTls | None,
-        key: str = "",
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`key` is the API key to send; `clock` returns seconds since the Unix epoch."""
-        self._session = session
-        self._base = f"{'https' if tls else 'http'}://{address}"
-        self._tls = tls
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._clock = clock
-
-    async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        """Send a GET, or a POST with a JSON `body`; return the answer. Raises nothing."""
-        before = self._clock()
-        try:
-            async with self._session.request(
-                "GET" if body is None else "POST",
-                f"{self._base}{path}",
-                json=body,
-                headers=self._headers,
-                allow_redirects=False,
-                ssl=self._tls.context if self._tls else True,
-                server_hostname=self._tls.name if self._tls else None,
-            ) as response:
-                answer = bytearray()
-                async for part in response.content.iter_any():
-                    answer += part
-                    if len(answer) > MOST_BYTES:
-                        return Answer(problem=f"{path} has more than {MOST_BYTES} bytes")
-                ahead = _ahead(response.headers.get("Date", ""), before, self._clock())
-                return Answer(response.status, bytes(answer), "", ahead)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return Answer(problem=problem_of(error))
+    The session has the engine's URL, its API key and the longest wait.
+    """
+    before = time.time()
+    try:
+        async with engine.request(
+            "GET" if body is None else "POST",
+            path,
+            json=body,
+            allow_redirects=False,
+            ssl=tls.context if tls else True,
+            server_hostname=tls.name if tls else None,
+        ) as response:
+            answer = bytearray()
+            async for part in response.content.iter_any():
+                answer += part
+                if len(answer) > MOST_BYTES:
+                    return Answer(problem=f"{path} has more than {MOST_BYTES} bytes")
+            ahead = _ahead(response.headers.get("Date", ""), before, time.time())
+            return Answer(response.status, bytes(answer), "", ahead)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return Answer(problem=problem_of(error))
 
 
 def _ahead(date: str, before: float, after: float) -> tuple[float, float] | None:

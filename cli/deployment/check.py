@@ -1,6 +1,6 @@
 """One check of one part of a deployment, and the place of the setting that mends it."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from warmpath.router.config.schema import PodSpec
 
@@ -20,7 +20,7 @@ class Check(NamedTuple):
 
     subject: str
     """The part that was checked: `pod vllm-0`, `Redis`."""
-    name: str
+    check: str
     """The property that was checked: `block size`."""
     verdict: Verdict
     text: str
@@ -31,17 +31,7 @@ class Check(NamedTuple):
     @property
     def line(self) -> str:
         change = f"; {self.change}" if self.change else ""
-        return f"{self.verdict:<9}  {self.subject}: {self.name}: {self.text}{change}"
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        return {
-            "subject": self.subject,
-            "check": self.name,
-            "verdict": self.verdict,
-            "text": self.text,
-            "change": self.change,
-        }
+        return f"{self.verdict:<9}  {self.subject}: {self.check}: {self.text}{change}"
 
 
 class Placed(NamedTuple):

@@ -5,8 +5,9 @@ Besides the pods these are the certificates' dates, and Redis.
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import aiohttp
 import zmq.asyncio
 
 from warmpath.cli.deployment import engine as of_engine
-from warmpath.cli.deployment.ask import Answer, Engine
+from warmpath.cli.deployment.ask import Answer, ask
 from warmpath.cli.deployment.check import Check, Placed
 from warmpath.cli.deployment.events import check_events
 from warmpath.cli.deployment.tokens import Form, Ours, body, compare
@@ -168,28 +169,28 @@ def _find(config: Config, folder: Path, seconds: float) -> tuple[list[Placed], l
 async def _ask_all(
     config: Config, file: Path, seen: Seen, placed: Sequence[Placed], seconds: float
 ) -> list[Check]:
-    tls = engine_credentials(config.probe, file.parent)
+    engine_tls = engine_credentials(config.probe, file.parent)
     models = {one.name: one for one in config.models}
     room = asyncio.Semaphore(AT_ONCE)
     context = zmq.asyncio.Context()
     wait = aiohttp.ClientTimeout(total=seconds)
-    connections = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(timeout=wait, connector=connections) as session:
 
-        async def one(pod: Placed) -> list[Check]:
-            async with room:
-                spec = pod.spec
-                model = models[spec.model]
-                key = _key(pod, model, file.parent)
-                engine = Engine(session, spec.address, tls if spec.https else None, key)
-                asked = _ask(pod, model, engine, seen), check_events(pod, context, seconds)
-                both = await asyncio.gather(*(_all(checks) for checks in asked))
-                return [check for checks in both for check in checks]
+    async def one(pod: Placed) -> list[Check]:
+        model, tls = models[pod.spec.model], engine_tls if pod.spec.https else None
+        key = _key(pod, model, file.parent)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        async with (
+            room,
+            aiohttp.ClientSession(_url(pod), headers=headers, timeout=wait) as session,
+        ):
+            asked = _ask(pod, model, partial(ask, session, tls=tls), seen)
+            both = await asyncio.gather(asked, _all(check_events(pod, context, seconds)))
+            return [check for checks in both for check in checks]
 
-        try:
-            found = await asyncio.gather(*map(one, placed))
-        finally:
-            context.destroy(linger=0)
+    try:
+        found = await asyncio.gather(*map(one, placed))
+    finally:
+        context.destroy(linger=0)
     checks = [check for of_pod in found for check in of_pod]
     if url := config.shared_index.url:
         checks += await shared_index(file, url, seconds)
@@ -200,14 +201,17 @@ async def _all(checks: AsyncIterator[Check]) -> list[Check]:
     return [check async for check in checks]
 
 
+def _url(pod: Placed) -> str:
+    return f"{'https' if pod.spec.https else 'http'}://{pod.spec.address}"
+
+
 def _key(pod: Placed, model: ModelSpec, folder: Path) -> str:
     """Return the API key for a pod; empty if there is none that can be read.
 
     A model's own key is sent only to where the router sends it too: `tokenizer-urls`.
     """
-    base = f"{'https' if pod.spec.https else 'http'}://{pod.spec.address}"
     file = pod.spec.key_file
-    if not file and base in (url.rstrip("/") for url in model.tokenizer_urls):
+    if not file and _url(pod) in (url.rstrip("/") for url in model.tokenizer_urls):
         file = model.tokenizer_key_file
     try:
         return read_engine_key(folder / file) if file else ""
@@ -215,33 +219,30 @@ def _key(pod: Placed, model: ModelSpec, folder: Path) -> str:
         return ""
 
 
-async def _ask(pod: Placed, model: ModelSpec, engine: Engine, seen: Seen) -> AsyncIterator[Check]:
-    health = await engine.ask("/health")
-    yield of_engine.reachable(pod, health)
+async def _ask(
+    pod: Placed, model: ModelSpec, ask: Callable[..., Awaitable[Answer]], seen: Seen
+) -> list[Check]:
+    health = await ask("/health")
     if not health.status:
-        return
-    yield of_engine.clock(pod, health)
+        return [of_engine.reachable(pod, health)]
     models, metrics, info, *tokens = await asyncio.gather(
-        engine.ask("/v1/models"),
-        engine.ask("/metrics"),
-        engine.ask(ENGINES[pod.spec.engine].version_path),
-        *(engine.ask("/tokenize", body(model.name, form)) for form in FORMS),
+        ask("/v1/models"),
+        ask("/metrics"),
+        ask(ENGINES[pod.spec.engine].version_path),
+        *(ask("/tokenize", body(model.name, form)) for form in FORMS),
     )
-    yield of_engine.served(pod, models, model)
-    yield of_engine.kind(pod, metrics)
-    known = seen.pods.get(pod.spec.id)
+    known, ours = seen.pods.get(pod.spec.id), seen.ours.get(model.name, {})
     sizes = {rank.rank: rank.block_size for rank in known.ranks} if known else {}
-    for check in of_engine.cache(pod, metrics, info, sizes):
-        yield check
-    for check in _tokens(pod, model, seen, tokens):
-        yield check
-
-
-def _tokens(pod: Placed, model: ModelSpec, seen: Seen, answers: Sequence[Answer]) -> list[Check]:
-    ours = seen.ours.get(model.name, {})
-    compared = (
+    compared = [
         compare(pod, model, form, ours[form], answer)
-        for form, answer in zip(FORMS, answers, strict=True)
+        for form, answer in zip(FORMS, tokens, strict=True)
         if form in ours
-    )
-    return [check for check in compared if check is not None]
+    ]
+    return [
+        of_engine.reachable(pod, health),
+        of_engine.clock(pod, health),
+        of_engine.served(pod, models, model),
+        of_engine.kind(pod, metrics),
+        *of_engine.cache(pod, metrics, info, sizes),
+        *(check for check in compared if check is not None),
+    ]

@@ -1,7 +1,7 @@
 """The view of `warmpath index` on the shared index: its schema and the records of the pods."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import grpc
 
@@ -21,6 +21,7 @@ from warmpath.indexer.shared.redis.command import (
     UnreachableError,
 )
 from warmpath.indexer.shared.redis.fault import Fault, fault_of
+from warmpath.process.command_line import NO_ANSWER
 
 NO_NODE = ("CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN")
 """Error codes of Redis nodes that temporarily cannot answer."""
@@ -28,15 +29,17 @@ MOST_NAMED = 3
 
 
 class AccessError(Exception):
-    """The index cannot be read; the message has the reason, and `fault` its kind."""
+    """The index cannot be read; the message has the reason, `fault` its kind.
 
-    def __init__(self, message: str, fault: Fault = Fault.OTHER) -> None:
+    `status` is the command's exit status: USAGE if the options or files do not lead to an index.
+    """
+
+    def __init__(
+        self, message: str, fault: Fault = Fault.OTHER, *, status: int = NO_ANSWER
+    ) -> None:
         super().__init__(message)
         self.fault = fault
-
-
-class AccessOptionError(AccessError):
-    """The options or files do not lead to an index; the message has the reason."""
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class PodSeen:
     """Whether the list of pods has it: it was claimed, and no sweep has forgotten it since."""
 
 
+@dataclass(slots=True)
 class Access:
     """The index under one prefix. Methods raise AccessError if Redis refuses a command.
 
@@ -63,44 +67,44 @@ class Access:
     key of a wrong type in `damaged`.
     """
 
-    def __init__(
-        self, redis: RedisClient, names: KeyNames, url: str, *, named: str, timeout: float
-    ) -> None:
-        """`named` is the prefix of settings' names where the user gave them ("--", say)."""
-        self.redis = redis
-        self.names = names
-        self.url = url
-        self.timeout = timeout
-        self._named = named
-        self.credentials: grpc.ChannelCredentials | None = None
-        """Credentials for publishers; None: plain connections."""
-        self.configured: Sequence[str] = ()
-        """Pods that the --config file follows through the shared index."""
-        self.lacking = ""
-        """That nothing lies under the prefix, if so."""
-        self.silent: list[str] = []
-        """Nodes that do not answer, each with the reason; their content is not known."""
-        self._fault = Fault.SILENCE
-        """What is wrong with the last of them."""
-        self._away: set[Argument] = set()
-        """Keys on those nodes, and damaged keys."""
-        self.damaged: dict[str, str] = {}
-        """A sentence for each key that no process of warmpath can have written."""
+    redis: RedisClient
+    names: KeyNames
+    url: str
+    timeout: float
+    named: str
+    """The prefix of settings' names where the user gave them ("--", say)."""
+    credentials: grpc.ChannelCredentials | None = None
+    """Credentials for publishers; None: plain connections."""
+    configured: Sequence[str] = ()
+    """Pods that the --config file follows through the shared index."""
+    lacking: str = ""
+    """That nothing lies under the prefix, if so."""
+    silent: list[str] = field(default_factory=list)
+    """Nodes that do not answer, each with the reason; their content is not known."""
+    damaged: dict[str, str] = field(default_factory=dict)
+    """A sentence for each key that no process of warmpath can have written."""
+    _fault: Fault = Fault.SILENCE
+    """What is wrong with the last of the silent nodes."""
+    _away: set[Argument] = field(default_factory=set)
+    """Keys on those nodes, and damaged keys."""
 
     async def ask(self, asked: Sequence[Command | Call]) -> list[Reply]:
         """Return the replies, none of which is an error."""
         replies = await self.redis.run(asked, timeout=self.timeout)
         for reply in replies:
             if isinstance(reply, CommandFailedError):
-                raise AccessError(problem_of(reply, self.url), fault_of(reply))
+                raise self._failed(reply)
         return replies
+
+    def _failed(self, error: CommandFailedError) -> AccessError:
+        return AccessError(problem_of(error, self.url), fault_of(error))
 
     async def place_of(self, bucket: int) -> str:
         """Return the node of a bucket, with its host and port, or the sentinels' name for it."""
         try:
             return await self.redis.place_of(self.names.bucket(bucket))
         except CommandFailedError as error:
-            raise AccessError(problem_of(error, self.url), fault_of(error)) from error
+            raise self._failed(error) from error
 
     async def look(self, asked: Sequence[Command]) -> list[Reply]:
         """Return the replies; None for keys whose node does not answer (see `silent`), or `damaged`."""
@@ -117,7 +121,7 @@ class Access:
                 reply = None
             elif isinstance(reply, CommandFailedError):
                 if isinstance(reply, CommandRefusedError) and not str(reply).startswith(NO_NODE):
-                    raise AccessError(problem_of(reply, self.url), fault_of(reply))
+                    raise self._failed(reply)
                 self._away.add(one.words[1])
                 self._fault = fault_of(reply)
                 if str(reply) not in self.silent:
@@ -163,7 +167,7 @@ class Access:
         if not schema:
             self.lacking = (
                 f"no blocks lie under the prefix {names.prefix!r} at {self.url}: no publisher, and no "
-                f"router with `write`, has written there ({self._named}prefix)"
+                f"router with `write`, has written there ({self.named}prefix)"
             )
             return
         if not is_credible(fields_of(schema).get(b"schema", b"")):

@@ -13,19 +13,11 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-
-import grpc
 
 from warmpath.cli.asking import print_rich, seconds
 from warmpath.cli.index import stats as index_stats
-from warmpath.cli.index.access import (
-    Access,
-    AccessError,
-    AccessOptionError,
-    problem_of,
-)
+from warmpath.cli.index.access import Access, AccessError, problem_of
 from warmpath.cli.index.dump import dump
 from warmpath.indexer.shared.layout.names import KeyNames, prefix_problem
 from warmpath.indexer.shared.redis.address import AddressError
@@ -40,8 +32,10 @@ from warmpath.process.command_line import (
     in_words,
 )
 from warmpath.process.grpc_tls import channel_credentials
+from warmpath.process.tls import ClientTls
 from warmpath.router.config.files import publisher_credentials
 from warmpath.router.config.read import ConfigError, load
+from warmpath.router.config.schema import Config
 
 TIMEOUT = 10.0
 FILES = ("password_file", "ca", "cert", "key")
@@ -69,24 +63,39 @@ def _prefix(text: str) -> str:
 
 @asynccontextmanager
 async def opened(args: argparse.Namespace, *, may_be_empty: bool = False) -> AsyncIterator[Access]:
-    """Open the index that the options name. Raises AccessError and AccessOptionError."""
+    """Open the index that the options name. Raises AccessError."""
     try:
         # An extra of the package, which routers without a shared index need not install.
         from warmpath.indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
     except ImportError as error:
-        raise AccessOptionError(f"needs warmpath-router[redis]: {error}") from error
-    where = _where(args)
+        raise AccessError(f"needs warmpath-router[redis]: {error}", status=USAGE) from error
+    named, publishers, pods = "--", None, ()
+    url, user, prefix = args.url, args.user, args.prefix
+    files = {name: getattr(args, name) for name in FILES}
+    if args.config is not None:
+        config, publishers = _configured(args.config)
+        table = config.shared_index
+        if not any((url, user, prefix, *files.values())):
+            # Else an option may hide a key of the file, and any of them can be given as an option.
+            named = "shared-index."
+        url, user, prefix = url or table.url, user or table.user, prefix or table.prefix
+        for name in FILES:
+            if not files[name] and getattr(table, name):
+                files[name] = os.fspath(args.config.parent / getattr(table, name))
+        pods = tuple(pod.id for pod in config.pods if not pod.events and not pod.watch)
+    if not url:
+        lacks = "where is the index? Give --config ROUTER.toml or --url"
+        if args.config is not None:
+            lacks = f"{args.config}: [shared-index] has no url, and no --url is given"
+        raise AccessError(lacks, status=USAGE)
     try:
-        settings = RedisSettings(where.url, where.user, **where.files, named=where.named)
-        redis = await connect(settings)
+        redis = await connect(RedisSettings(url, user, **files, named=named))
     except (AddressError, SettingsError) as error:
-        raise AccessOptionError(str(error)) from error
+        raise AccessError(str(error), status=USAGE) from error
     try:
-        access = Access(
-            redis, KeyNames(where.prefix), where.url, named=where.named, timeout=args.timeout
-        )
-        access.credentials = where.credentials
-        access.configured = where.pods
+        credentials = channel_credentials(publishers)() if publishers else None
+        names = KeyNames(prefix or "warmpath")
+        access = Access(redis, names, url, args.timeout, named, credentials, pods)
         await access.check_schema()
         if access.lacking and not may_be_empty:
             raise AccessError(access.lacking)
@@ -95,47 +104,12 @@ async def opened(args: argparse.Namespace, *, may_be_empty: bool = False) -> Asy
         await redis.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Where:
-    url: str
-    user: str
-    prefix: str
-    files: dict[str, str]
-    named: str
-    """The prefix of these settings' names where the user can change them."""
-    credentials: grpc.ChannelCredentials | None = None
-    pods: tuple[str, ...] = ()
-
-
-def _where(args: argparse.Namespace) -> _Where:
-    files = {name: getattr(args, name) for name in FILES}
-    if args.config is None:
-        if not args.url:
-            raise AccessOptionError("where is the index? Give --config ROUTER.toml or --url")
-        return _Where(args.url, args.user, args.prefix or "warmpath", files, "--")
-    folder = args.config.parent
+def _configured(file: Path) -> tuple[Config, ClientTls | None]:
     try:
-        config = load(args.config, os.environ)
-        publishers = publisher_credentials(config.watch, folder)
+        config = load(file, os.environ)
+        return config, publisher_credentials(config.watch, file.parent)
     except (ConfigError, OSError) as error:
-        raise AccessOptionError(str(error)) from error
-    table = config.shared_index
-    if not table.url and not args.url:
-        raise AccessOptionError(f"{args.config}: [shared-index] has no url, and no --url is given")
-    is_overridden = any((args.url, args.user, args.prefix, *files.values()))
-    for name in FILES:
-        if not files[name] and getattr(table, name):
-            files[name] = os.fspath(folder / getattr(table, name))
-    return _Where(
-        args.url or table.url,
-        args.user or table.user,
-        args.prefix or table.prefix,
-        files,
-        # An option may hide a key of the file, and any of them can be given as an option.
-        "--" if is_overridden else "shared-index.",
-        channel_credentials(publishers)() if publishers else None,
-        tuple(pod.id for pod in config.pods if not pod.events and not pod.watch),
-    )
+        raise AccessError(str(error), status=USAGE) from error
 
 
 Act = Callable[[argparse.Namespace, Access], Awaitable[int]]
@@ -151,23 +125,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def act_on_index(command: str, act: Act, args: argparse.Namespace) -> int:
     """Open the index that the options name and do `act`; return its exit status, or an error's."""
+
+    async def acted() -> int:
+        async with opened(args) as access:
+            return await act(args, access)
+
     try:
-        return asyncio.run(_act(act, args))
+        return asyncio.run(acted())
     except BrokenPipeError:
-        # The reader has closed the pipe (`| head`); flushing the rest at exit would fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINE
-    except (AccessOptionError, OSError) as error:
+        raise  # `main` ends quietly
+    except (AccessError, OSError) as error:
         print(f"warmpath {command}: {in_words(error)}", file=sys.stderr)
-        return USAGE
-    except AccessError as error:
-        print(f"warmpath {command}: {error}", file=sys.stderr)
-        return NO_ANSWER
-
-
-async def _act(act: Act, args: argparse.Namespace) -> int:
-    async with opened(args) as access:
-        return await act(args, access)
+        return error.status if isinstance(error, AccessError) else USAGE
 
 
 def _parser() -> argparse.ArgumentParser:

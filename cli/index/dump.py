@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from warmpath.cli.index.access import Access, AccessOptionError, PodSeen, living_of
+from warmpath.cli.index.access import Access, AccessError, PodSeen, living_of
 from warmpath.cli.index.survey import pages
 from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
@@ -19,15 +19,17 @@ from warmpath.indexer.shared.layout.living import Living
 from warmpath.indexer.shared.layout.names import checkpoint
 from warmpath.indexer.shared.layout.record import SLOTS_OF_A_CLAIM
 from warmpath.indexer.shared.redis.command import Command
+from warmpath.process.command_line import USAGE
 
 
 async def dump(access: Access, pod: str) -> AsyncIterator[str]:
-    """Yield lines; with `pod`, only that pod's. Raises AccessOptionError for a pod that is not there."""
+    """Yield lines; with `pod`, only that pod's. Raises AccessError for a pod that is not there."""
     pods = await access.pods()
     if pod and pod not in pods and not access.silent and not await _has_written(access, pod):
-        raise AccessOptionError(
+        raise AccessError(
             f"nothing under the prefix {access.names.prefix!r} is of a pod {pod!r} (--pod): "
-            "warmpath index stats lists the pods"
+            "warmpath index stats lists the pods",
+            status=USAGE,
         )
     for seen in pods.values():
         if pod in {"", seen.name}:

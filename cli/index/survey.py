@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,46 +25,27 @@ async def pages(access: Access) -> AsyncIterator[tuple[int, Page]]:
             yield bucket, page
 
 
+@dataclass(slots=True)
 class Survey:
     """Counts of the content. Changes that writers make meanwhile are counted in part."""
 
-    def __init__(self) -> None:
-        self.packed = 0
-        """Segments with one value."""
-        self.spilled = 0
-        """Segments whose blocks have fields of their own."""
-        self.blocks = 0
-        self.entries = 0
-        """(block, slot) pairs."""
-        self.bytes = 0
-        """Bytes of the names and values of all fields."""
-        self.by_slot: Counter[int] = Counter()
-        self.pods: set[str] = set()
-        """Pods that have checkpoints."""
-        self.odd = 0
-        """Number of fields that cannot be decoded."""
-        self._bucket = -1
-        self._seen: set[bytes] = set()
+    packed: int = 0
+    """Segments with one value."""
+    spilled: int = 0
+    """Segments whose blocks have fields of their own."""
+    blocks: int = 0
+    entries: int = 0
+    """(block, slot) pairs."""
+    size: int = 0
+    """Bytes of the names and values of all fields."""
+    by_slot: Counter[int] = field(default_factory=Counter)
+    pods: set[str] = field(default_factory=set)
+    """Pods that have checkpoints."""
+    odd: int = 0
+    """Number of fields that cannot be decoded."""
 
-    def take(self, bucket: int, page: Page) -> None:
-        """Count a page; those of one bucket come one after the other."""
-        if bucket != self._bucket:
-            self._bucket = bucket
-            self._seen.clear()
-        self.pods |= page.checkpoints.keys()
-        self.odd += len(page.strange)
-        for fields in (page.checkpoints, page.strange):
-            self.bytes += sum(len(name) + len(value) for name, value in fields.items())
-        for name, value in page.values.items():
-            if name not in self._seen:
-                self._seen.add(name)
-                self.bytes += len(name) + len(value)
-                try:
-                    self._value(name, value)
-                except BadSegmentError:
-                    self.odd += 1
-
-    def _value(self, name: bytes, value: bytes) -> None:
+    def take(self, name: bytes, value: bytes) -> None:
+        """Count a field of segments. Raises BadSegmentError."""
         if len(name) == WORD_BYTES and spilled_blocks(value) is not None:
             self.spilled += 1
             return
@@ -79,7 +61,19 @@ class Survey:
 
 async def survey(access: Access) -> Survey:
     """Read all buckets once."""
-    found = Survey()
+    found, seen = Survey(), (-1, set[bytes]())
     async for bucket, page in pages(access):
-        found.take(bucket, page)
+        if bucket != seen[0]:
+            seen = bucket, set()
+        new = {name: value for name, value in page.values.items() if name not in seen[1]}
+        seen[1].update(new)
+        found.pods |= page.checkpoints.keys()
+        found.odd += len(page.strange)
+        for fields in (page.checkpoints, page.strange, new):
+            found.size += sum(len(name) + len(value) for name, value in fields.items())
+        for name, value in new.items():
+            try:
+                found.take(name, value)
+            except BadSegmentError:
+                found.odd += 1
     return found

@@ -19,12 +19,12 @@ def placed(table: str = "pods[0]", **fields: object) -> Placed:
 def of_vllm(pod: Placed, *lines: str, seen: Mapping[int, int] | None = None) -> dict[str, Check]:
     page = "".join(f"vllm:cache_config_info{{{line}}} 1.0\n" for line in lines).encode()
     checks = engine.cache(pod, Answer(200, page), Answer(404), seen or {})
-    return {one.name: one for one in checks}
+    return {one.check: one for one in checks}
 
 
 def of_sglang(pod: Placed, **said: object) -> dict[str, Check]:
     info = Answer(200, json.dumps(said).encode())
-    return {one.name: one for one in engine.cache(pod, Answer(404), info, {0: 16})}
+    return {one.check: one for one in engine.cache(pod, Answer(404), info, {0: 16})}
 
 
 def test_vllms_metrics_show_what_is_off_and_which_ranks_there_are() -> None:
@@ -61,7 +61,7 @@ def test_an_engine_that_wants_a_key_is_named_with_the_setting(status: int) -> No
 
 def test_tensorrt_says_little() -> None:
     [only] = engine.cache(placed(engine="trtllm"), Answer(200), Answer(200), {})
-    assert (only.verdict, only.name) == ("not known", "block size")
+    assert (only.verdict, only.check) == ("not known", "block size")
     assert "pods[0].block-size (32)" in only.text
 
 

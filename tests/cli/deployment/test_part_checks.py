@@ -27,7 +27,7 @@ def of_redis(folder: Path, url: str, prefix: str, **more: str) -> dict[str, Chec
     keys = {"url": url, "prefix": prefix} | more
     table = "[shared-index]\n" + "".join(f'{key} = "{value}"\n' for key, value in keys.items())
     file.write_text(f'{table}[[models]]\nname = "m"\n', encoding="utf-8")
-    return {one.name: one for one in asyncio.run(shared_index(file, url, 2.0))}
+    return {one.check: one for one in asyncio.run(shared_index(file, url, 2.0))}
 
 
 def test_a_redis_that_may_delete_the_index_is_named(
@@ -169,5 +169,5 @@ def test_a_certificate_that_ends_soon_is_named(tmp_path: Path) -> None:
     ends = datetime.fromisoformat(first.text.rpartition(" ")[2]).replace(tzinfo=UTC)
     for moment, verdict in ((now, first.verdict), (ends + timedelta(days=1), "WRONG")):
         [one] = certificates(config, tmp_path, moment)
-        assert (one.subject, one.name, one.verdict) == ("certificate", "server.tls.cert", verdict)
+        assert (one.subject, one.check, one.verdict) == ("certificate", "server.tls.cert", verdict)
     assert f"put a new one into {shown.cert}" in one.change

@@ -264,12 +264,21 @@ def test_a_dump_ends_quietly_where_nobody_reads_on(redis_server: RedisServer, pr
         writer = ModelWriter(edge, names, "p", 1)
         writer.begin()
         writer.tell()
-    code = "import sys; from warmpath.cli.index.command import main; sys.exit(main())"
     reading, writing = os.pipe()
     os.close(reading)
     try:
         ended = subprocess.run(
-            [sys.executable, "-c", code, "dump", "--url", redis_server.url, "--prefix", prefix],
+            [
+                sys.executable,
+                "-m",
+                "warmpath.cli",
+                "index",
+                "dump",
+                "--url",
+                redis_server.url,
+                "--prefix",
+                prefix,
+            ],
             stdout=writing,
             stderr=subprocess.PIPE,
             timeout=60,
