@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from warmpath.cli.asking import ROUTER, answer
 from warmpath.cli.channel import add_channel
@@ -22,18 +23,21 @@ from warmpath.cli.gateway.description import (
     address_of,
     ip_address_of,
 )
-from warmpath.cli.gateway.follow import NO_MODEL, ListedPods, follow, listed
 from warmpath.cli.gateway.process import EnvoyProcess, NoEnvoyError, find_envoy
-from warmpath.cli.out_folder import OutFolderError
 from warmpath.cli.tls_options import OptionError, check_tls
 from warmpath.client.async_client import AsyncClient
+from warmpath.client.failure import CallError
 from warmpath.process.command_line import FOUND, USAGE, command_parser, in_words
 from warmpath.process.listen import is_loopback
 from warmpath.process.tasks import Work, kept
 from warmpath.process.tls import TlsPaths
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 OUT = Path("out/gateway")
 ASK_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+NO_MODEL = "MODEL"
+"""Stands for a model's name in an example where none is known."""
 MOST_SIMULATED = 64
 MOST_PODS = 4096
 MOST_BODY_BYTES = 1 << 30
@@ -51,7 +55,7 @@ def run(argv: Sequence[str] | None, summary: str | None, simulated: Simulated) -
         if args.simulate:
             return _until_ended(args, lambda program: simulated(args, program, gateway))
         pods = _pods(args)
-    except (OptionError, OutFolderError) as error:
+    except OptionError as error:
         print(f"warmpath gateway: {error}", file=sys.stderr)
         return USAGE
     if isinstance(pods, int):
@@ -147,6 +151,29 @@ def _address(named: str, text: str, read: Callable[[str], HostPort] = address_of
         raise OptionError(f"{named}: {error}") from None
 
 
+class ListedPods(NamedTuple):
+    """The pods that a router lists."""
+
+    addresses: list[HostPort]
+    """Of those that Envoy can reach, in order."""
+    problems: list[str]
+    """What is wrong with the others."""
+    model: str = NO_MODEL
+    """One of their models, for an example."""
+
+
+def listed(reply: pb.ListPodsResponse) -> ListedPods:
+    """Return the pods of a router's answer."""
+    addresses, problems = set(), []
+    for one in reply.pods:
+        try:
+            addresses.add(ip_address_of(one.address))
+        except AddressError as error:
+            problems.append(f"the router's pod {one.id}: {error}")
+    model = min((one.model for one in reply.pods if one.model), default=NO_MODEL)
+    return ListedPods(sorted(addresses), problems, model)
+
+
 def _pods(args: argparse.Namespace) -> ListedPods | int:
     """Return the pods that options name, or else those of the router; an exit status if there are none.
 
@@ -200,6 +227,35 @@ async def serve(program: Path, gateway: GatewayDescription, model: str, *, follo
             run = partial(follow, client, gateway.pods, envoy.replace_pods, say)
             stack.callback(kept(Work("following the router's pods", run)).cancel)
         await envoy.ended()
+
+
+async def follow(
+    client: AsyncClient,
+    pods: Sequence[HostPort],
+    put: Callable[[Sequence[HostPort]], None],
+    tell: Callable[[str], None],
+    *,
+    pause: float = LOOK_SECONDS,
+) -> None:
+    """Call `put` with the router's pods whenever they are others than `pods`, until cancelled.
+
+    Where the router does not answer, or lists none, all stays as it is: it may just have started.
+    """
+    told: set[str] = set()
+    while True:
+        await asyncio.sleep(pause)
+        try:
+            found = listed(await client.pods())
+        except CallError:
+            continue
+        for problem in found.problems:
+            if problem not in told:
+                tell(problem)
+        told = set(found.problems)
+        if found.addresses and found.addresses != pods:
+            pods = found.addresses
+            put(pods)
+            tell(f"pods: {', '.join(map(str, pods))}")
 
 
 def say(line: str) -> None:

@@ -69,7 +69,8 @@ async def opened(args: argparse.Namespace, *, may_be_empty: bool = False) -> Asy
         from warmpath.indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
     except ImportError as error:
         raise AccessError(f"needs warmpath-router[redis]: {error}", status=USAGE) from error
-    named, publishers, pods = "--", None, ()
+    named, publishers = "--", None
+    pods: tuple[str, ...] = ()
     url, user, prefix = args.url, args.user, args.prefix
     files = {name: getattr(args, name) for name in FILES}
     if args.config is not None:

@@ -4,9 +4,9 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from warmpath.cli.out_folder import claim
 from warmpath.lab.demo.verdict import SPEEDS
 from warmpath.lab.local.cluster import WorkerSettings
+from warmpath.lab.local.out_folder import claim
 from warmpath.lab.local.rules import NAMES
 from warmpath.lab.local.traffic_run import Prepared, prepare
 from warmpath.lab.local.workload import VOCAB_SIZE, build, ceilings, read_trace

@@ -19,11 +19,11 @@ from rich.table import Table
 
 from warmpath.cli.child import ChildError
 from warmpath.cli.console import new_console
-from warmpath.cli.out_folder import OutFolderError, claim
 from warmpath.client.async_client import AsyncClient
 from warmpath.lab.demo.setting import TRACE
 from warmpath.lab.fleet.processes import SPEED, FleetProcesses, ProcessSettings, file_names
 from warmpath.lab.local.cluster import MODEL
+from warmpath.lab.local.out_folder import OutFolderError, claim
 from warmpath.lab.local.redis_server import NoServerError
 from warmpath.lab.local.rules import PodChoice, Policy, Warmpath
 from warmpath.lab.local.traffic_run import Prepared, TrafficRun, prepare, run_traffic

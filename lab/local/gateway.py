@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 
 from warmpath.cli.gateway.command import run, say, serve
 from warmpath.cli.gateway.description import GatewayDescription, address_of
-from warmpath.cli.out_folder import claim
+from warmpath.cli.tls_options import OptionError
 from warmpath.lab.local.cluster import MODEL, Cluster, WorkerSettings, report_ends
+from warmpath.lab.local.out_folder import OutFolderError, claim
 from warmpath.lab.local.tokenizer import write_tokenizer
 from warmpath.lab.local.workload import VOCAB_SIZE
 
@@ -25,7 +26,10 @@ async def _serve_simulated(
     args: argparse.Namespace, program: Path, gateway: GatewayDescription
 ) -> None:
     logs = ["router.log", *(f"pod-{number + 1}.log" for number in range(args.simulate))]
-    claim(args.out, logs)
+    try:
+        claim(args.out, logs)
+    except OutFolderError as error:
+        raise OptionError(str(error)) from error
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="warmpath-")))
         write_tokenizer(folder)

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from warmpath.cli.console import new_console
-from warmpath.cli.out_folder import claim
+from warmpath.lab.local.out_folder import claim
 from warmpath.lab.simulate import summary
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.figures import Figures

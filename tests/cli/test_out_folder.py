@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Output
-from warmpath.cli.out_folder import LIST, OutFolderError, claim
 from warmpath.lab.demo import demo
 from warmpath.lab.fleet import command as fleet
+from warmpath.lab.local.out_folder import LIST, OutFolderError, claim
 from warmpath.lab.simulate.command import main as simulate
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], list[str], str]] = {
