@@ -26,27 +26,29 @@ class Rank:
     logs_reasons = False
     """Whether every change of its trust is logged, not only one of the level."""
 
-    def __init__(self, pod: str, number: int, trust: Trust, clock: Callable[[], float]) -> None:
+    def __init__(self, pod: str, number: int, reason: str, clock: Callable[[], float]) -> None:
+        """Begin cold, for a reason."""
         self.pod = pod
         self.number = number
         """The rank's number in its pod."""
-        self.layout = Layout()
-        """Its cache groups and block sizes."""
         self.sequence: int | None = None
         """The sequence number of the engine's last applied batch; None before the first."""
         self.is_connected = False
         """Whether its events reach us now."""
         self.lost_at = clock()
         """Since when its events do not reach us; no meaning while they do."""
-        self.trust = trust
+        self.trust = Trust(Level.COLD, reason, self.lost_at)
         """How far the router's view may be believed: what the source says, unless a limit lowers it.
 
         An attribute for speed: every answer reads the trust of every rank.
         """
-        self.inexact_since = trust.since
+        self.inexact_since = self.lost_at
         """Since when it is not exact; of no meaning while it is."""
         self._clock = clock
-        self._said = self._logged = trust
+        self._layout = Layout()
+        self._said = self._logged = self.trust
+        self._stale: Trust | None = None
+        """The trust while its events have been away for too long, in place of what the source says."""
         self._limit: Trust | None = None
         """The trust in place of an exact one; None without limits."""
         self._limits: Mapping[str, str] = {}
@@ -64,6 +66,19 @@ class Rank:
         self._said = said
         with self._lock:
             self._show()
+
+    def be_stale(self, stale: Trust | None) -> None:
+        """Show this trust in place of what the source says; None: what the source says again."""
+        if stale is not self._stale:
+            with self._lock:
+                self._stale = stale
+                self._show()
+
+    def age(self, gone: float, most: float, reason: str) -> None:
+        """Be stale, unless cold, as its events have been away since `gone`: `most` seconds or more."""
+        now = self._clock()
+        if self._stale is None and self._said.level is not Level.COLD and now - gone >= most:
+            self.be_stale(Trust(Level.STALE, reason, now))
 
     def restrict(self, about: str, reason: str) -> None:
         """Set the reason of one limit, without a log line; an empty one lifts it."""
@@ -93,7 +108,7 @@ class Rank:
         return limit if limit is not None and trust.level is Level.EXACT else trust
 
     def _show(self) -> None:
-        trust = self.limited(self._said)
+        trust = self.limited(self._stale or self._said)
         if self.trust.level is Level.EXACT:
             self.inexact_since = trust.since
         self.trust = trust
@@ -117,6 +132,11 @@ class Rank:
         return self.trust
 
     # What its source knows; without one nothing
+
+    @property
+    def layout(self) -> Layout:
+        """Its cache groups and block sizes."""
+        return self._layout
 
     @property
     def capacity(self) -> int:
@@ -163,7 +183,7 @@ class Rank:
         self, layout: Layout, sequence: int | None, capacity: int, in_use: int | None
     ) -> None:
         """Take what a publisher says of the cache and of the engine's last batch."""
-        self.layout, self.sequence = layout, sequence
+        self._layout, self.sequence = layout, sequence
         self._capacity, self._blocks_in_use = capacity, in_use
         if sequence != self._emptied_at:
             self.limit("", EMPTIED)

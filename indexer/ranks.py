@@ -22,7 +22,7 @@ from warmpath.indexer.resolve.rank_slots import RankSlots
 from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.records.record_source import RemoteRank
 from warmpath.indexer.shared.replica.run import Replica
-from warmpath.indexer.trust import PROMISED_SECONDS, Level, Trust
+from warmpath.indexer.trust import PROMISED_SECONDS
 from warmpath.indexer.watch.pulse import Pulse
 from warmpath.indexer.watch.watched_source import WatchedRank
 
@@ -182,8 +182,7 @@ class Ingest:
     def add_blind(self, pod: str, rank: int) -> Rank:
         """Add a rank whose engine sends no events. Raises ValueError like `add`."""
         name = self._free_name(pod, rank)
-        trust = Trust(Level.COLD, "it has no events", self._clock())
-        blind = self._ranks[name] = Rank(pod, rank, trust, self._clock)
+        blind = self._ranks[name] = Rank(pod, rank, "it has no events", self._clock)
         return blind
 
     def add_shared(self, pod: str, rank: int, *, keyspace: str, ranks: int) -> RemoteRank:

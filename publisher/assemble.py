@@ -1,18 +1,21 @@
 """The publisher's composition root: an engine's ranks, their journal, and the listeners."""
 
+import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import NoReturn
 
 import zmq.asyncio
 
 from warmpath.indexer.follow.connect import connections
 from warmpath.indexer.follow.endpoint import EXPOSED, is_exposed
 from warmpath.indexer.follow.instance import EngineTls, Patience
+from warmpath.indexer.follow.stream_source import Clock
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.schema import log_server_warnings
@@ -21,9 +24,7 @@ from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.sweep.sweeper import Sweeper
 from warmpath.indexer.shared.writer.machine import BUCKET_LIFE, Writer
 from warmpath.indexer.shared.writer.run import News, random_base, write
-from warmpath.indexer.stream.machine import PENDING_BYTES
-from warmpath.indexer.watch.engine_cache import collect_forever, engine_cache
-from warmpath.indexer.watch.pod_cache import PodCache
+from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.process.health import HealthService
 from warmpath.process.reread import keep_current
 from warmpath.process.tasks import Work, cancel, kept, watched
@@ -65,15 +66,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
     async with AsyncExitStack() as stack:
         if is_exposed(settings.events):
             log.warning(EXPOSED, settings.pod, settings.events)
-        cache = engine_cache(
-            settings,
-            hash_seed=settings.hash_seed,
-            journal_bytes=settings.journal_bytes,
-            pending_bytes=PENDING_BYTES,
-            stale_after=STALE_SECONDS,
-            segmented=bool(settings.redis),
-            clock=time.monotonic,
-        )
+        cache = pod_cache(settings, time.monotonic)
         keyspace = fingerprint(settings.model, settings.hash_seed)
         server = WatchServer(
             cache,
@@ -123,6 +116,38 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
             stack.push_async_callback(cancel, [notifying])
         stack.push_async_callback(cancel, [kept(work) for work in works])
         yield Publishing(address, cache.journal.epoch, cache, server)
+
+
+def pod_cache(settings: Settings, clock: Clock) -> PodCache:
+    """Return the cache of an engine's pod, with its ranks, before the first event."""
+    cache = PodCache(settings.pod, Journal(secrets.token_hex(8), settings.journal_bytes))
+    for source in settings.sources():
+        cache.add(
+            source,
+            hash_seed=settings.hash_seed,
+            stale_after=STALE_SECONDS,
+            segmented=bool(settings.redis),
+            clock=clock,
+        )
+    return cache
+
+
+async def collect_forever(
+    cache: PodCache, wake: Sequence[Callable[[], None]], *, pause: float, clock: Clock
+) -> NoReturn:
+    """Put changes into the journal each `pause` seconds; call each of `wake` after new entries."""
+    sequence = 0
+    while True:
+        for rank in cache.ranks:
+            rank.tick()
+        cache.collect()
+        cache.pulse.beat(clock())
+        # A snapshot for one watcher may have collected changes that the others do not know of yet.
+        if cache.journal.sequence != sequence:
+            sequence = cache.journal.sequence
+            for one in wake:
+                one()
+        await asyncio.sleep(pause)
 
 
 def _engine_tls(settings: Settings) -> ClientTls:

@@ -33,7 +33,7 @@ from warmpath.indexer.engines.kind import NEVER, EngineKind, MetricNames
 from warmpath.indexer.engines.wire import LONGEST_KIND, within
 from warmpath.indexer.keys.extra import pack_extra
 from warmpath.indexer.keys.key import pack_tokens
-from warmpath.indexer.stream.action import MOST_SEQUENCE
+from warmpath.indexer.stream.replay import MOST_SEQUENCE
 from warmpath.process.bytes import UNREADABLE
 
 MOST_HASH_BYTES = 64

@@ -13,7 +13,7 @@ from warmpath.indexer.follow.dial import dial
 from warmpath.indexer.follow.instance import Patience
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.tap import END, replay_frames
-from warmpath.indexer.stream.action import AskReplay
+from warmpath.indexer.stream.replay import AskReplay
 
 
 class Replays:
@@ -31,10 +31,11 @@ class Replays:
         self._stirred = asyncio.Event()
         """Set when a part of an answer may have arrived, and when another replay is asked for."""
 
-    def ask(self, asked: AskReplay | None) -> None:
-        if asked is not None:
-            self._asked.put_nowait(asked)
-            self._stirred.set()
+        rank.ask = self._ask
+
+    def _ask(self, asked: AskReplay) -> None:
+        self._asked.put_nowait(asked)
+        self._stirred.set()
 
     async def run(self) -> None:
         while True:
@@ -45,9 +46,9 @@ class Replays:
                 await self._carry_out(asked)
             except TimeoutError:
                 reason = f"no answer within {self._wait_seconds:g} s"
-                self.ask(self._rank.replay_failed(asked.ticket, reason))
+                self._rank.replay_failed(asked.ticket, reason)
             except (OSError, zmq.ZMQError) as error:
-                self.ask(self._rank.replay_failed(asked.ticket, f"{self._endpoint}: {error}"))
+                self._rank.replay_failed(asked.ticket, f"{self._endpoint}: {error}")
 
     async def _newest(self) -> AskReplay:
         """Return the newest replay that was asked for, once its delay is over."""
@@ -90,7 +91,7 @@ class Replays:
         if self._is_wanted(asked):
             most = self._rank.pending_bytes
             reason = f"more than {most} bytes of the answer waited"
-            self.ask(self._rank.replay_failed(asked.ticket, reason))
+            self._rank.replay_failed(asked.ticket, reason)
 
     async def _take_answer(
         self, asked: AskReplay, dealer: "zmq.Socket[bytes]", backlog: Backlog
@@ -123,12 +124,11 @@ class Replays:
                 continue
             _, sequence, payload = answer
             if sequence == END:
-                self.ask(self._rank.replay_ended(asked.ticket))
-                return
-            number = int.from_bytes(sequence, "big")
-            again = self._rank.replayed(asked.ticket, number, payload)
-            if again is not None:
-                self.ask(again)
+                self._rank.replay_ended(asked.ticket)
+            else:
+                number = int.from_bytes(sequence, "big")
+                self._rank.replayed(asked.ticket, number, payload)
+            if not self._is_wanted(asked):
                 return
 
 

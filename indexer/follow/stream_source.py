@@ -1,8 +1,8 @@
 """One rank's ingestion: frames go in, and the index changes. No sockets; the clock is an argument.
 
-A frame goes through the stream (order), the applier (decoding and trust) and the rank's state (keys in
-the index). The caller (`indexer.follow.subscribe`, a recording, a test) passes on the frames that
-arrived, and carries out the replay that is asked for in return.
+The stream (`indexer.stream`) decides which batch is next, and the rank applies it to its state (keys in
+the index); what the batch shows may change the trust. The caller (`indexer.follow.subscribe`, a
+recording, a test) passes on the frames that arrived, and sets `RankIngest.ask` to carry out replays.
 """
 
 import logging
@@ -12,18 +12,24 @@ from itertools import islice
 import msgspec
 
 from warmpath.indexer.engines.cache_groups import Layout
-from warmpath.indexer.engines.event import Batch, Cleared, Tier
+from warmpath.indexer.engines.event import (
+    Batch,
+    Cleared,
+    MalformedEventError,
+    Tier,
+    UnreadableEvent,
+)
 from warmpath.indexer.engines.wire import timestamp_of
-from warmpath.indexer.follow.applier import BEFORE, CHUNKS, COPIES, LOOKAHEAD, Applier
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.lag import Lag
 from warmpath.indexer.index.orphans import Orphans
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.resolve.rank_state import RankState
 from warmpath.indexer.resolve.saved import SavedResolver
-from warmpath.indexer.stream.action import Action, AskReplay
 from warmpath.indexer.stream.machine import SavedStream, Stream
-from warmpath.indexer.trust import BEHIND, LOST_ROOM, PROMISED_SECONDS
+from warmpath.indexer.stream.replay import AskReplay
+from warmpath.indexer.stream.trust import UNSEEN
+from warmpath.indexer.trust import BEHIND, DRIFTED, LOST_ROOM, PROMISED_SECONDS, Level, Trust
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +50,34 @@ class SavedRank(msgspec.Struct, frozen=True):
 ORPHAN_BYTES = 16 << 20
 """The most bytes of one rank's stores that wait for their parent."""
 
+TWICE = "a block was stored twice: the cache has namespaces that events omit, such as those of extra_key"
+"""The reason where an engine that keeps each block once stores one again."""
+
+REPEATED = (
+    "a block was announced again before it was removed, perhaps for a hit: as the cache's size (blocks) "
+    "is not known, nothing shows whether a copy is left"
+)
+"""The reason where hits may have been announced as stores, and nothing could show whether they were."""
+
+WHOLE = (
+    "a slower tier finds blocks of %d tokens whole or not at all, and a part of one may be shown"
+)
+"""The reason where a tier's blocks have several of the cache's own, such as LMCache's chunks."""
+
+AHEAD = (
+    "a block is found only where the %d tokens behind it are the same; the first alone is compared"
+)
+"""The reason where a block's hash covers several tokens behind it: vLLM with several MTP modules."""
+
+COPIES, HITS, CHUNKS, LOOKAHEAD = "copies", "hits", "chunks", "lookahead"
+OTHER_RANK, BEFORE, LAG = "other rank", "before", "lag"
+"""The subjects of limits; `BEFORE` is for reasons that an earlier process saved."""
+
 NAMESPACES = "namespaces"
 """The subject of a limit: requests have namespaces that the engine's events omit."""
 
-LAG = "lag"
-"""The subject of a limit: events that are followed late."""
+GONE = "its event stream is disconnected"
+"""The reason, and the subject, of a limit: events that do not reach us."""
 
 SAVED_LIMITS = (NAMESPACES, COPIES, BEFORE, CHUNKS, LOOKAHEAD)
 """The limits that hold for as long as the engine lives, whichever process follows it."""
@@ -59,9 +88,6 @@ LAG_SECONDS = 2.0
 SILENT_SECONDS = 2.5
 """Seconds for which a connection may be silent until it counts as lost (`indexer.follow.subscribe`)."""
 
-GONE = "its event stream is disconnected"
-"""The reason, and the subject, of a limit: events that do not reach us."""
-
 MOST_AHEAD = 256
 """The most frames that are scanned together."""
 
@@ -70,10 +96,7 @@ Clock = Callable[[], float]
 
 
 class RankIngest(Rank):
-    """Keeps the index current with one rank, from the engine's own events.
-
-    Methods that may cause a replay return the one to ask for, if any.
-    """
+    """Keeps the index current with one rank, from its engine's own events; follows its stream."""
 
     has_events = True
     logs_reasons = True
@@ -88,43 +111,39 @@ class RankIngest(Rank):
         lag_seconds: float = LAG_SECONDS,
         clock: Clock,
     ) -> None:
+        super().__init__(source.pod, source.rank, UNSEEN, clock)
+        self.source = source
+        self.state = state
         self.stream = Stream(
+            self,
             has_replay=source.has_replay,
             is_queue=source.is_queue,
             pending_bytes=pending_bytes,
-            stale_after=stale_after,
-            now=clock(),
-            believe=self.believe,
+            clock=clock,
         )
-        super().__init__(source.pod, source.rank, self.stream.trust, clock)
-        self.source = source
+        self.lag = Lag(lag_seconds)
+        self.ask: Callable[[AskReplay], None] = lambda _: None
+        """Carries out a replay that is asked for."""
         self.pending_bytes = pending_bytes
         """Bytes of live batches that may wait to be followed."""
-        self.lag = Lag(lag_seconds)
-        self.state = state
-        self._ahead = 1
-        """How many frames are scanned together."""
+        self.batches = 0
+        self.malformed = 0
+        self.drifts = 0
+        """How often more blocks were announced than the cache can hold."""
         self.strays = 0
         """Events of ranks that are not configured, counted here by `indexer.follow.answer`."""
-        self.ask: Callable[[AskReplay], None] = lambda _: None
-        """Called with a replay to ask for where no received frame is the cause."""
-        self.applier = Applier(
-            source, state, stream=self.stream, restrict=self.restrict, lag=self.lag, clock=clock
-        )
+        self._stale_after = stale_after
+        self._capacity = source.capacity
+        self._ahead = 1
+        """How many frames are scanned together."""
+        self._is_rank_said = False
+        """Whether the rank that its batches name was compared on this connection."""
         self._show_applied()
 
     @property
-    def capacity(self) -> int:
-        return self.applier.capacity
-
-    @property
     def layout(self) -> Layout:
-        return self.state.groups.layout
-
-    @layout.setter
-    def layout(self, layout: Layout) -> None:
         # Readers in other threads find a group's blocks never before its layout: it stays where it is.
-        del layout
+        return self.state.groups.layout
 
     @property
     def lag_seconds(self) -> float:
@@ -146,44 +165,13 @@ class RankIngest(Rank):
     def adapters(self) -> int:
         return self.state.counts.adapters
 
-    def received(self, topic: str, sequence: int, *, is_all: bool) -> None:
-        if self._is_ours(topic):
-            self.lag.received(sequence, is_all=is_all)
-
-    def overflowed(self, messages: int) -> None:
-        self.stream.counts.overflows += 1
-        log.warning(
-            "pod %s rank %d: its events come faster than they are followed: %d messages were dropped, "
-            "as more than %d bytes waited",
-            self.source.pod, self.source.rank, messages, self.pending_bytes,
-        )  # fmt: skip
-
-    def engine_restarted(self, reason: str) -> None:
-        """Handle a restart of the engine that was seen outside its events: a replay shows if it is true.
-
-        Without a replay endpoint every block is in doubt.
-        """
-        asked = self._act(self.stream.suspect(f"restarted: {reason}", self._clock()))
-        if asked is not None:
-            self.ask(asked)
-
-    def emptied(self, reason: str) -> None:
-        if any(self.blocks().values()):
-            log.info("pod %s rank %d: its blocks are dropped: %s", self.pod, self.number, reason)
-        self.state.apply([Cleared()])
-
-    def learn_capacity(self, blocks: int) -> None:
-        if not self.source.capacity:
-            self.applier.capacity = blocks
-            self.applier.limit_repeated()
-
     def blocks(self) -> Mapping[Tier, int]:
         return self.state.blocks()
 
     def counts(self) -> dict[str, int]:
         stream, resolver = self.stream.counts, self.state.counts
         return {
-            "batches": self.applier.batches,
+            "batches": self.batches,
             "stored_blocks": resolver.stored_blocks,
             "removed_blocks": resolver.removed_blocks,
             "clears": resolver.clears,
@@ -191,41 +179,35 @@ class RankIngest(Rank):
             "gaps": stream.gaps,
             "replays": stream.replays,
             "restarts": stream.restarts,
-            "malformed": self.applier.malformed,
+            "malformed": self.malformed,
             "parentless": resolver.parentless,
             "adopted": resolver.adopted,
-            "drifts": self.applier.drifts,
+            "drifts": self.drifts,
             "overflows": stream.overflows,
             "skipped": resolver.other_groups + resolver.unplaced + self.strays,
         }
 
-    def connected(self) -> AskReplay | None:
+    # Its connection
+
+    def connected(self) -> None:
         self.lag.begin()
-        self.applier.connected()
+        self._is_rank_said = False
         self.is_connected = True
         self.restrict(GONE, "")
-        return self._act(self.stream.connected(self._clock()))
-
-    def disconnected(self) -> None:
-        self._lost(self._clock())
-
-    def failed(self, reason: str) -> None:
-        """Drop the rank's view and degrade its trust: a failure may have left a batch half applied."""
-        now = self._clock()
-        self.state.forget()
-        self.applier.carry_out(self.stream.missed(reason, now))
-        self._lost(now)
+        self.be_stale(None)
+        self.stream.connected()
         self.settle()
 
-    def _lost(self, now: float) -> None:
+    def disconnected(self) -> None:
         if self.is_connected:
-            self.lost_at = now
+            self.lost_at = self._clock()
         self.is_connected = False
-        self.stream.disconnected(now)
+        self.stream.disconnected()
 
     def tick(self) -> None:
         now = self._clock()
-        self.stream.tick(now)
+        if not self.is_connected:
+            self.age(self.lost_at, self._stale_after, "the event stream is disconnected")
         self.settle()
         self.lag.tick(self.sequence, now)
         gone = not self.is_connected and now - self.lost_at > PROMISED_SECONDS - SILENT_SECONDS
@@ -238,90 +220,27 @@ class RankIngest(Rank):
             bound = f"{BEHIND}: more than {self.lag.most_seconds:g} s"
             self.limit(bound if self.lag.is_behind else "", LAG)
 
-    def live(self, topic: str, sequence: int, payload: bytes) -> AskReplay | None:
-        if not self._is_ours(topic):
-            return None
-        return self._act(self.stream.live(sequence, payload, self._clock()))
+    # Frames
 
-    def replayed(self, ticket: int, sequence: int, payload: bytes) -> AskReplay | None:
-        return self._act(self.stream.replayed(ticket, sequence, payload, self._clock()))
+    def received(self, topic: str, sequence: int, *, is_all: bool) -> None:
+        if self._is_ours(topic):
+            self.lag.received(sequence, is_all=is_all)
 
-    def replay_ended(self, ticket: int) -> AskReplay | None:
-        return self._act(self.stream.replay_ended(ticket, self._clock()))
+    def overflowed(self, messages: int) -> None:
+        self.stream.counts.overflows += 1
+        log.warning(
+            "pod %s rank %d: its events come faster than they are followed: %d messages were dropped, "
+            "as more than %d bytes waited",
+            self.pod, self.number, messages, self.pending_bytes,
+        )  # fmt: skip
 
-    def replay_failed(self, ticket: int, reason: str) -> AskReplay | None:
-        return self._act(self.stream.replay_failed(ticket, reason, self._clock()))
+    def live(self, topic: str, sequence: int, payload: bytes) -> None:
+        if self._is_ours(topic):
+            self.stream.live(sequence, payload)
+            self.settle()
 
-    def frame_malformed(self, reason: str) -> None:
-        """Handle a message that is not a frame; it has no sequence that could show a gap."""
-        self.applier.malformed += 1
-        log.warning("pod %s rank %d: frame dropped: %s", self.source.pod, self.source.rank, reason)
-        self.stream.stray(f"a frame is malformed: {reason}", self._clock())
-        self.settle()
-
-    def answer_lost(self, reason: str) -> None:
-        """Handle a fetch whose answer did not arrive: no other answer has the events in it, if any.
-
-        Before the first event nothing is shown that could be wrong.
-        """
-        if self.sequence is None:
-            return
-        lost = f"an answer did not arrive, and its events are in no other: {reason}"
-        self.stream.stray(lost, self._clock())
-        self.settle()
-
-    def close(self) -> None:
-        self._lost(self._clock())
-        self.state.close()
-
-    def save(self) -> SavedRank:
-        source, limits = self.source, self._limits
-        said = "; ".join(limits[about] for about in SAVED_LIMITS if about in limits)
-        return SavedRank(
-            pod=source.pod,
-            rank=source.rank,
-            model=source.model,
-            capacity=self.capacity,
-            stream=self.stream.save(),
-            resolver=self.state.save(),
-            # A reason of the process before may have come again in this one.
-            limit="; ".join(dict.fromkeys(said.split("; "))),
-        )
-
-    def restore(self, saved: SavedRank) -> None:
-        """Continue from the state that an earlier process saved, before any frame is taken.
-
-        The rank is stale until it connects.
-        """
-        self.state.restore(saved.resolver)
-        self.stream.restore(saved.stream, self._clock())
-        self.applier.capacity = self.capacity or saved.capacity
-        self.applier.limit_repeated()
-        self.restrict(BEFORE, saved.limit)
-        self._show_applied()
-        self._logged = self.trust
-
-    def _act(self, actions: list[Action]) -> AskReplay | None:
-        asked = self.applier.carry_out(actions)
-        self.settle()
-        return asked
-
-    def decoded(self, batch: Batch) -> None:
-        """Take a batch that comes decoded, from whoever made or carried the events, as the next one.
-
-        The rank must be connected, and have no replay. Whoever calls this knows when a batch before it
-        was `missed`, since these batches have no numbers that could show it.
-        """
-        self.applier.decoded(batch)
-        self.settle()
-
-    def missed(self, reason: str) -> None:
-        """Degrade the trust, as events are known to be missing: the blocks shown may be gone."""
-        self._act(self.stream.missed(reason, self._clock()))
-
-    def live_many(self, frames: Sequence[tuple[str, int, bytes]]) -> list[AskReplay]:
-        """Take live frames in the order in which they came; return the replays to ask for, if any."""
-        asked = []
+    def live_many(self, frames: Sequence[tuple[str, int, bytes]]) -> None:
+        """Take live frames in the order in which they came."""
         at = 0
         while at < len(frames):
             run = self._run(frames, at, self._ahead)
@@ -329,26 +248,12 @@ class RankIngest(Rank):
             # Batches after one that cannot be scanned are scanned again: scan only one next.
             self._ahead = min(2 * self._ahead, MOST_AHEAD) if plain and plain == len(run) else 1
             if plain:
-                self.applier.follow(run[:plain])
-                self.settle()
-                at += plain
+                self._follow(run[:plain])
             else:
-                ask = self.live(*frames[at])
-                asked += [ask] if ask else []
-                at += 1
+                self.live(*frames[at])
+            at += plain or 1
         if frames:
             self._time(*frames[-1])
-        return asked
-
-    def _time(self, topic: str, sequence: int, payload: bytes) -> None:
-        """Measure how late a frame was applied, unless it was held or refused."""
-        if sequence == self.sequence and self._is_ours(topic):
-            self.lag.followed(timestamp_of(payload), sequence, self._clock())
-            self._limit_lag()
-
-    def _is_ours(self, topic: str) -> bool:
-        # ZeroMQ matches topics by prefix, so a neighbour's frames arrive too.
-        return not self.source.topic or topic == self.source.topic
 
     def _run(self, frames: Sequence[tuple[str, int, bytes]], start: int, most: int) -> list[bytes]:
         """Return the payloads of frames from `start` on that are next in order, at most `most`."""
@@ -362,9 +267,199 @@ class RankIngest(Rank):
             sequence += 1
         return run
 
-    def lost_room(self) -> None:
-        self.applier.lack(LOST_ROOM, self._clock())
+    def _time(self, topic: str, sequence: int, payload: bytes) -> None:
+        """Measure how late a frame was applied, unless it was held or refused."""
+        if sequence == self.sequence and self._is_ours(topic):
+            self.lag.followed(timestamp_of(payload), sequence, self._clock())
+            self._limit_lag()
+
+    def _is_ours(self, topic: str) -> bool:
+        # ZeroMQ matches topics by prefix, so a neighbour's frames arrive too.
+        return not self.source.topic or topic == self.source.topic
+
+    def replayed(self, ticket: int, sequence: int, payload: bytes) -> None:
+        self.stream.replayed(ticket, sequence, payload)
         self.settle()
+
+    def replay_ended(self, ticket: int) -> None:
+        self.stream.replay_ended(ticket)
+        self.settle()
+
+    def replay_failed(self, ticket: int, reason: str) -> None:
+        self.stream.replay_failed(ticket, reason)
+        self.settle()
+
+    def decoded(self, batch: Batch) -> None:
+        """Take a batch that comes decoded, from whoever made or carried the events, as the next one.
+
+        The rank must be connected, and have no replay. Whoever calls this knows when a batch before it
+        was `missed`, since these batches have no numbers that could show it.
+        """
+        self.batches += 1
+        self._apply_batch(batch, self.stream.decoded())
+        self.settle()
+
+    # What is missing
+
+    def missed(self, reason: str) -> None:
+        """Degrade the trust, as events are known to be missing: the blocks shown may be gone."""
+        self.stream.missed(reason)
+        self.settle()
+
+    def frame_malformed(self, reason: str) -> None:
+        """Handle a message that is not a frame; it has no sequence that could show a gap."""
+        self.malformed += 1
+        log.warning("pod %s rank %d: frame dropped: %s", self.pod, self.number, reason)
+        self.stream.stray(f"a frame is malformed: {reason}")
+        self.settle()
+
+    def answer_lost(self, reason: str) -> None:
+        """Handle a fetch whose answer did not arrive: no other answer has the events in it, if any.
+
+        Before the first event nothing is shown that could be wrong.
+        """
+        if self.sequence is not None:
+            lost = f"an answer did not arrive, and its events are in no other: {reason}"
+            self.stream.stray(lost)
+            self.settle()
+
+    def failed(self, reason: str) -> None:
+        """Drop the rank's view and degrade its trust: a failure may have left a batch half applied."""
+        self.state.forget()
+        self.stream.missed(reason)
+        self.disconnected()
+        self.settle()
+
+    def engine_restarted(self, reason: str) -> None:
+        """Handle a restart of the engine that was seen outside its events: a replay shows if it is true.
+
+        Without a replay endpoint every block is in doubt.
+        """
+        self.stream.suspect(f"restarted: {reason}")
+        self.settle()
+
+    def emptied(self, reason: str) -> None:
+        if any(self.blocks().values()):
+            log.info("pod %s rank %d: its blocks are dropped: %s", self.pod, self.number, reason)
+        self.state.apply([Cleared()])
+
+    def lost_room(self) -> None:
+        self._lack(LOST_ROOM)
+        self.settle()
+
+    def _lack(self, reason: str) -> None:
+        """Lower the trust, as the view lacks blocks that the engine holds."""
+        self.state.lost_room()
+        self.stream.lacks(reason)
+
+    # What its stream says
+
+    def begin_life(self) -> None:
+        self.state.forget()
+        self.lag.begin()
+        for about in (COPIES, BEFORE, HITS, CHUNKS, LOOKAHEAD):
+            self.restrict(about, "")
+
+    def doubt(self) -> None:
+        self.state.doubt()
+
+    def apply(self, sequence: int, payload: bytes) -> None:
+        self.batches += 1
+        self._compare_rank(payload)
+        if self.state.scan((payload,)):
+            self._apply_scanned()
+            return
+        try:
+            batch = self.source.decode(payload)
+        except MalformedEventError as error:
+            self.malformed += 1
+            self.stream.malformed(sequence, str(error))
+            return
+        self._apply_batch(batch, sequence)
+
+    def _follow(self, payloads: Sequence[bytes]) -> None:
+        """Apply batches that are next in order and that the state has scanned."""
+        self._compare_rank(payloads[0])
+        self.stream.follow(payloads)
+        self.batches += len(payloads)
+        self._apply_scanned()
+        self.settle()
+
+    def _compare_rank(self, payload: bytes) -> None:
+        """Compare the rank that a connection's first batches name with the configured one."""
+        own = self.source.said_rank
+        if self._is_rank_said or own is None:
+            return
+        try:
+            said = self.source.decode(payload).rank
+        except MalformedEventError:
+            return
+        self._is_rank_said = True
+        other = f"its events are those of the engine's rank {said} and are followed as rank {own}"
+        self.restrict(OTHER_RANK, "" if said is None or said == own else other)
+
+    def _apply_batch(self, batch: Batch, sequence: int) -> None:
+        self._capacity = batch.capacity or self._capacity
+        counts = self.state.counts
+        clears, parentless = counts.clears, counts.parentless
+        self.state.apply(batch.events)
+        if counts.clears > clears:
+            self.stream.cleared(sequence)
+        for event in batch.unread:
+            self._pass_over(event, sequence)
+        self._judge(parentless)
+
+    def _pass_over(self, event: UnreadableEvent, sequence: int) -> None:
+        self.malformed += 1
+        lost = f"{event.kind or 'an event'} of batch {sequence} cannot be read ({event.reason})"
+        if event.is_store:
+            self._lack(f"{lost}: the blocks that it stored are missing")
+        else:
+            self.stream.missed(f"{lost}: blocks may be shown that are gone")
+
+    def _apply_scanned(self) -> None:
+        is_left = True
+        while is_left:
+            parentless = self.state.counts.parentless
+            is_left = self.state.apply_scanned(self._capacity, heals=self.stream.can_heal)
+            self._judge(parentless)
+
+    def _judge(self, parentless: int) -> None:
+        """Change the trust as the applied batches require.
+
+        `parentless` is how many blocks without a known parent were counted before them.
+        """
+        counts = self.state.counts
+        if counts.again:
+            counts.again = 0
+            self.restrict(COPIES, TWICE)
+        if counts.chunk_tokens:
+            self.restrict(CHUNKS, WHOLE % counts.chunk_tokens)
+            counts.chunk_tokens = 0
+        if counts.lookahead:
+            self.restrict(LOOKAHEAD, AHEAD % counts.lookahead)
+            counts.lookahead = 0
+        if counts.parentless > parentless and not self.stream.trust.is_damaged:
+            self.stream.missed("a stored block's parent is unknown: an event was missed")
+        elif self.stream.can_heal and self.state.can_settle(self._capacity):
+            self.state.settle()
+            self.stream.turned_over()
+        in_use = self.state.blocks_in_use()
+        if in_use is not None and 0 < self._capacity < in_use:
+            # Give up the excess: more blocks were announced than the cache can hold.
+            self.drifts += 1
+            self.state.give_up_excess()
+            self.stream.lacks(f"{DRIFTED}: {in_use} of {self._capacity}")
+        self._limit_repeated()
+
+    def _limit_repeated(self) -> None:
+        is_unsure = not self._capacity and self.state.may_show_hits()
+        self.restrict(HITS, REPEATED if is_unsure else "")
+
+    def learn_capacity(self, blocks: int) -> None:
+        if not self.source.capacity:
+            self._capacity = blocks
+            self._limit_repeated()
 
     def settle(self) -> None:
         self._show_applied()
@@ -374,3 +469,37 @@ class RankIngest(Rank):
         # The stream's own number grows before the batch is applied: other threads would see it.
         self.sequence = self.stream.sequence
         self._blocks_in_use = self.state.blocks_in_use()
+
+    # Its end, and its going on in another process
+
+    def close(self) -> None:
+        self.disconnected()
+        self.state.close()
+
+    def save(self) -> SavedRank:
+        limits = self._limits
+        said = "; ".join(limits[about] for about in SAVED_LIMITS if about in limits)
+        return SavedRank(
+            pod=self.pod,
+            rank=self.number,
+            model=self.source.model,
+            capacity=self._capacity,
+            stream=self.stream.save(),
+            resolver=self.state.save(),
+            # A reason of the process before may have come again in this one.
+            limit="; ".join(dict.fromkeys(said.split("; "))),
+        )
+
+    def restore(self, saved: SavedRank) -> None:
+        """Continue from the state that an earlier process saved, before any frame is taken.
+
+        The rank is stale until it connects.
+        """
+        self.state.restore(saved.resolver)
+        self.stream.restore(saved.stream)
+        self.be_stale(Trust(Level.STALE, "restored from a file, not connected yet", self._clock()))
+        self._capacity = self._capacity or saved.capacity
+        self._limit_repeated()
+        self.restrict(BEFORE, saved.limit)
+        self._show_applied()
+        self._logged = self.trust

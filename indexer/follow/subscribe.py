@@ -25,7 +25,6 @@ from warmpath.indexer.follow.instance import Patience
 from warmpath.indexer.follow.replays import Replays
 from warmpath.indexer.follow.stream_source import SILENT_SECONDS, RankIngest
 from warmpath.indexer.follow.tap import is_sequence
-from warmpath.indexer.stream.action import AskReplay
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +59,6 @@ class Subscriber:
         self._patience = patience
         self._problems: set[str] = set()
         """The problems with the endpoint that were logged since it was last connected."""
-        rank.ask = self._ask
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -114,7 +112,7 @@ class Subscriber:
             except TimeoutError:
                 return
             self._problems.clear()
-            self._ask(self._rank.connected())
+            self._rank.connected()
             async with asyncio.TaskGroup() as tasks:
                 receiving = tasks.create_task(self._receive(live))
                 gone = tasks.create_task(monitored(GONE, monitor, (place,)))
@@ -192,19 +190,11 @@ class Subscriber:
             if frame is not None:
                 frames.append(frame)
                 continue
-            self._ask_all(frames)
+            self._rank.live_many(frames)
             frames = []
             problem = "a message is not a topic, an 8-byte sequence below 2^63 and a payload"
             self._rank.frame_malformed(problem)
-        self._ask_all(frames)
-
-    def _ask_all(self, frames: list[tuple[str, int, bytes]]) -> None:
-        for asked in self._rank.live_many(frames):
-            self._ask(asked)
-
-    def _ask(self, asked: AskReplay | None) -> None:
-        if self._replays is not None:
-            self._replays.ask(asked)
+        self._rank.live_many(frames)
 
 
 def _frame(message: list[bytes]) -> tuple[str, int, bytes] | None:

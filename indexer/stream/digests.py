@@ -1,7 +1,7 @@
 """Digests of the batches that were applied last, which distinguish a duplicate from a restart."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import xxhash
 
@@ -21,14 +21,8 @@ class Digests:
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._digests
 
-    def add(self, sequence: int, payload: bytes) -> None:
-        """Keep the digest of a batch that is applied."""
-        self._digests[sequence] = xxhash.xxh3_64_intdigest(payload)
-        if len(self._digests) > KEPT:
-            self._digests.popitem(last=False)
-
-    def add_all(self, first: int, payloads: Sequence[bytes]) -> None:
-        """Keep the digests of consecutive batches, the first with the sequence `first`."""
+    def add(self, first: int, payloads: Iterable[bytes]) -> None:
+        """Keep the digests of consecutive batches; `first` is the sequence of the first one."""
         digest = xxhash.xxh3_64_intdigest
         for sequence, payload in enumerate(payloads, first):
             self._digests[sequence] = digest(payload)
@@ -38,11 +32,6 @@ class Digests:
     def has(self, sequence: int, payload: bytes) -> bool:
         """Whether this batch is known to be the one that was applied with its sequence."""
         return self._digests.get(sequence) == xxhash.xxh3_64_intdigest(payload)
-
-    def has_other(self, sequence: int, payload: bytes) -> bool:
-        """Whether this batch is known not to be the one that was applied with its sequence."""
-        known = self._digests.get(sequence)
-        return known is not None and known != xxhash.xxh3_64_intdigest(payload)
 
     def clear(self) -> None:
         """Forget all digests: a new life numbers its batches from 0 again."""

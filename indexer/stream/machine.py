@@ -1,4 +1,4 @@
-"""One rank's event stream as a state machine without sockets: messages go in, actions come out.
+"""One rank's event stream as a state machine without sockets: it tells a follower what to do.
 
 Sequence numbers decide everything. An engine numbers its batches from 0 in each life, publishes them on
 a lossy socket, and answers replay requests from a ring of its last batches. The machine lets every batch
@@ -43,12 +43,12 @@ next sequence, the held batches, the running replay and the trust. The last thre
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Protocol
 
 import msgspec
 
-from warmpath.indexer.stream.action import MOST_SEQUENCE, Action, Apply, AskReplay, Doubt, Reset
 from warmpath.indexer.stream.digests import Digests
-from warmpath.indexer.stream.replay import HeldBatches, ReplayCall
+from warmpath.indexer.stream.replay import MOST_SEQUENCE, AskReplay, HeldBatches, ReplayCall
 from warmpath.indexer.stream.trust import StreamTrust
 from warmpath.indexer.trust import Level, Trust
 
@@ -99,32 +99,48 @@ class SavedStream(msgspec.Struct, frozen=True):
     heals_at: int
 
 
+class Follower(Protocol):
+    """The rank whose batches a stream orders. It must do at once what the stream says."""
+
+    ask: Callable[[AskReplay], None]
+    """Asks the engine for a replay."""
+
+    def believe(self, said: Trust) -> None:
+        """Take the trust, which has changed."""
+
+    def apply(self, sequence: int, payload: bytes) -> None:
+        """Apply a batch: it is the next one in order."""
+
+    def begin_life(self) -> None:
+        """Drop everything that was known of the rank: the engine restarted."""
+
+    def doubt(self) -> None:
+        """Doubt every block known until now: something was missed, and it may be gone."""
+
+
 class Stream:
-    """Orders one rank's batches and owns its trust.
+    """Orders one rank's batches and owns its trust, as far as it does not depend on the connection.
 
     `pending_bytes` bounds the live batches that are held while a replay runs; past it they are
     dropped and asked for again. With `is_queue` the engine keeps batches until they are fetched,
-    so that a lost connection loses none. `believe` is told each change of the trust. Times are seconds
-    of one clock, given by the caller.
+    so that a lost connection loses none. `clock` returns seconds.
     """
 
     def __init__(
         self,
+        follower: Follower,
         *,
         has_replay: bool,
         is_queue: bool = False,
         pending_bytes: int,
-        stale_after: float,
-        now: float,
-        believe: Callable[[Trust], None] = lambda _: None,
+        clock: Callable[[], float],
     ) -> None:
         self.counts = StreamCounts()
+        self.state = StreamState.WAITING
+        self.trust = StreamTrust(follower.believe, clock)
+        self._follower = follower
         self._has_replay = has_replay
         self._is_queue = is_queue
-        self._stale_after = stale_after
-        self._state = StreamState.WAITING
-        self._trust = StreamTrust(now, believe)
-        self._disconnected_at: float | None = now
         self._next = 0
         """The sequence that is to be applied next."""
         self._digests = Digests()
@@ -136,87 +152,55 @@ class Stream:
         """How many checks were answered on this connection."""
 
     @property
-    def trust(self) -> Trust:
-        """How far the router's view of the rank may be believed now."""
-        return self._trust.now
-
-    @property
     def sequence(self) -> int | None:
         """The last applied sequence; None before the first."""
         return self._next - 1 if self._next else None
 
     @property
-    def is_damaged(self) -> bool:
-        """Whether the trust is degraded, and the next batch in order does not heal it."""
-        return self._trust.is_damaged
-
-    @property
     def can_heal(self) -> bool:
         """Whether `turned_over` may restore the trust."""
-        return self.is_damaged and self._state is StreamState.FOLLOWING
+        return self.trust.is_damaged and self.state is StreamState.FOLLOWING
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether the live socket is connected."""
-        return self._disconnected_at is None
-
-    @property
-    def state(self) -> StreamState:
-        """The stream's present work."""
-        return self._state
-
-    def connected(self, now: float) -> list[Action]:
+    def connected(self) -> None:
         """Handle a connection of the live socket, the first one or a later one."""
-        again = self._next > 0 or self._trust.level is not Level.COLD
-        self._disconnected_at = None
+        again = self._next > 0 or self.trust.level is not Level.COLD
         self._live = NO_LIVE if self._has_replay else NONE_YET
         self._checks = 0
-        self._trust.connected()
         if self._has_replay:
-            if self._trust.level is Level.EXACT:
-                self._trust.set(Level.DEGRADED, "reconnected, replay requested", now, passing=True)
-            return self._ask(now)
-        self._state = StreamState.FOLLOWING
+            if self.trust.level is Level.EXACT:
+                self.trust.suspend("reconnected, replay requested")
+            self._ask()
+            return
+        self.state = StreamState.FOLLOWING
         if again and not self._is_queue:
             reason = "reconnected without a replay endpoint: a restart cannot be ruled out"
-            return self._degrade(reason, self._next, now)
-        return []
+            self._degrade(reason, self._next)
 
-    def disconnected(self, now: float) -> None:
+    def disconnected(self) -> None:
         """Handle the loss of the live socket."""
-        if self._disconnected_at is None:
-            self._disconnected_at = now
-        self._replay.drop()
-        self._state = StreamState.WAITING
-        self._held.drop()
+        self._replay.ticket += 1
+        self.state = StreamState.WAITING
+        self._held.take()
 
-    def tick(self, now: float) -> None:
-        """Let time pass: a connection gone for too long makes the rank stale."""
-        gone = self._disconnected_at
-        if gone is None or self._trust.is_stale or now - gone < self._stale_after:
-            return
-        self._trust.disconnected(now)
-
-    def live(self, sequence: int, payload: bytes, now: float) -> list[Action]:
+    def live(self, sequence: int, payload: bytes) -> None:
         """Take a batch from the live socket."""
-        actions = self.connected(now) if self._state is StreamState.WAITING else []
+        if self.state is StreamState.WAITING:
+            self.connected()
         before, self._live = self._live, sequence
-        if self._state is StreamState.REPLAYING:
+        if self.state is StreamState.REPLAYING:
             self._hold(sequence, payload)
         elif sequence == self._next:
-            actions += self._accept(sequence, payload, now)
+            self._accept(sequence, payload)
         elif sequence > self._next:
-            actions += self._gap(sequence, payload, now)
+            self._gap(sequence, payload)
         elif self._is_known(sequence, payload, before):
             self.counts.duplicates += 1
         elif before == NO_LIVE and sequence not in self._digests:
             # It waited in the socket while a replay brought it, or a new life began unseen. A replay
             # shows which, and brings the new life's batches.
-            reason = f"the connection's first batch is {sequence}, and {self._next} is next"
-            actions += self.suspect(reason, now)
+            self.suspect(f"the connection's first batch is {sequence}, and {self._next} is next")
         else:
-            actions += self._restart(sequence, payload, now)
-        return actions
+            self._restart(sequence, payload)
 
     def _is_known(self, sequence: int, payload: bytes, before: int) -> bool:
         if self._is_queue:
@@ -232,23 +216,23 @@ class Stream:
     @property
     def expected(self) -> int:
         """The sequence of the live batch that would be applied at once; -1 where none would."""
-        return self._next if self._state is StreamState.FOLLOWING else -1
+        return self._next if self.state is StreamState.FOLLOWING else -1
 
-    def follow(self, payloads: Sequence[bytes], now: float) -> None:
+    def follow(self, payloads: Sequence[bytes]) -> None:
         """Count the expected batches as applied; the caller applies them."""
-        self._accept(self._next, payloads[0], now)
-        self._digests.add_all(self._next, payloads[1:])
-        self._next += len(payloads) - 1
+        self.trust.in_order(self._next, is_following=True)
+        self._digests.add(self._next, payloads)
+        self._next += len(payloads)
         self._live = self._next - 1
 
-    def decoded(self, now: float) -> int:
+    def decoded(self) -> int:
         """Count a batch that comes decoded as the next one; return its sequence. The caller applies it.
 
         The rank must be followed without a replay, which alone would compare the batch's bytes.
         """
-        assert self._state is StreamState.FOLLOWING
+        assert self.state is StreamState.FOLLOWING
         sequence = self._next
-        self._trust.in_order(sequence, now, is_following=True)
+        self.trust.in_order(sequence, is_following=True)
         self._next = sequence + 1
         return sequence
 
@@ -256,253 +240,254 @@ class Stream:
         if not self._held.hold(sequence, payload):
             self.counts.overflows += 1
 
-    def _accept(self, sequence: int, payload: bytes, now: float) -> list[Action]:
-        self._trust.in_order(sequence, now, is_following=self._state is StreamState.FOLLOWING)
+    def _accept(self, sequence: int, payload: bytes) -> None:
+        self.trust.in_order(sequence, is_following=self.state is StreamState.FOLLOWING)
         self._next = sequence + 1
-        self._digests.add(sequence, payload)
-        return [Apply(sequence, payload)]
+        self._digests.add(sequence, (payload,))
+        self._follower.apply(sequence, payload)
 
-    def _gap(self, sequence: int, payload: bytes, now: float) -> list[Action]:
+    def _gap(self, sequence: int, payload: bytes) -> None:
         missing = f"batches {self._next} to {sequence - 1}"
-        if self._next == 0 and self._trust.level is Level.COLD and not self._has_replay:
-            late = self._degrade(f"joined late: {missing} came before", sequence, now)
-            return late + self._accept(sequence, payload, now)
+        if self._next == 0 and self.trust.level is Level.COLD and not self._has_replay:
+            self._degrade(f"joined late: {missing} came before", sequence)
+            self._accept(sequence, payload)
+            return
         self.counts.gaps += 1
         if not self._has_replay or self._replay.unfillable == self._next:
-            lost = self._degrade(f"{missing} are lost", sequence, now)
-            return lost + self._accept(sequence, payload, now)
-        if self._trust.level is not Level.DEGRADED:
-            self._trust.set(
-                Level.DEGRADED, f"{missing} are missing, replay requested", now, passing=True
-            )
+            self._degrade(f"{missing} are lost", sequence)
+            self._accept(sequence, payload)
+            return
+        if self.trust.level is not Level.DEGRADED:
+            self.trust.suspend(f"{missing} are missing, replay requested")
         self._replay.unfillable = self._next
-        actions = self._ask(now)
+        self._ask()
         self._hold(sequence, payload)
-        return actions
 
-    def _restart(self, sequence: int, payload: bytes, now: float) -> list[Action]:
-        reset = self._new_life(_back(self._next, sequence), now)
+    def _restart(self, sequence: int, payload: bytes) -> None:
+        self._went_back(sequence)
         if self._has_replay and sequence > 0:
             # The replay brings this batch too. It is not held: if it were a late batch of the old life,
             # it would contradict the replay again and again.
-            return [reset, *self._ask(now)]
-        if sequence == 0:
-            return [reset, *self._accept(sequence, payload, now)]
-        return [reset, *self._gap(sequence, payload, now)]
+            self._ask()
+        elif sequence == 0:
+            self._accept(sequence, payload)
+        else:
+            self._gap(sequence, payload)
 
-    def _new_life(self, reason: str, now: float) -> Reset:
+    def _went_back(self, sequence: int) -> None:
+        self._begin_life(f"the sequence went back from {self._next - 1} to {sequence}")
+
+    def _begin_life(self, reason: str) -> None:
         self.counts.restarts += 1
         self._next = 0
         self._replay.unfillable = -1
         self._digests.clear()
-        self._trust.new_life(f"the engine restarted: {reason}", now)
-        return Reset(reason)
+        self.trust.new_life(f"the engine restarted: {reason}")
+        self._follower.begin_life()
 
-    def _ask(self, now: float) -> list[Action]:
-        if self._next == 0 and self._trust.level is not Level.COLD:
-            self._trust.set(Level.COLD, "nothing applied yet, replay requested", now)
-        self._state = StreamState.REPLAYING
-        self._held.drop()
-        return [self._request(0.0)]
+    def _ask(self) -> None:
+        if self._next == 0 and self.trust.level is not Level.COLD:
+            self.trust.set(Level.COLD, "nothing applied yet, replay requested")
+        self.state = StreamState.REPLAYING
+        self._held.take()
+        self._request(0.0)
 
-    def _request(self, delay: float) -> AskReplay:
+    def _request(self, delay: float) -> None:
         # If the message that could not be read was a batch, the replay brings that batch.
-        self._trust.stray = ""
+        self.trust.stray = ""
         self.counts.replays += 1
-        return self._call(delay)
+        self._call(delay)
 
-    def _call(self, delay: float) -> AskReplay:
+    def _call(self, delay: float) -> None:
         has_fence = self._next - 1 in self._digests
-        return self._replay.ask(self._next, has_fence=has_fence, delay=delay)
+        self._follower.ask(self._replay.ask(self._next, has_fence=has_fence, delay=delay))
 
     def wants(self, ticket: int) -> bool:
         """Return whether the answer to a replay that was asked for is still wanted."""
-        is_wanted = self._state is StreamState.REPLAYING or self._is_unproven
-        return is_wanted and self._replay.is_current(ticket)
+        is_wanted = self.state is StreamState.REPLAYING or self._is_unproven
+        return is_wanted and ticket == self._replay.ticket
 
     @property
     def _is_unproven(self) -> bool:
         """Whether it follows without a live batch so far, and not all checks were made."""
-        is_silent = self._state is StreamState.FOLLOWING and self._live == NO_LIVE
+        is_silent = self.state is StreamState.FOLLOWING and self._live == NO_LIVE
         return is_silent and self._checks < len(CHECKS)
 
-    def _check(self) -> list[Action]:
+    def _check(self) -> None:
         """Unless the subscription is proven, ask for batches from before it was in force."""
-        return [self._call(CHECKS[self._checks])] if self._is_unproven else []
+        if self._is_unproven:
+            self._call(CHECKS[self._checks])
 
-    def replayed(self, ticket: int, sequence: int, payload: bytes, now: float) -> list[Action]:
+    def replayed(self, ticket: int, sequence: int, payload: bytes) -> None:
         """Take one batch of a replay's answer."""
         if not self.wants(ticket):
-            return []
-        actions: list[Action] = []
-        self._replay.answered()
-        begun, self._replay.begun = self._replay.begun, True
-        if not begun and self._replay.fence is not None and sequence <= self._replay.fence:
-            return self._pass_fence(sequence, payload, now)
-        if not begun and self._replay.fence is not None:
+            return
+        replay = self._replay
+        replay.is_answered = True
+        if not replay.begun and replay.fence is not None and sequence <= replay.fence:
+            self._pass_fence(sequence, payload)
+            return
+        if not replay.begun and replay.fence is not None:
             reason = f"the replay buffer begins at {sequence}, after the last batch seen"
-            actions = self._degrade(f"{reason} ({self._replay.fence})", sequence, now)
+            self._degrade(f"{reason} ({replay.fence})", sequence)
+        replay.begun = True
         if sequence < self._next:
             self.counts.duplicates += 1
-            return actions
+            return
         if sequence > self._next:
-            actions += self._lose(sequence, now)
-        self._replay.succeeded()
-        return actions + self._accept(sequence, payload, now)
+            self._lose(sequence)
+        replay.failures = 0
+        self._accept(sequence, payload)
 
-    def _pass_fence(self, sequence: int, payload: bytes, now: float) -> list[Action]:
+    def _pass_fence(self, sequence: int, payload: bytes) -> None:
         """Compare the replay's first batch with the fence."""
         if sequence != self._replay.fence:
             # The engine ignores the requested start. Skip the batches up to the fence.
-            self._replay.begun = False
-            return []
-        if self._digests.has(sequence, payload):
-            return []
-        reset = self._new_life(f"batch {sequence} is not the one that was seen before", now)
-        return [reset, *self._ask(now)]
+            return
+        self._replay.begun = True
+        if not self._digests.has(sequence, payload):
+            self._begin_life(f"batch {sequence} is not the one that was seen before")
+            self._ask()
 
-    def _lose(self, sequence: int, now: float) -> list[Action]:
+    def _lose(self, sequence: int) -> None:
         if self._next == 0 and not self._digests:
             reason = f"joined late: the replay buffer begins at {sequence}"
         else:
             reason = f"batches {self._next} to {sequence - 1} are lost"
-        return self._degrade(reason, sequence, now)
+        self._degrade(reason, sequence)
 
-    def replay_ended(self, ticket: int, now: float) -> list[Action]:
+    def replay_ended(self, ticket: int) -> None:
         """Take the end of a replay's answer."""
         if not self.wants(ticket):
-            return []
-        self._replay.answered()
-        if not self._replay.begun and self._replay.fence is not None:
-            if self._trust.stray:
-                return self.replay_failed(ticket, self._trust.stray, now)
+            return
+        replay = self._replay
+        replay.is_answered = True
+        if not replay.begun and replay.fence is not None:
+            if self.trust.stray:
+                self.replay_failed(ticket, self.trust.stray)
+                return
             # The same life has at least the fence in its buffer. The new one may have batches before it.
-            reason = f"its replay buffer ends before batch {self._replay.fence}"
-            return [self._new_life(reason, now), *self._ask(now)]
-        self._replay.succeeded()
-        if self._state is StreamState.FOLLOWING:
+            self._begin_life(f"its replay buffer ends before batch {replay.fence}")
+            self._ask()
+            return
+        replay.failures = 0
+        if self.state is StreamState.FOLLOWING:
             self._checks += 1
-            self._replay.drop()
-            return self._check()
-        return self._follow(now)
+            replay.ticket += 1
+            self._check()
+        else:
+            self._follow()
 
-    def replay_failed(self, ticket: int, reason: str, now: float) -> list[Action]:
+    def replay_failed(self, ticket: int, reason: str) -> None:
         """Resume a replay whose answer did not come or broke off, unless it has failed too often."""
         if not self.wants(ticket):
-            return []
-        if self._state is StreamState.FOLLOWING:
-            return self._check()
+            return
+        if self.state is StreamState.FOLLOWING:
+            self._check()
+            return
         reason = f"replay failed: {reason}"
-        self._replay.failed()
+        self._replay.failures += 1
         if self._held and self._replay.is_hopeless:
-            doubt = self._degrade(
-                f"{reason}, {self._replay.failures} times in a row", self._next, now
-            )
+            self._degrade(f"{reason}, {self._replay.failures} times in a row", self._next)
             self._replay.unfillable = self._next
-            return doubt + self._follow(now)
+            self._follow()
+            return
         if self._next == 0:
-            self._trust.set(Level.COLD, f"{reason}; it is requested again", now)
-        elif not self.is_damaged:
-            said = f"{reason}; it is requested again from where it stopped"
-            self._trust.set(Level.DEGRADED, said, now, passing=True)
-        return [self._request(self._replay.back_off)]
+            self.trust.set(Level.COLD, f"{reason}; it is requested again")
+        elif not self.trust.is_damaged:
+            self.trust.suspend(f"{reason}; it is requested again from where it stopped")
+        self._request(self._replay.back_off)
 
-    def _follow(self, now: float) -> list[Action]:
+    def _follow(self) -> None:
         """Go on with the live batches that were held."""
-        self._state = StreamState.FOLLOWING
+        self.state = StreamState.FOLLOWING
         held = self._held.take()
-        if self._trust.level is Level.COLD and not (held and held[0][0] > self._next):
-            self._trust.be_exact("followed from the first batch", now)
-        elif self._trust.passing:
-            self._trust.be_exact("the gap was closed by replay", now)
-        actions: list[Action] = []
+        if self.trust.level is Level.COLD and not (held and held[0][0] > self._next):
+            self.trust.be_exact("followed from the first batch")
+        elif self.trust.passing:
+            self.trust.be_exact("the gap was closed by replay")
         while held:
             sequence, payload = held.popleft()
             if sequence == self._next:
-                actions += self._accept(sequence, payload, now)
+                self._accept(sequence, payload)
             elif sequence > self._next:
-                actions += self._gap(sequence, payload, now)
-            elif self._digests.has_other(sequence, payload):
-                return [*actions, self._new_life(_back(self._next, sequence), now), *self._ask(now)]
+                self._gap(sequence, payload)
+            elif sequence in self._digests and not self._digests.has(sequence, payload):
+                self._went_back(sequence)
+                self._ask()
+                return
             else:
                 self.counts.duplicates += 1
-            if self._state is StreamState.REPLAYING:
+            if self.state is StreamState.REPLAYING:
                 # There is another gap: hold the batches after it.
                 for later in held:
                     self._hold(*later)
                 break
-        return actions + self._check()
+        self._check()
 
-    def malformed(self, sequence: int, reason: str, now: float) -> list[Action]:
+    def malformed(self, sequence: int, reason: str) -> None:
         """Degrade the trust: an applied batch could not be read, so its changes are not known."""
-        return self._degrade(f"batch {sequence} is malformed: {reason}", sequence + 1, now)
+        self._degrade(f"batch {sequence} is malformed: {reason}", sequence + 1)
 
-    def missed(self, reason: str, now: float) -> list[Action]:
+    def missed(self, reason: str) -> None:
         """Degrade the trust: the batches themselves show that something was missed before."""
-        return self._degrade(reason, self._next, now)
+        self._degrade(reason, self._next)
 
-    def lacks(self, reason: str, now: float) -> None:
+    def lacks(self, reason: str) -> None:
         """Degrade the trust: the view lacks some blocks; the blocks in it are not in doubt."""
-        self._trust.heals_at = max(self._trust.heals_at, self._next)
-        if not self.is_damaged:
-            self._trust.set(Level.DEGRADED, reason, now)
+        self.trust.degrade(reason, self._next)
 
-    def stray(self, reason: str, now: float) -> None:
+    def stray(self, reason: str) -> None:
         """Handle a message that could not be read as a batch."""
-        self._trust.strayed(reason, max(self._next, self._held.last + 1))
-        if self._state is not StreamState.REPLAYING and not self.is_damaged:
-            self._trust.set(Level.DEGRADED, reason, now, passing=True)
+        self.trust.strayed(reason, max(self._next, self._held.last + 1))
+        if self.state is not StreamState.REPLAYING and not self.trust.is_damaged:
+            self.trust.suspend(reason)
 
-    def suspect(self, reason: str, now: float) -> list[Action]:
+    def suspect(self, reason: str) -> None:
         """Handle a possible restart: ask for a replay that shows it, or else degrade the trust."""
-        if self._state is StreamState.WAITING or self._next == 0:
-            return []
+        if self.state is StreamState.WAITING or self._next == 0:
+            return
         if not self._has_replay:
-            return self.missed(reason, now)
-        if not self.is_damaged:
-            self._trust.set(Level.DEGRADED, f"{reason}, replay requested", now, passing=True)
+            self.missed(reason)
+            return
+        if not self.trust.is_damaged:
+            self.trust.suspend(f"{reason}, replay requested")
         # A running replay may have begun before the restart: the new one takes its place.
-        return self._ask(now)
+        self._ask()
 
-    def turned_over(self, now: float) -> None:
+    def turned_over(self) -> None:
         """Restore the trust: no block is left that was cached when something was missed."""
         if self.can_heal:
             reason = "since something was missed, as many blocks were stored as the cache holds"
-            self._trust.be_exact(reason, now)
+            self.trust.be_exact(reason)
 
-    def cleared(self, sequence: int, now: float) -> None:
+    def cleared(self, sequence: int) -> None:
         """Handle a clear in an applied batch: events missed before it no longer matter."""
-        if self._trust.level is not Level.DEGRADED or sequence < self._trust.heals_at:
+        if self.trust.level is not Level.DEGRADED or sequence < self.trust.heals_at:
             return
-        if self._state is StreamState.REPLAYING:
-            reason = "cleared by the engine, but the replay is not over"
-            self._trust.set(Level.DEGRADED, reason, now, passing=True)
+        if self.state is StreamState.REPLAYING:
+            self.trust.suspend("cleared by the engine, but the replay is not over")
         else:
-            self._trust.be_exact("cleared by the engine", now)
+            self.trust.be_exact("cleared by the engine")
 
-    def _degrade(self, reason: str, heals_at: int, now: float) -> list[Action]:
-        self._trust.degrade(reason, heals_at, now)
-        return [Doubt()]
+    def _degrade(self, reason: str, heals_at: int) -> None:
+        self.trust.degrade(reason, heals_at)
+        self._follower.doubt()
 
-    def save(self) -> "SavedStream":
+    def save(self) -> SavedStream:
         """Return the position and trust that a later process goes on from."""
         return SavedStream(
             next=self._next,
             digests=self._digests.save(),
-            level=self._trust.level,
-            reason=self._trust.reason,
-            passing=self._trust.passing,
-            heals_at=self._trust.heals_at,
+            level=self.trust.level,
+            reason=self.trust.reason,
+            passing=self.trust.passing,
+            heals_at=self.trust.heals_at,
         )
 
-    def restore(self, saved: "SavedStream", now: float) -> None:
+    def restore(self, saved: SavedStream) -> None:
         """Continue from the state that an earlier process saved, before any message is taken."""
         self._next = saved.next
         self._digests.restore(saved.digests)
-        self._trust.restore(
-            saved.level, saved.reason, now, passing=saved.passing, heals_at=saved.heals_at
-        )
-
-
-def _back(expected: int, sequence: int) -> str:
-    return f"the sequence went back from {expected - 1} to {sequence}"
+        self.trust.set(saved.level, saved.reason, passing=saved.passing)
+        self.trust.heals_at = saved.heals_at

@@ -4,8 +4,10 @@
 """
 
 from collections import deque
+from dataclasses import dataclass
 
-from warmpath.indexer.stream.action import AskReplay
+MOST_SEQUENCE = (1 << 63) - 1
+"""The highest sequence of a batch. Engines count from 0; -1, as a signed number, ends a replay."""
 
 PATIENCE = 10
 """Failures in a row after which a replay's batches count as lost, if the endpoint has ever answered."""
@@ -18,11 +20,24 @@ LONGEST_BACK_OFF = 5.0
 """Seconds before a replay that broke off is asked for again: after the first failure, and at most."""
 
 
+@dataclass(frozen=True, slots=True)
+class AskReplay:
+    """Ask the engine, `delay` seconds from now, for every batch from `start` on.
+
+    Answers carry `ticket`. A later replay takes the place of this one.
+    """
+
+    ticket: int
+    start: int
+    delay: float = 0.0
+
+
 class ReplayCall:
     """The last replay that was asked for, and how the earlier ones ended."""
 
     def __init__(self) -> None:
-        self._ticket = 0
+        self.ticket = 0
+        """The ticket of the last replay; that of no replay where its answer is not wanted any more."""
         self.fence: int | None = None
         """The sequence with which the replay must begin; None where there is no fence."""
         self.begun = False
@@ -30,41 +45,21 @@ class ReplayCall:
         self.unfillable = -1
         """The missing sequence for which a replay was asked; a second one would not bring it either."""
         self.failures = 0
-        """How many replays failed in a row without bringing a batch."""
-        self._answered = False
+        """How many replays failed in a row without bringing a batch or ending properly."""
+        self.is_answered = False
         """Whether any replay was ever answered."""
 
     def ask(self, sequence: int, *, has_fence: bool, delay: float) -> AskReplay:
         """Ask for the batches from `sequence` on, and with `has_fence` the one before them too."""
-        self._ticket += 1
+        self.ticket += 1
         self.begun = False
         self.fence = sequence - 1 if has_fence else None
-        return AskReplay(self._ticket, sequence if self.fence is None else self.fence, delay)
-
-    def drop(self) -> None:
-        """Ignore answers to every replay asked for by now."""
-        self._ticket += 1
-
-    def is_current(self, ticket: int) -> bool:
-        """Whether this ticket is that of the last replay that was asked for."""
-        return ticket == self._ticket
-
-    def answered(self) -> None:
-        """Record that the endpoint answered."""
-        self._answered = True
-
-    def succeeded(self) -> None:
-        """Record that the replay brought a batch, or ended properly."""
-        self.failures = 0
-
-    def failed(self) -> None:
-        """Record that the answer did not come, or broke off."""
-        self.failures += 1
+        return AskReplay(self.ticket, sequence if self.fence is None else self.fence, delay)
 
     @property
     def is_hopeless(self) -> bool:
         """Whether the most replays in a row have failed, so that their batches count as lost."""
-        return self.failures >= (PATIENCE if self._answered else FIRST_PATIENCE)
+        return self.failures >= (PATIENCE if self.is_answered else FIRST_PATIENCE)
 
     @property
     def back_off(self) -> float:
@@ -97,7 +92,7 @@ class HeldBatches:
         has_room = self._bytes + len(payload) <= self._max_bytes
         if not has_room:
             # The batches let go show as a gap after the replay, and are asked for again.
-            self.drop()
+            self.take()
         self._batches.append((sequence, payload))
         self._bytes += len(payload)
         return has_room
@@ -107,8 +102,3 @@ class HeldBatches:
         taken, self._batches = self._batches, deque()
         self._bytes = 0
         return taken
-
-    def drop(self) -> None:
-        """Let all batches go."""
-        self._batches.clear()
-        self._bytes = 0

@@ -1,4 +1,4 @@
-"""A pod's cache as its engine's events describe it, with its changes as deltas.
+"""A pod's cache as its engine's events describe it, for a publisher: its changes become deltas.
 
 Sans-I/O: the owner of the sockets feeds the ranks' ingestion. `collect` turns the changes since the last
 call into journal entries, `snapshot` returns the whole state.
@@ -14,10 +14,14 @@ from operator import itemgetter
 
 from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.instance import RankSource
+from warmpath.indexer.follow.stream_source import ORPHAN_BYTES, Clock, RankIngest
 from warmpath.indexer.keys.key import WORD_BYTES, pack_words, words_of
+from warmpath.indexer.keys.segment import Segments
 from warmpath.indexer.resolve.change import Added, Change, Emptied, Spot
+from warmpath.indexer.resolve.rank_state import PureState
 from warmpath.indexer.resolve.resolver import Resolver
+from warmpath.indexer.stream.machine import PENDING_BYTES
 from warmpath.indexer.trust import Level, Trust
 from warmpath.indexer.watch.pulse import Pulse
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
@@ -104,6 +108,17 @@ class Pending:
         return {tier: count for (tier, group), count in held if group == layout.shown}
 
 
+@dataclass(slots=True)
+class _Followed:
+    """One rank, its names, and its changes."""
+
+    rank: RankIngest
+    resolver: Resolver
+    sink: Pending
+    collected: tuple[Trust, Layout, int] | None = None
+    """What the journal says of the rank beside its changes."""
+
+
 class PodCache:
     """One pod: its ranks, and the journal of their changes."""
 
@@ -112,31 +127,53 @@ class PodCache:
         self.journal = journal
         self.pulse = Pulse()
         """Beats with the loop that follows the ranks and collects their changes."""
-        self._ranks: list[tuple[RankIngest, Resolver, Pending]] = []
-        self._collected: list[tuple[Trust, Layout, int] | None] = []
+        self.ranks: list[RankIngest] = []
+        self._followed: list[_Followed] = []
 
-    def add(self, rank: RankIngest, resolver: Resolver, sink: Pending) -> None:
-        """Add a rank, whose changes go to `sink`. Ranks are added in order from 0."""
-        self._ranks.append((rank, resolver, sink))
-        self._collected.append(None)
+    def add(
+        self,
+        source: RankSource,
+        *,
+        hash_seed: str = "",
+        pending_bytes: int = PENDING_BYTES,
+        stale_after: float,
+        segmented: bool = False,
+        clock: Clock,
+    ) -> RankIngest:
+        """Begin to follow a rank; ranks are added in order from 0.
 
-    @property
-    def ranks(self) -> list[RankIngest]:
-        return [rank for rank, _, _ in self._ranks]
+        With `segmented`, the journal names the segment of each key in the shared index. The other
+        arguments are as in `RankIngest`.
+        """
+        sink = Pending()
+        resolver = Resolver(
+            source.model,
+            hash_seed,
+            orphan_bytes=ORPHAN_BYTES,
+            segments=Segments() if segmented else None,
+        )
+        rank = RankIngest(
+            source,
+            PureState(resolver, sink),
+            pending_bytes=pending_bytes,
+            stale_after=stale_after,
+            clock=clock,
+        )
+        self.ranks.append(rank)
+        self._followed.append(_Followed(rank, resolver, sink))
+        return rank
 
     def collect(self) -> bool:
         """Put the changes since the last call into the journal; return whether there were any."""
-        changed = False
-        for number, (rank, _, sink) in enumerate(self._ranks):
+        before = self.journal.sequence
+        for one in self._followed:
             # A new sequence of the engine without any change is not worth a delta.
+            rank, changes = one.rank, one.sink.changes
             present = rank.trust, rank.layout, rank.capacity
-            if not sink.changes and present == self._collected[number]:
-                continue
-            changes, sink.changes = sink.changes, []
-            self._collected[number] = present
-            self.journal.add(_state(rank), [_message(change) for change in changes])
-            changed = True
-        return changed
+            if changes or present != one.collected:
+                one.sink.changes, one.collected = [], present
+                self.journal.add(_state(rank), [_message(change) for change in changes])
+        return self.journal.sequence > before
 
     def moment(self, now: float) -> float:
         """Return the last moment up to which the journal shows the engine, if its ranks are exact.
@@ -160,9 +197,9 @@ class PodCache:
         self.collect()
         end = pb.SnapshotEnd(sequence=self.journal.sequence, ranks=self.states())
         packed = [
-            (rank.number, spot, pack_words(keys), links)
-            for rank, resolver, _ in self._ranks
-            for spot, (keys, links) in resolver.names.chains().items()
+            (one.rank.number, spot, pack_words(keys), links)
+            for one in self._followed
+            for spot, (keys, links) in one.resolver.names.chains().items()
         ]
         for number, (tier, group), keys, links in packed:
             first = 0
@@ -192,11 +229,12 @@ class PodCache:
         """
         self.collect()
         found = []
-        for rank, resolver, _ in self._ranks:
-            assert resolver.segments is not None
-            for spot, keys in resolver.names.places().items():
-                of_all = resolver.segments.of_all(keys)
-                found.append(Contents(rank.number, spot, array("Q", keys), of_all))
+        for one in self._followed:
+            segments = one.resolver.segments
+            assert segments is not None
+            for spot, keys in one.resolver.names.places().items():
+                of_all = segments.of_all(keys)
+                found.append(Contents(one.rank.number, spot, array("Q", keys), of_all))
         return found
 
     def states(self) -> list[pb.RankState]:

@@ -15,7 +15,7 @@ from warmpath.indexer.keys.key import unpack_words
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.resolve.change import Added, Change, Emptied, Gone, Spot
 from warmpath.indexer.resolve.rank_slots import RankSlots
-from warmpath.indexer.stream.action import MOST_SEQUENCE
+from warmpath.indexer.stream.replay import MOST_SEQUENCE
 from warmpath.indexer.trust import LOST_ROOM, MOST_REASON, PROMISED_SECONDS, Level, Trust
 from warmpath.process.logs import shortened
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
@@ -45,11 +45,9 @@ class WatchedRank(Rank):
         stale_after: float,
         clock: Callable[[], float],
     ) -> None:
-        self._published = Trust(Level.COLD, "the publisher was not reached yet", clock())
-        super().__init__(pod, number, self._published, clock)
+        super().__init__(pod, number, "the publisher was not reached yet", clock)
         self._slots = slots
         self._stale_after = stale_after
-        self._lost: Trust | None = None
         self._problem = ""
         self._disconnected_at: float | None = self.lost_at
         self._heard_at = self.lost_at
@@ -69,7 +67,7 @@ class WatchedRank(Rank):
 
     def begin_snapshot(self, *, keep: bool = False) -> None:
         """Forget the rank's blocks, as a snapshot follows. With `keep` they stay until it has ended."""
-        if keep and self._published.level is not Level.COLD:
+        if keep and self._said.level is not Level.COLD:
             self._slots.set_aside()
             level = Level.DEGRADED
         else:
@@ -87,9 +85,10 @@ class WatchedRank(Rank):
     def forget(self, reason: str) -> None:
         """Hold nothing and be disconnected: no publisher follows the rank any more."""
         self._slots.empty()
-        self._lost = None
         self.sequence = None
         self._set_trust(Level.COLD, reason)
+        self.be_stale(None)
+        self.settle()
         self.limit("", LOST_ROOM)
         self._presumed = False
         self.disconnected(reason)
@@ -97,7 +96,7 @@ class WatchedRank(Rank):
     def connected(self) -> None:
         self._disconnected_at = None
         self._problem = ""
-        self._lost = None
+        self.be_stale(None)
         self._judge()
         self.limit("", SILENT)
 
@@ -108,16 +107,16 @@ class WatchedRank(Rank):
             self._disconnected_at = self._clock()
             self._presumed = presumed
         self._problem = reason
-        if self._published.level is Level.COLD:
-            # Each attempt may change the reason; `since` stays, as the rank was cold all the time.
-            self._published = Trust(Level.COLD, reason, self._published.since)
-        elif self._lost:
-            self._lost = Trust(Level.STALE, reason, self._lost.since)
+        # Each attempt may change the reason; `since` stays, as the level was the same all the time.
+        if self._said.level is Level.COLD:
+            self.believe(Trust(Level.COLD, reason, self._said.since))
+        elif self._stale:
+            self.be_stale(Trust(Level.STALE, reason, self._stale.since))
         self._judge()
 
     def refused(self, reason: str) -> None:
         """Degrade the rank until the next snapshot, since a message of its publisher was refused."""
-        if self._published.level is Level.EXACT:
+        if self._said.level is Level.EXACT:
             self._set_trust(Level.DEGRADED, reason)
 
     def tick(self) -> None:
@@ -126,12 +125,8 @@ class WatchedRank(Rank):
         is_late = speaks and now - self._heard_at > PROMISED_SECONDS
         if is_late is not (SILENT in self._limits):
             self.limit(SILENT if is_late else "", SILENT)
-        if gone is None or self._lost or now - gone < self._stale_after:
-            return
-        if self._published.level is not Level.COLD:
-            reason = self._problem or "the publisher is disconnected"
-            self._lost = Trust(Level.STALE, reason, self._clock())
-            self._judge()
+        if gone is not None:
+            self.age(gone, self._stale_after, self._problem or "the publisher is disconnected")
             self.settle()
 
     def heard(self, heartbeat: float | None = None) -> None:
@@ -175,17 +170,16 @@ class WatchedRank(Rank):
     def _set_trust(self, level: Level, reason: str) -> None:
         # A reason may quote a publisher, and goes into every answer.
         reason = shortened(reason, MOST_REASON)
-        if (level, reason) != (self._published.level, self._published.reason):
-            self._published = Trust(level, reason, self._clock())
+        if (level, reason) != (self._said.level, self._said.reason):
+            self.believe(Trust(level, reason, self._clock()))
         self._judge()
         self.settle()
 
     def _judge(self) -> None:
-        """Derive what readers see: the trust, and whether the engine's events reach us."""
+        """Derive whether the engine's events reach us, and since when they do not."""
         gone = None if self._presumed else self._disconnected_at
-        self.is_connected = gone is None and self._published.level is not Level.STALE
-        self.lost_at = self._published.since if gone is None else gone
-        self.believe(self._lost or self._published)
+        self.is_connected = gone is None and self._said.level is not Level.STALE
+        self.lost_at = self._said.since if gone is None else gone
 
     def close(self) -> None:
         self._slots.empty()

@@ -10,7 +10,7 @@ from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Event, MalformedEventError, Stored
 from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.stream.action import AskReplay
+from warmpath.indexer.stream.replay import AskReplay
 from warmpath.indexer.trust import Level, Trust
 from warmpath.lab.verify.cause import BlockNames, Case, Mismatch, RecordingOutcome, cause
 from warmpath.lab.verify.recording import Frame, Life, RecordedRequest, Recording, ReplayEnd
@@ -103,6 +103,8 @@ class _Verification:
         )
         [source] = engine.sources()
         self._rank = self._ingest.add(source)
+        self._asked: list[AskReplay] = []
+        self._rank.ask = self._asked.append
         self._scorer = Scorer(self._ingest, "")
         self._buffer: dict[int, bytes] = {}
         """The engine's replay buffer: batches by sequence."""
@@ -205,7 +207,8 @@ class _Verification:
     def _connect(self) -> None:
         if self._following and not self._connected:
             self._connected = True
-            self._replay(self._rank.connected())
+            self._rank.connected()
+            self._answer_replays()
 
     def _frame(self, frame: Frame) -> None:
         known = self._buffer.get(frame.sequence)
@@ -230,19 +233,16 @@ class _Verification:
             self._lost += said
         else:
             self._lost.clear()
-            for asked in self._rank.live_many([(frame.topic, frame.sequence, frame.payload)]):
-                self._replay(asked)
+            self._rank.live_many([(frame.topic, frame.sequence, frame.payload)])
+            self._answer_replays()
 
-    def _replay(self, asked: AskReplay | None) -> None:
-        """Answer a request for a replay as the engine's replay socket would."""
-        while asked is not None:
-            answer = sorted(seq for seq in self._buffer if seq >= asked.start)
-            again = None
-            for sequence in answer:
-                again = self._rank.replayed(asked.ticket, sequence, self._buffer[sequence])
-                if again is not None:
-                    break
-            asked = again or self._rank.replay_ended(asked.ticket)
+    def _answer_replays(self) -> None:
+        """Answer requests for replays as the engine's replay socket would."""
+        while self._asked:
+            asked = self._asked.pop()
+            for sequence in sorted(seq for seq in self._buffer if seq >= asked.start):
+                self._rank.replayed(asked.ticket, sequence, self._buffer[sequence])
+            self._rank.replay_ended(asked.ticket)
 
     def _prompt(self, asked: RecordedRequest, ids: bytes) -> TokenPrompt:
         return TokenPrompt(

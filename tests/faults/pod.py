@@ -11,20 +11,15 @@ from tests.indexer.engine_model import BLOCK, Block, EngineModel
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.key import Keyspace, chain, fingerprint, pack_tokens
-from warmpath.indexer.keys.segment import Segments
-from warmpath.indexer.resolve.rank_state import PureState
-from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.writer.machine import Writer
 from warmpath.indexer.shared.writer.run import News, random_base, write
 from warmpath.indexer.shared.writer.steps import WriterState
-from warmpath.indexer.watch.engine_cache import collect_forever
-from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.process.tasks import cancel, watched
-from warmpath.publisher.assemble import COLLECT_SECONDS
+from warmpath.publisher.assemble import COLLECT_SECONDS, collect_forever
 
 MODEL = "m"
 KEYSPACE = fingerprint(MODEL, "")
@@ -131,17 +126,8 @@ class Publisher:
         self.owner = f"publisher {number} of {pod.name}"
         self.cache = PodCache(pod.name, Journal(f"life-{number}", max_bytes=4 << 20))
         source = RankSource(pod.name, 0, MODEL, vllm.decode, has_replay=False)
-        sink = Pending()
-        self._resolver = Resolver(MODEL, "", orphan_bytes=1 << 20, segments=Segments())
-        self._rank = RankIngest(
-            source,
-            PureState(self._resolver, sink),
-            pending_bytes=1,
-            stale_after=1e9,
-            clock=lambda: 0.0,
-        )
+        self._rank = self.cache.add(source, stale_after=1e9, segmented=True, clock=lambda: 0.0)
         self._rank.connected()
-        self.cache.add(self._rank, self._resolver, sink)
         self._news = News()
         self.writer = Writer(
             names,
@@ -170,7 +156,7 @@ class Publisher:
     def hear(self, message: Message, truth: Held) -> None:
         """Apply one batch of the engine, after which the engine held `truth`."""
         self._rank.live("", *message)
-        held = {tier: set(keys) for (tier, _), keys in self._resolver.names.held().items() if keys}
+        held = {tier: set(keys) for (tier, _), keys in self._rank.state.held().items() if keys}
         assert held == {tier: keys for tier, keys in truth.items() if keys}
         self.cache.collect()
         self._news.wake()

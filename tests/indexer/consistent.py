@@ -177,7 +177,7 @@ def _(backlog: Backlog) -> None:
 def _(rank: RankIngest) -> None:
     check(rank.stream)
     check(rank.state)
-    if rank.is_connected is not rank.stream.is_connected:
+    if rank.is_connected is (rank.stream.state is StreamState.WAITING):
         raise AssertionError("the rank and its stream differ on the connection")
 
 
@@ -304,12 +304,12 @@ def _(resolver: Resolver) -> None:
 
 @check.register
 def _(stream: Stream) -> None:
-    if stream._held and stream._state is not StreamState.REPLAYING:
+    if stream._held and stream.state is not StreamState.REPLAYING:
         raise AssertionError("batches are held although no replay runs")
     check(stream._held)
-    if stream._state is StreamState.REPLAYING and stream._trust.level is Level.EXACT:
+    if stream.state is StreamState.REPLAYING and stream.trust.level is Level.EXACT:
         raise AssertionError("exact while a replay is not over")
-    check(stream._trust)
+    check(stream.trust)
     if not all(sequence < stream._next for sequence in stream._digests._digests):
         raise AssertionError("a batch that is not applied has a digest")
 

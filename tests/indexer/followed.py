@@ -8,11 +8,10 @@ from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.keys.segment import Segments
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.resolve.rank_state import PureState
 from warmpath.indexer.resolve.resolver import Resolver
-from warmpath.indexer.watch.pod_cache import Pending, PodCache
+from warmpath.indexer.watch.pod_cache import PodCache
 
 
 def new_ingest(index: Callable[[], Index] = ArrayIndex, **changes: object) -> Ingest:
@@ -27,14 +26,11 @@ def published(
     clock: Callable[[], float] = lambda: 0.0, capacity: int = 0,
 ) -> tuple[RankIngest, Resolver]:  # fmt: skip
     """Have a publisher's cache follow a rank."""
-    sink = Pending()
-    resolver = Resolver("m", "", orphan_bytes=1 << 20, segments=Segments())
     source = RankSource(pod, rank, "m", vllm.decode, has_replay=False, capacity=capacity)
-    state = PureState(resolver, sink)
-    followed = RankIngest(source, state, pending_bytes=1, stale_after=1e9, clock=clock)
+    followed = cache.add(source, stale_after=1e9, segmented=True, clock=clock)
     followed.connected()
-    cache.add(followed, resolver, sink)
-    return followed, resolver
+    assert isinstance(followed.state, PureState)
+    return followed, followed.state.resolver
 
 
 def source(pod: str = "p", **changes: object) -> RankSource:

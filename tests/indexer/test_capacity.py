@@ -16,9 +16,8 @@ from tests.indexer.followed import new_ingest
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines import trtllm, vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.applier import REPEATED
 from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.follow.stream_source import RankIngest, SavedRank
+from warmpath.indexer.follow.stream_source import REPEATED, RankIngest, SavedRank
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
@@ -370,9 +369,9 @@ class Drifting(RuleBasedStateMachine):
     def hear(self, said: tuple[int, bytes] | None) -> None:
         if said is None:
             return
-        drifts = self.rank.applier.drifts
+        drifts = self.rank.drifts
         self.rank.live_many([("", *said)])
-        if self.rank.applier.drifts > drifts:
+        if self.rank.drifts > drifts:
             self.is_sound = True
             assert self.rank.trust.level is Level.DEGRADED
 
@@ -422,7 +421,7 @@ class Drifting(RuleBasedStateMachine):
 
     @invariant()
     def without_a_report_it_is_exact(self) -> None:
-        if self.engine.sequence >= 0 and not self.rank.applier.drifts and self.is_sound:
+        if self.engine.sequence >= 0 and not self.rank.drifts and self.is_sound:
             assert self.is_called_exact()
             assert held(self.rank) == self.engine.held()
 

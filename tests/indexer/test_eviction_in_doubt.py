@@ -62,7 +62,7 @@ class EvictionInDoubt(RuleBasedStateMachine):
         self.are_links_lost = False
         for side in self.sides:
             for pod in PODS:
-                side.rank(pod).applier.capacity = 6
+                side.rank(pod).learn_capacity(6)
                 # The first numbers, which sets have too.
                 for path in EARLY:
                     side.send(pod, self.stored(pod, path, 0))

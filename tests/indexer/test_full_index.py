@@ -40,7 +40,7 @@ class Engine:
             "lora_name": lora,
         }
         payload = msgspec.msgpack.encode([0.0, [event], 0])
-        assert not self.rank.live_many([("", self.rank.applier.batches, payload)])
+        self.rank.live_many([("", self.rank.batches, payload)])
 
 
 @pytest.fixture

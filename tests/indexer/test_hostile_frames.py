@@ -124,7 +124,7 @@ class Script:
         side.sequence[rank[:2]] = 0
 
     def learn_the_capacity(self, side: Side, rank: tuple[str, int, str], amount: int) -> None:
-        side.rank(*rank).applier.capacity = amount
+        side.rank(*rank).learn_capacity(amount)
 
     def leave_and_come_back(self, side: Side, rank: tuple[str, int, str], _: int) -> None:
         side.ingest.remove(*rank[:2])

@@ -21,15 +21,13 @@ from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import held, new_ingest, source
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.applier import COPIES
-from warmpath.indexer.follow.stream_source import NAMESPACES, RankIngest, SavedRank
+from warmpath.indexer.follow.stream_source import COPIES, NAMESPACES, RankIngest, SavedRank
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.resolve.resolver import Resolver
-from warmpath.indexer.stream.action import AskReplay, Reset
 from warmpath.indexer.stream.machine import StreamState
-from warmpath.indexer.stream.replay import FIRST_PATIENCE
+from warmpath.indexer.stream.replay import FIRST_PATIENCE, AskReplay
 from warmpath.indexer.trust import Level
 
 EXAMPLES = examples(300)
@@ -63,24 +61,25 @@ class Line:
         Its trust alone does not tell: between two checks it may go on to another reason.
         """
         rank = self.ingest.add(self.source)
+        rank.ask = self.ask
         stream = rank.stream
-        turned_over, cleared, new_life = stream.turned_over, stream.cleared, stream._new_life
+        turned_over, cleared, new_life = stream.turned_over, stream.cleared, stream._begin_life
 
-        def noted_turn_over(now: float) -> None:
+        def noted_turn_over() -> None:
             self.settled = True
-            turned_over(now)
+            turned_over()
 
-        def noted_clear(sequence: int, now: float) -> None:
+        def noted_clear(sequence: int) -> None:
             self.settled = False
-            cleared(sequence, now)
+            cleared(sequence)
 
-        def noted_life(reason: str, now: float) -> Reset:
+        def noted_life(reason: str) -> None:
             self.settled = False
-            return new_life(reason, now)
+            new_life(reason)
 
         stream.turned_over = noted_turn_over  # type: ignore[method-assign]
         stream.cleared = noted_clear  # type: ignore[method-assign]
-        stream._new_life = noted_life  # type: ignore[method-assign]
+        stream._begin_life = noted_life  # type: ignore[method-assign]
         return rank
 
     @property
@@ -112,9 +111,8 @@ class Line:
             kind, fields = how
             self.say((batch[0], engine.misspell(which, kind, **fields)))
 
-    def ask(self, asked: AskReplay | None) -> None:
-        if asked is not None:
-            self.asked = asked
+    def ask(self, asked: AskReplay) -> None:
+        self.asked = asked
 
     def answer(self) -> None:
         if not self.answers and self.asked is not None:
@@ -127,9 +125,9 @@ class Line:
             return
         ticket, number, payload = self.answers.popleft()
         if number is None:
-            self.ask(self.rank.replay_ended(ticket))
+            self.rank.replay_ended(ticket)
         else:
-            self.ask(self.rank.replayed(ticket, number, payload))
+            self.rank.replayed(ticket, number, payload)
 
     def break_off(self) -> None:
         """Let the replay that runs, or is to run, fail where it is."""
@@ -140,12 +138,11 @@ class Line:
             ticket, self.asked = self.asked.ticket, None
         else:
             return
-        self.ask(self.rank.replay_failed(ticket, "no answer"))
+        self.rank.replay_failed(ticket, "no answer")
 
     def deliver(self, times: int = 1) -> None:
         frames = [("", *self.wire.popleft()) for _ in range(min(times, len(self.wire)))]
-        for asked in self.rank.live_many(frames):
-            self.ask(asked)
+        self.rank.live_many(frames)
 
     def cut(self) -> None:
         if self.connected:
@@ -156,7 +153,7 @@ class Line:
 
     def connect(self) -> None:
         self.connected = True
-        self.ask(self.rank.connected())
+        self.rank.connected()
 
     def restart_router(self, *, one_by_one: bool) -> None:
         """Let another process go on from what this one saves, or what pure Python would."""
@@ -352,8 +349,8 @@ class HostileTransport(RuleBasedStateMachine):
         line = self.at(n)
         if line.wire:
             message = line.wire.popleft()
-            line.ask(line.rank.live("", *message))
-            line.ask(line.rank.live("", *message))
+            line.rank.live("", *message)
+            line.rank.live("", *message)
 
     @rule(n=WHICH)
     def lose(self, n: int) -> None:
@@ -374,7 +371,6 @@ class HostileTransport(RuleBasedStateMachine):
     @rule(n=WHICH)
     def somebody_says_that_it_restarted(self, n: int) -> None:
         line = self.at(n)
-        line.rank.ask = line.ask
         line.rank.engine_restarted("as somebody says")
         if line.rank.sequence is not None and line.connected:
             assert line.rank.trust.level is not Level.EXACT
@@ -536,16 +532,36 @@ TestHostileTransportInPurePython = HostileTransportInPurePython.TestCase
 TestHostileTransportWithoutReplayInPurePython = HostileTransportWithoutReplayInPurePython.TestCase
 
 
+def test_a_long_disconnection_is_stale_and_ends_with_the_connection() -> None:
+    now = 10.0
+    rank = new_ingest(stale_after=1.0, clock=lambda: now).add(source(has_replay=True))
+    rank.connected()
+    rank.live("", *EngineModel().store((0, 1)))
+    rank.replay_ended(1)
+    assert rank.trust.level is Level.EXACT
+    rank.disconnected()
+    now = 10.9
+    rank.tick()
+    assert rank.trust.level is Level.DEGRADED
+    now = 11.0
+    rank.tick()
+    assert rank.trust.level is Level.STALE
+    assert rank.lost_at == 10.0
+    rank.connected()
+    assert rank.trust.level is Level.DEGRADED, "a replay has to show what was missed"
+    rank.replay_ended(3)
+    assert rank.trust.level is Level.COLD, "the engine restarted"
+
+
 def test_a_malformed_frame_is_dropped_counted_and_marks_the_rank() -> None:
     rank = new_ingest().add(source())
     engine = EngineModel()
-    asked = rank.connected()
-    assert asked
-    rank.replay_ended(asked.ticket)
+    rank.connected()
+    rank.replay_ended(1)
     rank.live("", *engine.store((0, 1)))
     rank.live("", 1, b"\xc1 nonsense")
     assert rank.trust.level is Level.DEGRADED
-    assert rank.applier.malformed == 1
+    assert rank.malformed == 1
     engine.sequence = 1
     rank.live("", *engine.store((2, 2)))
     assert held(rank) == engine.held()
@@ -588,7 +604,7 @@ def test_a_store_that_cannot_be_read_is_missing_and_nothing_beside_it(
 ) -> None:
     rank, engine = odd_batch(odd)
     assert held(rank) == engine.held()
-    assert rank.applier.malformed == 1
+    assert rank.malformed == 1
     assert rank.trust.level is Level.DEGRADED
     assert "BlockStored of batch 1 cannot be read" in rank.trust.reason
     assert rank.trust.reason.endswith("the blocks that it stored are missing")

@@ -23,7 +23,7 @@ def side(request: pytest.FixtureRequest) -> Side:
 
 def turn_over(side: Side, blocks: int) -> None:
     """Store enough other blocks that those still in doubt are dropped."""
-    side.rank("p").applier.capacity = blocks
+    side.rank("p").learn_capacity(blocks)
     names = [700 + at for at in range(blocks)]
     tokens = [9 + at for at in range(SIZE * blocks)]
     side.send("p", stored(names, tokens, None, SIZE), removed(names))

@@ -13,8 +13,7 @@ from warmpath.indexer.engines import vllm
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.watch.engine_cache import engine_cache
-from warmpath.indexer.watch.pod_cache import PART_KEYS, PodCache
+from warmpath.indexer.watch.pod_cache import PART_KEYS, Journal, PodCache
 from warmpath.indexer.watch.watched_source import WatchedRank
 
 B = 2
@@ -54,8 +53,8 @@ class Told:
         [rank] = self.cache.ranks
         rank.live(
             "",
-            rank.applier.batches,
-            msgspec.msgpack.encode([1.0 + rank.applier.batches, [event], 0]),
+            rank.batches,
+            msgspec.msgpack.encode([1.0 + rank.batches, [event], 0]),
         )
         self.cache.collect()
 
@@ -126,22 +125,9 @@ def test_a_prompt_that_a_publisher_tells_of(side: Side, *, by_snapshot: bool) ->
 
 
 def publisher() -> PodCache:
-    class Engine:
-        pod = "p"
-
-        def sources(self) -> list[RankSource]:
-            return [RankSource("p", 0, "m", vllm.decode, has_replay=False)]
-
-    cache = engine_cache(
-        Engine(),  # type: ignore[arg-type]
-        hash_seed="",
-        journal_bytes=1 << 24,
-        pending_bytes=1,
-        stale_after=1.0,
-        segmented=False,
-        clock=lambda: 0.0,
-    )
-    cache.ranks[0].connected()
+    cache = PodCache("p", Journal("epoch", 1 << 24))
+    source = RankSource("p", 0, "m", vllm.decode, has_replay=False)
+    cache.add(source, stale_after=1.0, clock=lambda: 0.0).connected()
     return cache
 
 
@@ -162,7 +148,7 @@ def test_the_parts_of_a_snapshot_tell_what_each_key_follows() -> None:
     side = Side("compiled", index)
     rank = side.ingest.watch("p", 0)
     told.snapshot(rank)
-    links = told.cache._ranks[0][1].names.chains()["gpu", 0][1]  # type: ignore[index]
+    links = told.cache._followed[0].resolver.names.chains()["gpu", 0][1]  # type: ignore[index]
     assert [position for position, _ in links] == [many + 2]
     depths = sorted(index.arrays.blocks.quarters[1 : many + 4, DEPTH].tolist())
     assert depths == sorted([*range(many + 2), 1])

@@ -6,7 +6,7 @@ from tests.indexer.followed import new_ingest
 from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.trust import BEHIND, Level
-from warmpath.indexer.watch.engine_cache import engine_cache
+from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.publisher.metrics import PublisherCollector
 from warmpath.publisher.places import Places
 from warmpath.publisher.watch_server import WatchServer
@@ -20,14 +20,10 @@ def test_a_rank_that_a_publisher_follows_late_is_degraded_at_the_routers_and_doc
 ):
     now = 100.0
     told = [0]
-    cache = engine_cache(
-        Engine(pod="p", model="m", engine="vllm", events="tcp://nowhere:1", ranks=2),
-        hash_seed="", journal_bytes=1 << 20, pending_bytes=1 << 20, stale_after=1.0,
-        segmented=False, clock=lambda: now,
-    )  # fmt: skip
+    cache = PodCache("p", Journal("epoch", 1 << 20))
+    for source in Engine("p", "m", "vllm", events="tcp://nowhere:1", ranks=2).sources():
+        cache.add(source, stale_after=1.0, clock=lambda: now).connected()
     engine = cache.ranks[1]
-    for rank in cache.ranks:
-        rank.connected()
     ingest = new_ingest(MemoryIndex, clock=lambda: now)
     watched = ingest.watch("p", 1)
     watched.connected()

@@ -22,13 +22,9 @@ from tests.indexer.followed import new_ingest
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.keys.segment import Segments
-from warmpath.indexer.resolve.rank_state import PureState
-from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.trust import Level
-from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
@@ -58,14 +54,8 @@ class Follow(RuleBasedStateMachine):
         source = RankSource(
             "p", 0, "m", vllm.decode, has_replay=False, capacity=self.engine.capacity
         )
-        self.sink = Pending()
-        resolver = Resolver("m", "", orphan_bytes=1 << 20, segments=Segments())
-        self.followed = RankIngest(
-            source, PureState(resolver, self.sink), pending_bytes=1, stale_after=1.0,
-            clock=lambda: 0.0,
-        )  # fmt: skip
         self.cache = PodCache("p", Journal(f"epoch-{self.epochs}", max_bytes=400))
-        self.cache.add(self.followed, resolver, self.sink)
+        self.followed = self.cache.add(source, stale_after=1.0, segmented=True, clock=lambda: 0.0)
         self.followed.connected()
 
     def heard(self, message: tuple[int, bytes] | None) -> None:

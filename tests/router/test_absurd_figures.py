@@ -181,7 +181,7 @@ def test_what_is_not_read_costs_itself_in_every_form(figure: Event, rest: list[E
             side.held(tokens, 2, lora=lora)
             for tokens, lora in (([10, 11, 20, 21], ""), ([90, 91], ""), ([50, 51], "x"))
         ]
-        seen[form] = held, trust.level, trust.reason, side.rank("a").applier.malformed
+        seen[form] = held, trust.level, trust.reason, side.rank("a").malformed
         assert not held[1]
         assert trust.level is Level.DEGRADED
     assert seen["compiled"] == seen["pure"] == seen["reference"]
@@ -251,7 +251,7 @@ def test_all_others_are_saved_where_one_pod_cannot_be(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def absurd(rank: RankIngest) -> None:
-        rank.applier.capacity = 10**20
+        rank.learn_capacity(10**20)
 
     def broken(rank: RankIngest) -> None:
         del rank.state

@@ -28,7 +28,7 @@ from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.stream.action import AskReplay
+from warmpath.indexer.stream.replay import AskReplay
 from warmpath.indexer.trust import Level
 
 BLOCK = 16
@@ -103,30 +103,33 @@ class Line:
     rank: RankIngest
     rng: Random
     connected: bool = False
+    asked: list[AskReplay] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rank.ask = self.asked.append
 
     def connect(self) -> None:
         """Connect."""
         self.connected = True
-        self.answer(self.rank.connected())
+        self.rank.connected()
+        self.answer()
 
     def cut(self) -> None:
         """Lose the connection."""
         self.connected = False
         self.rank.disconnected()
 
-    def answer(self, asked: AskReplay | None, failing: float = 0.0) -> None:
+    def answer(self, failing: float = 0.0) -> None:
         """Answer replays until none is asked for, or let one time out."""
-        while asked is not None:
+        while self.asked:
+            asked = self.asked.pop()
             if self.rng.random() < failing:
-                asked = self.rank.replay_failed(asked.ticket, "no answer")
+                self.rank.replay_failed(asked.ticket, "no answer")
                 continue
-            again = None
             for sequence, payload in list(self.engine.buffer):
                 if sequence >= asked.start:
-                    again = self.rank.replayed(asked.ticket, sequence, payload)
-                    if again is not None:
-                        break
-            asked = again or self.rank.replay_ended(asked.ticket)
+                    self.rank.replayed(asked.ticket, sequence, payload)
+            self.rank.replay_ended(asked.ticket)
 
     def step(self, prefix: list[int]) -> None:
         """Serve one request; now and then lose its batch or the connection, or restart the engine."""
@@ -141,7 +144,8 @@ class Line:
             if self.rng.random() < 0.05:
                 self.connect()
         elif chance > 0.005:
-            self.answer(self.rank.live("", *batch), failing=0.01)
+            self.rank.live("", *batch)
+            self.answer(failing=0.01)
 
 
 def rss() -> int:
@@ -186,7 +190,8 @@ def verdict(ingest: Ingest, lines: list[Line]) -> dict[str, object]:
     for line in lines:
         if not line.connected:
             line.connect()
-        line.answer(line.rank.live("", *line.engine.serve([])))
+        line.rank.live("", *line.engine.serve([]))
+        line.answer()
         levels[line.rank.trust.level] = levels.get(line.rank.trust.level, 0) + 1
         if line.rank.trust.level is not Level.EXACT:
             continue

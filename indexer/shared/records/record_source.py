@@ -47,9 +47,9 @@ class RemoteRank(Rank):
         close: Callable[["RemoteRank"], None],
         clock: Callable[[], float],
     ) -> None:
-        self.recorded = Trust(Level.COLD, UNREAD, clock())
+        super().__init__(pod, number, UNREAD, clock)
+        self.recorded = self.trust
         """The trust by its record alone, whether or not Redis can be asked for its blocks."""
-        super().__init__(pod, number, self.recorded, clock)
         # A record that is not there, as after Redis lost its data, says nothing of the engine.
         self.lost_at = -math.inf
         self._registry = registry

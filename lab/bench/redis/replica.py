@@ -9,13 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.follow.stream_source import ORPHAN_BYTES, RankIngest
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.key import fingerprint, pack_tokens
-from warmpath.indexer.keys.segment import Segments
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.resolve.rank_state import PureState
-from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
@@ -23,8 +20,7 @@ from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.shared.writer.machine import Writer
 from warmpath.indexer.shared.writer.run import News, random_base, write
 from warmpath.indexer.trust import Level
-from warmpath.indexer.watch.engine_cache import collect_forever
-from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS, no_collector
 from warmpath.lab.bench.stand.made_up_fleet import (
@@ -37,7 +33,7 @@ from warmpath.lab.bench.stand.made_up_fleet import (
 )
 from warmpath.lab.local.redis_server import RedisServer
 from warmpath.process.tasks import cancel
-from warmpath.publisher.assemble import COLLECT_SECONDS
+from warmpath.publisher.assemble import COLLECT_SECONDS, collect_forever
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.strategies import longest_prefix
@@ -98,18 +94,12 @@ class Publisher:
     """Follows one pod's engine and writes to the shared index."""
 
     def __init__(self, pod: str) -> None:
-        sink = Pending()
-        resolver = Resolver(MODEL, "", orphan_bytes=ORPHAN_BYTES, segments=Segments())
-        self.rank = RankIngest(
-            RankSource(pod, 0, MODEL, vllm.decode, has_replay=False),
-            PureState(resolver, sink),
-            pending_bytes=1 << 20,
-            stale_after=SECONDS,
-            clock=time.monotonic,
+        self.cache = PodCache(pod, Journal("bench", 1 << 24))
+        source = RankSource(pod, 0, MODEL, vllm.decode, has_replay=False)
+        self.rank = self.cache.add(
+            source, stale_after=SECONDS, segmented=True, clock=time.monotonic
         )
         self.rank.connected()
-        self.cache = PodCache(pod, Journal("bench", 1 << 24))
-        self.cache.add(self.rank, resolver, sink)
         self.news = News()
         self.writer = Writer(
             NAMES,

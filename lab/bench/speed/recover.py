@@ -10,14 +10,11 @@ import grpc.aio
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.follow.stream_source import ORPHAN_BYTES, RankIngest
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.resolve.rank_state import PureState
-from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.client import Watcher
-from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.stand.made_up_fleet import MODEL, batches_of, feed, new_ingest
 from warmpath.publisher.places import Places
@@ -73,19 +70,11 @@ def _state_file(batches: list[bytes]) -> float:
 
 
 async def _snapshot(batches: list[bytes]) -> float:
-    sink = Pending()
-    resolver = Resolver(MODEL, "", orphan_bytes=ORPHAN_BYTES)
-    rank = RankIngest(
-        RankSource("p", 0, MODEL, vllm.decode, has_replay=False),
-        PureState(resolver, sink),
-        pending_bytes=1 << 20,
-        stale_after=1.0,
-        clock=time.monotonic,
-    )
+    cache = PodCache("p", Journal("e", 1 << 20))
+    source = RankSource("p", 0, MODEL, vllm.decode, has_replay=False)
+    rank = cache.add(source, stale_after=1.0, clock=time.monotonic)
     rank.connected()
     feed(rank, batches)
-    cache = PodCache("p", Journal("e", 1 << 20))
-    cache.add(rank, resolver, sink)
     keyspace = fingerprint(MODEL, "")
     server = grpc.aio.server()
     watch = WatchServer(

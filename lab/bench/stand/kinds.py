@@ -60,7 +60,7 @@ class Followed:
 
     def turn(self) -> None:
         """Follow the batches of one more turn."""
-        frames = [("", self.rank.applier.batches + at, self._batch()) for at in range(TURN)]
+        frames = [("", self.rank.batches + at, self._batch()) for at in range(TURN)]
         begun = time.process_time()
         self.rank.live_many(frames)
         self.seconds.append(time.process_time() - begun)

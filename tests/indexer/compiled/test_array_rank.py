@@ -57,7 +57,7 @@ def settled(side: Side, pod: str) -> None:
 
 
 def test_a_parent_that_was_freed_and_stored_anew_is_proven_by_its_child(side: Side) -> None:
-    side.rank("p").applier.capacity = 8
+    side.rank("p").learn_capacity(8)
     side.send("p", stored([7], block(70), None, B))
     side.send("p", stored([1, 2], PROMPT[: 2 * B], None, B))
     side.send("p", removed([1]))
@@ -71,7 +71,7 @@ def test_a_parent_that_was_freed_and_stored_anew_is_proven_by_its_child(side: Si
 
 
 def test_a_store_proves_its_parent_where_part_of_it_is_not_plain(side: Side) -> None:
-    side.rank("p").applier.capacity = 8
+    side.rank("p").learn_capacity(8)
     side.send("p", stored([1], PROMPT[:B], None, B))
     side.send("p", stored([8, 9], block(80) + block(90), None, B))
     side.lose("p")
@@ -125,7 +125,7 @@ def test_a_name_twice_in_one_event_counts_as_often_as_it_is_named(
 
 def orphaned(side: Side) -> None:
     """Let a child be stored whose parent's batch was lost."""
-    side.rank("p").applier.capacity = 8
+    side.rank("p").learn_capacity(8)
     side.send("p", stored([1, 2], block(90) + block(91), None, B))
     side.lose("p")
     side.send("p", stored([102], block(30), 101, B))

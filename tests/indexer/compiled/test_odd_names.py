@@ -38,7 +38,7 @@ class Engine:
 
     def say(self, *events: dict[str, object]) -> None:
         payload = msgspec.msgpack.encode([0.0, events, 0])
-        self.rank.live_many([("", self.rank.applier.batches, payload)])
+        self.rank.live_many([("", self.rank.batches, payload)])
 
     def store(self, prompt: int, *, copies: int = 1, chunk: int = 1, other: int = 0) -> None:
         """Store a prompt of its own, with the given chunk size and number of copies."""

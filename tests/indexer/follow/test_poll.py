@@ -88,10 +88,10 @@ async def test_what_is_fetched_is_followed_and_an_outage_loses_nothing(server: E
     task = asyncio.create_task(poller(followed, server.url).run())
     await until(lambda: followed[0].trust.level is Level.EXACT)
     server.status = 503
-    await until(lambda: not followed[0].stream.is_connected)
+    await until(lambda: not followed[0].is_connected)
     server.answers.append(answer(stored(1, block(2, 3, 4)), first=2))
     server.status = 200
-    await until(lambda: followed[0].applier.batches == 3)
+    await until(lambda: followed[0].batches == 3)
     assert followed[0].trust.level is Level.EXACT
     await stop(task)
 
@@ -103,9 +103,9 @@ async def test_an_engine_that_restarts_and_says_the_same_again_holds_nothing_of_
     same = CREATED, stored(None, block(1, 1, 2))
     server.answers.append(answer(*same, stored(1, block(2, 3, 4))))
     task = asyncio.create_task(poller(followed, server.url).run())
-    await until(lambda: followed[0].applier.batches == 3)
+    await until(lambda: followed[0].batches == 3)
     server.answers.append(answer(*same))
-    await until(lambda: followed[0].applier.batches == 5)
+    await until(lambda: followed[0].batches == 5)
     assert followed[0].trust.level is Level.EXACT
     assert len(held_by(followed[0])) == 1
     await stop(task)
@@ -119,12 +119,12 @@ async def test_a_rank_is_not_exact_while_an_answer_that_broke_off_may_have_had_e
     task = asyncio.create_task(poller(followed, server.url).run())
     await until(lambda: followed[0].trust.level is Level.EXACT)
     server.loses = True
-    await until(lambda: not followed[0].stream.is_connected)
+    await until(lambda: not followed[0].is_connected)
     server.loses = False
-    await until(lambda: followed[0].stream.is_connected)
+    await until(lambda: followed[0].is_connected)
     assert followed[0].trust.level is Level.DEGRADED
     server.answers.append(answer(stored(1, block(2, 3, 4)), first=2))
-    await until(lambda: followed[0].applier.batches == 3)
+    await until(lambda: followed[0].batches == 3)
     assert followed[0].trust.level is Level.EXACT, (
         "the next event's number shows that none is missing"
     )
@@ -139,7 +139,7 @@ async def test_a_rank_is_not_exact_after_an_answer_past_the_bound(server: Engine
     server.answers.append(answer(*[stored(None, block(1, 1, 2))] * 9, first=1))
     await until(lambda: followed[0].trust.level is not Level.EXACT)
     calls = server.calls
-    await until(lambda: server.calls >= calls + 3 and followed[0].stream.is_connected)
+    await until(lambda: server.calls >= calls + 3 and followed[0].is_connected)
     assert followed[0].trust.level is Level.DEGRADED
     await stop(task)
 
@@ -164,8 +164,8 @@ async def test_each_event_goes_to_its_rank(server: Engine) -> None:
         b'{"event_id":0,"attention_dp_rank":9,"data":{"type":"removed","block_hashes":[]}}]'
     )
     task = asyncio.create_task(poller(followed, server.url).run())
-    await until(lambda: followed[1].applier.batches == 1)
-    assert followed[0].applier.batches == 0
+    await until(lambda: followed[1].batches == 1)
+    assert followed[0].batches == 0
     assert followed[0].trust.level is Level.COLD
     await stop(task)
 
@@ -180,7 +180,7 @@ async def test_events_of_a_rank_that_is_not_configured_are_counted_at_the_first(
         b'{"type":"created","num_blocks_per_cache_level":[4,0]}}]'
     )
     task = asyncio.create_task(poller(followed, server.url).run())
-    await until(lambda: followed[1].applier.batches == 1)
+    await until(lambda: followed[1].batches == 1)
     assert [rank.counts()["skipped"] for rank in followed.values()] == [1, 0]
     await stop(task)
 
@@ -194,8 +194,8 @@ async def test_ranks_are_numbered_as_the_engine_numbers_them(server: Engine) -> 
     with zmq.asyncio.Context() as context:
         [work] = connections(described, list(followed.values()), context, patience)
         task = asyncio.create_task(work.run())
-        await until(lambda: followed[1].applier.batches == 1)
-        assert followed[0].applier.batches == 0
+        await until(lambda: followed[1].batches == 1)
+        assert followed[0].batches == 0
         await stop(task)
 
 
@@ -203,7 +203,7 @@ async def test_an_answer_that_cannot_be_read_marks_every_rank(server: Engine) ->
     followed = ranks(2)
     server.answers.append(b"nonsense")
     task = asyncio.create_task(poller(followed, server.url).run())
-    await until(lambda: all(rank.applier.malformed for rank in followed.values()))
+    await until(lambda: all(rank.malformed for rank in followed.values()))
     assert all(rank.trust.level is Level.DEGRADED for rank in followed.values())
     await stop(task)
 
@@ -213,8 +213,8 @@ async def test_an_event_without_a_number_costs_itself_and_not_its_answer(server:
     first, odd, second = json.loads(answer(CREATED, CREATED, stored(None, block(1, 1, 2))))
     server.answers.append(json.dumps([first, odd | {"event_id": "1"}, second]).encode())
     task = asyncio.create_task(poller(followed, server.url).run())
-    await until(lambda: followed[0].applier.batches == 2)
-    assert followed[0].applier.malformed == 1
+    await until(lambda: followed[0].batches == 2)
+    assert followed[0].malformed == 1
     assert followed[0].trust.level is Level.DEGRADED
     assert "batches 1 to 1 are lost" in followed[0].trust.reason
     await stop(task)
@@ -225,5 +225,5 @@ async def test_an_answer_past_the_bound_is_not_taken(server: Engine) -> None:
     server.answers += [b"[" + b" " * 2000 + b"]"]
     task = asyncio.create_task(poller(followed, server.url, max_bytes=1000).run())
     await until(lambda: server.calls >= 3)
-    assert followed[0].applier.batches == 0
+    assert followed[0].batches == 0
     await stop(task)

@@ -19,8 +19,8 @@ from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.follow.tap import END
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.stream.action import AskReplay
 from warmpath.indexer.stream.machine import StreamState
+from warmpath.indexer.stream.replay import AskReplay
 from warmpath.indexer.trust import BEHIND, Level
 
 
@@ -256,7 +256,7 @@ async def test_nonsense_on_the_socket_is_dropped_and_the_subscriber_lives_on(
     await until(lambda: rank.trust.level is Level.EXACT)
     await publisher.live.send_multipart([b"kv"])
     await publisher.live.send_multipart([b"kv", b"short", b"payload"])
-    await until(lambda: rank.applier.malformed == 2)
+    await until(lambda: rank.malformed == 2)
     assert rank.trust.level is Level.DEGRADED
     await publisher.publish(publisher.engine.clear())
     await until(lambda: rank.trust.level is Level.EXACT)
@@ -324,7 +324,7 @@ async def test_a_publisher_that_goes_and_comes_back_empty_is_a_new_life(
     task = asyncio.create_task(subscribe(rank, context, publisher).run())
     await until(lambda: rank.trust.level is Level.EXACT)
     publisher.live.close(linger=0)
-    await until(lambda: not rank.stream.is_connected)
+    await until(lambda: not rank.is_connected)
     publisher.engine.restart()
     publisher.live = context.socket(zmq.PUB)
     publisher.live.bind(publisher.events)

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 
 from tests.indexer.consistent import check
-from warmpath.indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
 from warmpath.indexer.stream.digests import KEPT
 from warmpath.indexer.stream.machine import CHECKS, Stream, StreamState
-from warmpath.indexer.stream.replay import FIRST_PATIENCE, LONGEST_BACK_OFF, PATIENCE
-from warmpath.indexer.trust import Level
+from warmpath.indexer.stream.replay import FIRST_PATIENCE, LONGEST_BACK_OFF, PATIENCE, AskReplay
+from warmpath.indexer.trust import Level, Trust
 
 
 def payload(sequence: int, life: int = 0) -> bytes:
@@ -17,56 +16,63 @@ def payload(sequence: int, life: int = 0) -> bytes:
 
 
 class Driven:
-    """A stream, what it applied, and a publisher that answers its replays when the test says so."""
+    """A stream, its follower, and a publisher that answers its replays when the test says so."""
 
     def __init__(self, *, has_replay: bool = True, pending_bytes: int = 1 << 20) -> None:
-        self.now = 0.0
-        self.stream = Stream(
-            has_replay=has_replay, pending_bytes=pending_bytes, stale_after=1.0, now=0.0
-        )
         self.applied: list[bytes] = []
         self.resets = 0
         self.doubts = 0
         self.asked: AskReplay | None = None
+        self.ask = self._ask
+        self.stream = Stream(
+            self, has_replay=has_replay, pending_bytes=pending_bytes, clock=lambda: 0.0
+        )
 
-    def take(self, actions: list[Action]) -> None:
-        for action in actions:
-            if isinstance(action, Apply):
-                self.applied.append(action.payload)
-            elif isinstance(action, Reset):
-                self.applied.clear()
-                self.resets += 1
-            elif isinstance(action, Doubt):
-                self.doubts += 1
-            else:
-                self.asked = action
-        check(self.stream)
+    def _ask(self, asked: AskReplay) -> None:
+        self.asked = asked
+
+    def believe(self, said: Trust) -> None:
+        assert (said.level, said.reason) == (self.stream.trust.level, self.stream.trust.reason)
+
+    def apply(self, sequence: int, payload: bytes) -> None:
+        assert self.stream.sequence == sequence
+        self.applied.append(payload)
+
+    def begin_life(self) -> None:
+        self.applied.clear()
+        self.resets += 1
+
+    def doubt(self) -> None:
+        self.doubts += 1
 
     def connect(self) -> None:
-        self.take(self.stream.connected(self.now))
+        self.stream.connected()
+        check(self.stream)
 
     def live(self, *sequences: int, life: int = 0) -> None:
         for sequence in sequences:
-            self.take(self.stream.live(sequence, payload(sequence, life), self.now))
+            self.stream.live(sequence, payload(sequence, life))
+            check(self.stream)
 
     def answer(self, *sequences: int, life: int = 0, end: bool = True) -> None:
         asked = self.asked
         assert asked is not None
         for sequence in sequences:
-            self.take(
-                self.stream.replayed(asked.ticket, sequence, payload(sequence, life), self.now)
-            )
+            self.stream.replayed(asked.ticket, sequence, payload(sequence, life))
+            check(self.stream)
         if end:
-            self.take(self.stream.replay_ended(asked.ticket, self.now))
+            self.stream.replay_ended(asked.ticket)
+            check(self.stream)
 
     def fail(self, reason: str = "no answer") -> None:
         """Let the replay break off."""
         asked = self.asked
         assert asked is not None
-        self.take(self.stream.replay_failed(asked.ticket, reason, self.now))
+        self.stream.replay_failed(asked.ticket, reason)
+        check(self.stream)
 
     def stray(self) -> None:
-        self.stream.stray("a message is no frame", self.now)
+        self.stream.stray("a message is no frame")
         check(self.stream)
 
     def level(self) -> Level:
@@ -102,9 +108,9 @@ def broken_off(reason: str = "no answer") -> Driven:
 
 
 def reconnected(**options: bool) -> Driven:
-    """Return one that lost its connection a second after batch 2, and has it again."""
+    """Return one that lost its connection after batch 2, and has it again."""
     driven = following(**options)
-    driven.stream.disconnected(1.0)
+    driven.stream.disconnected()
     driven.connect()
     return driven
 
@@ -275,7 +281,7 @@ def test_a_sequence_that_goes_back_by_far_is_a_restart(has_replay: bool) -> None
 
 def test_a_connection_without_replay_whose_sequence_begins_far_before_is_a_restart() -> None:
     driven = following(3 * KEPT, has_replay=False)
-    driven.stream.disconnected(0.0)
+    driven.stream.disconnected()
     driven.connect()
     driven.live(5, life=1)
     assert driven.resets == 1
@@ -457,7 +463,7 @@ def test_a_clear_in_a_held_batch_does_not_make_good_a_message_behind_it_that_is_
     driven.live(4, 5)
     driven.stray()
     driven.answer(2, 3, 4)
-    driven.stream.cleared(5, 1.0)
+    driven.stream.cleared(5)
     check(driven.stream)
     assert driven.level() is Level.DEGRADED, "it may have been batch 6"
     driven.live(6)
@@ -468,11 +474,11 @@ def test_a_turn_over_in_held_batches_does_not_make_good_a_message_behind_them_th
     None
 ):
     driven = following()
-    driven.stream.lacks("a store cannot be read", 1.0)
+    driven.stream.lacks("a store cannot be read")
     driven.live(4, 5)
     driven.stray()
     driven.answer(2, 3, 4)
-    driven.stream.turned_over(1.0)
+    driven.stream.turned_over()
     check(driven.stream)
     assert driven.level() is Level.DEGRADED, "it may have been batch 6"
 
@@ -489,20 +495,20 @@ def test_a_replay_whose_first_message_is_no_batch_is_no_restart() -> None:
 
 def test_what_lacks_blocks_is_degraded_and_nothing_of_it_in_doubt() -> None:
     driven = following()
-    driven.stream.lacks("a store cannot be read", 1.0)
+    driven.stream.lacks("a store cannot be read")
     assert driven.level() is Level.DEGRADED
     assert not driven.doubts
-    driven.stream.cleared(2, 1.0)
+    driven.stream.cleared(2)
     assert driven.level() is Level.DEGRADED, "a clear before it makes nothing good"
     driven.live(3)
-    driven.stream.cleared(3, 1.0)
+    driven.stream.cleared(3)
     assert driven.level() is Level.EXACT
 
 
 def test_what_lacks_blocks_while_a_replay_runs_is_not_exact_behind_it() -> None:
     driven = connected()
     driven.answer(0, 1, end=False)
-    driven.stream.lacks("a store cannot be read", 1.0)
+    driven.stream.lacks("a store cannot be read")
     driven.answer()
     assert driven.level() is Level.DEGRADED
 
@@ -512,10 +518,10 @@ def test_answers_to_an_abandoned_replay_are_ignored() -> None:
     driven.live(5)
     old = driven.asked
     assert old
-    driven.stream.disconnected(0.0)
+    driven.stream.disconnected()
     driven.connect()
-    driven.take(driven.stream.replayed(old.ticket, 3, payload(3), 0.0))
-    driven.take(driven.stream.replay_ended(old.ticket, 0.0))
+    driven.stream.replayed(old.ticket, 3, payload(3))
+    driven.stream.replay_ended(old.ticket)
     driven.expect(0, 1, 2)
     assert driven.stream.state is StreamState.REPLAYING
 
@@ -560,7 +566,7 @@ def test_a_restart_while_disconnected_is_caught_by_the_empty_buffer() -> None:
 
 def test_a_new_life_that_is_shorter_than_the_last_one_is_not_exact_before_it_is_replayed() -> None:
     driven = following(10)
-    driven.stream.disconnected(1.0)
+    driven.stream.disconnected()
     driven.connect()
     driven.answer()
     assert driven.resets == 1
@@ -593,30 +599,18 @@ def test_a_reconnection_without_replay_is_degraded_until_a_clear() -> None:
     driven = reconnected(has_replay=False)
     assert driven.level() is Level.DEGRADED
     driven.live(3)
-    driven.stream.cleared(3, 2.0)
-    assert driven.level() is Level.EXACT
-
-
-def test_a_long_disconnection_is_stale_and_ends_with_the_connection() -> None:
-    driven = following()
-    driven.stream.disconnected(10.0)
-    driven.stream.tick(10.9)
-    assert driven.level() is Level.EXACT
-    driven.stream.tick(11.0)
-    assert driven.level() is Level.STALE
-    driven.connect()
-    driven.answer(2)
+    driven.stream.cleared(3)
     assert driven.level() is Level.EXACT
 
 
 def test_a_malformed_batch_degrades_until_a_later_clear() -> None:
     driven = following()
-    driven.stream.malformed(2, "not msgpack", 1.0)
+    driven.stream.malformed(2, "not msgpack")
     assert driven.level() is Level.DEGRADED
-    driven.stream.cleared(2, 1.0)
+    driven.stream.cleared(2)
     assert driven.level() is Level.DEGRADED, "a clear before the damage makes nothing good"
     driven.live(3)
-    driven.stream.cleared(3, 1.0)
+    driven.stream.cleared(3)
     assert driven.level() is Level.EXACT
 
 
@@ -624,9 +618,9 @@ def test_a_held_batch_that_is_malformed_is_named_and_healed_by_a_clear_behind_it
     driven = following()
     driven.live(4, 5)
     driven.answer(2, 3)
-    driven.stream.malformed(4, "not msgpack", 1.0)
+    driven.stream.malformed(4, "not msgpack")
     assert driven.stream.trust.reason == "batch 4 is malformed: not msgpack"
-    driven.stream.cleared(5, 1.0)
+    driven.stream.cleared(5)
     assert driven.level() is Level.EXACT
 
 
@@ -634,9 +628,9 @@ def test_a_clear_before_a_loss_does_not_make_it_good() -> None:
     driven = following()
     driven.live(5)
     driven.answer(2, 3, 5)
-    driven.stream.cleared(3, 1.0)
+    driven.stream.cleared(3)
     assert driven.level() is Level.DEGRADED
-    driven.stream.cleared(5, 1.0)
+    driven.stream.cleared(5)
     assert driven.level() is Level.EXACT
 
 

@@ -46,10 +46,10 @@ class Followed:
         self.reported, self.is_sound = True, False
 
     def hear(self, events: list[dict[str, object]]) -> None:
-        drifts = self.rank.applier.drifts
+        drifts = self.rank.drifts
         payload = msgspec.msgpack.encode([0.0, events, 0])
-        self.rank.live_many([("", self.rank.applier.batches, payload)])
-        self.is_sound |= self.rank.applier.drifts > drifts
+        self.rank.live_many([("", self.rank.batches, payload)])
+        self.is_sound |= self.rank.drifts > drifts
         check(self.rank)
 
     def shown(self) -> dict[int, set[object]]:
@@ -98,11 +98,11 @@ def test_more_than_fits_is_announced_only_by_full_reports_and_never_shown_once_i
             one = followed[-1]
             one.hear(line["out"])
             if one.is_sound:
-                seen["sound after a drift" if one.rank.applier.drifts else "sound"] += 1
+                seen["sound after a drift" if one.rank.drifts else "sound"] += 1
                 held = truly_held(operations)
                 for group, names in one.shown().items():
                     assert names <= held.get(group, set())
     for one in followed:
-        assert one.reported or not one.rank.applier.drifts
-        seen["drifted"] += one.rank.applier.drifts > 0
+        assert one.reported or not one.rank.drifts
+        seen["drifted"] += one.rank.drifts > 0
     assert min(seen["drifted"], seen["sound"], seen["sound after a drift"]) > 0

@@ -17,6 +17,7 @@ from warmpath.indexer.follow.instance import Patience, RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.stream.replay import AskReplay
 from warmpath.indexer.trust import Level
 
 SPOILED = {
@@ -82,8 +83,10 @@ async def agree(worker: LocalWorker, rank: RankIngest, engine: str) -> None:
     assert state.resolver.names.holdings[Tier.GPU, 0].copies.keys() == true_names(worker, engine)
     # Keys tell the tokens too: they are those of one who heard every batch in order.
     told = new_rank(CODECS[engine])
-    asked = told.connected()
-    assert asked is not None
+    replays: list[AskReplay] = []
+    told.ask = replays.append
+    told.connected()
+    [asked] = replays
     for frame in journal.since(0):
         told.replayed(asked.ticket, frame.sequence, frame.payload)
     told.replay_ended(asked.ticket)

@@ -59,7 +59,7 @@ def test_pods_score_as_llmd_scores_them(
             case _:
                 batch = engine.store(step)  # type: ignore[arg-type]
         if batch is not None:
-            assert not list(ranks[pod].live_many([("", *batch)]))
+            ranks[pod].live_many([("", *batch)])
             theirs.apply(pod, "m", vllm.decode(batch[1]).events)
     reader = ReadyPrompts()
     reader.ids = list(prompt)
