@@ -8,8 +8,10 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import zmq
 
@@ -25,11 +27,23 @@ from warmpath.process.reread import problem_of
 from warmpath.process.signals import on_signals
 from warmpath.publisher.assemble import publishing
 from warmpath.publisher.entrance import exposed
-from warmpath.publisher.settings import Settings
+from warmpath.publisher.settings import HELP, Settings
 
 MOST_RANKS = 1024
 
 PARENT_SECONDS = 0.5
+
+OF_ITS_OWN: Mapping[str, Mapping[str, Any]] = {
+    "pod": {"required": True},
+    "model": {"required": True},
+    "engine": {"default": "vllm", "choices": tuple(ENGINES)},
+    "events": {"required": True},
+    "log_format": {"default": "text", "choices": FORMS},
+    "exit_with_parent": {"action": "store_true"},
+    "tls_client_name": {"action": "append", "default": []},
+    "insecure": {"action": "store_true"},
+}
+"""Options that are more than a value with a default, as `argparse` takes them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -146,78 +160,15 @@ def _parser() -> argparse.ArgumentParser:
         main.__doc__,
         "warmpath publish --pod pod-1 --model demo --events tcp://127.0.0.1:5557 --replay tcp://127.0.0.1:5558",
     )
-    add = parser.add_argument
-    add("--pod", required=True, help="the pod's id, as the routers' configuration names it")
-    add(
-        "--model", required=True, help="the base model's name, as the routers' configuration has it"
-    )
-    add("--engine", default="vllm", choices=tuple(ENGINES), help="its kind")
-    add(
-        "--events", required=True, help="the engine's events: tcp://host:port, or http://… (trtllm)"
-    )
-    add("--replay", default="", help="replay endpoint; without one a gap cannot be closed")
-    add("--topic", default="", help="the exact topic of the engine's events; any by default")
-    add("--ranks", type=int, default=1, help="data-parallel ranks; ports count up from rank 0's")
-    add(
-        "--first-rank", type=int, default=0,
-        help="the engine's own number of the first rank, if this engine has only some of the ranks",
-    )  # fmt: skip
-    add(
-        "--blocks",
-        type=int,
-        default=0,
-        help="blocks of a rank's cache, to heal degraded trust and to notice drift; 0: unknown",
-    )
-    add("--block-size", type=int, default=32, help="trtllm's tokens_per_block")
-    add("--hash-seed", default="", help="the routers' index.hash-seed")
-    add("--listen", default="127.0.0.1:7500", help="host:port of gRPC; port 0: a free port")
-    add(
-        "--advertise", default="",
-        help="host:port at which others (such as `warmpath check-index`) reach this publisher;"
-        " by default that of --listen, if it names a host",
-    )  # fmt: skip
-    add("--metrics-listen", default="127.0.0.1:7501", help="host:port of /metrics; empty: none")
-    add("--log-format", default="text", choices=FORMS, help="the form of log lines")
-    add(
-        "--journal-bytes",
-        type=int,
-        default=16 << 20,
-        help="bytes of deltas for routers that were away",
-    )
-    add("--max-watchers", type=int, default=64, help="routers served at once")
-    add("--exit-with-parent", action="store_true", help="end when the parent process ends")
-    add("--tls-cert", type=Path, help="certificate chain, PEM; plain text without one")
-    add("--tls-key", type=Path, help="the certificate's private key, PEM")
-    add(
-        "--tls-client-ca", type=Path,
-        help="routers, and who asks for metrics, must show a certificate of this authority, PEM",
-    )  # fmt: skip
-    add(
-        "--tls-client-name", action="append", default=[],
-        help="a DNS or URI name, or the common name, in the certificates of those who may ask;"
-        " may be repeated; any by default",
-    )  # fmt: skip
-    add(
-        "--insecure", action="store_true",
-        help="let other machines reach the listeners without --tls-cert or --tls-client-ca",
-    )  # fmt: skip
-    add(
-        "--engine-ca", type=Path,
-        help="authority of an engine with --events https://…, PEM; the system's by default",
-    )  # fmt: skip
-    add("--engine-cert", type=Path, help="certificate chain to show to the engine, PEM")
-    add("--engine-key", type=Path, help="the private key of --engine-cert, PEM")
-    add("--redis", default="", help="URL of the shared index: redis://host:port, redis-cluster://…")
-    add("--redis-prefix", default="warmpath", help="the beginning of every key in Redis")
-    add("--redis-user", default="", help="ACL user; Redis' default user if not given")
-    add("--redis-password-file", default="", help="file that holds the password")
-    add("--redis-ca", default="", help="authorities that sign the servers' certificates, PEM")
-    add("--redis-cert", default="", help="client certificate chain, PEM")
-    add("--redis-key", default="", help="the client certificate's private key, PEM")
-    add(
-        "--redis-lease-seconds", type=float, default=10.0,
-        help="seconds after which a pod whose publisher is gone counts as holding nothing",
-    )  # fmt: skip
+    defaults = {field.name: field.default for field in fields(Settings)}
+    for name, text in HELP.items():
+        default = defaults.get(name)
+        kind: Mapping[str, Any] = OF_ITS_OWN.get(name) or {
+            # The options without a default in this table are paths.
+            "type": Path if default is None else type(default),
+            "default": default,
+        }
+        parser.add_argument(_flag(name), help=text, **kind)
     return parser
 
 
