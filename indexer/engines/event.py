@@ -33,7 +33,7 @@ def names_of(values: Iterable[int | bytes]) -> tuple[EngineHash, ...]:
     return tuple(map(name_of, values))
 
 
-class MalformedEventError(Exception):
+class MalformedEventError(ValueError):
     """A batch, or an event in it, breaks its engine's format; nothing of the batch is applied."""
 
 

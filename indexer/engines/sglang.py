@@ -101,15 +101,12 @@ def _tokens(event: BlockStored) -> tuple[bytes, tuple[bytes, ...] | None]:
     """
     ids = event.token_ids
     pairs = [token for token in ids if isinstance(token, tuple)]
-    try:
-        if not pairs:
-            return pack_tokens(token for token in ids if isinstance(token, int)), None
-        if len(pairs) != len(ids):
-            raise MalformedEventError("token_ids has pairs and single tokens")
-        last = pairs[event.block_size - 1 :: event.block_size]
-        return pack_tokens(pair[0] for pair in pairs), tuple(next_token(pair[1]) for pair in last)
-    except ValueError as error:
-        raise MalformedEventError(str(error)) from error
+    if not pairs:
+        return pack_tokens(token for token in ids if isinstance(token, int)), None
+    if len(pairs) != len(ids):
+        raise MalformedEventError("token_ids has pairs and single tokens")
+    last = pairs[event.block_size - 1 :: event.block_size]
+    return pack_tokens(pair[0] for pair in pairs), tuple(next_token(pair[1]) for pair in last)
 
 
 READERS: Readers = {BlockStored: _stored, BlockRemoved: _removed, AllBlocksCleared: cleared}

@@ -30,11 +30,10 @@ from warmpath.indexer.engines.event import (
     name_of,
 )
 from warmpath.indexer.engines.kind import NEVER, EngineKind, MetricNames
-from warmpath.indexer.engines.wire import LONGEST_KIND, within
+from warmpath.indexer.engines.wire import LONGEST_KIND, one_error, within
 from warmpath.indexer.keys.extra import pack_extra
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.stream.replay import MOST_SEQUENCE
-from warmpath.process.bytes import UNREADABLE
 
 MOST_HASH_BYTES = 64
 """The most bytes of a block hash that TensorRT-LLM writes as hexadecimal digits."""
@@ -133,23 +132,19 @@ _kind = msgspec.json.Decoder(EventType)
 _data = msgspec.json.Decoder(Data)
 
 
+@one_error()
 def split(answer: bytes) -> list[bytes]:
     """Divide an answer of `/kv_cache_events` into its events, each as JSON.
 
     Raises MalformedEventError where it is not an array.
     """
-    try:
-        return [bytes(raw) for raw in msgspec.json.decode(answer, type=list[msgspec.Raw])]
-    except UNREADABLE as error:
-        raise MalformedEventError(str(error)) from error
+    return [bytes(raw) for raw in msgspec.json.decode(answer, type=list[msgspec.Raw])]
 
 
+@one_error()
 def address(event: bytes) -> tuple[int, int]:
     """Return an event's rank and its `event_id`. Raises MalformedEventError."""
-    try:
-        found = _address.decode(event)
-    except UNREADABLE as error:
-        raise MalformedEventError(str(error)) from error
+    found = _address.decode(event)
     rank = found.attention_dp_rank or 0
     within("attention_dp_rank", rank, 0, MOST_NUMBER)
     return rank, within("event_id", found.event_id, 0, MOST_SEQUENCE)
@@ -161,17 +156,15 @@ class Codec:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
 
+    @one_error()
     def __call__(self, payload: bytes) -> Batch:
-        try:
-            envelope = _envelope.decode(payload)
-            kind = _kind.decode(envelope.data).type
-            if kind not in KNOWN:
-                unread = UnreadableEvent(kind[:LONGEST_KIND], "its type is not known")
-                return Batch(0.0, (), envelope.attention_dp_rank, unread=(unread,))
-            data: Data = _data.decode(envelope.data)
-        except UNREADABLE as error:
-            raise MalformedEventError(str(error)) from error
+        envelope = _envelope.decode(payload)
         rank, group = envelope.attention_dp_rank, envelope.window_size
+        kind = _kind.decode(envelope.data).type
+        if kind not in KNOWN:
+            unread = UnreadableEvent(kind[:LONGEST_KIND], "its type is not known")
+            return Batch(0.0, (), rank, unread=(unread,))
+        data: Data = _data.decode(envelope.data)
         within("window_size", group, 0, MOST_NUMBER)
         if isinstance(data, Created):
             capacity = data.num_blocks_per_cache_level
@@ -216,10 +209,7 @@ def _one_block(
     block: StoredBlock, name: EngineHash, parent: EngineHash | None, group: int
 ) -> Stored:
     read = [_token(token.token_id) for token in block.tokens]
-    try:
-        tokens = pack_tokens(number for number, _ in read)
-    except ValueError as error:
-        raise MalformedEventError(str(error)) from error
+    tokens = pack_tokens(number for number, _ in read)
     extra = pack_extra([(key.hash, None) for key in block.mm_keys or ()])
     digests = [digest for _, digest in read if digest]
     if digests or (not extra and any(token.token_extra_id for token in block.tokens)):

@@ -77,10 +77,7 @@ def _stored(event: BlockStored) -> Stored:
     # Placeholders of offload tiers have no tokens. Groups that skip blocks have more tokens than their
     # hashes cover (section 2.8, 7), so nothing shows which tokens belong to which hash.
     whole = event.block_size > 0 and len(event.token_ids) == len(hashes) * event.block_size
-    try:
-        tokens = pack_tokens(event.token_ids) if whole else None
-    except ValueError as error:
-        raise MalformedEventError(str(error)) from error
+    tokens = pack_tokens(event.token_ids) if whole else None
     salt, extras = "", None
     if whole and event.extra_keys and any(event.extra_keys):
         if len(event.extra_keys) != len(hashes):
@@ -118,10 +115,7 @@ def _with_next_tokens(
         raise MalformedEventError(
             f"lookahead_token_ids has {len(lookahead)} lists for {blocks} blocks, or empty ones"
         )
-    try:
-        tokens = [next_token(first) for first, *_ in lookahead]
-    except ValueError as error:
-        raise MalformedEventError(str(error)) from error
+    tokens = [next_token(first) for first, *_ in lookahead]
     return tuple(
         (extra or b"") + one for extra, one in zip(extras or [None] * blocks, tokens, strict=True)
     )

@@ -6,7 +6,8 @@ each event's form is checked. If an event cannot be read, the batch's other even
 as the end of that event can be found.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from struct import Struct
 from typing import Any
 
@@ -27,7 +28,16 @@ LONGEST_KIND = 40
 """The most characters of an unknown event's type in a message."""
 
 Readers = Mapping[type[msgspec.Struct], Callable[[Any], Event]]
-"""By the types of an engine's events on the wire: what reads one; it raises MalformedEventError."""
+"""By the types of an engine's events on the wire: what reads one; it raises ValueError."""
+
+
+@contextmanager
+def one_error() -> Iterator[None]:
+    """Raise MalformedEventError in place of what decoders raise, and of each ValueError."""
+    try:
+        yield
+    except (*UNREADABLE, ValueError) as error:
+        raise MalformedEventError(str(error)) from error
 
 
 class AllBlocksCleared(msgspec.Struct, frozen=True):
@@ -64,7 +74,7 @@ def decode_batch(payload: bytes, readers: Readers) -> WireBatch:
     Unknown map keys, and elements after a type's last field, are ignored. Raises MalformedEventError
     for anything that is not a batch.
     """
-    try:
+    with one_error():
         parts = msgspec.msgpack.decode(payload, type=list[msgspec.Raw])
         if len(parts) < 2:
             raise MalformedEventError(
@@ -73,8 +83,6 @@ def decode_batch(payload: bytes, readers: Readers) -> WireBatch:
         timestamp = msgspec.msgpack.decode(parts[0], type=float)
         raws = msgspec.msgpack.decode(parts[1], type=list[msgspec.Raw])
         rank = msgspec.msgpack.decode(parts[2], type=int | None) if len(parts) > 2 else None
-    except UNREADABLE as error:
-        raise MalformedEventError(str(error)) from error
     types = {one.__name__: one for one in readers}
     return WireBatch(timestamp, [_event(raw, types) for raw in raws], rank)
 
@@ -115,7 +123,7 @@ def read_batch(payload: bytes, readers: Readers) -> Batch:
             continue
         try:
             event = readers[type(one)](one)
-        except MalformedEventError as error:
+        except ValueError as error:
             unread.append(UnreadableEvent(type(one).__name__, str(error)))
             continue
         if isinstance(event, Cleared):

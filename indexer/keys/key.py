@@ -28,12 +28,16 @@ import xxhash
 WORD_BYTES = 8
 
 
+def _little_endian(numbers: "array[int]") -> "array[int]":
+    """Return an array after changing it from the machine's order of bytes to ours, or back."""
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
 def pack_words(words: Iterable[int]) -> bytes:
     """Return words packed."""
-    packed = array("Q", words)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+    return _little_endian(array("Q", words)).tobytes()
 
 
 def words_of(packed: bytes) -> "array[int]":
@@ -41,10 +45,7 @@ def words_of(packed: bytes) -> "array[int]":
 
     Raises ValueError where the length is not a multiple of 8.
     """
-    words = array("Q", packed)
-    if sys.byteorder == "big":
-        words.byteswap()
-    return words
+    return _little_endian(array("Q", packed))
 
 
 def unpack_words(packed: bytes) -> list[int]:
@@ -58,20 +59,14 @@ TOKEN_BYTES = 4
 def pack_tokens(ids: Iterable[int]) -> bytes:
     """Pack token ids. Raises ValueError where one is not an unsigned 32-bit integer."""
     try:
-        packed = array("I", ids)
+        return _little_endian(array("I", ids)).tobytes()
     except (OverflowError, TypeError) as error:
         raise ValueError("a token id must be an unsigned 32-bit integer") from error
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
 
 
 def unpack_tokens(packed: bytes) -> "array[int]":
     """Return the ids of a packed form whose length is a multiple of 4."""
-    ids = array("I", packed)
-    if sys.byteorder == "big":
-        ids.byteswap()
-    return ids
+    return _little_endian(array("I", packed))
 
 
 @dataclass(frozen=True, slots=True)
