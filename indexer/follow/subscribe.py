@@ -1,4 +1,4 @@
-"""The sockets of one rank: its live events (ZeroMQ SUB), and the replays that its stream asks for (DEALER).
+"""The sockets of one rank: its live events (ZeroMQ SUB), and the replays that its stream wants (DEALER).
 
 Protocol: `ZmqEventPublisher` in `vllm/distributed/kv_events.py`. A message that is not a frame is
 counted and dropped; the subscriber goes on.
