@@ -6,18 +6,28 @@ were sent to a rank whose events are missing. Both lie in an index of their own,
 may write an index, and the thread that answers picks is not the one that follows events.
 """
 
+import heapq
+from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count, islice
 from math import inf
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from warmpath.indexer.believed.arriving import Arriving
-from warmpath.indexer.believed.assumed import Assumed
-from warmpath.indexer.believed.slots import Belief, BeliefSlots
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.keys.key import WORD_BYTES, Chain, words_of
 
 BUDGET = 1024
 """Blocks of each kind that `expire` drops at once, in about half a millisecond."""
+
+
+class Belief(NamedTuple):
+    """A rank, and the kind of belief about its blocks."""
+
+    pod: str
+    rank: int
+    kind: Literal["arriving", "assumed"]
 
 
 class BelievedStats(NamedTuple):
@@ -27,6 +37,56 @@ class BelievedStats(NamedTuple):
     """A block counts once for each ticket with it, and once for each rank that is assumed to hold it."""
     tickets: int
     max_blocks: int
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """One prompt that was picked for a rank, until its blocks no longer count as arriving."""
+
+    belief: Belief
+    keys: bytes
+    """The prompt's keys, packed (`indexer.keys.key`)."""
+    ends: float
+    confirmed: bool = False
+
+
+@dataclass(slots=True)
+class _Arriving:
+    """One rank's tickets.
+
+    In sorted order, prompts that begin alike are neighbours: no prompt shares a longer beginning with
+    another one than with a neighbour. So blocks need no counts of their tickets.
+    """
+
+    slot: int
+    prompts: list[tuple[bytes, int]] = field(default_factory=list)
+    """Each prompt's packed keys and ticket, sorted."""
+
+    def shared(self, at: int, keys: bytes) -> int:
+        """Return how many leading `keys` another prompt has too; `at` is their place in the order."""
+        beside = self.prompts[max(0, at - 1) : at + 1]
+        return max((_common(keys, other) for other, _ in beside), default=0)
+
+
+def _common(one: bytes, other: bytes) -> int:
+    alike, unlike = 0, min(len(one), len(other)) // WORD_BYTES + 1
+    while unlike - alike > 1:
+        middle = (alike + unlike) // 2
+        part = slice(alike * WORD_BYTES, middle * WORD_BYTES)
+        if one[part] == other[part]:
+            alike = middle
+        else:
+            unlike = middle
+    return alike
+
+
+@dataclass(slots=True)
+class _Assumed:
+    """The blocks that one rank is assumed to hold."""
+
+    slot: int
+    times: OrderedDict[int, float] = field(default_factory=OrderedDict)
+    """When each key was last assumed: the earliest first, a prompt's tail before its head."""
 
 
 class Believed:
@@ -46,20 +106,33 @@ class Believed:
     def __init__(self, index: Index, *, max_blocks: int, assumed_seconds: float) -> None:
         if max_blocks < 2:
             raise ValueError(f"max_blocks is {max_blocks}; it must be at least 2")
-        self._slots = BeliefSlots(index)
+        self._index = index
         self._max_blocks = max_blocks
         self._assumed_seconds = assumed_seconds
-        self._arriving = Arriving(self._slots)
-        self._assumed = Assumed(self._slots)
         self._now = -inf
         self._offset = 0.0
         """Seconds to add to the caller's time, so that it never goes back."""
+        self._beliefs: list[Belief | None] = []
+        """By slot. A belief without blocks has no slot: a rank without beliefs leaves nothing behind."""
+        self._free: list[int] = []
+        """A heap of slots without blocks in the index."""
+        self._numbers = count(1)
+        self._tickets: dict[int, _Ticket] = {}
+        self._ends: list[tuple[float, int]] = []
+        """A heap of the times at which tickets end; outdated entries are skipped."""
+        self._arriving: dict[Belief, _Arriving] = {}
+        self._arriving_blocks = 0
+        """The sum of all tickets' blocks."""
+        self._assumed: dict[Belief, _Assumed] = {}
+        self._assumed_blocks = 0
+        self._earliest: list[tuple[float, int]] = []
+        """A heap with an entry a rank: a time no later than its earliest assumed key's, and its slot."""
 
     def __len__(self) -> int:
-        return self._arriving.blocks + self._assumed.blocks
+        return self._arriving_blocks + self._assumed_blocks
 
     def stats(self) -> BelievedStats:
-        return BelievedStats(len(self), len(self._arriving), self._max_blocks)
+        return BelievedStats(len(self), len(self._tickets), self._max_blocks)
 
     def match(self, chain: Chain, *, leading: bool = True) -> list[tuple[Belief, int, int]]:
         """Return the beliefs that have blocks of a prompt, each with its first block and its end.
@@ -71,13 +144,16 @@ class Believed:
             return []
         return [
             (belief, start, stop)
-            for slot, start, stop in self._slots.index.match(chain, leading=leading)
-            if (belief := self._slots.belief(slot)) is not None
+            for slot, start, stop in self._index.match(chain, leading=leading)
+            if (belief := self._beliefs[slot]) is not None
         ]
 
     def count(self, pod: str, rank: int) -> int:
         """Return how many blocks are assumed to be on a rank."""
-        return self._assumed.count(pod, rank)
+        assumed = self._assumed.get(Belief(pod, rank, "assumed"))
+        return len(assumed.times) if assumed else 0
+
+    # Arriving
 
     def arrive(self, pod: str, rank: int, keys: bytes, *, expires: float) -> int:
         """Believe until `expires` that a prompt's blocks are on their way to a rank.
@@ -85,18 +161,37 @@ class Believed:
         `keys` are those of a chain from its first one on, packed (`indexer.keys.key`). Keys past half
         of `max_blocks` do not count. Returns a ticket.
         """
-        most = self._max_blocks // 2
-        ticket = self._arriving.add(pod, rank, keys[: most * WORD_BYTES], expires + self._offset)
+        ticket = next(self._numbers)
+        keys = keys[: self._max_blocks // 2 * WORD_BYTES]
+        words = words_of(keys)
+        if not words:
+            return ticket
+        belief = Belief(pod, rank, "arriving")
+        arriving = self._arriving.get(belief)
+        if arriving is None:
+            arriving = self._arriving[belief] = _Arriving(self._claim(belief))
+        entry = (keys, ticket)
+        at = bisect_left(arriving.prompts, entry)
+        # The index gets the key before the new ones too: it gives them their depth.
+        start = max(0, arriving.shared(at, keys) - 1)
+        arriving.prompts.insert(at, entry)
+        self._index.add(arriving.slot, words[start:])
+        self._arriving_blocks += len(words)
+        ends = expires + self._offset
+        self._tickets[ticket] = _Ticket(belief, keys, ends)
+        heapq.heappush(self._ends, (ends, ticket))
         self._make_room()
         return ticket
 
     def arrivals(self) -> Iterator[tuple[str, int, bytes]]:
         """Yield the pod, rank and packed keys of each ticket, the latest ticket first."""
-        return self._arriving.prompts()
+        for ticket in reversed(self._tickets.values()):
+            yield ticket.belief.pod, ticket.belief.rank, ticket.keys
 
     def arriving(self, ticket: int) -> bytes:
         """Return the packed keys of a ticket; none where it has ended."""
-        return self._arriving.keys(ticket)
+        known = self._tickets.get(ticket)
+        return known.keys if known else b""
 
     def confirm(self, ticket: int, until: float) -> None:
         """End a ticket at `until`, when events must have announced its prompt's blocks.
@@ -104,11 +199,51 @@ class Believed:
         That may be before or after it expires; if it is confirmed more than once, the earliest end
         holds.
         """
-        self._arriving.confirm(ticket, until + self._offset)
+        known = self._tickets.get(ticket)
+        ends = until + self._offset
+        if known is None or (known.confirmed and ends >= known.ends):
+            return
+        known.confirmed = True
+        known.ends = ends
+        heapq.heappush(self._ends, (ends, ticket))
+        self._tidy()
 
     def withdraw(self, ticket: int) -> None:
         """End a ticket at once; do nothing for one that is not known."""
-        self._arriving.end(ticket)
+        self._end(ticket)
+
+    def _end(self, ticket: int) -> int:
+        """End a ticket; return how many blocks it had, 0 for one that is not known."""
+        known = self._tickets.pop(ticket, None)
+        if known is None:
+            return 0
+        arriving = self._arriving[known.belief]
+        at = bisect_left(arriving.prompts, (known.keys, ticket))
+        del arriving.prompts[at]
+        words = words_of(known.keys)
+        self._index.remove(arriving.slot, words[arriving.shared(at, known.keys) :])
+        self._arriving_blocks -= len(words)
+        if not arriving.prompts:
+            del self._arriving[known.belief]
+            self._release(arriving.slot)
+        self._tidy()
+        return len(words)
+
+    def _end_first(self, until: float = inf) -> int:
+        """End the ticket that expires first, if by `until`; return its number of blocks, or 0."""
+        while self._ends and self._ends[0][0] <= until:
+            ends, ticket = heapq.heappop(self._ends)
+            known = self._tickets.get(ticket)
+            if known is not None and known.ends == ends:
+                return self._end(ticket)
+        return 0
+
+    def _tidy(self) -> None:
+        if len(self._ends) > 2 * len(self._tickets) + 64:
+            self._ends = [(known.ends, number) for number, known in self._tickets.items()]
+            heapq.heapify(self._ends)
+
+    # Assumed
 
     def assume(self, pod: str, rank: int, keys: bytes, *, now: float, capacity: int) -> None:
         """Believe that a rank with room for `capacity` blocks holds a prompt's blocks.
@@ -118,16 +253,75 @@ class Believed:
         """
         time = self._time(now)
         if capacity < 1:
-            self._assumed.forget(pod, rank)
+            self._forget_assumed(pod, rank)
             return
         words = words_of(keys[: min(capacity, self._max_blocks) * WORD_BYTES])
-        self._assumed.add(pod, rank, words, time, capacity)
+        belief = Belief(pod, rank, "assumed")
+        assumed = self._assumed.get(belief)
+        if assumed is None:
+            if not words:
+                return
+            assumed = self._assumed[belief] = _Assumed(self._claim(belief))
+            heapq.heappush(self._earliest, (time, assumed.slot))
+        times = assumed.times
+        before = len(times)
+        move_to_end = times.move_to_end
+        for key in reversed(words):
+            times[key] = time
+            move_to_end(key)
+        if (over := len(times) - capacity) > 0:
+            gone = [times.popitem(last=False)[0] for _ in range(over)]
+            self._index.remove(assumed.slot, gone)
+        self._index.add(assumed.slot, words)
+        self._assumed_blocks += len(times) - before
         self._make_room()
+
+    def _let_go(self, most: int, until: float = inf) -> None:
+        """Drop up to `most` blocks last assumed at `until` or before, the least recent first."""
+        earliest = self._earliest
+        while most > 0 and earliest and earliest[0][0] <= until:
+            slot = heapq.heappop(earliest)[1]
+            belief = self._beliefs[slot]
+            assert belief is not None
+            times = self._assumed[belief].times
+            # Blocks assumed later than this come after another rank's earliest one.
+            turn = min(until, earliest[0][0]) if earliest else until
+            gone = []
+            for key, time in islice(times.items(), most):
+                if time > turn:
+                    break
+                gone.append(key)
+            for key in gone:
+                del times[key]
+            self._index.remove(slot, gone)
+            self._assumed_blocks -= len(gone)
+            most -= len(gone)
+            if times:
+                heapq.heappush(earliest, (next(iter(times.values())), slot))
+            else:
+                del self._assumed[belief]
+                self._release(slot)
+
+    # Both
 
     def forget(self, pod: str, rank: int) -> None:
         """Believe nothing of a rank: it is gone, has restarted, or its cache was cleared."""
-        self._arriving.forget(pod, rank)
-        self._assumed.forget(pod, rank)
+        arriving = self._arriving.pop(Belief(pod, rank, "arriving"), None)
+        if arriving is not None:
+            for keys, ticket in arriving.prompts:
+                del self._tickets[ticket]
+                self._arriving_blocks -= len(keys) // WORD_BYTES
+            self._drop(arriving.slot)
+            self._tidy()
+        self._forget_assumed(pod, rank)
+
+    def _forget_assumed(self, pod: str, rank: int) -> None:
+        assumed = self._assumed.pop(Belief(pod, rank, "assumed"), None)
+        if assumed is not None:
+            self._assumed_blocks -= len(assumed.times)
+            self._earliest = [entry for entry in self._earliest if entry[1] != assumed.slot]
+            heapq.heapify(self._earliest)
+            self._drop(assumed.slot)
 
     def expire(self, now: float, *, budget: int = BUDGET) -> None:
         """End beliefs past their time: up to `budget` blocks of each kind, and at most a ticket more.
@@ -136,20 +330,42 @@ class Believed:
         """
         time = self._time(now)
         left = budget
-        while left > 0 and (ended := self._arriving.end_first(time)):
+        while left > 0 and (ended := self._end_first(time)):
             left -= ended
-        self._assumed.let_go(budget, time - self._assumed_seconds)
-        self._slots.sweep(budget)
+        self._let_go(budget, time - self._assumed_seconds)
+        for slot in self._index.sweep(budget):
+            heapq.heappush(self._free, slot)
 
     def _make_room(self) -> None:
         half = self._max_blocks // 2
-        while len(self) > self._max_blocks and self._arriving.blocks > half:
-            if not self._arriving.end_first():
+        while len(self) > self._max_blocks and self._arriving_blocks > half:
+            if not self._end_first():
                 break
-        self._assumed.let_go(len(self) - self._max_blocks)
+        self._let_go(len(self) - self._max_blocks)
 
     def _time(self, now: float) -> float:
         if now + self._offset < self._now:
             self._offset = self._now - now
         self._now = max(self._now, now + self._offset)
         return self._now
+
+    # Slots
+
+    def _claim(self, belief: Belief) -> int:
+        """Return the smallest free slot, which stands for a belief from here on."""
+        if not self._free:
+            self._beliefs.append(belief)
+            return len(self._beliefs) - 1
+        slot = heapq.heappop(self._free)
+        self._beliefs[slot] = belief
+        return slot
+
+    def _release(self, slot: int) -> None:
+        """Free a slot that holds no blocks in the index, for the next belief."""
+        self._beliefs[slot] = None
+        heapq.heappush(self._free, slot)
+
+    def _drop(self, slot: int) -> None:
+        """Empty a slot and forget its belief; the slot is free when it is swept."""
+        self._beliefs[slot] = None
+        self._index.drop(slot)

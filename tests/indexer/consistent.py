@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.conformance.reference_index import ReferenceIndex
-from warmpath.indexer.believed.arriving import Arriving
-from warmpath.indexer.believed.assumed import Assumed
-from warmpath.indexer.believed.beliefs import Believed
-from warmpath.indexer.believed.slots import Belief, BeliefSlots
+from warmpath.indexer.believed.beliefs import Belief, Believed
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.array_rank import ArrayState
 from warmpath.indexer.compiled.arrays import Arrays
@@ -54,69 +51,65 @@ def _(rank: Rank) -> None:
 
 
 @check.register
-def _(beliefs: Arriving) -> dict[Belief, set[int]]:
+def _(believed: Believed) -> None:
+    check(believed._index)
+    said = {**_arriving(believed), **_assumed(believed)}
+    if len(believed) > believed._max_blocks:
+        raise AssertionError("more blocks are believed than max_blocks")
+    beliefs = [(slot, one) for slot, one in enumerate(believed._beliefs) if one is not None]
+    live = [slot for slot, _ in beliefs]
+    used = [*live, *believed._free]
+    if len(used) != len(set(used)) or not set(used) <= set(range(len(believed._beliefs))):
+        raise AssertionError("a slot has two uses")
+    if sorted(belief for _, belief in beliefs) != sorted(said):
+        raise AssertionError("the slots are not those of the beliefs")
+    index = believed._index
+    stats = index.stats()
+    for slot, belief in beliefs:
+        keys = said[belief]
+        found = sum(
+            stop - start for holder, start, stop in index.stretches(list(keys)) if holder == slot
+        )
+        if found != index.count(slot):
+            raise AssertionError(f"the index holds blocks that nobody believes of {belief}")
+        if found != len(keys) and not stats.evicted:
+            raise AssertionError(f"the index does not hold all of {belief}")
+    if stats.entries != sum(index.count(slot) for slot in live):
+        raise AssertionError("the index holds something for a slot that is free")
+
+
+def _arriving(believed: Believed) -> dict[Belief, set[int]]:
     said: dict[Belief, set[int]] = {}
     prompts: dict[Belief, list[tuple[bytes, int]]] = {}
-    for number, ticket in beliefs._tickets.items():
+    for number, ticket in believed._tickets.items():
         said.setdefault(ticket.belief, set()).update(unpack_words(ticket.keys))
         prompts.setdefault(ticket.belief, []).append((ticket.keys, number))
-        if (ticket.ends, number) not in beliefs._ends:
+        if (ticket.ends, number) not in believed._ends:
             raise AssertionError(f"nothing ends ticket {number}")
     if {belief: sorted(of) for belief, of in prompts.items()} != {
-        belief: arriving.prompts for belief, arriving in beliefs._ranks.items()
+        belief: arriving.prompts for belief, arriving in believed._arriving.items()
     }:
         raise AssertionError("the ranks' prompts are not those of the tickets")
-    if beliefs.blocks != sum(len(one.keys) // WORD_BYTES for one in beliefs._tickets.values()):
+    blocks = sum(len(one.keys) // WORD_BYTES for one in believed._tickets.values())
+    if believed._arriving_blocks != blocks:
         raise AssertionError("the blocks of the tickets do not add up")
-    if len(beliefs._ends) > 2 * len(beliefs._tickets) + 64:
+    if len(believed._ends) > 2 * len(believed._tickets) + 64:
         raise AssertionError("ends of tickets long gone are kept")
     return said
 
 
-@check.register
-def _(beliefs: Assumed) -> dict[Belief, set[int]]:
-    if beliefs.blocks != sum(len(assumed.times) for assumed in beliefs._ranks.values()):
+def _assumed(believed: Believed) -> dict[Belief, set[int]]:
+    ranks = believed._assumed
+    if believed._assumed_blocks != sum(len(assumed.times) for assumed in ranks.values()):
         raise AssertionError("the assumed blocks do not add up")
-    bounds = {slot: time for time, slot in beliefs._earliest}
-    if sorted(bounds) != sorted(assumed.slot for assumed in beliefs._ranks.values()):
+    bounds = {slot: time for time, slot in believed._earliest}
+    if sorted(bounds) != sorted(assumed.slot for assumed in ranks.values()):
         raise AssertionError("a rank has no entry in the heap of times, or two")
-    for belief, assumed in beliefs._ranks.items():
+    for belief, assumed in ranks.items():
         times = list(assumed.times.values())
         if times != sorted(times) or bounds[assumed.slot] > times[0]:
             raise AssertionError(f"{belief}: its blocks are out of order")
-    return {belief: set(assumed.times) for belief, assumed in beliefs._ranks.items()}
-
-
-@check.register
-def _(believed: Believed) -> None:
-    check(believed._slots, {**check(believed._arriving), **check(believed._assumed)})
-    if len(believed) > believed._max_blocks:
-        raise AssertionError("more blocks are believed than max_blocks")
-
-
-@check.register
-def _(slots: BeliefSlots, said: dict[Belief, set[int]]) -> None:
-    check(slots.index)
-    beliefs = [(slot, one) for slot, one in enumerate(slots._beliefs) if one is not None]
-    live = [slot for slot, _ in beliefs]
-    if sorted([*live, *slots._free, *slots._dropped]) != list(range(len(slots._beliefs))):
-        raise AssertionError("a slot is lost, or has two uses")
-    if sorted(belief for _, belief in beliefs) != sorted(said):
-        raise AssertionError("the slots are not those of the beliefs")
-    stats = slots.index.stats()
-    for slot, belief in beliefs:
-        keys = said[belief]
-        found = sum(
-            stop - start
-            for holder, start, stop in slots.index.stretches(list(keys))
-            if holder == slot
-        )
-        if found != slots.index.count(slot):
-            raise AssertionError(f"the index holds blocks that nobody believes of {belief}")
-        if found != len(keys) and not stats.evicted:
-            raise AssertionError(f"the index does not hold all of {belief}")
-    if stats.entries != sum(slots.index.count(slot) for slot in live):
-        raise AssertionError("the index holds something for a slot that is free")
+    return {belief: set(assumed.times) for belief, assumed in ranks.items()}
 
 
 @check.register

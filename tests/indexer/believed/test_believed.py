@@ -13,8 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
 from tests.indexer.consistent import check
-from warmpath.indexer.believed.beliefs import Believed
-from warmpath.indexer.believed.slots import Belief
+from warmpath.indexer.believed.beliefs import Belief, Believed
 from warmpath.indexer.compiled.array_index import LEAST_BYTES, ArrayIndex
 from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.index.contract import Index
@@ -129,9 +128,9 @@ def test_ranks_that_come_and_go_leave_nothing_behind(believed: Believed) -> None
             believed.withdraw(ticket)
         believed.forget(f"pod-{life}", 0)
         believed.expire(0.0)
-    assert len(believed._slots._beliefs) <= 4
-    assert len(believed._arriving._ends) <= 64
-    assert believed._assumed._earliest == []
+    assert len(believed._beliefs) <= 4
+    assert len(believed._ends) <= 64
+    assert believed._earliest == []
     check(believed)
 
 
