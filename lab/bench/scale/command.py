@@ -1,16 +1,13 @@
-"""What a router and Redis cost by traffic and by the size of the fleet, in processor time and memory."""
+"""What a router and Redis cost, in processor time and memory: calls, events, ranks, blocks."""
 
 from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.scale import calls, fleet, picks, shared, sizing
+from warmpath.lab.bench.scale import calls, picks, shared
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Measure calls, events, memory, Redis, picks and a large fleet; compute what fleets take."""
-    figures = [
+    """Measure calls beside events, the shared index, and picks by the number of ranks."""
+    return [
         *calls.measure(quick=quick),
         *shared.measure(quick=quick),
         *picks.measure(quick=quick),
-        *fleet.measure(quick=quick),
     ]
-    found = {one.name: one.value for one in figures}
-    return [*figures, *sizing.measure(found, picks.sizes(quick=quick))]

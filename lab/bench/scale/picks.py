@@ -29,39 +29,18 @@ SIZES = (8, 64, 512, 8000)
 PROMPTS = 20
 
 
-def pick_name(ranks: int) -> str:
-    """Return the name of the figure of picks among so many ranks."""
-    return f"router: 1,000 picks in process, {TOKENS:,} ids, {ranks:,} ranks"
-
-
-def write_name(ranks: int) -> str:
-    """Return the name of the figure of writing a router's bookings on so many ranks."""
-    return f"router: its bookings on {ranks:,} ranks written 1,000 times"
-
-
-def read_name(ranks: int) -> str:
-    """Return the name of the figure of reading another router's bookings on so many ranks."""
-    return f"router: another router's bookings on {ranks:,} ranks read 1,000 times"
-
-
-def renew_name(ranks: int) -> str:
-    """Return the name of the figure of making so many ranks' loads current after a round."""
-    return f"router: loads of {ranks:,} ranks made current 1,000 times"
-
-
-def sizes(*, quick: bool) -> tuple[int, ...]:
-    """Return the numbers of ranks that are measured."""
-    return SIZES[:2] if quick else SIZES
-
-
 def measure(*, quick: bool) -> Iterator[Figure]:
-    """Measure picks, then rounds in which bookings are shared."""
-    for ranks in sizes(quick=quick):
-        yield Figure(pick_name(ranks), _pick(ranks, 20 if quick else 100) * 1e3, "s")
-    for ranks in sizes(quick=quick):
-        names = (write_name, read_name, renew_name)
-        for name, seconds in zip(names, _share(ranks, 3 if quick else 12), strict=True):
-            yield Figure(name(ranks), seconds * 1e3, "s")
+    """Measure picks among several numbers of ranks, then rounds in which bookings are shared."""
+    sizes = SIZES[:2] if quick else SIZES
+    for ranks in sizes:
+        name = f"router: 1,000 picks in process, {TOKENS:,} ids, {ranks:,} ranks"
+        yield Figure(name, _pick(ranks, 20 if quick else 100) * 1e3, "s")
+    for ranks in sizes:
+        write, read, renew = _share(ranks, 3 if quick else 12)
+        on = f"bookings on {ranks:,} ranks"
+        yield Figure(f"router: its {on} written 1,000 times", write * 1e3, "s")
+        yield Figure(f"router: another router's {on} read 1,000 times", read * 1e3, "s")
+        yield Figure(f"router: loads of {ranks:,} ranks made current 1,000 times", renew * 1e3, "s")
 
 
 def _pick(ranks: int, calls: int) -> float:

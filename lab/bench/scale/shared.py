@@ -29,17 +29,6 @@ SERVED = f"Redis: 1,000 look-ups of {BLOCKS} blocks that {PODS} pods hold"
 ASKED = f"router: 1,000 look-ups of {BLOCKS} blocks in Redis"
 
 
-def written(kind: str) -> str:
-    """Return the beginning of the names of figures of a publisher's writes."""
-    return f"Redis: 1,000 blocks of a publisher, {kind}"
-
-
-STILL = "Redis: 1,000 publishers that store nothing, each second"
-POLLED = "Redis: 1,000 polls of a pod by a router that copies"
-POLLS = "router: 1,000 polls of a pod that it copies"
-COPIED = f"Redis: 1,000 blocks that one router copies, {PROMPTS}"
-
-
 def measure(*, quick: bool) -> Iterator[Figure]:
     """Measure publishers' writes, a router's copy, and look-ups."""
     with RedisServer("redis") as server:
@@ -88,10 +77,11 @@ async def _of_publishers(server: RedisServer, *, quick: bool) -> list[Figure]:
             await _write(publishers, [[batch] for batch in batches])
             spent[kind] = _per_thousand(before, _Spent.of(server), PODS * blocks)
             seconds, scripts, received, _ = spent[kind]
+            name = f"Redis: 1,000 blocks of a publisher, {kind}"
             figures += [
-                Figure(f"{written(kind)}: processor", seconds, "s"),
-                Figure(f"{written(kind)}: calls", scripts, ""),
-                Figure(f"{written(kind)}: received", received / 1e3, "kB"),
+                Figure(f"{name}: processor", seconds, "s"),
+                Figure(f"{name}: calls", scripts, ""),
+                Figure(f"{name}: received", received / 1e3, "kB"),
             ]
         idle = await _idle(server, quick=quick)
         _, copies = await stack.enter_async_context(copying(redis))
@@ -105,12 +95,36 @@ async def _of_publishers(server: RedisServer, *, quick: bool) -> list[Figure]:
     polls = polled.polls / 1000
     return [
         *figures,
-        Figure(f"{STILL}: processor", idle.server * 1000 / PODS, "s"),
-        Figure(f"{STILL}: commands", idle.commands * 1000 / PODS, ""),
-        Figure(f"{POLLED}: processor", (polled.server - idle.server) / polls, "s"),
-        Figure(POLLS, (polled.router - idle.router) / polls, "s"),
-        Figure(f"{COPIED}: processor", max(0.0, both[0] - alone[0]), "s"),
-        Figure(f"{COPIED}: sent", (both[3] - alone[3]) / 1e3, "kB"),
+        Figure(
+            "Redis: 1,000 publishers that store nothing, each second: processor",
+            idle.server * 1000 / PODS,
+            "s",
+        ),
+        Figure(
+            "Redis: 1,000 publishers that store nothing, each second: commands",
+            idle.commands * 1000 / PODS,
+            "",
+        ),
+        Figure(
+            "Redis: 1,000 polls of a pod by a router that copies: processor",
+            (polled.server - idle.server) / polls,
+            "s",
+        ),
+        Figure(
+            "router: 1,000 polls of a pod that it copies",
+            (polled.router - idle.router) / polls,
+            "s",
+        ),
+        Figure(
+            f"Redis: 1,000 blocks that one router copies, {PROMPTS}: processor",
+            max(0.0, both[0] - alone[0]),
+            "s",
+        ),
+        Figure(
+            f"Redis: 1,000 blocks that one router copies, {PROMPTS}: sent",
+            (both[3] - alone[3]) / 1e3,
+            "kB",
+        ),
     ]
 
 
