@@ -129,14 +129,24 @@ LAST = "pod %s: %s finds it no longer; it takes requests all the same, as no lis
 
 
 class SourceError(OSError):
-    """A source cannot be asked; the message says why, and `advice` what helps.
+    """A source cannot be asked; the message says why, `brief` without its name, and `advice` what helps.
 
-    `empty`: it is not there, so it has no pods.
+    `mistakes` are those in a file, each with its line. `empty`: it is not there, so it has no pods.
     """
 
-    def __init__(self, problem: str, *, advice: str = "", empty: bool = False) -> None:
+    def __init__(
+        self,
+        problem: str,
+        *,
+        brief: str = "",
+        advice: str = "",
+        mistakes: tuple[str, ...] = (),
+        empty: bool = False,
+    ) -> None:
         super().__init__(problem)
+        self.brief = brief or problem
         self.advice = advice
+        self.mistakes = mistakes
         self.empty = empty
 
 
@@ -148,7 +158,7 @@ class PodSource(Protocol):
         """Its name, and whether it can be asked, which `sets` keeps current."""
 
     async def look(self) -> Mapping[str, FoundPod]:
-        """Return the source's pods now, by name. Raises OSError, or ConfigError for a file."""
+        """Return the source's pods now, by name. Raises SourceError."""
 
     def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
         """Yield all pods by name, now and after each change; ends only with its task.

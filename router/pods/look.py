@@ -10,15 +10,12 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
 
-from warmpath.process.command_line import in_words
-from warmpath.router.config.read import ConfigError
 from warmpath.router.config.schema import Config, PodSpec
-from warmpath.router.pods.discover import PodSource
-from warmpath.router.pods.dns import DnsSource
-from warmpath.router.pods.file import FileSource
+from warmpath.router.pods.discover import PodSource, SourceError
 from warmpath.router.pods.found_pod import FoundPod
 from warmpath.router.pods.kubernetes import KubernetesSource
 from warmpath.router.pods.names import Names
+from warmpath.router.pods.polled import DnsSource, FileSource
 
 
 class Looked(NamedTuple):
@@ -63,10 +60,8 @@ async def _one(source: PodSource, seconds: float) -> Mapping[str, FoundPod] | Lo
             return await source.look()
     except TimeoutError:
         return Looked(name, [], f"no answer within {seconds:g} s")
-    except OSError as error:
-        return Looked(name, [], in_words(error))
-    except ConfigError as error:
-        return Looked(name, [], error.brief, error.problems)
+    except SourceError as error:
+        return Looked(name, [], str(error), error.mistakes)
 
 
 class _DaemonThreads(ThreadPoolExecutor):

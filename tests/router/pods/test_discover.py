@@ -15,11 +15,9 @@ from msgspec import structs
 
 from warmpath.router.config.read import MOST_BYTES, ConfigError, parse, parse_pods
 from warmpath.router.config.schema import MOST_ID_CHARACTERS, ModelSpec, PodSetSpec, PodSpec
-from warmpath.router.pods import dns
 from warmpath.router.pods.discover import Reconciler
-from warmpath.router.pods.dns import DnsSource
-from warmpath.router.pods.file import FileSource
 from warmpath.router.pods.found_pod import FoundPod
+from warmpath.router.pods.polled import UNLISTED, DnsSource, FileSource
 from warmpath.router.pods.table import Role
 
 
@@ -155,11 +153,12 @@ PODS = '[[pods]]\nid = "{id}"\nmodel = "m"\naddress = "h:1"\nevents = "tcp://{ho
 
 
 async def test_a_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(FileSource, "pause", 0.005)
     path = tmp_path / "pods.toml"
     path.write_text(PODS.format(id="a", host="x"))
-    sets = FileSource(path, [ModelSpec("m")], look_seconds=0.005).sets()
+    sets = FileSource(path, [ModelSpec("m")]).sets()
     assert list(await anext(sets)) == ["a"]
     path.write_text('[[pods]]\nid = 5\nmodel = "m"\naddress = "h:1"\n')
     waiting = asyncio.ensure_future(anext(sets))
@@ -209,7 +208,7 @@ class Resolver:
         pods = PodSetSpec(name="w", model="m", dns="workers.svc")
         sets = DnsSource(pods, ask=self, clock=lambda: self.now).sets()
         found = []
-        with suppress(IndexError), patch.object(dns, "REFRESH_SECONDS", 0.001):
+        with suppress(IndexError), patch.object(DnsSource, "pause", 0.001):
             while True:
                 said = await anext(sets)
                 found.append({one: pod.withheld for one, pod in said.items()})
@@ -254,25 +253,27 @@ async def test_answers_that_are_wrong_many_times_within_seconds_change_nothing()
 async def test_an_address_that_several_answers_lack_is_withheld_and_goes_in_the_end() -> None:
     *there, withheld, gone = await Resolver(["10.0.0.1"], *[NO_NAME] * 4, seconds=100.0).found()
     assert there == [ONE] * 3
-    assert withheld == {"w-10.0.0.1": dns.UNLISTED}
+    assert withheld == {"w-10.0.0.1": UNLISTED}
     assert gone == {}
 
 
 async def test_an_address_that_comes_back_takes_requests_again() -> None:
     found = await Resolver(["10.0.0.1"], *[NO_NAME] * 4, ["10.0.0.1"], seconds=50.0).found()
-    assert found[-2:] == [{"w-10.0.0.1": dns.UNLISTED}, ONE]
+    assert found[-2:] == [{"w-10.0.0.1": UNLISTED}, ONE]
 
 
 async def test_a_name_without_pods_has_none_at_once() -> None:
     assert await Resolver(NO_NAME, NO_NAME, seconds=1.0).found() == [{}, {}]
 
 
-async def test_a_file_that_is_empty_for_a_moment_keeps_its_pods(tmp_path: Path) -> None:
+async def test_a_file_that_is_empty_for_a_moment_keeps_its_pods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileSource, "pause", 0.001)
     now = 0.0
     path = tmp_path / "pods.toml"
     path.write_text(PODS.format(id="a", host="x"))
-    source = FileSource(path, [ModelSpec("m")], look_seconds=0.001, clock=lambda: now)
-    sets = source.sets()
+    sets = FileSource(path, [ModelSpec("m")], clock=lambda: now).sets()
     assert list(await anext(sets)) == ["a"]
     path.write_text("")
     for _ in range(5):
@@ -397,7 +398,7 @@ async def test_two_sets_of_one_name_in_dns_do_not_take_each_others_pods() -> Non
 async def test_a_name_that_no_resolver_takes_is_logged_once_and_asked_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dns, "REFRESH_SECONDS", 0.001)
+    monkeypatch.setattr(DnsSource, "pause", 0.001)
     asked = 0
 
     async def ask(_: str) -> list[str]:
@@ -408,7 +409,6 @@ async def test_a_name_that_no_resolver_takes_is_logged_once_and_asked_again(
         return ["10.0.0.1"]
 
     sets = DnsSource(PodSetSpec(name="s", model="m", dns="x"), ask=ask).sets()
-    assert await anext(sets) == {}
     assert list(await anext(sets)) == ["s-10.0.0.1"]
     assert caplog.text.count("label too long") == 1
     await sets.aclose()  # type: ignore[attr-defined]

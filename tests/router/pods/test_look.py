@@ -8,9 +8,9 @@ import pytest
 
 from warmpath.router.config.schema import Config, ModelSpec, PodSetSpec, PodSpec
 from warmpath.router.pods.discover import SourceError, SourceState
-from warmpath.router.pods.dns import DnsSource
 from warmpath.router.pods.found_pod import FoundPod
 from warmpath.router.pods.look import Looked, look, sources
+from warmpath.router.pods.polled import DnsSource
 
 
 class Source:

@@ -12,10 +12,9 @@ import pytest
 
 from tests.router.running_router import running_router
 from tests.servers.api_server import NAMESPACE, ApiServer
-from warmpath.router.pods import dns, kubernetes
+from warmpath.router.pods import kubernetes
 from warmpath.router.pods.discover import STAY, SourceState, Trouble, unasked
-from warmpath.router.pods.dns import DnsSource
-from warmpath.router.pods.file import FileSource
+from warmpath.router.pods.polled import DnsSource, FileSource
 
 ROLE: list[dict[str, Any]] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
@@ -74,7 +73,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
 
         monkeypatch.setattr(kubernetes, "_connect", connect)
         monkeypatch.setattr(kubernetes, "RETRY_SECONDS", 0.01)
-        monkeypatch.setattr(dns, "REFRESH_SECONDS", 0.01)
+        monkeypatch.setattr(DnsSource, "pause", 0.01)
         yield server
 
 
@@ -96,7 +95,7 @@ async def test_a_source_that_cannot_be_asked_is_named_wherever_one_looks(
         return names[name]
 
     monkeypatch.setitem(DnsSource.__init__.__kwdefaults__, "ask", getaddrinfo)
-    monkeypatch.setitem(FileSource.__init__.__kwdefaults__, "look_seconds", 0.01)
+    monkeypatch.setattr(FileSource, "pause", 0.01)
     file = tmp_path / "pods.toml"
     async with (
         running_router(tmp_path, TABLES, top='pods-file = "pods.toml"') as (router, _),
