@@ -97,9 +97,7 @@ class PolledSource(ABC):
             if is_sure and (not self.unlisted or now - since >= KEPT_SECONDS):
                 continue
             self._lacking[name] = pod, since, answers + 1
-            there[name] = (
-                replace(pod, withheld=self.unlisted, is_unlisted=True) if is_sure else pod
-            )
+            there[name] = replace(pod, withheld=self.unlisted, is_unlisted=True) if is_sure else pod
         return there
 
 

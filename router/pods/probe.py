@@ -5,12 +5,11 @@ import contextlib
 import errno
 import logging
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
@@ -20,10 +19,10 @@ from warmpath.indexer.follow.instance import EngineTls
 from warmpath.indexer.follow.poll import problem_of
 from warmpath.indexer.rank import Rank
 from warmpath.process.bytes import UNREADABLE
-from warmpath.router.load.engine_metrics import Observed, cache_blocks, lines, parse
+from warmpath.router.load.engine_metrics import Observed, cache_blocks, lines, parse, samples_of
 from warmpath.router.pods.engine_key import REFUSALS, EngineKey
 from warmpath.router.pods.namespaces import limit_known
-from warmpath.router.pods.sleep import PATHS, Sleep
+from warmpath.router.pods.sleep import PATHS, Answer, Sleep
 from warmpath.router.pods.table import WELL, Pod, Status
 from warmpath.router.prompt.limits import MOST_NAME_BYTES
 
@@ -55,10 +54,8 @@ DRAFTS = b"vllm:spec_decode_num_draft"
 """Counters of a vLLM with speculative decoding, from its start on (`vllm/v1/spec_decode/metrics.py`)."""
 
 START_TIME = b"process_start_time_seconds"
-STARTED = re.compile(START_TIME + rb"(?:\{[^}]*\})?[ \t]+(\S{1,40})")
 """The start of the engine's process, in seconds since the Unix epoch: a metric of prometheus_client
 (vLLM, SGLang)."""
-MOST_PROCESSES = 64
 LATER_SECONDS = 0.01
 """Start times that differ by less are the same start, rounded."""
 MOST_BYTES = 2 << 20
@@ -89,6 +86,9 @@ class Versioned(msgspec.Struct, frozen=True):
     """An engine's answer with its version."""
 
     version: str
+
+
+Said = TypeVar("Said", ModelList, Versioned)
 
 
 class Prober:
@@ -176,77 +176,77 @@ class Prober:
         self._note_events()
         before = self._pod.status
         asked_at = self._clock()
-        status, problem, is_late = 0, "", False
-        try:
-            status, _ = await self._answer(session, "/health")
-        except TimeoutError:
-            problem, is_late = "/health does not answer in time", True
-        except aiohttp.ClientError as error:
-            problem, is_late = problem_of(error), _is_cut(error)
-            self._has_ended = self._has_ended or _is_refused(error)
-        else:
-            problem = "" if status == 200 else f"/health answers {status}"
-            is_late = status in BUSY
-            self._has_ended = self._has_ended or status == REFUSES
+        status, _, error = await self._ask(session, "/health")
+        problem, is_late = _problem(status, error)
         self._failures = self._failures + 1 if problem else 0
+        self._has_ended = self._has_ended or status == REFUSES or _is_refused(error)
         if self._has_ended and self._was_well and self._away is None:
             self._away = [(rank, _restarts(rank)) for rank in self._pod.ranks]
         if not problem:
-            if self._has_ended:
-                self._has_ended = False
-                self._ended(self._pod)
-            page = await self._load(session)
-            is_dated = self._note_start(page)
-            away = () if is_dated else self._away or ()
-            if silent := [rank for rank, count in away if _restarts(rank) == count]:
-                self._doubt("the engine accepted no requests and accepts them again", silent)
-            # An engine may start again between two probes, with other options.
-            is_anew = not before.healthy or not self._looks or self._away is not None
-            self._was_well, self._away = True, None
-            await self._look_asleep(session, page)
-            well = Status(healthy=True) if is_anew else before
-            blocks = cache_blocks(page) if is_anew else 0
-            for rank in self._pod.ranks if blocks else ():
-                rank.learn_capacity(blocks)
-            if (
-                is_anew
-                or not self._looks % LOOKS
-                or self._refused
-                or self._doubted.is_set()
-                or self._named != _adapters(self._pod.ranks)
-            ):
-                models, adapters = await self._models(session, before, is_dated=is_dated)
-                version = await self._version(session) or before.version
-                well = replace(well, models=models, adapters=adapters, version=version)
-            self._looks = self._looks + 1 if before.healthy else 1
-            well = replace(
-                well,
-                reason=WELL,
-                is_late=False,
-                refusal=self._refusal(),
-                looked_at=asked_at,
-                is_hybrid=well.is_hybrid or _is_hybrid(page),
-                drafts=well.drafts or any(lines(page, DRAFTS)),
-            )
-            if self._sleep.state:
-                refuses = self._sleep.has_no_cache
-                well = replace(well, healthy=False, reason=self._sleep.reason, refuses=refuses)
-            self._pod.status = well
+            self._pod.status = await self._well(session, before, asked_at)
             limit_known(self._pod)
         elif is_late:
             self._pod.status = self._late(before, problem)
             await self._load(session)
         elif before.healthy is None or status == REFUSES or self._failures >= FAILURES:
-            self._pod.status = Status(
+            self._pod.status = replace(
+                before,
                 healthy=False,
                 reason=problem,
-                models=before.models,
-                adapters=before.adapters,
-                refusal=self._refusal(),
-                version=before.version,
+                is_late=False,
                 refuses=status == REFUSES,
+                refusal=self._refusal(),
             )
         self._tell(before)
+
+    async def _well(
+        self, session: aiohttp.ClientSession, before: Status, asked_at: float
+    ) -> Status:
+        """Return the status of a pod whose /health answers, by its other pages."""
+        pod = self._pod
+        if self._has_ended:
+            self._has_ended = False
+            self._ended(pod)
+        page = await self._load(session)
+        is_dated = self._note_start(page)
+        away = () if is_dated else self._away or ()
+        if silent := [rank for rank, count in away if _restarts(rank) == count]:
+            self._doubt("the engine accepted no requests and accepts them again", silent)
+        # An engine may start again between two probes, with other options.
+        is_anew = not before.healthy or not self._looks or self._away is not None
+        self._was_well, self._away = True, None
+        is_due = is_anew or not self._looks % LOOKS
+        sleep, slept = self._sleep, self._sleep.state
+        if pod.engine == "vllm":
+            await sleep.look(page, partial(self._ask, session), anew=not self._looks % LOOKS)
+        for rank in pod.ranks if sleep.has_no_cache else ():
+            rank.emptied(sleep.reason)
+        if sleep.has_no_cache and sleep.state != slept:
+            self._ended(pod)
+        blocks = cache_blocks(page) if is_anew else 0
+        for rank in pod.ranks if blocks else ():
+            rank.learn_capacity(blocks)
+        told = before
+        is_doubted = self._doubted.is_set() or self._named != _adapters(pod.ranks)
+        if is_due or is_doubted or self._refused:
+            models, adapters = await self._models(session, before, is_dated=is_dated)
+            path = ENGINES[pod.engine].version_path
+            said = await self._read(session, path, Versioned)
+            is_named = said and 0 < len(said.version.encode()) <= MOST_VERSION_BYTES
+            version = said.version if said and is_named else before.version
+            told = replace(before, models=models, adapters=adapters, version=version)
+        self._looks = self._looks + 1 if before.healthy else 1
+        return replace(
+            told,
+            healthy=not sleep.state,
+            reason=sleep.reason if sleep.state else WELL,
+            refuses=sleep.has_no_cache,
+            is_late=False,
+            refusal=self._refusal(),
+            looked_at=asked_at,
+            is_hybrid=_is_hybrid(page) or (told.is_hybrid and not is_anew),
+            drafts=any(lines(page, DRAFTS)) or (told.drafts and not is_anew),
+        )
 
     def _tell(self, before: Status) -> None:
         """Log what has changed, and say that the engine has ended if it is down for that."""
@@ -284,29 +284,13 @@ class Prober:
         if before and before != self._sequences:
             self._event_at = self._clock()
 
-    async def _look_asleep(self, session: aiohttp.ClientSession, page: bytes) -> None:
-        """Find out whether the engine sleeps; if its cache is gone, drop its blocks."""
-        if self._pod.engine != "vllm":
-            return
-        sleep = self._sleep
-        slept = sleep.state
-        sleep.read(page)
-        for path in sleep.wanted(anew=not self._looks % LOOKS):
-            sleep.hear(path, *await self._try(session, path))
-            if sleep.state:
-                break
-        if sleep.has_no_cache:
-            for rank in self._pod.ranks:
-                rank.emptied(sleep.reason)
-            if sleep.state != slept:
-                self._ended(self._pod)
-
     def _note_start(self, metrics: bytes) -> bool:
         """Record the engine's start time; a later one than before is a restart.
 
         Return whether both start times are known: then no other sign of a restart is needed.
         """
-        starts = [*_starts(metrics)]
+        samples = samples_of(metrics, START_TIME)
+        starts = [value for name, _, value in samples if name == START_TIME and value < math.inf]
         before, self._started = self._started, max([self._started, *starts])
         if before and self._started > before + LATER_SECONDS:
             seconds = self._started - before
@@ -344,9 +328,8 @@ class Prober:
         self._doubted.clear()
         self._named = _adapters(self._pod.ranks)
         self._listed_at = self._clock()
-        try:
-            listed = msgspec.json.decode(await self._get(session, "/v1/models"), type=ModelList)
-        except UNREADABLE:
+        listed = await self._read(session, "/v1/models", ModelList)
+        if listed is None:
             return before.models, before.adapters
         bases = self._bases
         self._bases = frozenset(one.id for one in listed.data if one.parent is None)
@@ -365,49 +348,41 @@ class Prober:
         adapters = frozenset(one.id for one in listed.data if one.parent is not None)
         return names, adapters.intersection(names)
 
-    async def _version(self, session: aiohttp.ClientSession) -> str:
-        path = ENGINES[self._pod.engine].version_path
+    async def _read(
+        self, session: aiohttp.ClientSession, path: str, kind: type[Said]
+    ) -> Said | None:
+        """Return what a page says; None if it is not there or says something else."""
         try:
-            version = msgspec.json.decode(await self._get(session, path), type=Versioned).version
+            return msgspec.json.decode(await self._get(session, path), type=kind)
         except UNREADABLE:
-            return ""
-        return version if len(version.encode()) <= MOST_VERSION_BYTES else ""
+            return None
 
     async def _get(self, session: aiohttp.ClientSession, path: str) -> bytes:
-        """Return the body of an answer with status 200.
-
-        Empty for any other status, and where the engine is unreachable or late. Raises nothing.
-        """
-        status, answer = await self._try(session, path)
-        return answer if status == 200 else b""
+        """Return the body of an answer with status 200; empty for any other. Raises nothing."""
+        answer = await self._ask(session, path)
+        return answer.body if answer.status == 200 else b""
 
     def _refusal(self) -> str:
         refused = " and ".join(f"{path} answers {code}" for path, code in self._refused.items())
         return f"{refused}: {self._key.advice()}" if refused else ""
 
-    async def _try(self, session: aiohttp.ClientSession, path: str) -> tuple[int, bytes]:
-        """Return the status and body of an answer; 0 where the engine is unreachable or late."""
+    async def _ask(self, session: aiohttp.ClientSession, path: str) -> Answer:
+        """Ask for a page; once more if the file of the engine's key has another one by now."""
         try:
-            return await self._answer(session, path)
-        except (aiohttp.ClientError, TimeoutError):
-            return 0, b""
-
-    async def _answer(self, session: aiohttp.ClientSession, path: str) -> tuple[int, bytes]:
-        """Return the status and body of an answer; the body is empty where it is too long.
-
-        A request that is refused is sent again if the file of the engine's key has another one by now.
-        """
-        status, answer = await self._request(session, path)
-        if status in REFUSALS and await self._key.read_again():
-            status, answer = await self._request(session, path)
+            status, body = await self._request(session, path)
+            if status in REFUSALS and await self._key.read_again():
+                status, body = await self._request(session, path)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return Answer(0, b"", error)
         # Few engines have the pages for sleep, so their refusal does not show that a page is missing.
         if status in REFUSALS and path not in PATHS:
             self._refused[path] = status
         else:
             self._refused.pop(path, None)
-        return status, answer
+        return Answer(status, body)
 
     async def _request(self, session: aiohttp.ClientSession, path: str) -> tuple[int, bytes]:
+        """Return the status and body of an answer; the body is empty where it is too long."""
         url = f"{'https' if self._tls else 'http'}://{self._pod.address}{path}"
         # No redirects: a pod must not make the router send requests to other hosts.
         async with session.get(
@@ -444,22 +419,20 @@ def _adapters(ranks: Iterable[Rank]) -> int:
 
 
 def _is_hybrid(metrics: bytes) -> bool:
-    values = (line.split()[-1] for name in HYBRID for line in lines(metrics, name))
-    return any(value[:1].isdigit() and value.strip(b"0.") for value in values)
+    values = (value for name in HYBRID for _, _, value in samples_of(metrics, name))
+    return any(0 < value < math.inf for value in values)
 
 
-def _starts(metrics: bytes) -> Iterator[float]:
-    for line in islice(lines(metrics, START_TIME), MOST_PROCESSES):
-        found = STARTED.match(line)
-        if not found:
-            continue
-        with contextlib.suppress(ValueError):
-            started = float(found[1])
-            if math.isfinite(started):
-                yield started
+def _problem(status: int, error: Exception | None) -> tuple[str, bool]:
+    """Return what is wrong with an answer of /health, and whether it says no more than a late one."""
+    if isinstance(error, TimeoutError):
+        return "/health does not answer in time", True
+    if error is not None:
+        return problem_of(error), _is_cut(error)
+    return "" if status == 200 else f"/health answers {status}", status in BUSY
 
 
-def _is_refused(error: Exception) -> bool:
+def _is_refused(error: Exception | None) -> bool:
     return (
         isinstance(error, aiohttp.ClientConnectorError)
         and error.os_error.errno == errno.ECONNREFUSED

@@ -9,7 +9,8 @@ knows that. It and `/is_paused` answer only where vLLM runs in its development m
 (`VLLM_SERVER_DEV_MODE`), as do the calls that let it sleep (`vllm/entrypoints/serve/dev`).
 """
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,57 +26,60 @@ ASLEEP = ("weights_offloaded", "discard_all", UNNAMED)
 PAUSED = "paused"
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """The answer of one of PATHS."""
+class Answer(NamedTuple):
+    """An engine's answer to a request."""
+
+    status: int
+    """0: none came."""
+    body: bytes
+    """Empty where it is too long."""
+    error: Exception | None = None
+    """Why none came: an aiohttp.ClientError or TimeoutError."""
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What one of PATHS says."""
 
     is_paused: bool | None = None
     is_sleeping: bool | None = None
 
 
 class Sleep:
-    """Whether one vLLM sleeps. A probe lets it `read` the metrics, then `hear` the `wanted` pages."""
+    """Whether one vLLM sleeps."""
 
     def __init__(self) -> None:
         self.state = ""
         """The state in which it sleeps: one of ASLEEP or PAUSED; empty: it is awake."""
         self._served: set[str] = set()
         """The pages that it answered when they were last asked for."""
-        self._before = ""
         self._told = ""
         """The state by the last metrics that could be read."""
 
-    def read(self, page: bytes) -> None:
-        """Take a page of metrics; an empty one could not be read: what the last one said holds."""
-        self._before = self.state
+    async def look(
+        self, page: bytes, ask: Callable[[str], Awaitable[Answer]], *, anew: bool
+    ) -> None:
+        """Find out by a page of metrics, empty if it could not be read, and by the pages of PATHS.
+
+        Those are asked for if `anew`, if it has slept, and where they were served. Where no answer
+        comes, it is believed to be as it was. If it has slept and still does, it has woken in part.
+        """
+        before = self.state
         if page:
             self._told = sleep_of(page)
         self.state = self._told
-
-    def wanted(self, *, anew: bool) -> Collection[str]:
-        """Return the pages to ask for now: all if `anew`, and while one of them may show its end."""
-        if self.state:
-            return ()
-        return PATHS if anew or self._before else [path for path in PATHS if path in self._served]
-
-    def hear(self, path: str, status: int, body: bytes) -> None:
-        """Take the answer of a page; `status` is 0 where none came in time.
-
-        An engine that has slept and still does has woken in part. Where no answer comes, it is believed
-        to be as it was.
-        """
-        try:
-            answer = msgspec.json.decode(body, type=Answer) if status == 200 else None
-        except UNREADABLE:
-            answer = None
-        if answer is None or answer.is_paused is answer.is_sleeping is None:
-            self._served.discard(path)
-            if not status and self._before:
-                self.state = self._before
-            return
-        self._served.add(path)
-        if answer.is_paused or answer.is_sleeping:
-            can_pause = PATHS[0] in self._served
-            self.state = self._before or (PAUSED if can_pause else UNNAMED)
+        asked = PATHS if anew or before else [path for path in PATHS if path in self._served]
+        for path in asked:
+            if self.state:
+                return
+            answer = await ask(path)
+            said = _said(answer.body) if answer.status == 200 else Said()
+            if said.is_paused is said.is_sleeping is None:
+                self._served.discard(path)
+                self.state = "" if answer.status else before
+                continue
+            self._served.add(path)
+            if said.is_paused or said.is_sleeping:
+                self.state = before or (PAUSED if PATHS[0] in self._served else UNNAMED)
 
     @property
     def has_no_cache(self) -> bool:
@@ -87,6 +91,13 @@ class Sleep:
             return "it is paused: it computes no requests"
         sign = PATHS[1] if self.state == UNNAMED else f"{SLEEP_STATE.decode()}: {self.state}"
         return f"it sleeps ({sign}), and its cache is gone"
+
+
+def _said(body: bytes) -> Said:
+    try:
+        return msgspec.json.decode(body, type=Said)
+    except UNREADABLE:
+        return Said()
 
 
 def sleep_of(page: bytes) -> str:

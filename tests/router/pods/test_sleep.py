@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from warmpath.router.pods.sleep import ASLEEP, PATHS, PAUSED, UNNAMED, Sleep, sleep_of
+from warmpath.router.pods.sleep import ASLEEP, PATHS, PAUSED, UNNAMED, Answer, Sleep, sleep_of
 
 AWAKE = (1, 0, 0)
 LEVEL_0, LEVEL_1, LEVEL_2 = (0, 0, 0), (0, 1, 0), (0, 0, 1)
@@ -27,17 +27,24 @@ def page(states: tuple[int, int, int], form: str = "{} {}.0") -> bytes:
     return "\n".join(form.format(*one) for one in series).encode()
 
 
-def probe(sleep: Sleep, metrics: bytes, answers: Answers, *, anew: bool = False) -> str:
-    sleep.read(metrics)
-    for path in sleep.wanted(anew=anew):
+async def probe(
+    sleep: Sleep,
+    metrics: bytes,
+    answers: Answers,
+    *,
+    anew: bool = False,
+    asked: list[str] | None = None,
+) -> str:
+    async def ask(path: str) -> Answer:
+        if asked is not None:
+            asked.append(path)
         if path not in answers:
-            sleep.hear(path, 404, b"{}")
-        elif answers[path] is None:
-            sleep.hear(path, 0, b"")
-        else:
-            sleep.hear(path, 200, json.dumps(answers[path]).encode())
-        if sleep.state:
-            break
+            return Answer(404, b"{}")
+        if answers[path] is None:
+            return Answer(0, b"", TimeoutError())
+        return Answer(200, json.dumps(answers[path]).encode())
+
+    await sleep.look(metrics, ask, anew=anew)
     return sleep.state
 
 
@@ -53,55 +60,56 @@ def test_the_gauges_tell_each_state_in_all_forms_of_the_format(form: str) -> Non
 
 
 @pytest.mark.parametrize("pages", [OLD, NEW])
-def test_an_engine_of_which_only_the_weights_woke_still_sleeps(pages: Answers) -> None:
+async def test_an_engine_of_which_only_the_weights_woke_still_sleeps(pages: Answers) -> None:
     sleep = Sleep()
-    assert probe(sleep, page(AWAKE), pages, anew=True) == ""
-    assert probe(sleep, page(LEVEL_1), pages) == "weights_offloaded"
-    assert probe(sleep, page(AWAKE), pages | SLEEPING) == "weights_offloaded"
-    assert probe(sleep, page(AWAKE), pages | SLEEPING) == "weights_offloaded"
+    assert await probe(sleep, page(AWAKE), pages, anew=True) == ""
+    assert await probe(sleep, page(LEVEL_1), pages) == "weights_offloaded"
+    assert await probe(sleep, page(AWAKE), pages | SLEEPING) == "weights_offloaded"
+    assert await probe(sleep, page(AWAKE), pages | SLEEPING) == "weights_offloaded"
     assert sleep.has_no_cache
-    assert probe(sleep, page(AWAKE), pages) == ""
+    assert await probe(sleep, page(AWAKE), pages) == ""
 
 
-def test_an_engine_without_the_gauge_sleeps_by_its_page_and_has_no_cache() -> None:
+async def test_an_engine_without_the_gauge_sleeps_by_its_page_and_has_no_cache() -> None:
     sleep = Sleep()
-    assert probe(sleep, b"x 1", SLEEPING, anew=True) == UNNAMED
+    assert await probe(sleep, b"x 1", SLEEPING, anew=True) == UNNAMED
     assert sleep.has_no_cache
     assert "/is_sleeping" in sleep.reason
-    assert probe(sleep, b"x 1", OLD) == ""
+    assert await probe(sleep, b"x 1", OLD) == ""
 
 
-def test_a_paused_engine_keeps_its_cache_until_it_goes_on() -> None:
+async def test_a_paused_engine_keeps_its_cache_until_it_goes_on() -> None:
     sleep = Sleep()
     # A newer vLLM that is paused says that it sleeps, too.
     paused = {"/is_paused": {"is_paused": True}} | SLEEPING
-    assert probe(sleep, page(AWAKE), paused, anew=True) == PAUSED
+    assert await probe(sleep, page(AWAKE), paused, anew=True) == PAUSED
     assert not sleep.has_no_cache
-    assert probe(sleep, page(AWAKE), HUNG) == PAUSED, "nothing says that it goes on"
-    assert probe(sleep, page(AWAKE), NEW) == ""
+    assert await probe(sleep, page(AWAKE), HUNG) == PAUSED, "nothing says that it goes on"
+    assert await probe(sleep, page(AWAKE), NEW) == ""
 
 
 @pytest.mark.parametrize("answers", [{}, HUNG, {path: {"error": "what?"} for path in PATHS}])
-def test_pages_that_are_missing_hang_or_mean_something_else_are_not_asked_for_each_time(
+async def test_pages_that_are_missing_hang_or_mean_something_else_are_not_asked_for_each_time(
     answers: Answers,
 ) -> None:
     sleep = Sleep()
-    assert probe(sleep, page(AWAKE), NEW, anew=True) == ""
-    assert list(sleep.wanted(anew=False)) == list(PATHS)
-    assert probe(sleep, page(AWAKE), answers) == ""
-    assert not sleep.wanted(anew=False)
+    assert await probe(sleep, page(AWAKE), NEW, anew=True) == ""
+    asked: list[str] = []
+    for _ in range(2):
+        assert await probe(sleep, page(AWAKE), answers, asked=asked) == ""
+    assert asked == list(PATHS)
 
 
-def test_metrics_that_cannot_be_read_change_nothing() -> None:
+async def test_metrics_that_cannot_be_read_change_nothing() -> None:
     sleep = Sleep()
     for states in (LEVEL_0, LEVEL_2):
-        state = probe(sleep, page(states), {})
+        state = await probe(sleep, page(states), {})
         assert state
-        assert probe(sleep, b"", {}) == state
-    assert probe(sleep, page(AWAKE), {}) == ""
+        assert await probe(sleep, b"", {}) == state
+    assert await probe(sleep, page(AWAKE), {}) == ""
 
 
-def test_an_engine_without_metrics_that_was_paused_goes_on() -> None:
+async def test_an_engine_without_metrics_that_was_paused_goes_on() -> None:
     sleep = Sleep()
-    assert probe(sleep, b"", {"/is_paused": {"is_paused": True}}, anew=True) == PAUSED
-    assert probe(sleep, b"", NEW) == ""
+    assert await probe(sleep, b"", {"/is_paused": {"is_paused": True}}, anew=True) == PAUSED
+    assert await probe(sleep, b"", NEW) == ""
