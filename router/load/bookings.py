@@ -8,29 +8,24 @@ overdue first token (`router.load.overdue`) is presumed to have come, and later 
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from itertools import takewhile
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.overdue import FIRST_COME, Overdue, Precedence
 from warmpath.router.load.rank_bookings import Booking, RankBook, Work
-from warmpath.router.load.stuck import Failure, StuckRanks, no_batch
+from warmpath.router.load.stuck import Ending, StuckRanks, no_batch
 from warmpath.scorer.candidate import IDLE, Load
-
-CLOCK_WAS_SET = 1.0
-"""A step back of the clock by more than this many seconds means that it was set; after a smaller step,
-reports have overtaken one another."""
 
 MOST_PREFILL = 86400.0
 """Longest accepted prefill, in seconds: a day, which no prefill takes."""
 
 
 class Bookings:
-    """All bookings of one router. Times are seconds of the caller's clock.
+    """All bookings of one router. Times are seconds of the caller's clock, which never goes back.
 
-    The clock may jump. A jump forwards counts as passed time, so due bookings expire. A jump backwards
-    means that the clock was set, so bookings keep their ages.
+    A jump forwards counts as passed time, so due bookings expire.
     """
 
     def __init__(
@@ -59,17 +54,19 @@ class Bookings:
         self._most = most
         self._new_id = new_id
         self._bookings: OrderedDict[str, Booking] = OrderedDict()
-        self._ranks: dict[RankName, RankBook] = {}
-        self.stuck = StuckRanks(self._ranks, batch)
+        self.ranks: dict[RankName, RankBook] = {}
+        """The bookings of each rank; callers only read them."""
+        self.stuck = StuckRanks(self.ranks, batch)
         """The ranks that answer nothing."""
-        self._overdue = Overdue(
-            self._awaited,
+        self.overdue = Overdue(
             seconds=late_seconds,
             precedence=precedence,
             expects_first_tokens=expects_first_tokens,
             on_silence=self._let_go_unwatched,
         )
-        self._picks = 0
+        self.picks = 0
+        """The highest known number of a pick, of this router or another: as in Lamport's clocks, later
+        picks have higher ones."""
         self._now = -math.inf
         self._listeners: list[Callable[[RankName], None]] = []
 
@@ -79,16 +76,7 @@ class Bookings:
     @property
     def hears_first_tokens(self) -> bool:
         """Whether first tokens are reported; False until the first report."""
-        return not self._overdue.expects_none
-
-    @property
-    def precedence(self) -> Precedence:
-        """The order in which engines may begin prompts."""
-        return self._overdue.precedence
-
-    @precedence.setter
-    def precedence(self, precedence: Precedence) -> None:
-        self._overdue.precedence = precedence
+        return not self.overdue.expects_none
 
     def listen(self, changed: Callable[[RankName], None]) -> None:
         """Call `changed` with a rank's name whenever the rank's bookings change, from now on."""
@@ -120,15 +108,15 @@ class Bookings:
         now = self.expire(now)
         if len(self._bookings) >= self._most:
             self._expire(next(iter(self._bookings.values())), now)
-        self._picks += 1
+        self.picks += 1
         expires = now + self.expire_after
-        booking = Booking(self._new_id(), self._picks, work, now, expires, since=now, late_at=now)
+        booking = Booking(self._new_id(), self.picks, work, now, expires, since=now, late_at=now)
         booking.is_watched = is_watched
         if behind is not None:
             booking.first_token_at, booking.due_at = now, behind.due_at
         self._bookings[booking.id] = booking
         self._place(booking, now, is_owed=is_watched or self._tells(work.name))
-        self._ranks[work.name].picked(booking.number)
+        self.ranks[work.name].picked(booking.number)
         return booking
 
     def started(self, booking_id: str, now: float, work: Work | None = None) -> bool:
@@ -159,8 +147,9 @@ class Bookings:
         if booking is None:
             return False
         if booking.first_token_at is None:
-            rank = self._ranks[booking.work.name]
+            rank = self.ranks[booking.work.name]
             self._overtake(rank, booking, now)
+            self.overdue.forget(booking)
             if booking.id in rank.waiting:
                 booking.prefill_from = max(booking.since, rank.free_since)
             elif now >= booking.lost_at:
@@ -170,39 +159,28 @@ class Bookings:
                 # This first token was presumed too early, and so were those of earlier requests.
                 booking.prefill_from = max(booking.prefill_from, rank.reported_at)
             booking.first_token_at = rank.reported_at = now
-            self._overdue.count(reported=True)
+            self.overdue.count(reported=True)
             self._computed(booking, now)
         self._answered(booking, now)
         return True
 
-    def finish(self, booking_id: str, now: float) -> bool:
+    def end(self, booking_id: str, now: float, end: Ending = "finished") -> bool:
         """Release all of a booking; return False if it is not known."""
         now = self.expire(now)
         booking = self._bookings.get(booking_id)
-        if booking is not None:
+        if booking is None:
+            return False
+        if end == "expired":
+            self._expire(booking, now)
+            return True
+        if end == "finished":
             # Its first token must have come, reported or not.
             if booking.first_token_at is None:
                 self._computed(booking, now)
                 self._miss(booking)
             self._answered(booking, now)
-            self._end(booking, now)
-        return booking is not None
-
-    def fail(self, booking_id: str, now: float, failure: Failure = "failed") -> bool:
-        """Release all of a booking whose request failed; return False if it is not known."""
-        now = self.expire(now)
-        booking = self._bookings.get(booking_id)
-        if booking is not None:
-            self._end(booking, now, failure)
-        return booking is not None
-
-    def lose(self, booking_id: str, now: float) -> bool:
-        """Release a booking of which no report will come; return False if it is not known."""
-        now = self.expire(now)
-        booking = self._bookings.get(booking_id)
-        if booking is not None:
-            self._expire(booking, now)
-        return booking is not None
+        self._end(booking, now, end)
+        return True
 
     def get(self, booking_id: str) -> Booking | None:
         """Return a booking; None if it is not known."""
@@ -211,31 +189,18 @@ class Bookings:
     def load(self, pod: str, rank: int, now: float) -> Load:
         """Return the booked load of a rank; its queue and KV usage are 0, as they are not known here."""
         now = self.expire(now)
-        book = self._ranks.get(RankName(pod, rank))
+        book = self.ranks.get(RankName(pod, rank))
         return IDLE if book is None else book.load(now)
 
     def answered_at(self, pod: str, ranks: int) -> float:
         """Return when a pod of so many ranks last answered a request; any thread may ask."""
-        books = (self._ranks.get(RankName(pod, rank)) for rank in range(ranks))
+        books = (self.ranks.get(RankName(pod, rank)) for rank in range(ranks))
         return max((book.answered_at for book in books if book is not None), default=-math.inf)
-
-    def ranks(self) -> Mapping[RankName, RankBook]:
-        """Return the bookings of each rank, by pod and rank; callers only read them."""
-        return self._ranks
-
-    @property
-    def picks(self) -> int:
-        """The highest known number of a pick, of this router or another."""
-        return self._picks
-
-    def overtake(self, number: int) -> None:
-        """Give later picks higher numbers than another router's pick has, as Lamport's clocks do."""
-        self._picks = max(self._picks, number)
 
     def forget(self, pod: str, rank: int) -> None:
         """End all bookings of a rank that is gone."""
         name = RankName(pod, rank)
-        book = self._ranks.get(name)
+        book = self.ranks.get(name)
         if book is not None:
             for booking in [*book.in_flight.values()]:
                 self._end(booking, self._now)
@@ -243,12 +208,12 @@ class Bookings:
 
     def _drop(self, name: RankName) -> None:
         self.stuck.forget(name)
-        del self._ranks[name]
+        del self.ranks[name]
         self._announce(name)
 
     def engine_ended(self, pod: str, rank: int) -> None:
         """Wait for no answers of a rank whose engine has ended: its requests are lost."""
-        book = self._ranks.get(RankName(pod, rank))
+        book = self.ranks.get(RankName(pod, rank))
         if book is not None:
             book.unanswered.clear()
             book.answered_at = -math.inf
@@ -256,24 +221,16 @@ class Bookings:
             book.changed()
 
     def expire(self, now: float) -> float:
-        """Release due bookings; return the time to use, which small steps back do not lower."""
-        if now < self._now:
-            if now >= self._now - CLOCK_WAS_SET:
-                return self._now
-            self._shift(now)
-        self._now = now
+        """Release due bookings; return the time to use: reports may overtake one another a little."""
+        now = self._now = max(now, self._now)
         self.stuck.expire(now)
-        while (late := self._overdue.pop(now)) is not None:
-            booking_id, late_at = late
-            booking = self._bookings.get(booking_id)
-            if booking is None or booking.late_at != late_at or booking.first_token_at is not None:
-                continue
+        while (booking := self.overdue.pop(now)) is not None:
             name = booking.work.name
             if name in self.stuck:
                 # Its silence is the engine's, and says nothing about reports.
-                self._overdue.postpone(booking, now)
+                self.overdue.postpone(booking, now)
                 continue
-            book = self._ranks[name]
+            book = self.ranks[name]
             turn = max(booking.since, book.free_since) if book.heads(booking) else None
             if self._let_go(booking, now):
                 booking.prefill_from = turn
@@ -282,7 +239,7 @@ class Bookings:
                 if book.unanswered.pop(booking.id, None) is not None:
                     self.stuck.ended(name, booking, now, "unsent")
                     book.changed()
-            self._overdue.presumed(booking, now)
+            self.overdue.presumed(booking, now)
         while self._bookings:
             booking = next(iter(self._bookings.values()))
             if booking.expires > now:
@@ -293,30 +250,30 @@ class Bookings:
     def _place(self, booking: Booking, now: float, *, is_owed: bool) -> None:
         """Add a booking to its rank; with `is_owed`, its first token or end will be reported."""
         name = booking.work.name
-        book = self._ranks.get(name)
+        book = self.ranks.get(name)
         if book is None:
-            if len(self._ranks) >= self._most:
+            if len(self.ranks) >= self._most:
                 # A pod may go without a call of `forget`; its ranks must not be kept for ever.
-                for idle in [name for name, book in self._ranks.items() if not book.in_flight]:
+                for idle in [name for name, book in self.ranks.items() if not book.in_flight]:
                     self._drop(idle)
-            book = self._ranks[name] = RankBook(partial(self._announce, name))
+            book = self.ranks[name] = RankBook(partial(self._announce, name))
         ahead = book.load(now).wait
         book.place(booking)
         if booking.first_token_at is None:
             seconds = ahead + booking.work.prefill
-            self._overdue.expect(booking, seconds, now, of=len(self._bookings))
+            self.overdue.expect(booking, seconds, now)
         if is_owed:
             book.unanswered[booking.id] = booking
             self.stuck.sent(name, booking, now)
 
     def _tells(self, name: RankName) -> bool:
         """Return whether the answers of a rank are reported, as a rule."""
-        book = self._ranks.get(name)
-        return not self._overdue.expects_none or (book is not None and book.is_reported)
+        book = self.ranks.get(name)
+        return not self.overdue.expects_none or (book is not None and book.is_reported)
 
     def _let_go_unwatched(self) -> None:
         """Wait for no answers whose reports may not come."""
-        for name, book in self._ranks.items():
+        for name, book in self.ranks.items():
             if book.is_reported:
                 continue
             for booking in [*book.unanswered.values()]:
@@ -330,12 +287,12 @@ class Bookings:
         """Record that a request ended and nobody reported its first token."""
         self.unreported += 1
         if booking.work.name not in self.stuck:
-            self._overdue.miss(booking)
+            self.overdue.miss(booking)
 
     def _answered(self, booking: Booking, now: float) -> None:
         """Record that a booking's rank works, as its first token or its end shows."""
         name = booking.work.name
-        book = self._ranks[name]
+        book = self.ranks[name]
         is_first = book.unanswered.pop(booking.id, None) is not None
         book.answered_at = now
         self.stuck.answered(name, booking, now, is_first=is_first)
@@ -349,7 +306,7 @@ class Bookings:
 
     def _computed(self, booking: Booking, now: float) -> None:
         """Remove a booking from the waiting ones: its first report shows that its prefill is done."""
-        book = self._ranks[booking.work.name]
+        book = self.ranks[booking.work.name]
         book.unreported.count(reported=True)
         book.take_waiting(booking)
         book.free_since = now
@@ -358,62 +315,36 @@ class Bookings:
     def _overtake(self, book: RankBook, booking: Booking, now: float) -> None:
         """Find the earlier requests of a rank without a first token, where a later one has its own."""
         # Where reports are not waited for, requests leave `waiting` when their first token is presumed.
-        line = book.in_flight if self._overdue.expects_none else book.waiting
+        line = book.in_flight if self.overdue.expects_none else book.waiting
         if booking.id not in line:
             return
         for earlier in takewhile(lambda one: one is not booking, line.values()):
             if earlier.first_token_at is None and not earlier.is_missed:
-                self._overdue.overtaken(earlier, booking, now)
+                self.overdue.overtaken(earlier, booking, now)
 
     def _let_go(self, booking: Booking, now: float) -> bool:
         """Remove a booking from the waiting ones without a known end of its prefill.
 
         Return False if it did not wait.
         """
-        book = self._ranks[booking.work.name]
+        book = self.ranks[booking.work.name]
         if book.heads(booking):
             # The next booking's turn comes only now.
             book.free_since = now
         return book.take_waiting(booking)
 
-    def _end(self, booking: Booking, now: float, failure: Failure = "failed") -> None:
+    def _end(self, booking: Booking, now: float, end: Ending = "failed") -> None:
         self._let_go(booking, now)
-        self._take(booking, now, failure)
+        self._take(booking, now, end)
+        self.overdue.forget(booking)
         del self._bookings[booking.id]
 
-    def _take(self, booking: Booking, now: float, failure: Failure) -> bool:
+    def _take(self, booking: Booking, now: float, end: Ending) -> bool:
         """Remove a booking from its rank; return whether that still owed an answer to it."""
         name = booking.work.name
-        book = self._ranks[name]
+        book = self.ranks[name]
         is_owed = book.unanswered.pop(booking.id, None) is not None
         if is_owed:
-            self.stuck.ended(name, booking, now, failure)
+            self.stuck.ended(name, booking, now, end)
         book.take(booking)
         return is_owed
-
-    def _awaited(self) -> Iterator[Booking]:
-        """Yield the bookings whose first token is not reported and does not count as unreported."""
-        for booking in self._bookings.values():
-            if booking.first_token_at is None and not booking.is_missed:
-                yield booking
-
-    def _shift(self, now: float) -> None:
-        seconds = now - self._now
-        for booking in self._bookings.values():
-            booking.booked_at += seconds
-            # Not later than now, which a sum of floats may exceed by a rounding error.
-            booking.since = min(booking.since + seconds, now)
-            booking.late_at += seconds
-            booking.due_at += seconds
-            booking.lost_at += seconds
-            if booking.overtaken_at is not None:
-                booking.overtaken_at += seconds
-            booking.expires += seconds
-            if booking.first_token_at is not None:
-                booking.first_token_at += seconds
-            if booking.prefill_from is not None:
-                booking.prefill_from += seconds
-        for book in self._ranks.values():
-            book.shift(seconds)
-        self.stuck.shift(seconds)
-        self._overdue.tidy()

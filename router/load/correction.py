@@ -1,5 +1,6 @@
 """Corrects the bookings on a rank, this router's and others', by a load that was observed there."""
 
+import math
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Literal, NamedTuple
@@ -95,31 +96,10 @@ class UnagedLoad(NamedTuple):
     head: Head | None
     """The first waiting request; only its weight decreases with time."""
     free_since: float
-    seen_at: float | None
-    """Time of the rank's last observation, which counts only while it is fresh."""
-
-
-class Correction(NamedTuple):
-    """A rank's corrected load, and its inputs."""
-
-    book: RankBook
-    version: int
-    """The book's version."""
-    others: OthersBook
-    seen: Seen | None
+    seen_at: float
+    """Time of the observation that it counts, which counts only while it is fresh; NaN: none."""
     lost: int
-    """Bookings, of all routers, whose request has ended without a report."""
-    unaged: UnagedLoad
-    """The load without the bookings that are lost."""
-
-    def is_of(self, book: RankBook, others: OthersBook, seen: Seen | None) -> bool:
-        """Return whether these are its inputs."""
-        return (
-            self.book is book
-            and self.version == book.version
-            and self.others is others
-            and self.seen is seen
-        )
+    """Bookings, of all routers, whose request has ended without a report; they do not count."""
 
 
 def seen_beside(
@@ -156,7 +136,7 @@ def _typical(book: RankBook) -> Typical:
     )
 
 
-def correct(book: RankBook, others: OthersBook, seen: Seen | None) -> Correction:
+def correct(book: RankBook, others: OthersBook, seen: Seen | None) -> UnagedLoad:
     """Return a rank's load from all routers' bookings and an observation (None: no fresh one)."""
     lost, over = 0, list[Booking]()
     rest = others
@@ -196,9 +176,8 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None) -> Correction
     )
     heads = [head for head in (book.head(waited), rest.head) if head is not None]
     free_since = max(book.free_since, others.free_since)
-    seen_at = None if seen is None else seen.observed.at
-    unaged = UnagedLoad(load, nanoseconds, min(heads, default=None), free_since, seen_at)
-    return Correction(book, book.version, others, seen, lost, unaged)
+    seen_at = math.nan if seen is None else seen.observed.at
+    return UnagedLoad(load, nanoseconds, min(heads, default=None), free_since, seen_at, lost)
 
 
 def _lost(book: RankBook, others: OthersBook, observed: Observed) -> tuple[list[Booking], int]:

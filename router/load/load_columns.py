@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.router.load.correction import SLACK, UnagedLoad
+from warmpath.router.load.correction import UnagedLoad
 from warmpath.router.load.rank_bookings import HEAD_FLOOR, NANOSECONDS
 from warmpath.scorer.candidate import Load
 from warmpath.scorer.columns import Column, LoadColumns
@@ -25,15 +25,6 @@ NEVER = float("inf")
 
 LEAST = 1024
 """Initial number of ranks in the columns."""
-
-
-def left(unaged: UnagedLoad, now: float) -> float:
-    """Return the seconds of a rank's booked prefill that are left, if its engine works as predicted."""
-    head = unaged.head
-    if head is None:
-        return 0.0
-    had = max(0.0, now - max(unaged.free_since, head.since))
-    return max(0.0, unaged.nanoseconds / NANOSECONDS - unaged.load.foreign_wait - had)
 
 
 class KeptColumns:
@@ -59,8 +50,6 @@ class KeptColumns:
         self._asked = ([], np.empty(0, np.intp))
         self._figures = np.zeros((SEEN + 1, rows))
         """By figure and rank; a rank's index here is called its row."""
-        self._is_fresh = np.zeros(rows, np.bool_)
-        """Whether the observation was fresh when the load was computed."""
         self._is_changed = np.ones(rows, np.bool_)
         """Whether the load must be recomputed."""
 
@@ -72,30 +61,23 @@ class KeptColumns:
 
     def renew(self, name: RankName, now: float) -> None:
         """Recompute a rank's load before it is requested."""
-        row = self._row_of.get(name)
-        if row is None:
-            return
         unaged = self._unaged(name, now)
-        seen_at = unaged.seen_at
-        self._figures[:, row] = _row(unaged)
-        self._is_fresh[row] = seen_at is not None and -SLACK <= now - seen_at <= self._stale
-        self._is_changed[row] = False
+        row = self._row_of.get(name)
+        if row is not None:
+            self._figures[:, row] = _row(unaged)
+            self._is_changed[row] = False
 
-    def columns(self, names: Sequence[RankName], now: float, waited: float) -> LoadColumns:
-        """Return the loads of these ranks at `now`.
-
-        Their waits are those at `waited`, the time that `Bookings.expire` returned: small steps back of
-        the clock do not lower it.
-        """
+    def columns(self, names: Sequence[RankName], now: float) -> LoadColumns:
+        """Return the loads of these ranks at `now`."""
         figures = self._current(names, now)
-        figures[0] = self._waits(figures, waited)
+        figures[0] = self._waits(figures, now)
         return LoadColumns(*figures[:FIGURES])
 
-    def drained(self, names: Sequence[RankName], now: float, waited: float) -> list[float]:
-        """Return the prefill that is left on these ranks (`left`); the times are as for `columns`."""
+    def drained(self, names: Sequence[RankName], now: float) -> list[float]:
+        """Return the prefill that is left on these ranks, if their engines work as predicted."""
         figures = self._current(names, now)
         booked = (figures[HEAD] + figures[BEHIND]) / NANOSECONDS - figures[FOREIGN]
-        had = np.maximum(0.0, waited - figures[TURN])
+        had = np.maximum(0.0, now - figures[TURN])
         seconds: list[float] = np.where(
             figures[TURN] < NEVER, np.maximum(0.0, booked - had), 0.0
         ).tolist()
@@ -104,19 +86,15 @@ class KeptColumns:
     def _current(self, names: Sequence[RankName], now: float) -> NDArray[np.float64]:
         """Return the figures of these ranks, recomputed where they are outdated."""
         rows = self._rows(names)
-        is_due = self._is_changed[rows]
-        is_due |= self._counts(rows, now) != self._is_fresh[rows]
-        # An observation in the future: the clock was set back.
-        is_due |= now - self._figures[SEEN, rows] < -SLACK
+        # An observation may have become stale. There may be none: NaN is not more than anything.
+        is_due = self._is_changed[rows] | (now - self._figures[SEEN, rows] > self._stale)
         if is_due.any():
-            self._renew(np.unique(rows[is_due]), now)
+            due = np.unique(rows[is_due])
+            name_of = [*self._row_of]
+            made = [_row(self._unaged(name_of[row], now)) for row in due.tolist()]
+            self._figures[:, due] = np.array(made, dtype=np.float64).T
+            self._is_changed[due] = False
         return self._figures[:, rows]
-
-    def _counts(self, rows: NDArray[np.intp], now: float) -> NDArray[np.bool_]:
-        """Return for each rank whether its observation is fresh."""
-        age = now - self._figures[SEEN, rows]
-        counts: NDArray[np.bool_] = (age >= -SLACK) & (age <= self._stale)
-        return counts
 
     def _waits(self, figures: NDArray[np.float64], now: float) -> Column:
         """Return the waits, bit for bit equal to those of `router.load.rank_bookings.wait`."""
@@ -127,13 +105,6 @@ class KeptColumns:
             figures[TURN] < NEVER, (figures[BEHIND] + left) / NANOSECONDS, figures[0]
         )
         return waits
-
-    def _renew(self, rows: NDArray[np.intp], now: float) -> None:
-        name_of = [*self._row_of]
-        made = [_row(self._unaged(name_of[row], now)) for row in rows.tolist()]
-        self._figures[:, rows] = np.array(made, dtype=np.float64).T
-        self._is_fresh[rows] = self._counts(rows, now)
-        self._is_changed[rows] = False
 
     def _rows(self, names: Sequence[RankName]) -> NDArray[np.intp]:
         """Return the rows of these ranks; add those that are missing."""
@@ -155,9 +126,8 @@ class KeptColumns:
 
 def _row(unaged: UnagedLoad) -> tuple[float, ...]:
     """Return a rank's figures, in the order of `KeptColumns._figures`."""
-    load, nanoseconds, head, free_since, seen_at = unaged
-    seen = float("nan") if seen_at is None else seen_at
+    load, nanoseconds, head, free_since, seen_at, _ = unaged
     if head is None:
-        return (*load, 0, 0, NEVER, seen)
+        return (*load, 0, 0, NEVER, seen_at)
     turn = max(free_since, head.since)
-    return (*load, head.nanoseconds, nanoseconds - head.nanoseconds, turn, seen)
+    return (*load, head.nanoseconds, nanoseconds - head.nanoseconds, turn, seen_at)

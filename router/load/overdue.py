@@ -7,10 +7,10 @@ prefill is over.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 
+from warmpath.process.ranking import Ranking
 from warmpath.router.load.rank_bookings import UNREPORTED_SHARE, Booking, Unreported
 
 
@@ -50,12 +50,10 @@ REPORTED_SHARE = 0.02
 limit would cross it often."""
 POSTPONED_SECONDS = 10.0
 """How much longer a report is waited for where the engine itself is silent."""
-SPARE = 64
-"""Outdated entries that the heap may have beyond the number of bookings."""
 
 
 class Overdue:
-    """The times when the first tokens of `awaited` bookings are overdue, by the bookings' clock.
+    """The times when first tokens are overdue, by the bookings' clock.
 
     Awaited are the bookings whose first token is not reported and does not count as unreported. A first
     token that is presumed to have come before its report counts as lost is overdue twice.
@@ -63,7 +61,6 @@ class Overdue:
 
     def __init__(
         self,
-        awaited: Callable[[], Iterable[Booking]],
         *,
         seconds: float,
         precedence: Precedence,
@@ -75,26 +72,23 @@ class Overdue:
         Engines may order prompts by `precedence`. `on_silence` is called when reports
         are expected no more.
         """
-        self._awaited = awaited
         self._seconds = seconds
         self.precedence = precedence
         self._on_silence = on_silence
         self.expects_none = not expects_first_tokens
         """Whether too many first tokens are unreported, so that the router waits for no reports."""
         self._unreported = Unreported()
-        self._due: list[tuple[float, int, str]] = []
-        """A heap of the times when first tokens are overdue; some entries may be outdated."""
+        self._due: Ranking[Booking] = Ranking()
+        """The awaited bookings, by the time when their first token is overdue."""
 
-    def expect(self, booking: Booking, seconds: float, now: float, *, of: int) -> None:
-        """Wait for a booking's first token, predicted in `seconds`; `of` is the number of bookings."""
+    def expect(self, booking: Booking, seconds: float, now: float) -> None:
+        """Wait for a booking's first token, predicted in `seconds`."""
         booking.due_at = min(now + seconds, booking.expires)
         booking.lost_at = min(now + LATE_FACTOR * seconds + self._seconds, booking.expires)
         booking.late_at = booking.due_at if self.expects_none else booking.lost_at
         booking.is_missed = False
         booking.overtaken_at = None
-        self._push(booking)
-        if len(self._due) > 2 * of + SPARE:
-            self.tidy()
+        self._put(booking)
 
     def overtaken(self, booking: Booking, by: Booking, now: float) -> None:
         """Handle the first token of a later request, `by`, on a booking's rank.
@@ -109,43 +103,46 @@ class Overdue:
             booking.overtaken_at = now
         elif now >= max(booking.due_at, booking.overtaken_at + OVERTAKEN_SECONDS):
             booking.lost_at = booking.late_at = now
-            self._push(booking)
+            self._put(booking)
 
     def _place(self, booking: Booking) -> float:
         """Return a request's place in the order that favours short prompts most."""
         favours = Precedence(max(self.precedence.times, LEAST_TIMES))
         return favours.place(booking.since, booking.work.prefill)
 
-    def _push(self, booking: Booking) -> None:
-        heappush(self._due, (booking.late_at, booking.number, booking.id))
+    def _put(self, booking: Booking) -> None:
+        self._due.put(booking, (booking.late_at, booking.number))
 
-    def pop(self, now: float) -> tuple[str, float] | None:
-        """Remove the entry that is overdue longest; return its booking's id and since when, or None.
+    def forget(self, booking: Booking) -> None:
+        """Wait no longer for a booking's first token."""
+        self._due.drop(booking)
 
-        The booking may have ended meanwhile, or its first token may now be overdue at another time.
-        """
-        if not self._due or self._due[0][0] > now:
+    def pop(self, now: float) -> Booking | None:
+        """Remove and return the booking whose first token is overdue longest; None if none is."""
+        if not self._due or self._due.first[0][0] > now:
             return None
-        late_at, _, booking_id = heappop(self._due)
-        return booking_id, late_at
+        _, booking = self._due.first
+        self._due.drop(booking)
+        return booking
 
     def presumed(self, booking: Booking, now: float) -> None:
-        """Handle the entry of an awaited booking: its first token is presumed to have come."""
+        """Handle a booking that was overdue: its first token is presumed to have come."""
         if now >= booking.lost_at:
             self.miss(booking)
         else:
             booking.late_at = booking.lost_at
-            self._push(booking)
+            self._put(booking)
 
     def postpone(self, booking: Booking, now: float) -> None:
         """Wait longer for a booking's first token."""
         booking.lost_at = booking.late_at = now + POSTPONED_SECONDS
-        self._push(booking)
+        self._put(booking)
 
     def miss(self, booking: Booking) -> None:
         """Count a booking's first token as unreported, once."""
         if not booking.is_missed:
             booking.is_missed = True
+            self.forget(booking)
             self.count(reported=False)
 
     def count(self, *, reported: bool) -> None:
@@ -155,12 +152,10 @@ class Overdue:
         limit = REPORTED_SHARE if expected_none else UNREPORTED_SHARE
         self.expects_none = self._unreported.share > limit
         if self.expects_none and not expected_none:
-            for booking in self._awaited():
+            awaited = [booking for _, booking in self._due]
+            for booking in awaited:
                 booking.late_at = min(booking.late_at, booking.due_at)
-            self.tidy()
+            self._due = Ranking()
+            for booking in sorted(awaited, key=lambda one: one.late_at):
+                self._put(booking)
             self._on_silence()
-
-    def tidy(self) -> None:
-        """Rebuild the heap from the awaited bookings, without outdated entries."""
-        self._due = [(one.late_at, one.number, one.id) for one in self._awaited()]
-        heapify(self._due)

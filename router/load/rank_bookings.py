@@ -280,13 +280,6 @@ class RankBook:
         """Return whether a booking is the first waiting one."""
         return bool(self.waiting) and next(iter(self.waiting.values())) is booking
 
-    def shift(self, seconds: float) -> None:
-        """Shift the remembered times by `seconds`, after the clock was set."""
-        self.free_since += seconds
-        self.reported_at += seconds
-        self.answered_at += seconds
-        self.changed()
-
     def may_have_ended(self, booking: Booking) -> bool:
         """Return whether the end of a booking may have stayed unreported.
 
@@ -348,17 +341,10 @@ class RankBook:
 
     def load(self, now: float) -> Load:
         """Return the rank's load."""
-        load, head = self.rest(), self.head()
-        if head is None:
-            return load
-        return load._replace(wait=wait(self.prefill(), head, self.free_since, now))
-
-    def rest(self) -> Load:
-        """Return the rank's load; its wait does not deduct the time that the head has been computed."""
         if not self.in_flight and not self.last_pick:
             return IDLE
         return Load(
-            wait=self.prefill() / NANOSECONDS,
+            wait=wait(self.prefill(), self.head(), self.free_since, now),
             waiting=len(self.waiting),
             in_flight=len(self.in_flight),
             waiting_uncached_tokens=self.uncached_tokens,

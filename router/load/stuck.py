@@ -16,17 +16,18 @@ import logging
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from typing import Literal
 
 from warmpath.indexer.index.slot import RankName
+from warmpath.process.ranking import Ranking
 from warmpath.router.load.rank_bookings import Booking, RankBook
 
 log = logging.getLogger(__name__)
 
-Failure = Literal["failed", "refused", "unsent"]
-"""How a request ended without an answer: `refused` by its engine, or not sent to that rank at all.
-`failed`: its client went away or waited too long; callers that only report call a refusal so, too."""
+Ending = Literal["finished", "failed", "refused", "unsent", "expired"]
+"""How a request ended. Without an answer: `refused` by its engine, or not sent to that rank at all.
+`failed`: its client went away or waited too long; callers that only report call a refusal so, too.
+`expired`: no report will come."""
 
 TIMES = 4.0
 """An answer is owed for too long after this many times the predicted seconds,"""
@@ -68,7 +69,6 @@ class Owing:
     """When a request last went out to the rank or ended there without an answer, or it became stuck."""
     batch: int | None
     """The engine's last batch of events when the rank began to owe it, or was last looked at."""
-    is_stuck: bool = False
     is_left: bool = False
     """Whether a client has gone without its answer: the debt then stays though no request waits."""
     waited: float | None = None
@@ -93,10 +93,8 @@ class StuckRanks:
         self._owing: dict[RankName, Owing] = {}
         self._stuck: dict[RankName, Owing] = {}
         """Those of `_owing` that are stuck."""
-        self._due: list[tuple[float, RankName]] = []
-        """A heap of the times when to look at ranks again; some entries may be outdated."""
-        self._look_at: dict[RankName, float] = {}
-        """The time of each rank's entry that is not outdated."""
+        self._due: Ranking[RankName] = Ranking()
+        """Those that are not known to be stuck, by the time when they are."""
         self._answers = 0
         self._late = 0.0
         """The usual delay of answers beyond their prediction, in seconds."""
@@ -111,12 +109,12 @@ class StuckRanks:
         if owing.waited is not None:
             owing.since, owing.waited = now - owing.waited, None
             owing.seconds = max(owing.seconds, booking.predicted)
-            self._look(name, owing.since + self._patience(name, owing))
+            self._look(name, owing)
 
     def answered(self, name: RankName, booking: Booking, now: float, *, is_first: bool) -> None:
         """Record a first token or an end; `is_first` if it is the booking's first answer."""
-        owing = self._owing.pop(name, None)
-        stuck = self._stuck.pop(name, None)
+        owing, stuck = self._owing.get(name), self._stuck.get(name)
+        self.forget(name)
         if stuck is not None:
             log.info(
                 "pod %s rank %d: it answers again, after %.0f s without an answer",
@@ -130,54 +128,54 @@ class StuckRanks:
         if owing is not None and head is not None:
             self._owe(name, head, now)
 
-    def ended(self, name: RankName, booking: Booking, now: float, failure: Failure) -> None:
+    def ended(self, name: RankName, booking: Booking, now: float, end: Ending) -> None:
         """Record that a booking left a rank, or is not waited for any more, without an answer."""
         owing = self._owing.get(name)
         if owing is None:
             return
         owing.tried_at = now
-        if owing.is_stuck or owing.waited is not None:
+        if name in self._stuck or owing.waited is not None:
             return
-        owing.is_left = owing.is_left or _has_left(booking, now, failure)
+        owing.is_left = owing.is_left or _has_left(booking, now, end)
         head = self._books[name].owed
         if head is None and owing.is_left:
             owing.waited = now - owing.since
+            self._due.drop(name)
         elif head is None:
-            del self._owing[name]
+            self.forget(name)
         elif owing.is_left:
             # The client that left may have waited behind a shorter prompt than those that wait now.
             owing.seconds = max(owing.seconds, head.predicted)
+            self._look(name, owing)
         elif head.since > owing.since:
             owing.since, owing.seconds = head.since, head.predicted
+            self._look(name, owing)
 
     def forget(self, name: RankName) -> None:
         """Forget what a rank owes: it is gone, or its engine began anew."""
         self._owing.pop(name, None)
         self._stuck.pop(name, None)
+        self._due.drop(name)
 
     def expire(self, now: float) -> None:
         """Find the ranks that owe an answer for too long by now."""
         if self._stuck:
             self._forget_untried(now)
-        while self._due and self._due[0][0] <= now:
-            at, name = heappop(self._due)
-            if self._look_at.get(name) != at:
-                continue
-            del self._look_at[name]
-            owing = self._owing.get(name)
-            if owing is None or owing.is_stuck or owing.waited is not None:
-                continue
+        while self._due and self._due.first[0][0] <= now:
+            _, name = self._due.first
+            owing = self._owing[name]
             due = owing.since + self._patience(name, owing)
             if due > now or self._answers < ENOUGH:
-                self._look(name, due if due > now else now + LEAST_SECONDS)
+                self._look(name, owing, due if due > now else now + LEAST_SECONDS)
                 continue
             before, owing.batch = owing.batch, self._batch(*name)
             if owing.batch != before:
                 owing.since, owing.is_left = now, False
-                self._look(name, now + self._patience(name, owing))
+                self._look(name, owing)
                 continue
-            owing.is_stuck, owing.tried_at = True, now
+            owing.tried_at = now
             self._stuck[name] = owing
+            self._due.drop(name)
             log.warning(
                 "pod %s rank %d: it has answered nothing for %.0f s, predicted were %.1f s, and %d "
                 "requests wait for it: picks avoid it until it answers",
@@ -212,24 +210,14 @@ class StuckRanks:
         owing = self._stuck.get(name)
         return 0.0 if owing is None else max(0.0, now - owing.since)
 
-    def shift(self, seconds: float) -> None:
-        """Shift all times, after the clock was set."""
-        for owing in self._owing.values():
-            owing.since += seconds
-            owing.tried_at += seconds
-        self._look_at = {name: at + seconds for name, at in self._look_at.items()}
-        self._due = [(at, name) for name, at in self._look_at.items()]
-        heapify(self._due)
-
     def _owe(self, name: RankName, booking: Booking, now: float) -> None:
         owing = self._owing[name] = Owing(now, booking.predicted, now, self._batch(*name))
-        self._look(name, now + self._patience(name, owing))
+        self._look(name, owing)
 
-    def _look(self, name: RankName, at: float) -> None:
-        """Look at a rank at a time, or earlier if that is planned already."""
-        if at < self._look_at.get(name, math.inf):
-            self._look_at[name] = at
-            heappush(self._due, (at, name))
+    def _look(self, name: RankName, owing: Owing, at: float | None = None) -> None:
+        """Look at a rank at a time, by default when it has owed an answer for too long."""
+        at = owing.since + self._patience(name, owing) if at is None else at
+        self._due.put(name, (at, name))
 
     def _patience(self, name: RankName, owing: Owing) -> float:
         has_answered = self._books[name].answered_at > -math.inf
@@ -237,9 +225,9 @@ class StuckRanks:
         return TIMES * owing.seconds + LATE_TIMES * self._late + least
 
 
-def _has_left(booking: Booking, now: float, failure: Failure) -> bool:
+def _has_left(booking: Booking, now: float, end: Ending) -> bool:
     """Return whether a request that ended now without an answer was not refused."""
     waited = now - booking.since
-    if failure == "refused":
+    if end == "refused":
         return waited > TIMES * booking.predicted + LONG_SECONDS
-    return failure == "failed" and (booking.is_watched or waited > REFUSED_SECONDS)
+    return end == "failed" and (booking.is_watched or waited > REFUSED_SECONDS)

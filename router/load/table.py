@@ -20,7 +20,6 @@ from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.correction import (
     SLACK,
     UNKNOWN,
-    Correction,
     Seen,
     Source,
     UnagedLoad,
@@ -28,14 +27,11 @@ from warmpath.router.load.correction import (
     seen_beside,
 )
 from warmpath.router.load.engine_metrics import Observed
-from warmpath.router.load.load_columns import KeptColumns, left
+from warmpath.router.load.load_columns import KeptColumns
 from warmpath.router.load.other_routers import NOBODY, OthersBook
 from warmpath.router.load.rank_bookings import RankBook, wait
 from warmpath.scorer.candidate import Load
-from warmpath.scorer.columns import LoadColumns, columns_of
-
-FEW = 32
-"""Number of ranks below which computing loads one by one is faster than the cached columns."""
+from warmpath.scorer.columns import LoadColumns
 
 NOTHING = RankBook()
 """The book of a rank without bookings."""
@@ -89,7 +85,6 @@ class LoadTable:
         self._seen: dict[RankName, Seen] = {}
         self._seen_at = float("-inf")
         """Time of the latest observation of any rank."""
-        self._corrections: dict[RankName, Correction] = {}
         self._kept = KeptColumns(self._unaged, stale=stale_seconds)
         bookings.listen(self._kept.changed)
         self._others_version = 0
@@ -154,9 +149,7 @@ class LoadTable:
 
     def renew(self, pod: str, rank: int, now: float) -> None:
         """Recompute a rank's load from the latest bookings of other routers, before a pick needs it."""
-        name = RankName(pod, rank)
-        self._fresh(name, self._others_on(name, now), now)
-        self._kept.renew(name, now)
+        self._kept.renew(RankName(pod, rank), now)
 
     @property
     def has_others(self) -> bool:
@@ -166,28 +159,19 @@ class LoadTable:
     def forget(self, pod: str, rank: int) -> None:
         """Drop the observation of a removed rank."""
         self._seen.pop(RankName(pod, rank), None)
-        self._corrections.pop(RankName(pod, rank), None)
         self._kept.changed(RankName(pod, rank))
 
     def load(self, pod: str, rank: int, now: float) -> Load:
         """Return a rank's load."""
-        return self._load(RankName(pod, rank), now, self._bookings.expire(now))
-
-    def _load(self, name: RankName, now: float, waited: float) -> Load:
-        if self._others is None and name not in self._seen:
-            return self._book(name).load(waited)
-        load, nanoseconds, head, free_since, _ = self._unaged(name, now)
-        if head is None:
-            return load
-        return load._replace(wait=wait(nanoseconds, head, free_since, waited))
+        now = self._bookings.expire(now)
+        load, nanoseconds, head, free_since, *_ = self._unaged(RankName(pod, rank), now)
+        return load._replace(wait=wait(nanoseconds, head, free_since, now))
 
     def columns(self, ranks: Sequence[RankName], now: float) -> LoadColumns:
         """Return the loads of these ranks as columns, in the order given."""
-        waited = self._bookings.expire(now)
-        if len(ranks) < FEW:
-            return columns_of([self._load(name, now, waited) for name in ranks])
+        now = self._bookings.expire(now)
         self._take_in(now)
-        return self._kept.columns(ranks, now, waited)
+        return self._kept.columns(ranks, now)
 
     def drained(self, ranks: Sequence[RankName], now: float) -> list[float]:
         """Return the seconds of booked prefill that are left on these ranks, by prediction alone.
@@ -196,29 +180,14 @@ class LoadTable:
         request had its turn is deducted from all of its prefill. Requests that no router has booked do
         not count.
         """
-        waited = self._bookings.expire(now)
-        if len(ranks) < FEW:
-            return [left(self._unaged(name, now), waited) for name in ranks]
+        now = self._bookings.expire(now)
         self._take_in(now)
-        return self._kept.drained(ranks, now, waited)
+        return self._kept.drained(ranks, now)
 
     def _unaged(self, name: RankName, now: float) -> UnagedLoad:
         """Return a rank's load without the effects of passing time."""
-        correction = self._found(name, now)
-        seen = self._seen.get(name)
-        seen_at = None if seen is None else seen.observed.at
-        if correction is None:
-            book = self._book(name)
-            return UnagedLoad(book.rest(), book.prefill(), book.head(), book.free_since, seen_at)
-        return correction.unaged._replace(seen_at=seen_at)
-
-    def _found(self, name: RankName, now: float) -> Correction | None:
-        """Return the correction of a rank's bookings; None if own bookings alone count."""
         others = self._others_on(name, now)
-        seen = self._fresh(name, others, now)
-        if seen is None and others is NOBODY:
-            return None
-        return self._correction(name, others, seen)
+        return correct(self._book(name), others, self._fresh(name, others, now))
 
     def explain(self, pod: str, rank: int, now: float) -> list[Part]:
         """Return the figures from which a rank's load is computed, with their sources and ages."""
@@ -235,7 +204,7 @@ class LoadTable:
             parts.append(Part("routers in flight", others.in_flight, "routers", age))
         seen = self._fresh(RankName(pod, rank), others, now)
         if seen is not None:
-            lost = self._correction(RankName(pod, rank), others, seen).lost
+            lost = correct(self._book(RankName(pod, rank)), others, seen).lost
             age = max(0.0, now - seen.observed.at)
             for name, value in (
                 ("running", seen.observed.running),
@@ -249,7 +218,7 @@ class LoadTable:
         return parts
 
     def _book(self, name: RankName) -> RankBook:
-        return self._bookings.ranks().get(name, NOTHING)
+        return self._bookings.ranks.get(name, NOTHING)
 
     def _others_on(self, name: RankName, now: float) -> OthersBook:
         return NOBODY if self._others is None else self._others.on(*name, now)
@@ -258,23 +227,11 @@ class LoadTable:
         seen = self._seen.get(name)
         if seen is None:
             return None
-        age = now - seen.observed.at
-        if age < -SLACK:
-            # The clock was set back since, so the observation's age is not known.
-            self.forget(*name)
-            return None
-        if age > self._stale or seen.is_frozen:
+        if now - seen.observed.at > self._stale or seen.is_frozen:
             return None
         if others is not NOBODY:
             seen = self._seen[name] = seen.explained_by(others)
         return seen
-
-    def _correction(self, name: RankName, others: OthersBook, seen: Seen | None) -> Correction:
-        book = self._book(name)
-        kept = self._corrections.get(name)
-        if kept is None or not kept.is_of(book, others, seen):
-            kept = self._corrections[name] = correct(book, others, seen)
-        return kept
 
 
 def _still_since(kept: Seen | None, book: RankBook, observed: Observed) -> float:

@@ -96,7 +96,7 @@ class PeerBookings:
             add(self._enrol(), "enrol")
         versions = {
             name: (book.version, book.last_pick)
-            for name, book in self._bookings.ranks().items()
+            for name, book in self._bookings.ranks.items()
             if book.in_flight
         }
         if versions != self._versions or not 0 <= now - self._written_at < HEARTBEAT_SECONDS:
@@ -144,14 +144,14 @@ class PeerBookings:
                 self.relay.heard(what)
                 if news.has_ended:
                     self.relay.drop(what)
-                self._bookings.overtake(news.picks)
+                self._bookings.picks = max(self._bookings.picks, news.picks)
         self.received.end_round(now, is_answered=self.is_connected)
         return reports
 
     @property
     def open(self) -> int:
         """The number of this router's bookings that have not ended."""
-        return sum(len(book.in_flight) for book in self._bookings.ranks().values())
+        return sum(len(book.in_flight) for book in self._bookings.ranks.values())
 
     def leave(self, now: float) -> list[Command | Call]:
         """Return the Redis commands for the end.
@@ -193,7 +193,7 @@ class PeerBookings:
         self._number += 1
         ranks = [
             rank_sums(*name, book, now)
-            for name, book in self._bookings.ranks().items()
+            for name, book in self._bookings.ranks.items()
             if book.in_flight
         ]
         arriving = [marked(*one) for one in islice(self._believed.arrivals(), MOST_MARKED)]

@@ -7,6 +7,7 @@ from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import MOST_PREFILL, Bookings
 from warmpath.router.load.rank_bookings import Work
+from warmpath.router.load.stuck import Ending
 from warmpath.router.match.forms import BlockForm
 from warmpath.router.pick.options import Option
 from warmpath.router.pick.pick import End, Pick, Predicted
@@ -129,7 +130,7 @@ class Assigner:
             self._bookings.first_token(placed.booking.id, now)
             if placed.decoding is not None:
                 self._bookings.first_token(placed.decoding.id, now)
-                self._bookings.finish(placed.booking.id, now)
+                self._bookings.end(placed.booking.id, now)
         if placed.ticket is not None:
             self._believed.confirm(placed.ticket, now + CONFIRM_SECONDS)
 
@@ -139,15 +140,12 @@ class Assigner:
         Its blocks are still believed for CONFIRM_SECONDS, unless it failed before its first token or
         events have announced all of them.
         """
+        how: Ending = "unsent" if end == "cancelled" else end
+        if end == "failed" and placed.is_refused:
+            how = "refused"
         for booking in (placed.booking, placed.decoding):
-            if booking is not None and end == "finished":
-                self._bookings.finish(booking.id, now)
-            elif booking is not None and end == "expired":
-                self._bookings.lose(booking.id, now)
-            elif booking is not None and end == "cancelled":
-                self._bookings.fail(booking.id, now, "unsent")
-            elif booking is not None:
-                self._bookings.fail(booking.id, now, "refused" if placed.is_refused else "failed")
+            if booking is not None:
+                self._bookings.end(booking.id, now, how)
         if placed.ticket is not None:
             if end in {"failed", "cancelled"} and placed.first_token_at is None:
                 self._believed.withdraw(placed.ticket)

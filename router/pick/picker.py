@@ -92,12 +92,12 @@ class Picker:
     @property
     def precedence(self) -> Precedence:
         """The order in which engines may begin prompts."""
-        return self._bookings.precedence
+        return self._bookings.overdue.precedence
 
     def use(self, policy: str, options: Mapping[str, float], precedence: Precedence) -> None:
         """Take another policy, options and `precedence` from now on. Raises as `make_policy`."""
         self._weigher.use(policy, options)
-        self._bookings.precedence = precedence
+        self._bookings.overdue.precedence = precedence
 
     def add_witness(self, witness: Witness) -> None:
         """Add a witness, which sees the picks from now on."""

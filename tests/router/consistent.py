@@ -3,13 +3,14 @@
 import math
 from functools import singledispatch
 
+import numpy as np
+
 from tests.indexer import consistent
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import KEPT_CANDIDATES, Decisions
 from warmpath.router.diagnosis.evidence import FULL, Evidence
 from warmpath.router.load.bookings import Bookings
-from warmpath.router.load.correction import correct
-from warmpath.router.load.overdue import Overdue
+from warmpath.router.load.load_columns import SEEN, _row
 from warmpath.router.load.rank_bookings import RankBook
 from warmpath.router.load.stuck import StuckRanks
 from warmpath.router.load.table import LoadTable
@@ -82,7 +83,7 @@ def _(evidence: Evidence) -> None:
 @check.register
 def _(bookings: Bookings) -> None:
     placed = 0
-    for name, book in bookings._ranks.items():
+    for name, book in bookings.ranks.items():
         check(book)
         placed += len(book.in_flight)
         for booking in book.in_flight.values():
@@ -92,17 +93,17 @@ def _(bookings: Bookings) -> None:
                 raise AssertionError("a rank has a booking that has ended")
     if placed != len(bookings._bookings):
         raise AssertionError(f"{len(bookings._bookings)} bookings are kept, {placed} on ranks")
-    check(bookings._overdue)
+    awaited = [
+        one
+        for one in bookings._bookings.values()
+        if one.first_token_at is None and not one.is_missed
+    ]
+    due = [(one.late_at, one.number) for one in awaited]
+    if sorted(due) != [rank for rank, _ in bookings.overdue._due]:
+        raise AssertionError("not exactly the bookings without a first token are waited for")
     check(bookings.stuck)
-    if len(bookings._bookings) > bookings._most or len(bookings._ranks) > bookings._most + 1:
+    if len(bookings._bookings) > bookings._most or len(bookings.ranks) > bookings._most + 1:
         raise AssertionError("too many bookings or ranks are kept")
-
-
-@check.register
-def _(overdue: Overdue) -> None:
-    due = {(late_at, booking_id) for late_at, _, booking_id in overdue._due}
-    if any((one.late_at, one.id) not in due for one in overdue._awaited()):
-        raise AssertionError("a booking without an entry would wait for ever")
 
 
 @check.register
@@ -144,22 +145,29 @@ def _(book: RankBook) -> None:
 def _(stuck: StuckRanks) -> None:
     if not stuck._stuck.items() <= stuck._owing.items():
         raise AssertionError("a stuck rank owes nothing")
-    looks = {(at, name) for at, name in stuck._due}
-    for name, owing in stuck._owing.items():
-        is_due = not owing.is_stuck and owing.waited is None
-        if is_due and (stuck._look_at.get(name), name) not in looks:
-            raise AssertionError("a rank that owes an answer is not looked at again")
+    due = {
+        name
+        for name, owing in stuck._owing.items()
+        if name not in stuck._stuck and owing.waited is None
+    }
+    if due != {name for _, name in stuck._due}:
+        raise AssertionError("not exactly the ranks that owe an answer are looked at again")
     if not stuck._owing.keys() <= stuck._books.keys():
         raise AssertionError("a rank that is gone owes an answer")
 
 
 @check.register
 def _(table: LoadTable) -> None:
-    for name, kept in table._corrections.items():
-        book = table._book(name)
-        is_current = kept.is_of(book, kept.others, table._seen.get(name))
-        if is_current and kept != correct(book, kept.others, kept.seen):
-            raise AssertionError(f"the correction of {name} is out of date")
+    kept = table._kept
+    for name, row in kept._row_of.items():
+        now = table._bookings.expire(0.0)
+        is_stale = now - kept._figures[SEEN, row] > kept._stale
+        news = table._others is not None and table._others_version != table._others.version(now)
+        if kept._is_changed[row] or is_stale or news:
+            continue
+        figures = np.array(_row(table._unaged(name, now)))
+        if not np.array_equal(kept._figures[:, row], figures, equal_nan=True):
+            raise AssertionError(f"the kept load of {name} is out of date")
 
 
 @check.register
@@ -187,7 +195,7 @@ def _(calibration: Calibration) -> None:
 def _(picker: Picker) -> None:
     kept = picker._placed.values()
     ours = {one.id for placed in kept for one in (placed.booking, placed.decoding) if one}
-    for rank, book in picker._bookings.ranks().items():
+    for rank, book in picker._bookings.ranks.items():
         if not ours.issuperset(book.in_flight):
             raise AssertionError(f"a booking on {rank} outlives its pick")
     if picker._expectations != sum(len(placed.predicted) for placed in kept):

@@ -21,10 +21,10 @@ def report(bookings: Bookings, name: str, what: str, now: float, pod: str | None
     elif what == "first":
         bookings.first_token(name, now)
     elif what == "finish":
-        bookings.finish(name, now)
+        bookings.end(name, now)
     elif what == "fail":
-        bookings.fail(name, now)
+        bookings.end(name, now, "failed")
     elif what == "refuse":
-        bookings.fail(name, now, "refused")
+        bookings.end(name, now, "refused")
     else:
-        bookings.lose(name, now)
+        bookings.end(name, now, "expired")

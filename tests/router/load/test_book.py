@@ -36,8 +36,8 @@ def test_a_booking_weighs_its_prefill_until_the_first_token_and_its_context_unti
     assert bookings.first_token(booking.id, 1.0)
     assert bookings.first_token(booking.id, 1.0)
     assert bookings.load("p", 0, 1.0) == Load(in_flight=1, context_tokens=100, last_pick=1)
-    assert bookings.finish(booking.id, 2.0)
-    assert not bookings.finish(booking.id, 2.0)
+    assert bookings.end(booking.id, 2.0)
+    assert not bookings.end(booking.id, 2.0)
     assert bookings.load("p", 0, 2.0) == Load(last_pick=1)
     assert bookings.load("p", 1, 2.0) is IDLE
 
@@ -50,7 +50,7 @@ def test_the_first_waiting_request_counts_whole_and_the_others_without_the_part_
     assert bookings.load("p", 0, 0.0).wait == 1.0 + 0.5 + 0.25 + 0.0
     bookings.first_token(names[1], 0.0)
     assert bookings.load("p", 0, 0.0).wait == 1.0 + 0.25 + 0.0
-    bookings.finish(names[0], 0.0)
+    bookings.end(names[0], 0.0)
     assert bookings.load("p", 0, 0.0).wait == 1.0 + 0.0
 
 
@@ -66,8 +66,8 @@ def test_reports_on_what_is_not_known_say_so() -> None:
     bookings = new_bookings()
     assert not bookings.started("x", 0.0)
     assert not bookings.first_token("x", 0.0)
-    assert not bookings.finish("x", 0.0)
-    assert not bookings.fail("x", 0.0)
+    assert not bookings.end("x", 0.0)
+    assert not bookings.end("x", 0.0, "failed")
     assert bookings.get("x") is None
 
 
@@ -77,7 +77,7 @@ def test_a_failure_gives_the_next_one_its_turn_and_starts_no_head_again(
 ) -> None:
     bookings = new_bookings()
     names = [bookings.book(work(prefill), 0.0).id for prefill in (2.0, 4.0)]
-    assert bookings.fail(names[fails], 1.0)
+    assert bookings.end(names[fails], 1.0, "failed")
     assert bookings.load("p", 0, 1.0).wait == pytest.approx(wait)
 
 
@@ -111,7 +111,7 @@ def test_a_first_token_that_is_long_overdue_waits_no_longer() -> None:
     assert bookings.load("p", 0, 37.9).waiting == 1
     assert bookings.load("p", 0, 38.0) == Load(in_flight=1, context_tokens=100, last_pick=1)
     assert bookings.first_token(booking.id, 40.0), "it may still be told"
-    assert bookings.finish(booking.id, 41.0)
+    assert bookings.end(booking.id, 41.0)
     assert bookings.unreported == 0
 
 
@@ -128,14 +128,14 @@ def report(bookings: Bookings, prefills: int, now: float) -> None:
     for _ in range(prefills):
         booking = bookings.book(work(pod="told"), now)
         bookings.first_token(booking.id, now)
-        bookings.finish(booking.id, now)
+        bookings.end(booking.id, now)
 
 
 def test_where_first_tokens_are_never_reported_a_prefill_is_over_when_predicted() -> None:
     bookings = new_bookings()
     for _ in range(3):
         ended = bookings.book(work(2.0), 0.0)
-        bookings.finish(ended.id, 1.0)
+        bookings.end(ended.id, 1.0)
     assert bookings.unreported == 3
     bookings.book(work(2.0), 10.0)
     bookings.book(work(4.0), 10.0)
@@ -153,7 +153,7 @@ def test_when_first_tokens_cease_to_be_reported_those_that_are_due_wait_no_longe
     assert bookings.load("d", 0, 30.0).waiting == 1
     silent = [bookings.book(work(2.0, "p"), 30.0) for _ in range(3)]
     for booking in silent:
-        bookings.finish(booking.id, 31.0)
+        bookings.end(booking.id, 31.0)
     assert bookings.load("d", 0, 31.0).waiting == 0
 
 
@@ -162,14 +162,14 @@ def test_where_first_tokens_are_reported_an_engine_that_hangs_is_not_taken_for_i
     report(bookings, 50, 0.0)
     bookings.book(work(2.0), 0.0)
     ended = bookings.book(work(2.0, "q"), 0.0)
-    bookings.finish(ended.id, 1.0)
+    bookings.end(ended.id, 1.0)
     assert bookings.load("p", 0, 37.0).waiting == 1, "one that does not stream changes nothing"
 
 
 def test_a_failed_request_has_no_first_token_to_report() -> None:
     bookings = new_bookings()
     for _ in range(9):
-        bookings.fail(bookings.book(work(), 0.0).id, 0.0)
+        bookings.end(bookings.book(work(), 0.0).id, 0.0, "failed")
     assert bookings.unreported == 0
     bookings.book(work(2.0), 0.0)
     assert bookings.load("p", 0, 30.0).waiting == 1
@@ -181,14 +181,14 @@ def test_the_oldest_ends_where_there_are_too_many() -> None:
     bookings.book(work(), 0.0)
     bookings.book(work(), 0.0)
     assert len(bookings) == 2
-    assert not bookings.finish(first.id, 0.0)
+    assert not bookings.end(first.id, 0.0)
 
 
 def test_ranks_that_nobody_says_are_gone_are_not_kept_for_ever() -> None:
     bookings = new_bookings(most=3)
     for number in range(20):
         booking = bookings.book(work(pod=f"p{number}"), float(number))
-        bookings.finish(booking.id, float(number))
+        bookings.end(booking.id, float(number))
         check(bookings)
 
 
@@ -199,20 +199,9 @@ def test_a_rank_that_is_gone_leaves_nothing() -> None:
     bookings.forget("p", 0)
     bookings.forget("never", 0)
     assert bookings.load("p", 0, 0.0) is IDLE
-    assert not bookings.finish(booking.id, 1.0)
-    assert bookings.finish(kept.id, 1.0)
+    assert not bookings.end(booking.id, 1.0)
+    assert bookings.end(kept.id, 1.0)
     check(bookings)
-
-
-def test_a_clock_that_is_set_back_makes_nothing_last_longer() -> None:
-    bookings = new_bookings(expire_after=10.0)
-    bookings.book(work(4.0), 1000.0)
-    bookings.expire(1001.0)
-    assert bookings.load("p", 0, 1.0).wait == pytest.approx(3.0)
-    bookings.expire(9.9)
-    assert len(bookings) == 1
-    bookings.expire(10.1)
-    assert len(bookings) == 0
 
 
 def test_reports_that_overtake_one_another_do_not_set_the_clock() -> None:
@@ -294,7 +283,7 @@ RANKS = st.integers(0, 1)
 
 
 class AnyReports(RuleBasedStateMachine):
-    """Reports in any order, lost ones, pods that go, and time that jumps."""
+    """Reports in any order, lost ones, pods that go, and time that passes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -330,22 +319,20 @@ class AnyReports(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 12))
     def finish(self, which: int) -> None:
-        self.bookings.finish(self.name(which), self.now)
+        self.bookings.end(self.name(which), self.now)
         assert self.bookings.get(self.name(which)) is None
 
     @rule(which=st.integers(0, 12))
     def fail(self, which: int) -> None:
-        self.bookings.fail(self.name(which), self.now)
+        self.bookings.end(self.name(which), self.now, "failed")
         assert self.bookings.get(self.name(which)) is None
 
     @rule(pod=PODS, rank=RANKS)
     def pod_goes(self, pod: str, rank: int) -> None:
         self.bookings.forget(pod, rank)
 
-    @rule(
-        seconds=st.one_of(st.floats(0, 2), st.floats(0, 700), st.floats(-1, 0), st.floats(-5000, 0))
-    )
-    def time_passes_or_jumps(self, seconds: float) -> None:
+    @rule(seconds=st.one_of(st.floats(-1, 2), st.floats(0, 700)))
+    def time_passes(self, seconds: float) -> None:
         self.now += seconds
         self.bookings.expire(self.now)
 
@@ -369,7 +356,7 @@ class AnyReports(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for name in self.names:
-            self.bookings.finish(name, self.now)
+            self.bookings.end(name, self.now)
         check(self.bookings)
         assert len(self.bookings) == 0
         for pod in "abc":

@@ -1,6 +1,6 @@
 """Columns are the loads to the last bit, whatever happened since they were asked for last."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 
 import msgspec
@@ -25,14 +25,6 @@ from warmpath.scorer.columns import LoadColumns
 STALE = 5.0
 FAR = 1 << 62
 """Tokens that no float has to the last one."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _few() -> Iterator[None]:
-    """Let columns be kept of a few ranks, too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("warmpath.router.load.table.FEW", 1)
-        yield
 
 
 def new_bookings(most: int = 5) -> Bookings:
@@ -86,7 +78,7 @@ def test_a_rank_that_is_gone_was_never_picked() -> None:
     bookings = new_bookings()
     table = LoadTable(bookings, STALE)
     booking = bookings.book(work(1.0, "p"), 10.0)
-    bookings.finish(booking.id, 10.0)
+    bookings.end(booking.id, 10.0)
     assert table.columns([("p", 0)], 10.0).last_pick.tolist() == [1.0]
     bookings.forget("p", 0)
     assert table.columns([("p", 0)], 10.0).last_pick.tolist() == [0.0]
@@ -102,7 +94,7 @@ def test_a_pick_reckons_nothing_that_was_reckoned_when_others_told(
     for pod, _ in names:
         elsewhere.book(work(2.0, pod), 10.0)
     table.columns(names, 10.0)
-    ranks = [rank_sums(*name, book, 10.0) for name, book in elsewhere.ranks().items()]
+    ranks = [rank_sums(*name, book, 10.0) for name, book in elsewhere.ranks.items()]
     received.receive("1" * 12, msgspec.msgpack.encode(RouterSums(1, 40, ranks)), 10.0)
     received.end_round(10.0, is_answered=True)
     for name in table.take_changes(10.0):
@@ -216,12 +208,12 @@ class AnyNews(RuleBasedStateMachine):
             st.floats(0, 1),
             st.floats(0, 9),
             st.floats(-1, 0),
-            st.floats(-500, 500),
-            # Past what an observation counts for, and before it was made.
-            st.sampled_from([6.0, -9.0, 3.0]),
+            st.floats(0, 500),
+            # Past what an observation counts for.
+            st.sampled_from([6.0, 3.0]),
         )
     )
-    def time_passes_or_jumps(self, seconds: float) -> None:
+    def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
     @rule(router=ROUTERS, prefill=st.floats(0, 9), pod=PODS, rank=RANKS, which=st.integers(0, 3))
@@ -233,7 +225,7 @@ class AnyNews(RuleBasedStateMachine):
         if which == 0:
             bookings.first_token(booking.id, self.now)
         elif which == 1:
-            bookings.finish(booking.id, self.now)
+            bookings.end(booking.id, self.now)
 
     def hear(self, most: int) -> None:
         """Take in what was received; a pick comes when the loads of `most` ranks are reckoned."""
@@ -249,7 +241,7 @@ class AnyNews(RuleBasedStateMachine):
         bookings.expire(self.now)
         ranks = [
             rank_sums(*name, book, self.now)
-            for name, book in bookings.ranks().items()
+            for name, book in bookings.ranks.items()
             if book.in_flight
         ]
         value = msgspec.msgpack.encode(RouterSums(self.number, bookings.picks, ranks))

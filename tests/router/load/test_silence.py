@@ -28,7 +28,6 @@ def test_a_steady_share_of_unreported_first_tokens_settles_the_question(
 
 def awaiting() -> Overdue:
     return Overdue(
-        list,
         seconds=1.0,
         precedence=FIRST_COME,
         expects_first_tokens=True,
@@ -50,7 +49,7 @@ def test_requests_that_nothing_is_reported_of_count_long_before_they_expire() ->
         one = bookings.book(Work("m", "p", 0, 100, 0, 0.5), float(second))
         if second % 10:
             bookings.first_token(one.id, second + 0.5)
-            bookings.finish(one.id, second + 0.6)
+            bookings.end(one.id, second + 0.6)
         check(bookings)
         hears.append(bookings.hears_first_tokens)
     assert True in hears[:40]
@@ -116,7 +115,7 @@ def test_engines_that_favour_short_prompts_more_let_them_pass_for_longer(
 ) -> None:
     # So late that nothing is overdue of itself.
     bookings = new_bookings(late_seconds=500.0)
-    bookings.precedence = Precedence(times)
+    bookings.overdue.precedence = Precedence(times)
     bookings.book(Work("m", "p", 0, 100, 0, 5.0), 0.0)
     for at in range(10, 200, 2):
         passing = bookings.book(Work("m", "p", 0, 100, 0, 0.0), at)
@@ -144,7 +143,7 @@ def test_presumed_first_tokens_are_found_lost_as_early_so_that_silence_lasts() -
         one = bookings.book(Work("m", "p", 0, 100, 0, 0.5), float(second))
         if second % 20:
             bookings.first_token(one.id, second + 0.5)
-            bookings.finish(one.id, second + 0.6)
+            bookings.end(one.id, second + 0.6)
         hears.append(bookings.hears_first_tokens)
     assert False in hears[:15], "long before 30 s have passed"
     assert set(hears[15:]) == {False}

@@ -68,14 +68,14 @@ class Router:
 
     def finish(self, name: str) -> bool:
         """Take a report of an end, of whosever booking; return whether it is known."""
-        if self.bookings.finish(name, self.now):
+        if self.bookings.end(name, self.now):
             self.ended.append(name)
             return True
         return self.peers.hand_on(name, name.encode(), self.now)
 
     def round(self) -> None:
         for report in self.peers.answer(self.store.run(self.peers.ask(self.now)), self.now):
-            if self.bookings.finish(report.decode(), self.now):
+            if self.bookings.end(report.decode(), self.now):
                 self.ended.append(report.decode())
         for name in self.loads.take_changes(self.now):
             self.loads.renew(*name, self.now)
@@ -728,7 +728,7 @@ class AnyFleet(RuleBasedStateMachine):
         replies = self.store.run(asked)
         self.booked.append((router, router.book(pod=pod)))
         for report in router.peers.answer(replies, router.now):
-            if router.bookings.finish(report.decode(), router.now):
+            if router.bookings.end(report.decode(), router.now):
                 router.ended.append(report.decode())
         for name in router.loads.take_changes(router.now):
             router.loads.renew(*name, router.now)
@@ -788,9 +788,9 @@ class AnyFleet(RuleBasedStateMachine):
 
     def assert_others_are_counted_once(self, router: Router, pod: str) -> None:
         books = [
-            other.bookings.ranks()[pod, 0]
+            other.bookings.ranks[pod, 0]
             for other in self.routers
-            if other is not router and (pod, 0) in other.bookings.ranks()
+            if other is not router and (pod, 0) in other.bookings.ranks
         ]
         told = router.peers.received.on(pod, 0, router.now)
         assert told.nanoseconds == sum(book.prefill() for book in books)

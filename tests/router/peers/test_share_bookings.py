@@ -104,7 +104,7 @@ async def test_three_routers_tell_each_other_and_hand_reports_on(
         await wait_until(lambda: len(routers[2].reports) == 2)
         assert routers[2].reports == [b"first", b"second"]
         assert not routers[1].reports
-        routers[2].bookings.finish(names[-1], routers[2].now)
+        routers[2].bookings.end(names[-1], routers[2].now)
         await wait_until(lambda: all(router.in_flight() == 5 for router in routers))
         assert all(not router.peers.failures for router in routers)
 

@@ -120,7 +120,7 @@ def test_steps_are_those_of_the_first_tokens_in_whatever_order_requests_end(apar
         rng.shuffle(running)
         for booking in running[50:]:
             rank.calibration.learn(booking)
-            rank.bookings.finish(booking.id, rank.now)
+            rank.bookings.end(booking.id, rank.now)
         del running[50:]
         check(rank.calibration)
     assert rank.factor == pytest.approx(2.0, rel=0.1)
@@ -179,7 +179,7 @@ def test_what_was_taken_for_come_too_early_is_timed_from_its_turn() -> None:
             if number == 0:
                 rank.computed(booking)
         for booking in together:
-            rank.bookings.finish(booking.id, rank.now)
+            rank.bookings.end(booking.id, rank.now)
         rank.now += 10.0
     assert rank.factor == pytest.approx(2.0)
 
@@ -239,7 +239,7 @@ def test_what_has_no_first_token_says_nothing() -> None:
     for _ in range(20):
         booking = rank.book()
         rank.calibration.learn(booking)
-        rank.bookings.finish(booking.id, rank.now)
+        rank.bookings.end(booking.id, rank.now)
         rank.calibration.learn(booking)
     assert rank.factor == 1.0
 
@@ -277,7 +277,7 @@ class Fleet:
             self.bookings.first_token(booking.id, self.now)
             self.calibration.first_token(booking)
             self.calibration.learn(booking)
-            self.bookings.finish(booking.id, self.now)
+            self.bookings.end(booking.id, self.now)
             check(self.calibration)
 
     def factors(self, pods: str) -> list[float]:

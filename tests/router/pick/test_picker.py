@@ -126,7 +126,7 @@ def test_what_is_remembered_of_picks_in_shadow_is_bounded_on_many_pods() -> None
 
 
 class AnyReports(RuleBasedStateMachine):
-    """Picks and reports in any order, lost and repeated, pods that go, clocks that jump."""
+    """Picks and reports in any order, lost and repeated, pods that go."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class AnyReports(RuleBasedStateMachine):
         known = self.parts.picker.get(name) is not None
         assert self.parts.picker.ended(name, end, self.parts.now) == known  # type: ignore[arg-type]
 
-    @rule(seconds=st.sampled_from([0.0, 0.01, 1.0, 40.0, 700.0, -0.5, -50.0, -5000.0]))
+    @rule(seconds=st.sampled_from([0.0, 0.01, 1.0, 40.0, 700.0, -0.5]))
     def time_passes(self, seconds: float) -> None:
         self.parts.now += seconds
         self.parts.picker.expire(self.parts.now)
