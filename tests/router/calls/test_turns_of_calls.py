@@ -132,7 +132,6 @@ def test_who_tells_the_loads_of_all_ranks_gives_turns() -> None:
         one.pod: one.running for one in loads
     }
     assert turns - without >= PODS // 128
-    assert fleet.parts.loads._corrections.keys() == {(one.pod, 0) for one in loads}
     check(fleet.parts.loads)
 
 
