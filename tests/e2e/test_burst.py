@@ -1,11 +1,13 @@
-"""Bursts of new prompts, sent all at once to a real router and eight real workers."""
+"""Bursts of new prompts, sent all at once to real routers and eight real workers."""
 
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from random import Random
 
@@ -13,12 +15,15 @@ import aiohttp
 import grpc.aio
 import pytest
 
+from tests.servers.redis_server import RedisServer
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.bench.stand.servers import Python
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
 pytestmark = pytest.mark.deep
+
+Router = router_pb2_grpc.RouterStub
 
 MODEL = "demo"
 BLOCK = 32
@@ -62,9 +67,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Eight workers in one process, and a router that is asked about them."""
+    """Eight workers in one process, and the routers that are asked about them, in turn."""
 
-    stub: router_pb2_grpc.RouterStub
+    routers: Sequence[Router]
     http: aiohttp.ClientSession
     addresses: dict[str, str]
 
@@ -80,31 +85,39 @@ class Fleet:
         placed = asyncio.Event()
         left = len(before) + len(prompts)
 
-        async def pick(prompt: Prompt, pods: Sequence[str] = ()) -> pb.PickResponse:
+        turns = cycle(self.routers)
+
+        async def pick(router: Router, prompt: Prompt, pods: Sequence[str] = ()) -> pb.PickResponse:
             nonlocal left
-            picked = await self.stub.Pick(pb.PickRequest(prompt=prompt.message, pods=pods))
+            picked = await router.Pick(pb.PickRequest(prompt=prompt.message, pods=pods))
             left -= 1
             if not left:
                 placed.set()
             return picked
 
-        async def served(prompt: Prompt, picked: pb.PickResponse) -> tuple[str, int]:
+        async def served(
+            router: Router, prompt: Prompt, picked: pb.PickResponse
+        ) -> tuple[str, int]:
             pod = picked.candidates[0].pod
-            cached = await self._generate(prompt, pod, picked.booking_id)
+            report = partial(_report, router, picked.booking_id)
+            cached = await self._generate(prompt, pod, report)
             await placed.wait()
-            await self._report(picked.booking_id, pb.ReportRequest.FINISHED, cached_tokens=cached)
+            await report(pb.ReportRequest.FINISHED, cached_tokens=cached)
             return pod, cached
 
-        async def one(prompt: Prompt) -> tuple[str, int]:
-            return await served(prompt, await pick(prompt))
+        async def one(router: Router, prompt: Prompt) -> tuple[str, int]:
+            return await served(router, prompt, await pick(router, prompt))
 
         async with asyncio.TaskGroup() as tasks:
             for prompt in before:
-                tasks.create_task(served(prompt, await pick(prompt, on)))
-            placing = [tasks.create_task(one(prompt)) for prompt in prompts]
+                router = next(turns)
+                tasks.create_task(served(router, prompt, await pick(router, prompt, on)))
+            placing = [tasks.create_task(one(next(turns), prompt)) for prompt in prompts]
         return [task.result() for task in placing]
 
-    async def _generate(self, prompt: Prompt, pod: str, booking_id: str) -> int:
+    async def _generate(
+        self, prompt: Prompt, pod: str, report: Callable[..., Awaitable[None]]
+    ) -> int:
         """Have a pod answer, and report its first token; return the tokens that it found cached."""
         usage = None
         began = False
@@ -112,33 +125,38 @@ class Fleet:
         headers = {"Content-Type": "application/json"}
         async with self.http.post(url, data=prompt.body, headers=headers) as response:
             assert response.status == 200, await response.text()
-            await self._report(booking_id, pb.ReportRequest.STARTED)
+            await report(pb.ReportRequest.STARTED)
             async for line in response.content:
                 if not line.startswith(b"data: {"):
                     continue
                 if not began:
                     began = True
-                    await self._report(booking_id, pb.ReportRequest.FIRST_TOKEN)
+                    await report(pb.ReportRequest.FIRST_TOKEN)
                 usage = json.loads(line[6:]).get("usage") or usage
         assert usage is not None
         return int(usage["prompt_tokens_details"]["cached_tokens"])
 
-    async def _report(
-        self, booking_id: str, event: pb.ReportRequest.Event.ValueType, **fields: int
-    ) -> None:
-        request = pb.ReportRequest(booking_id=booking_id, event=event, **fields)
-        assert (await self.stub.Report(request)).known
-
     async def decisions(self) -> list[pb.Decision]:
-        """Return what was picked, the first first."""
-        answer = await self.stub.ListDecisions(pb.ListDecisionsRequest())
+        """Return what the first router picked, the first first."""
+        answer = await self.routers[0].ListDecisions(pb.ListDecisionsRequest())
         return list(reversed(answer.decisions))
 
 
+async def _report(
+    router: Router, booking_id: str, event: pb.ReportRequest.Event.ValueType, **fields: int
+) -> None:
+    request = pb.ReportRequest(booking_id=booking_id, event=event, **fields)
+    assert (await router.Report(request)).known
+
+
 @asynccontextmanager
-async def fleet(folder: Path, *, without_events: int = 0) -> AsyncIterator[Fleet]:
-    """Start fresh workers; the router gets no events of some."""
-    with Python("warmpath.lab.simworker", *WORKERS, log=folder / "workers.log") as process:
+async def fleet(
+    folder: Path, *, without_events: int = 0, routers: int = 1, more: str = ""
+) -> AsyncIterator[Fleet]:
+    """Start fresh workers; the routers get no events of some. `more` ends their configuration."""
+    async with AsyncExitStack() as stack:
+        worker_log = folder / "workers.log"
+        process = stack.enter_context(Python("warmpath.lab.simworker", *WORKERS, log=worker_log))
         workers = json.loads(process.hear())["workers"]
         lines = [
             "[server]\nlisten = '127.0.0.1:0'\nmetrics-listen = ''",
@@ -157,25 +175,27 @@ async def fleet(folder: Path, *, without_events: int = 0) -> AsyncIterator[Fleet
             if number >= without_events:
                 lines.append(f"events = '{worker['events']}'\nreplay = '{worker['replay']}'")
         config = folder / "router.toml"
-        config.write_text("\n".join(lines))
+        config.write_text("\n".join([*lines, more]))
         args = ("warmpath.cli", "serve", "--config", str(config))
-        with Python(*args, log=folder / "router.log") as router:
+        stubs = []
+        for number in range(routers):
+            router = stack.enter_context(Python(*args, log=folder / f"router-{number}.log"))
             address = router.hear().split(" on ")[1].split(",")[0].strip()
-            async with (
-                grpc.aio.insecure_channel(address) as channel,
-                aiohttp.ClientSession(
-                    connector=aiohttp.TCPConnector(limit=0),
-                    timeout=aiohttp.ClientTimeout(total=None),
-                ) as http,
-            ):
-                stub = router_pb2_grpc.RouterStub(channel)
-                while await followed(stub) < PODS - without_events:
-                    await asyncio.sleep(0.01)
-                addresses = {f"pod-{at}": one["address"] for at, one in enumerate(workers)}
-                yield Fleet(stub, http, addresses)
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))
+            stubs.append(router_pb2_grpc.RouterStub(channel))
+        http = await stack.enter_async_context(
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+            )
+        )
+        for stub in stubs:
+            while await followed(stub) < PODS - without_events:
+                await asyncio.sleep(0.01)
+        addresses = {f"pod-{at}": one["address"] for at, one in enumerate(workers)}
+        yield Fleet(stubs, http, addresses)
 
 
-async def followed(stub: router_pb2_grpc.RouterStub) -> int:
+async def followed(stub: Router) -> int:
     """Return how many pods' events are followed without a gap."""
     pods = (await stub.ListPods(pb.ListPodsRequest())).pods
     return sum(pod.ranks[0].trust.level == pb.Trust.EXACT for pod in pods)
@@ -243,3 +263,18 @@ async def test_different_new_prompts_spread_evenly(tmp_path: Path) -> None:
     counts = Counter(pod for pod, _ in answers)
     assert len(counts) == PODS
     assert max(counts.values()) <= 1.5 * SIZE / PODS
+
+
+async def test_two_routers_that_share_bookings_spread_one_new_prompt(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
+    """Each router alone lets a pod compute the prompt at most twice; together they do as well."""
+    shared = f"[shared-index]\nurl = '{redis_server.url}'\nprefix = 'burst'\nshare-bookings = true"
+    async with fleet(tmp_path, routers=2, more=shared) as stand:
+        answers = await stand.burst([Prompt(Random(SHORT), SHORT)] * SIZE)
+    counts = Counter(pod for pod, _ in answers)
+    assert len(counts) == PODS
+    assert max(counts.values()) < SIZE / 2
+    cold = Counter(pod for pod, cached in answers if cached < WARM * SHORT)
+    assert cold
+    assert max(cold.values()) <= 2 * len(stand.routers), cold
