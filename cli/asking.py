@@ -15,21 +15,27 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from warmpath.cli.channel import add_channel, open_client
 from warmpath.cli.console import new_console, new_table
-from warmpath.cli.explained import explained
-from warmpath.cli.tls_options import OptionError, without_answer
-from warmpath.client.credentials import EXAMPLE, problem_of_target
+from warmpath.cli.tls_options import OptionError, add_tls, check_tls, without_answer
+from warmpath.client.credentials import EXAMPLE, SettingError, problem_of_target
 from warmpath.client.failure import CallError
 from warmpath.client.prompt import Prompt
 from warmpath.client.sync_client import Client
+from warmpath.indexer.keys.key import unpack_tokens
 from warmpath.process.command_line import FINE, FOUND, NO_ANSWER, USAGE, command_parser, in_words
+from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pods.table import WELL
 
 Reply = TypeVar("Reply", bound=Message)
 
 ROUTER = EXAMPLE
+MOST_TOKENS = 400
+"""The most tokens of an explained score that are shown; --json has all."""
+OPTIONS = {
+    "target": "--router", "tls.ca": "--tls-ca", "tls.cert": "--tls-cert", "token_file": "--token-file",
+}  # fmt: skip
+"""The option of each of the client's arguments."""
 
 
 def score_main(argv: Sequence[str] | None = None) -> int:
@@ -45,14 +51,10 @@ def score_main(argv: Sequence[str] | None = None) -> int:
         help="show the text, its tokens, how much of them was stored, and the time of each step",
     )
     args = parser.parse_args(argv)
-    try:
-        prompt = prompt_of(args)
-    except (OSError, ValueError) as error:
-        print(f"warmpath score: {in_words(error)}", file=sys.stderr)
-        return USAGE
-    return call(
+    return call_with_prompt(
+        "score",
         args,
-        lambda client: client.score(
+        lambda client, prompt: client.score(
             prompt, pods=args.pod, strategy=args.strategy, explain=args.explain
         ),
         _scores,
@@ -91,6 +93,23 @@ def router_parser(name: str, summary: str | None, example: str) -> argparse.Argu
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_channel(parser)
     return parser
+
+
+def add_channel(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the connection."""
+    group = parser.add_argument_group("connection")
+    add_tls(group, authority="PEM of the router's authority; a plain connection without it")
+    group.add_argument("--token-file", type=Path, help="file with the token to send")
+
+
+def open_client(args: argparse.Namespace) -> Client:
+    """Return the client that the options describe. Raises OptionError."""
+    check_tls(args)
+    tls = None if args.tls_ca is None else TlsPaths(args.tls_ca, args.tls_cert, args.tls_key)
+    try:
+        return Client(args.router, tls=tls, token_file=args.token_file, timeout=args.timeout)
+    except SettingError as error:
+        raise OptionError(f"{OPTIONS[error.argument]}: {error.problem}") from error
 
 
 def seconds(text: str) -> float:
@@ -180,6 +199,21 @@ def call(
     return FINE
 
 
+def call_with_prompt(
+    command: str,
+    args: argparse.Namespace,
+    ask: Callable[[Client, Prompt], Reply],
+    show: Callable[[Reply], RenderableType],
+) -> int:
+    """Make one call with the prompt that the options give, as `call` does."""
+    try:
+        prompt = prompt_of(args)
+    except (OSError, ValueError) as error:
+        print(f"warmpath {command}: {in_words(error)}", file=sys.stderr)
+        return USAGE
+    return call(args, lambda client: ask(client, prompt), show)
+
+
 def _print(args: argparse.Namespace, reply: Reply, show: Callable[[Reply], RenderableType]) -> None:
     if args.json:
         print(json.dumps(fields_of(reply)))
@@ -234,9 +268,32 @@ def _is_unanswered(error: CallError) -> bool:
 
 
 def _scores(response: pb.ScoreResponse) -> RenderableType:
-    if response.HasField("explanation"):
-        return Group(explained(response.explanation), _score_table(response))
-    return _score_table(response)
+    is_explained = response.HasField("explanation")
+    above = _explained(response.explanation) if is_explained else []
+    return Group(*above, _score_table(response))
+
+
+def _explained(explanation: pb.Explanation) -> list[RenderableType]:
+    ids = unpack_tokens(explanation.token_ids_packed)
+    parts: list[RenderableType] = []
+    if explanation.text:
+        stored = explanation.stored_chars
+        parts += [
+            Text(f"text: {len(explanation.text)} characters, the first {stored} known", "bold"),
+            # A Text, since Rich would take square brackets of a prompt for markup.
+            Text(explanation.text[:stored], "green") + Text(explanation.text[stored:]),
+        ]
+    shown = " ".join(map(str, ids[:MOST_TOKENS]))
+    if len(ids) > MOST_TOKENS:
+        shown += f" … ({len(ids) - MOST_TOKENS} more)"
+    steps = new_table("step, >ms", box=None, header_style="bold")
+    for step in explanation.steps:
+        steps.add_row(step.name, f"{step.seconds * 1e3:.3f}")
+    tokens = f"tokens: {len(ids)}, {explanation.stored_tokens} of them from the prefix store"
+    keys = (
+        f"block keys: {explanation.keys}, {explanation.stored_keys} of them from the prefix store"
+    )
+    return [*parts, Text(tokens, "bold"), Text(shown), Text(keys, "bold"), steps]
 
 
 def _score_table(response: pb.ScoreResponse) -> Table:
@@ -266,13 +323,14 @@ def _pods_table(response: pb.ListPodsResponse) -> Table:
         caption_justify="left",
     )
     for pod in response.pods:
+        why = "no events" if pod.status in ("", WELL) else pod.status
         for rank in pod.ranks:
             blocks = " ".join(f"{tier.tier} {tier.blocks}" for tier in rank.tiers)
             table.add_row(
                 pod.id,
                 pod.address,
                 pod.model,
-                "yes" if pod.ready else Text(f"no: {_health(pod) or 'no events'}"),
+                "yes" if pod.ready else Text(f"no: {why}"),
                 str(rank.rank),
                 blocks or "0",
                 f"{rank.copies if rank.HasField('copies') else '?'} / {rank.capacity or '?'}",
@@ -280,10 +338,6 @@ def _pods_table(response: pb.ListPodsResponse) -> Table:
                 trust_words(rank.trust),
             )
     return table
-
-
-def _health(pod: pb.Pod) -> str:
-    return "" if pod.status == WELL else pod.status
 
 
 def trust_words(trust: pb.Trust) -> str:

@@ -19,7 +19,7 @@ from warmpath.router.config.form import Path as KeyPath
 from warmpath.router.config.form import Problem
 from warmpath.router.config.mistakes import Mistakes, dotted
 from warmpath.router.config.read import ConfigError, mistakes
-from warmpath.router.config.schema import ProbeTable
+from warmpath.router.config.schema import Config, ProbeTable
 from warmpath.router.pods.discover import CONFIGURATION, of_twin, twins
 from warmpath.router.pods.look import Looked, look, sources
 from warmpath.router.prompt.tokenizer_sources import Sources, template_of
@@ -28,11 +28,8 @@ MOST_NAMES = 8
 """Pods of one source that are named; --json has all."""
 
 
-class Warned(NamedTuple):
-    """A warning: its place, such as FILE:LINE, and its text."""
-
-    place: str
-    text: str
+Warned = tuple[str, str]
+"""A warning: its place, such as FILE:LINE, and its text."""
 
 
 class Checked(NamedTuple):
@@ -71,10 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             print(error, file=sys.stderr)
         return USAGE if isinstance(error.__cause__, OSError) else FOUND
+    warnings = _warnings(checked, now)
+    fields = _fields(args.file, checked, warnings)
     if args.json:
-        print(json.dumps(_fields(args.file, checked, now)))
+        print(json.dumps(fields))
     else:
-        _print(args.file, checked, now)
+        _print(fields, warnings, checked.found.config)
     return FOUND if checked.mistakes else FINE
 
 
@@ -96,26 +95,46 @@ def _check(file: Path, now: datetime, longest: float) -> Checked:
     return Checked(found, certificates, look(sources(found.config, folder), longest))
 
 
-def _print(file: Path, checked: Checked, now: datetime) -> None:
-    for line in checked.mistakes:
+def _fields(file: Path, checked: Checked, warnings: Sequence[Warned]) -> dict[str, Any]:
+    found = checked.found
+    named = sorted(pod.id for pod in found.config.pods)
+    return {
+        "file": str(file),
+        "ok": not checked.mistakes,
+        "mistakes": checked.mistakes,
+        "warnings": [": ".join(warning) for warning in warnings],
+        "replaced": [
+            {"key": dotted(one.at), "variable": one.variable}
+            for one in found.overrides
+            if not one.problem
+        ],
+        "sources": [
+            {"source": one.source, "pods": one.pods, "problem": one.problem}
+            for one in (Looked(CONFIGURATION, named, ""), *checked.looked)
+        ],
+        "certificates": [
+            {"key": dotted(one.at), "file": str(one.path), "ends": one.validity.ends.isoformat()}
+            for one in checked.certificates
+        ],
+    }
+
+
+def _print(fields: dict[str, Any], warnings: Sequence[Warned], config: Config) -> None:
+    for line in fields["mistakes"]:
         print(line, file=sys.stderr)
-    for warning in _warnings(checked, now):
-        print(f"{warning.place}: warning: {warning.text}", file=sys.stderr)
-    if checked.mistakes:
+    for place, text in warnings:
+        print(f"{place}: warning: {text}", file=sys.stderr)
+    if fields["mistakes"]:
         return
-    for variable, key in _replaced(checked):
-        print(f"{file}: {key}: replaced by {variable}")
-    config = checked.found.config
+    file = fields["file"]
+    for one in fields["replaced"]:
+        print(f"{file}: {one['key']}: replaced by {one['variable']}")
     print(f"{file}: ok: models {len(config.models)}, pods {len(config.pods)}")
-    for looked in _sources(checked):
-        said = looked.problem and f"cannot be asked from here: {looked.problem}"
-        print(f"{file}: pods found by {looked.source}: {said or _names(looked.pods)}")
-    for one in checked.certificates:
-        print(f"{file}: {dotted(one.at)}: valid until {one.validity.ends:%Y-%m-%d}")
-
-
-def _replaced(checked: Checked) -> list[tuple[str, str]]:
-    return [(one.variable, dotted(one.at)) for one in checked.found.overrides if not one.problem]
+    for one in fields["sources"]:
+        said = one["problem"] and f"cannot be asked from here: {one['problem']}"
+        print(f"{file}: pods found by {one['source']}: {said or _names(one['pods'])}")
+    for one in fields["certificates"]:
+        print(f"{file}: {one['key']}: valid until {one['ends'][:10]}")
 
 
 def _warnings(checked: Checked, now: datetime) -> list[Warned]:
@@ -134,7 +153,7 @@ def _warnings(checked: Checked, now: datetime) -> list[Warned]:
 
 def _at(found: Mistakes, at: KeyPath, doubt: str) -> Warned:
     placed = found.placed(at, doubt)
-    return Warned(found.where(placed), f"{placed.key}: {doubt}")
+    return placed.place, f"{placed.key}: {doubt}"
 
 
 def _doubtful_pods(checked: Checked) -> Iterator[Warned]:
@@ -150,19 +169,14 @@ def _doubtful_pods(checked: Checked) -> Iterator[Warned]:
             continue
         chosen = first if first == CONFIGURATION else "the first of them to answer"
         problem = f"{first} has it, too; it is followed as {chosen} describes it"
-        yield Warned(source, f"pod {spec.id!r}: {problem}")
+        yield source, f"pod {spec.id!r}: {problem}"
     numbers = {pod.id: number for number, pod in enumerate(found.config.pods)}
     for (source, spec), twin in twins(followed):
         doubt = of_twin(spec.address, twin)
         if source == CONFIGURATION:
             yield _at(found, ("pods", numbers[spec.id], "address"), doubt)
         else:
-            yield Warned(source, f"pod {spec.id!r}: {doubt}")
-
-
-def _sources(checked: Checked) -> list[Looked]:
-    named = sorted(pod.id for pod in checked.found.config.pods)
-    return [Looked(CONFIGURATION, named, ""), *checked.looked]
+            yield source, f"pod {spec.id!r}: {doubt}"
 
 
 def _names(pods: Sequence[str]) -> str:
@@ -170,24 +184,6 @@ def _names(pods: Sequence[str]) -> str:
         return "0"
     more = f" and {len(pods) - MOST_NAMES} more" if len(pods) > MOST_NAMES else ""
     return f"{len(pods)}: {', '.join(pods[:MOST_NAMES])}{more}"
-
-
-def _fields(file: Path, checked: Checked, now: datetime) -> dict[str, Any]:
-    return {
-        "file": str(file),
-        "ok": not checked.mistakes,
-        "mistakes": checked.mistakes,
-        "warnings": [": ".join(warning) for warning in _warnings(checked, now)],
-        "replaced": [{"key": key, "variable": variable} for variable, key in _replaced(checked)],
-        "sources": [
-            {"source": one.source, "pods": one.pods, "problem": one.problem}
-            for one in _sources(checked)
-        ],
-        "certificates": [
-            {"key": dotted(one.at), "file": str(one.path), "ends": one.validity.ends.isoformat()}
-            for one in checked.certificates
-        ],
-    }
 
 
 def _tokenizers(found: Mistakes, folder: Path) -> Iterator[Problem]:

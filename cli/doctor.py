@@ -17,12 +17,12 @@ from warmpath.cli.asking import (
     ROUTER,
     failed,
     fields_of,
+    open_client,
     print_rich,
     problem_of_call,
     router_parser,
 )
 from warmpath.cli.asking import seconds as seconds_of
-from warmpath.cli.channel import open_client
 from warmpath.cli.console import new_table
 from warmpath.cli.deployment.check import Check
 from warmpath.cli.deployment.inspect import FORMS, Seen, inspect

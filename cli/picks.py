@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from warmpath.cli.asking import add_prompt, call, prompt_of, router_parser, trust_words
+from warmpath.cli.asking import add_prompt, call, call_with_prompt, router_parser, trust_words
 from warmpath.cli.console import new_table
-from warmpath.process.command_line import USAGE, in_words, seconds
+from warmpath.process.command_line import USAGE, seconds
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 NO_PICKS = "no picks: the router has made none since its start, or none that fits the options"
@@ -30,14 +30,10 @@ def explain_main(argv: Sequence[str] | None = None) -> int:
         "--disaggregated", action="store_true", help="one pod for the prefill and one for decoding"
     )
     args = parser.parse_args(argv)
-    try:
-        prompt = prompt_of(args)
-    except (OSError, ValueError) as error:
-        print(f"warmpath explain: {in_words(error)}", file=sys.stderr)
-        return USAGE
-    return call(
+    return call_with_prompt(
+        "explain",
         args,
-        lambda client: client.explain(
+        lambda client, prompt: client.explain(
             prompt,
             pods=args.pod,
             policy=args.policy,

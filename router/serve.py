@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = without_mistakes(found)
         if args.process is None:
             for doubt in doubts(config):
-                log.warning("%s", found.line(found.placed(*doubt)))
+                log.warning("%s", found.placed(*doubt))
         if config.server.processes > 1 and args.process is None:
             return asyncio.run(_supervise(config, args))
         config = _own(config, args.process)

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from warmpath.cli.asking import ROUTER, answer
-from warmpath.cli.channel import add_channel
+from warmpath.cli.asking import ROUTER, add_channel, answer
 from warmpath.cli.child import ChildError
 from warmpath.cli.gateway.bootstrap import bootstrap
 from warmpath.cli.gateway.description import (

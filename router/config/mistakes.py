@@ -17,15 +17,17 @@ DECIDED_BY: dict[str, tuple[str, ...]] = {
 
 
 class Mistake(NamedTuple):
-    """One mistake: the line of the file, from 1, the key, and the problem with it.
-
-    Where a variable of the environment has the mistake, its name is there and the line is 0.
-    """
+    """One mistake, or a doubt that is placed like one."""
 
     line: int
+    """The line of the file, from 1; 0 if a variable of the environment has it."""
+    place: str
+    """`FILE:LINE`, or the variable."""
     key: str
     problem: str
-    variable: str = ""
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, self[1:]))
 
 
 class Mistakes:
@@ -55,32 +57,25 @@ class Mistakes:
 
     def in_order(self) -> list[Mistake]:
         """Return all mistakes: those of variables, then those of the file in its order."""
-        found = [self.placed(at, why) for at, why in self._found]
         unusable = [
-            Mistake(0, dotted(one.at) if one.at else "", one.problem, one.variable)
+            Mistake(0, one.variable, dotted(one.at) if one.at else "", one.problem)
             for one in self.overrides
             if one.problem
         ]
-        return unusable + sorted(found, key=lambda one: one.line)
+        found = [self.placed(at, why) for at, why in self._found]
+        return sorted([*unusable, *found], key=lambda one: one.line)
 
     def placed(self, at: Path, problem: str) -> Mistake:
         """Return a problem with its line, or with the variable that replaces its key."""
         for one in self.overrides:
             if not one.problem and at[: len(one.at)] == one.at:
-                return Mistake(0, dotted(at), problem, one.variable)
-        return Mistake(find_line(self._lines, at), dotted(at), problem)
+                return Mistake(0, one.variable, dotted(at), problem)
+        line = find_line(self._lines, at)
+        return Mistake(line, f"{self.source}:{line}", dotted(at), problem)
 
     def described(self) -> list[str]:
         """Return each mistake as `FILE:LINE: KEY: problem` or `VARIABLE: KEY: problem`."""
-        return [self.line(one) for one in self.in_order()]
-
-    def line(self, one: Mistake) -> str:
-        """Return a mistake, or a doubt that was placed like one, as `described` has them."""
-        return ": ".join(filter(None, (self.where(one), one.key, one.problem)))
-
-    def where(self, one: Mistake) -> str:
-        """Return where a mistake is: `FILE:LINE`, or a variable of the environment."""
-        return one.variable or f"{self.source}:{one.line}"
+        return [str(one) for one in self.in_order()]
 
     def _is_doubtful(self, at: Path) -> bool:
         others = DECIDED_BY.get(str(at[0]), ())
