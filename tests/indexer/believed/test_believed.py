@@ -165,13 +165,13 @@ def test_an_index_with_less_room_holds_what_it_can() -> None:
     for n in range(100):
         chain = prompt(*range(1000 * n, 1000 * n + 500))
         tickets.append(believed.arrive("p", n % 7, chain.made, expires=10.0))
-    assert believed._slots.index.stats().evicted
+    assert believed._index.stats().evicted
     check(believed)
     assert arriving(believed, prompt(*range(98_000, 98_500))) > 0, "the heads are given up last"
     for ticket in tickets:
         believed.withdraw(ticket)
     check(believed)
-    assert believed._slots.index.stats().entries == 0
+    assert believed._index.stats().entries == 0
 
 
 def test_the_check_finds_what_nobody_believes_and_what_is_lost() -> None:
@@ -348,17 +348,16 @@ class AnyBeliefs(RuleBasedStateMachine):
         stats = self.believed.stats()
         assert stats.blocks == len(self.believed) == self.model.blocks()
         assert stats.tickets == len(self.model.tickets)
-        slots = self.believed._slots
         held = {
             belief: {key for holders, key in self._holders() if slot in holders}
-            for slot, belief in enumerate(slots._beliefs)
+            for slot, belief in enumerate(self.believed._beliefs)
             if belief is not None
         }
         assert held == self.model.held()
 
     def _holders(self) -> list[tuple[set[int], int]]:
         keys = sorted({key for of in self.model.held().values() for key in of})
-        index = self.believed._slots.index
+        index = self.believed._index
         return [({one.slot for one in index.stretches([key])}, key) for key in keys]
 
 

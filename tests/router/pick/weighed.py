@@ -33,10 +33,11 @@ class FakeRank(Rank):
     """A rank that is followed from the first event on."""
 
     has_events = True
+    layout = Layout()  # type: ignore[assignment]  tests set it
 
     def __init__(self, pod: str, number: int = 0, *, block_size: int = BLOCK) -> None:
-        exact = Trust(Level.EXACT, "followed from the first batch", 5.0)
-        super().__init__(pod, number, exact, lambda: 5.0)
+        super().__init__(pod, number, "not told yet", lambda: 5.0)
+        self.believe(Trust(Level.EXACT, "followed from the first batch", 5.0))
         self.is_connected = True
         self.layout = Layout({0: Group("", block_size)} if block_size else {})
         self.held = 100
