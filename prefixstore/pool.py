@@ -10,7 +10,6 @@ import asyncio
 import weakref
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -25,6 +24,7 @@ from warmpath.prefixstore.tokenizers.tokenizer import (
     TokenizerUnavailableError,
     check_text,
 )
+from warmpath.prefixstore.waiting import ClosedError, Waiting
 from warmpath.prefixstore.workers import Workers, WorkFailedError, outcome
 
 INLINE_BYTES = 4096
@@ -36,14 +36,6 @@ Most turns of a conversation are shorter, and a hand-over to a thread would take
 
 LONG_BYTES = 256 << 10
 """To encode, slice or look up a longer text takes milliseconds each: other tasks may run in between."""
-
-
-class PoolFullError(Exception):
-    """A text is refused because too many prompts, or too many bytes, wait for the tokenizer."""
-
-
-class PoolClosedError(Exception):
-    """The pool was closed."""
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -59,18 +51,6 @@ class Tokens(msgspec.Struct, frozen=True):
     """Number of tokens that were in the store."""
     memo: KeyMemo
     """The store's block keys of this text."""
-
-
-@dataclass(slots=True)
-class PoolStats:
-    """Counters and gauges of a pool, which the router exports as metrics."""
-
-    waiting_prompts: int = 0
-    waiting_bytes: int = 0
-    encoded_bytes: int = 0
-    timeouts: int = 0
-    refused: int = 0
-    failed: int = 0
 
 
 Name = tuple[Tokenizer, bytes]
@@ -103,14 +83,17 @@ class TokenizerPool:
         max_prompts: int,
         max_bytes: int,
     ) -> None:
-        self.stats = PoolStats()
+        self.encoded_bytes = 0
+        self.timeouts = 0
+        self.failed = 0
+        self.waiting = Waiting(
+            "prompts", "for the tokenizer", most=max_prompts, most_bytes=max_bytes
+        )
         self.stores: dict[str, PrefixStore] = {}
         self._tokenizers: dict[str, weakref.ref[Tokenizer]] = {}
         """The tokenizer of each store, weakly: TokenizerCache decides how long tokenizers live."""
         self._new_store = new_store
         self.workers = workers
-        self._max_prompts = max_prompts
-        self._max_bytes = max_bytes
         self._jobs: dict[Name, asyncio.Task[list[Entry]]] = {}
         self._closed = False
 
@@ -126,11 +109,11 @@ class TokenizerPool:
         """Tokenise a text, waiting at most `timeout` seconds.
 
         After that time the result has only the tokens that the store had. `tokenizer_id` names the
-        store. Raises InvalidTextError, PoolFullError, PoolClosedError, and TokenizerUnavailableError
+        store. Raises InvalidTextError, FullError, ClosedError, and TokenizerUnavailableError
         for a tokenizer that fails.
         """
         if self._closed:
-            raise PoolClosedError("the tokenizer pool is closed")
+            raise ClosedError("the tokenizer pool is closed")
         raw = check_text(text)
         await _turn_if_long(raw)
         slices = slices_of(raw) if tokenizer.has_cuts else [raw]
@@ -179,7 +162,7 @@ class TokenizerPool:
 
     def _keep(self, text: Text, more: list[Entry]) -> list[Entry]:
         entries = text.known + more
-        self.stats.encoded_bytes += len(text.raw) - text.covered
+        self.encoded_bytes += len(text.raw) - text.covered
         text.store.put(text.slices, entries)
         return entries
 
@@ -193,27 +176,14 @@ class TokenizerPool:
         # `wait` does not cancel the job: a caller that times out or leaves must not end it for others.
         done, _ = await asyncio.wait((job,), timeout=timeout)
         if not done:
-            self.stats.timeouts += 1
+            self.timeouts += 1
             return None
         if job.cancelled():
-            raise PoolClosedError("the tokenizer pool was closed")
+            raise ClosedError("the tokenizer pool was closed")
         return job.result()
 
     def _start(self, name: Name, tokenizer_id: str, text: Text) -> asyncio.Task[list[Entry]]:
-        stats = self.stats
-        size = len(text.raw)
-        if (
-            stats.waiting_prompts >= self._max_prompts
-            or stats.waiting_bytes + size > self._max_bytes
-        ):
-            stats.refused += 1
-            raise PoolFullError(
-                f"{stats.waiting_prompts} prompts of {stats.waiting_bytes} bytes wait for the "
-                f"tokenizer; at most {self._max_prompts} may, and "
-                f"limits.max-queued-bytes is {self._max_bytes}"
-            )
-        stats.waiting_prompts += 1
-        stats.waiting_bytes += size
+        self.waiting.enter(len(text.raw))
         job = asyncio.create_task(self._work(name, tokenizer_id, text))
         # Retrieves the exception, which nobody else does if all callers have left.
         job.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
@@ -229,15 +199,14 @@ class TokenizerPool:
         except Exception as error:
             raise self._failure(tokenizer_id, error) from error
         finally:
-            self.stats.waiting_prompts -= 1
-            self.stats.waiting_bytes -= len(text.raw)
+            self.waiting.leave(len(text.raw))
             del self._jobs[name]
 
     def _failure(self, tokenizer_id: str, error: BaseException) -> BaseException:
         """Return the exception that a caller gets for an error; count failures."""
         if isinstance(error, InvalidTextError):
             return error
-        self.stats.failed += 1
+        self.failed += 1
         if not isinstance(error, TokenizerUnavailableError | WorkFailedError):
             error = WorkFailedError(f"it fails on this text: {type(error).__name__}: {error}")
         return TokenizerUnavailableError(f"the tokenizer of {tokenizer_id}: {error}")

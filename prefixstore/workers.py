@@ -1,13 +1,14 @@
-"""Threads that tokenise; a thread that hangs is given up and replaced.
+"""Threads for work that blocks; a thread that hangs is given up and does not delay the process's exit.
 
-A thread cannot be killed, so its memory is lost until its work ends. The number of lost threads is
-bounded; beyond that bound they are not replaced.
+An executor's threads are joined at the interpreter's exit, so a download that hangs would keep the
+process from ending; these are daemons. A thread cannot be killed, so its memory is lost until its work
+ends.
 """
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -18,26 +19,28 @@ class WorkFailedError(Exception):
     """A worker crashed, took too long, or none was left."""
 
 
-Queue = SimpleQueue[Callable[[], None] | None]
-"""The work of a thread, which ends at None."""
-
-
-def _new_thread(name: str) -> Queue:
-    queue: Queue = SimpleQueue()
+def in_own_thread(work: Callable[[], Result], name: str) -> Future[Result]:
+    """Start `work` in a daemon thread; the future gets its result, even if nobody waits for it."""
+    future: Future[Result] = Future()
+    # From here on the future cannot be cancelled, so its result can always be set.
+    future.set_running_or_notify_cancel()
 
     def run() -> None:
-        while (work := queue.get()) is not None:
-            work()
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001  the caller handles it
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
-    # A daemon, so that a hanging thread does not keep the process from ending.
     threading.Thread(target=run, name=name, daemon=True).start()
-    return queue
+    return future
 
 
 class Workers:
-    """`count` workers. Use from one event loop; `close` them at the end.
+    """`count` threads. Use from one event loop; `close` them at the end.
 
-    A call that takes longer than `hang_seconds`, or is cancelled, loses its worker. That worker is
+    A call that takes longer than `hang_seconds`, or is cancelled, loses its thread. That thread is
     replaced unless more than `most_lost` are lost.
     """
 
@@ -47,43 +50,20 @@ class Workers:
         self._hang_seconds = hang_seconds
         self._most_lost = most_lost
         self._wanted = self._count = count
-        self._begun = 0
-        self._idle: deque[Queue] = deque()
-        self._waiting: deque[asyncio.Future[Queue]] = deque()
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        """The work of the threads; each ends when it gets None."""
+        self._idle = asyncio.Semaphore(count)
+        self._refusal = ""
+        """Why no call gets a thread; `_idle` then lets all calls through, one after the other."""
         for _ in range(count):
             self._start()
 
     def _start(self) -> None:
-        self._begun += 1
-        self._free(_new_thread(f"tokenizer-{self._begun}"))
+        def serve() -> None:
+            while (work := self._work.get()) is not None:
+                work()
 
-    def _free(self, worker: Queue) -> None:
-        while self._waiting:
-            waiting = self._waiting.popleft()
-            if not waiting.done():
-                waiting.set_result(worker)
-                return
-        self._idle.append(worker)
-
-    async def _take(self) -> Queue:
-        if self._idle:
-            return self._idle.popleft()
-        if not self._count:
-            raise WorkFailedError(f"all threads hang; {self.lost} were given up")
-        waiting: asyncio.Future[Queue] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiting)
-        try:
-            return await waiting
-        except asyncio.CancelledError:
-            if waiting.done() and not waiting.cancelled() and not waiting.exception():
-                self._free(waiting.result())
-            raise
-
-    def _fail_waiting(self, reason: str) -> None:
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_exception(WorkFailedError(reason))
-        self._waiting.clear()
+        threading.Thread(target=serve, name="tokenizer", daemon=True).start()
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """Run `work` on a thread and return its result.
@@ -91,57 +71,68 @@ class Workers:
         Raises the error of `work`, and WorkFailedError if `work` crashes, if it takes longer than
         `hang_seconds`, or if no thread is left.
         """
-        worker = await self._take()
+        await self._idle.acquire()
+        if self._refusal:
+            self._idle.release()
+            raise WorkFailedError(self._refusal)
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[Result] = loop.create_future()
 
         def finish(result: Result | None, error: BaseException | None) -> None:
             if ended.cancelled():
-                self._return(worker)
+                self._return()
             elif error is not None:
                 ended.set_exception(error)
             else:
                 ended.set_result(result)  # type: ignore[arg-type]
 
-        def deliver(result: Result | None, error: BaseException | None) -> None:
+        def deliver() -> None:
+            found = outcome(work)
             if not loop.is_closed():
-                loop.call_soon_threadsafe(finish, result, error)
+                loop.call_soon_threadsafe(finish, *found)
 
-        worker.put(lambda: deliver(*outcome(work)))
+        self._work.put(deliver)
         try:
-            done, _ = await asyncio.wait((ended,), timeout=self._hang_seconds)
-        except asyncio.CancelledError:
-            self._give_up(ended)
-            raise
-        if done:
-            self._free(worker)
-            return ended.result()
-        self._give_up(ended)
-        raise WorkFailedError(f"it took longer than {self._hang_seconds:g} s")
+            await asyncio.wait((ended,), timeout=self._hang_seconds)
+        finally:
+            if ended.cancel():  # it has not ended
+                self._give_up()
+            else:
+                self._idle.release()
+        if ended.cancelled():
+            raise WorkFailedError(f"it took longer than {self._hang_seconds:g} s")
+        return ended.result()
 
-    def _give_up(self, ended: "asyncio.Future[Result]") -> None:
-        ended.cancel()
+    def _give_up(self) -> None:
         self.lost += 1
         if self.lost <= self._most_lost:
             self._start()
-            return
-        self._count -= 1
-        if not self._count:
-            self._fail_waiting(f"all threads hang; {self.lost} were given up")
-
-    def _return(self, worker: Queue) -> None:
-        self.lost -= 1
-        if self._count < self._wanted:
-            self._count += 1
-            self._free(worker)
         else:
-            worker.put(None)
+            self._count -= 1
+            if self._count or self._refusal:
+                return
+            self._refusal = f"all threads hang; {self.lost} were given up"
+        self._idle.release()
+
+    def _return(self) -> None:
+        """Take back a thread that was given up, or end one if there are enough."""
+        self.lost -= 1
+        if self._count == self._wanted:
+            self._work.put(None)
+            return
+        self._count += 1
+        if self._refusal:
+            self._refusal = ""
+        else:
+            self._idle.release()
 
     def close(self) -> None:
-        """End the idle threads and fail the calls that wait for a thread."""
-        self._fail_waiting("the threads were ended")
-        while self._idle:
-            self._idle.popleft().put(None)
+        """End the threads, each after its work, and fail the calls that wait for one."""
+        for _ in range(self._count + self.lost):
+            self._work.put(None)
+        self._refusal = "the threads were ended"
+        self._count = self._wanted
+        self._idle.release()
 
 
 def outcome(work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:

@@ -1,7 +1,11 @@
-"""The process that renders chats: it reads frames from standard input and answers on standard output.
+"""The process that renders chats: it reads requests from standard input and answers on standard output.
 
-`prefixstore.chats.process_renderer` starts it and sends one request at a time. It ends when its input
-ends, so it does not outlive the router, and it limits its own memory and CPU time.
+`prefixstore.chats.render_worker` starts it and sends one request at a time: `Load` for each template,
+then any number of `Render` and `Try`. The process ends when its input ends, so it does not outlive the
+router, and it limits its own memory and CPU time.
+
+A frame is the number of the request that it makes or answers (8 bytes, little-endian), the length of its
+body (4 bytes), and the body, a MessagePack map tagged with its type.
 """
 
 import contextlib
@@ -9,95 +13,116 @@ import math
 import os
 import resource
 import signal
+import struct
 import sys
 from datetime import UTC, datetime
 from typing import BinaryIO
 
 import msgspec
 
-from warmpath.prefixstore.chats.render_frame import (
-    LENGTH_BYTES,
-    Begin,
-    Done,
-    Load,
-    Refused,
-    Render,
-    Reply,
-    Request,
-    Try,
-    frame,
-    request_decoder,
-)
+from warmpath.prefixstore.chats.chat import Chat, ModelTemplate
 from warmpath.prefixstore.chats.template import ChatTemplate, RenderLimitError, TemplateError
 from warmpath.prefixstore.chats.traits import traits_of
 
+HEAD = struct.Struct("<QI")
+
+
+class Load(msgspec.Struct, frozen=True, tag=True):
+    """Asks for a template to be compiled."""
+
+    template_id: str
+    source: ModelTemplate
+
+
+class Render(msgspec.Struct, frozen=True, tag=True):
+    """Asks for a chat to be rendered."""
+
+    template_id: str
+    chat: Chat
+
+
+class Try(msgspec.Struct, frozen=True, tag=True):
+    """Asks for a template's traits."""
+
+    template_id: str
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """Answers a request: the rendered chat, or a template's traits in JSON; empty for `Load`."""
+
+    text: str = ""
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """Answers a request that the template refuses or cannot carry out."""
+
+    problem: str
+    field: str = ""
+    limit: bool = False
+    """Whether a limit of output or memory was reached. The process must then be replaced, as its
+    heap is fragmented."""
+
+
+Request = Load | Render | Try
+Reply = Done | Refused
+
+_requests = msgspec.msgpack.Decoder(Request)
+
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Serve until the input ends; arguments: the limits of output, memory and CPU time of a request."""
+    most_output, most_memory, most_seconds = map(float, sys.argv[1:])
     # Ctrl-C is for the router, which ends this process after the last answer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A core file would hold prompts.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (int(most_memory), int(most_memory)))
     requests = sys.stdin.buffer
-    # Only frames go to the pipe: standard output becomes standard error for libraries that print.
-    with os.fdopen(os.dup(1), "wb") as replies:
-        os.dup2(2, 1)
-        with contextlib.suppress(BrokenPipeError):
-            serve(requests, replies)
-
-
-def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer requests until the input ends."""
     templates: dict[str, ChatTemplate] = {}
-    limits = Begin(max_output_bytes=0, max_memory_bytes=0, max_cpu_seconds=0)
-    while (request := _read(requests)) is not None:
-        if isinstance(request, Begin):
-            limits = request
-            _bound_memory(limits.max_memory_bytes)
-        replies.write(frame(_answer(request, templates, limits)))
-        replies.flush()
+    # Only frames go to the pipe: standard output becomes standard error for libraries that print.
+    with os.fdopen(os.dup(1), "wb") as replies, contextlib.suppress(BrokenPipeError):
+        os.dup2(2, 1)
+        while (request := _read(requests)) is not None:
+            _bound_time(most_seconds)
+            number, asked = request
+            body = msgspec.msgpack.encode(_answer(asked, templates, int(most_output)))
+            replies.write(HEAD.pack(number, len(body)) + body)
+            replies.flush()
 
 
-def _read(requests: BinaryIO) -> Request | None:
-    length = int.from_bytes(requests.read(LENGTH_BYTES), "little")
+def _read(requests: BinaryIO) -> tuple[int, Request] | None:
+    head = requests.read(HEAD.size)
+    if len(head) < HEAD.size:
+        return None
+    number, length = HEAD.unpack(head)
     body = requests.read(length)
     # An input that ends within a frame has ended.
-    return request_decoder.decode(body) if body and len(body) == length else None
+    return (number, _requests.decode(body)) if len(body) == length else None
 
 
-def _answer(request: Request, templates: dict[str, ChatTemplate], limits: Begin) -> Reply:
-    _bound_time(limits.max_cpu_seconds)
+def _answer(request: Request, templates: dict[str, ChatTemplate], most_output: int) -> Reply:
     try:
         if isinstance(request, Load):
-            template = ChatTemplate(request.source, _now, limits.max_output_bytes)
-            templates[request.template_id] = template
-        elif isinstance(request, Render):
-            return Done(templates[request.template_id].render(request.chat))
-        elif isinstance(request, Try):
-            traits = traits_of(templates[request.template_id])
-            return Done(msgspec.json.encode(traits).decode())
+            templates[request.template_id] = ChatTemplate(request.source, _now, most_output)
+            return Done()
+        template = templates[request.template_id]
+        if isinstance(request, Render):
+            return Done(template.render(request.chat))
+        return Done(msgspec.json.encode(traits_of(template)).decode())
     except RenderLimitError as error:
         return Refused(error.problem, error.field, limit=True)
     except TemplateError as error:
         return Refused(error.problem, error.field)
     except MemoryError:
         return Refused("the chat template needs more memory than it may take", limit=True)
-    return Done()
 
 
 def _now() -> datetime:
     return datetime.now(UTC).astimezone()
 
 
-def _bound_memory(most: int) -> None:
-    # A core file would hold prompts.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if most:
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-
-
 def _bound_time(seconds: float) -> None:
     """Let the kernel kill this process after `seconds` more of CPU time and up to 2 s."""
-    if not seconds:
-        return
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     soft = math.ceil(used.ru_utime + used.ru_stime + seconds) + 1

@@ -6,79 +6,36 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import cast
 
 import msgspec
 
 from warmpath.prefixstore.chats.chat import ModelTemplate
-from warmpath.prefixstore.chats.render_frame import (
-    LENGTH_BYTES,
-    REPLY_ROOM,
-    Begin,
-    Done,
-    Load,
-    frame,
-    reply_decoder,
-)
-from warmpath.prefixstore.chats.renderer import RenderCrashedError, RenderTimeoutError
-from warmpath.prefixstore.chats.template import RenderLimitError, TemplateError
+from warmpath.prefixstore.chats.jinja_template import RenderLimitError, TemplateError
+from warmpath.prefixstore.chats.render_process import HEAD, Done, Load, Reply
 from warmpath.prefixstore.isolated import isolated
 
 COMMAND = isolated("warmpath.prefixstore.chats.render_process")
 
-START_SECONDS = 60.0
-"""Longest wait for each step of a process's start: a busy machine takes a while to start Python."""
+LOAD_SECONDS = 60.0
+"""Longest wait until a process has loaded a template: a busy machine takes a while to start Python. The
+process's own limit of CPU time ends an endless compilation: by the wall clock a busy machine would make
+a good template look broken for ever."""
 
 ENDING_SECONDS = 1.0
 """Longest wait for the exit of a process that closed its socket."""
 
+REPLY_ROOM = 1 << 16
+"""Bytes that a reply may have in addition to its text."""
 
-class _Replies(asyncio.Protocol):
-    """Receives the replies of a process, one at a time, of at most `most` bytes."""
+_replies = msgspec.msgpack.Decoder(Reply)
 
-    def __init__(self, most: int) -> None:
-        self.has_ended = False
-        self._most = most
-        self._received = bytearray()
-        self._reply: asyncio.Future[bytes] | None = None
 
-    def expect(self) -> asyncio.Future[bytes]:
-        """Return the next reply, to a request that is sent after this."""
-        self._reply = asyncio.get_running_loop().create_future()
-        if self.has_ended:
-            self._fail(EOFError("its socket is closed"))
-        return self._reply
+class RenderTimeoutError(TemplateError):
+    """A rendering took longer than its limit or the caller's timeout."""
 
-    def data_received(self, data: bytes) -> None:
-        received = self._received
-        received += data
-        if len(received) < LENGTH_BYTES:
-            return
-        length = int.from_bytes(received[:LENGTH_BYTES], "little")
-        if length > self._most:
-            problem = f"it announced a reply of {length} bytes; at most {self._most} are allowed"
-            self._fail(EOFError(problem))
-        elif len(received) > LENGTH_BYTES + length:
-            self._fail(EOFError("it sent more than a reply"))
-        elif len(received) == LENGTH_BYTES + length:
-            self._received = bytearray()
-            if self._reply is None or self._reply.done():
-                self._fail(EOFError("it sent a reply that was not asked for"))
-            else:
-                self._reply.set_result(bytes(received[LENGTH_BYTES:]))
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._fail(error or EOFError("its socket is closed"))
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no asyncio.Transport.
-        self._transport = cast("asyncio.Transport", transport)
-
-    def _fail(self, error: Exception) -> None:
-        self.has_ended = True
-        self._transport.abort()
-        if self._reply is not None and not self._reply.done():
-            self._reply.set_exception(error)
+class RenderCrashedError(TemplateError):
+    """The process that rendered this chat has ended, or none could be started for it."""
 
 
 class RenderWorker:
@@ -87,27 +44,32 @@ class RenderWorker:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        replies: _Replies,
-        writer: asyncio.Transport,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        most_bytes: int,
     ) -> None:
         self.process = process
-        self._replies = replies
-        self._writer = writer
+        self.writer = writer
+        self.calls = 0
+        """The number of requests so far."""
+        self._reader = reader
+        self._most_bytes = most_bytes
         self._loaded: dict[str, ModelTemplate] = {}
 
     @classmethod
-    async def start(cls, limits: Begin) -> "RenderWorker":
-        """Start a process. Raises the errors of `call`, and OSError."""
+    async def start(
+        cls, *, max_output_bytes: int, max_memory_bytes: int, max_cpu_seconds: float
+    ) -> "RenderWorker":
+        """Start a process, which limits each request by itself. Raises OSError."""
+        limits = map(str, (max_output_bytes, max_memory_bytes, max_cpu_seconds))
         ours, theirs = socket.socketpair()
         with theirs:
-            loop = asyncio.get_running_loop()
-            most = limits.max_output_bytes + REPLY_ROOM
-            writer, replies = await loop.create_unix_connection(lambda: _Replies(most), sock=ours)
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
             try:
                 # Not asyncio's subprocess: uvloop's forks this whole process with its index. `Popen`
                 # uses vfork where the system has it.
                 process = subprocess.Popen(  # noqa: ASYNC220, S603
-                    [sys.executable, *COMMAND],
+                    [sys.executable, *COMMAND, *limits],
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=subprocess.DEVNULL,
@@ -115,36 +77,28 @@ class RenderWorker:
                     env={"TZ": os.environ["TZ"]} if "TZ" in os.environ else {},
                 )
             except OSError:
-                writer.abort()
+                writer.transport.abort()
                 raise
-        worker = cls(process, replies, writer)
-        try:
-            await worker.call(frame(limits), START_SECONDS)
-        except BaseException:
-            await worker.stop()
-            raise
-        return worker
+        return cls(process, reader, writer, max_output_bytes + REPLY_ROOM)
 
-    async def load(self, template_id: str, template: ModelTemplate, seconds: float) -> None:
+    async def load(self, template_id: str, template: ModelTemplate) -> None:
         """Load a template into the process unless it is loaded. Raises the errors of `call`."""
         if self._loaded.get(template_id) is not template:
-            await self.call(frame(Load(template_id, template)), seconds)
+            await self.call(msgspec.msgpack.encode(Load(template_id, template)), LOAD_SECONDS)
             self._loaded[template_id] = template
 
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs and its socket is open."""
-        return self.process.poll() is None and not self._replies.has_ended
-
     async def call(self, request: bytes, seconds: float) -> str:
-        """Send a frame and return the text of the reply.
+        """Make a request, in MessagePack, and return the text of the reply.
 
         Raises TemplateError for a refusal. After one of its subclasses, or a cancellation, the process
         must be stopped: RenderLimitError, RenderTimeoutError past `seconds` or the limit of CPU time,
         RenderCrashedError if the process has ended or its answer is not a frame.
         """
+        self.calls += 1
         try:
-            reply = reply_decoder.decode(await self._exchange(request, seconds))
+            async with asyncio.timeout(seconds):
+                self.writer.writelines((HEAD.pack(self.calls, len(request)), request))
+                reply = _replies.decode(await self._reply())
         except TimeoutError as error:
             raise RenderTimeoutError(
                 f"the chat template takes longer than {seconds:g} s"
@@ -154,11 +108,23 @@ class RenderWorker:
                 raise RenderTimeoutError(
                     "the chat template takes more processor time than it may"
                 ) from error
-            raise RenderCrashedError(f"the process that rendered this ended: {error}") from error
+            what = "the process that rendered this ended"
+            if self.calls == 1:
+                what = "no process to render in"
+            raise RenderCrashedError(f"{what}: {error}") from error
         if isinstance(reply, Done):
             return reply.text
         kind = RenderLimitError if reply.limit else TemplateError
         raise kind(reply.problem, reply.field)
+
+    async def _reply(self) -> bytes:
+        number, length = HEAD.unpack(await self._reader.readexactly(HEAD.size))
+        if number != self.calls or length > self._most_bytes:
+            raise EOFError(
+                f"it announced a reply of {length} bytes to request {number}; at most "
+                f"{self._most_bytes} are allowed, to request {self.calls}"
+            )
+        return await self._reader.readexactly(length)
 
     def _worked_too_long(self) -> bool:
         """Return whether the kernel killed the process for its CPU time."""
@@ -167,23 +133,9 @@ class RenderWorker:
         except subprocess.TimeoutExpired:
             return False
 
-    async def _exchange(self, request: bytes, seconds: float) -> bytes:
-        reply = self._replies.expect()
-        timer = asyncio.get_running_loop().call_later(seconds, _end, reply, TimeoutError())
-        self._writer.write(request)
-        try:
-            return await reply
-        finally:
-            timer.cancel()
-
     async def stop(self) -> None:
         """Kill the process and wait until it has ended."""
-        self._writer.abort()
+        self.writer.transport.abort()
         self.process.kill()
         # In a thread: the kernel takes a while to free the memory of a large process.
         await asyncio.to_thread(self.process.wait)
-
-
-def _end(reply: asyncio.Future[bytes], error: Exception) -> None:
-    if not reply.done():
-        reply.set_exception(error)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from warmpath.prefixstore.own_thread import in_own_thread
 from warmpath.prefixstore.tokenizers.tokenizer import (
     FolderTokenizer,
     Tokenizer,
     TokenizerUnavailableError,
 )
 from warmpath.prefixstore.tokenizers.trial import try_tokenizer
+from warmpath.prefixstore.workers import in_own_thread
 
 
 class TokenizerSource(Protocol):

@@ -9,10 +9,9 @@ import json
 import logging
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import httpx2
@@ -44,6 +43,8 @@ class EngineStats:
 
     asked: int = 0
     failures: int = 0
+    fallbacks: int = 0
+    """Requests that no engine answered, for which there is a tokenizer on this machine."""
 
 
 class RequestSpan(Protocol):
@@ -59,22 +60,6 @@ class RequestSpan(Protocol):
 
 Tracing = Callable[[str, str], AbstractContextManager[RequestSpan]]
 """Returns the context of a request, by its method and URL."""
-
-
-class _Untraced:
-    headers: Mapping[str, str] = MappingProxyType({})
-
-    def answered(self, status: int) -> None:
-        pass
-
-
-_UNTRACED = nullcontext(_Untraced())
-
-
-def untraced(method: str, url: str) -> AbstractContextManager[RequestSpan]:
-    """Return the context of a request that is not traced."""
-    del method, url
-    return _UNTRACED
 
 
 class Engine:
@@ -95,7 +80,7 @@ class Engine:
         key: Callable[[], str] | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
         server_name: str | None = None,
-        tracing: Tracing = untraced,
+        tracing: Tracing | None = None,
     ) -> None:
         """`model` is the name that engines serve; `key` returns their `--api-key`, the newest one.
 
@@ -126,17 +111,14 @@ class Engine:
         answers.
         """
         check_text(text)
-        return self._ask({"prompt": text, "add_special_tokens": add_special_tokens})
+        return self.ask({"prompt": text, "add_special_tokens": add_special_tokens})
 
-    def tokenize_chat(self, body: Mapping[str, Any]) -> bytes:
-        """Return a chat's ids, rendered with the engine's own template. Raises as `tokenize` does.
+    def ask(self, body: Mapping[str, Any]) -> bytes:
+        """Return the ids of a text or chat, in the form of `/tokenize`. Raises as `tokenize` does.
 
-        `body` has the fields of a chat request: `messages`, `tools`, `add_generation_prompt`,
-        `continue_final_message`, `add_special_tokens`, `chat_template_kwargs`.
+        A chat has the fields of a chat request: `messages`, `tools`, `add_generation_prompt`,
+        `continue_final_message`, `add_special_tokens`, `chat_template_kwargs`. The engine renders it.
         """
-        return self._ask(body)
-
-    def _ask(self, body: Mapping[str, Any]) -> bytes:
         try:
             content = json.dumps({**body, "model": self._model}, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
@@ -164,16 +146,22 @@ class Engine:
 
     def _post(self, url: str, content: bytes) -> bytes:
         self.stats.asked += 1
-        with self._tracing("POST", url) as span, _own_errors(url, self._timeout):
-            begun = self._clock()
-            headers = {"Content-Type": "application/json", **span.headers}
-            if self._key is not None:
-                headers["Authorization"] = f"Bearer {self._key()}"
-            with self._client().stream(
-                "POST", url, content=content, headers=headers, extensions=self._extensions
-            ) as response:
-                span.answered(response.status_code)
-                answer = bytearray()
+        headers = {"Content-Type": "application/json"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key()}"
+        answer = bytearray()
+        begun = self._clock()
+        try:
+            with (
+                (self._tracing("POST", url) if self._tracing else nullcontext()) as span,
+                self._client().stream(
+                    "POST", url, content=content, extensions=self._extensions,
+                    headers={**headers, **span.headers} if span else headers,
+                ) as response,
+            ):  # fmt: skip
+                status = response.status_code
+                if span:
+                    span.answered(status)
                 for part in response.iter_bytes():
                     answer += part
                     if len(answer) > MAX_ANSWER_BYTES:
@@ -182,7 +170,10 @@ class Engine:
                     # The client bounds each read; this bounds their sum.
                     if self._clock() - begun > self._timeout:
                         raise TokenizerUnavailableError(f"{url}: {_too_slow(self._timeout)}")
-            status = response.status_code
+        except httpx2.TimeoutException as error:
+            raise TokenizerUnavailableError(f"{url}: {_too_slow(self._timeout)}") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+            raise TokenizerUnavailableError(f"{url}: {in_words(error)}") from error
         if status in REFUSALS:
             raise InvalidTextError(f"is refused by the engine: {_refusal(bytes(answer), status)}")
         if status != 200:
@@ -212,16 +203,6 @@ class Engine:
         with self._lock:
             for _, client in self._clients:
                 client.close()
-
-
-@contextmanager
-def _own_errors(url: str, timeout: float) -> Iterator[None]:
-    try:
-        yield
-    except httpx2.TimeoutException as error:
-        raise TokenizerUnavailableError(f"{url}: {_too_slow(timeout)}") from error
-    except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-        raise TokenizerUnavailableError(f"{url}: {in_words(error)}") from error
 
 
 def _too_slow(timeout: float) -> str:

@@ -28,13 +28,13 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
-from warmpath.prefixstore.own_thread import in_own_thread
 from warmpath.prefixstore.tokenizers.tokenizer import (
     FolderTokenizer,
     TokenizerUnavailableError,
     in_words,
 )
 from warmpath.prefixstore.tokenizers.trial import try_tokenizer
+from warmpath.prefixstore.workers import in_own_thread
 
 DEFINITION = "tokenizer.json"
 

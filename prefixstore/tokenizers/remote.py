@@ -7,8 +7,7 @@ equal to an earlier one is found in the store.
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeGuard, TypeVar
+from typing import Any
 
 from warmpath.prefixstore.tokenizers.cache import TokenizerSource
 from warmpath.prefixstore.tokenizers.engine import Engine
@@ -34,33 +33,61 @@ def chat_text(body: Mapping[str, Any]) -> str:
         raise InvalidTextError("cannot be written as JSON") from error
 
 
-class RemoteTokenizer(Uncut):
-    """A tokenizer that asks one model's engines for each text."""
+class EngineTokenizer(Uncut):
+    """A tokenizer that asks one model's engines for each text.
 
-    def __init__(self, engine: Engine, *, vocab_size: int = 0) -> None:
-        """Ask the engine for its special tokens around a text. Raises TokenizerUnavailableError.
+    With a `local` tokenizer of the same model special tokens come from it, so that a start does not
+    depend on an engine, and it serves while no engine answers: texts only, as the caller renders chats.
+    """
 
-        `vocab_size` 0: not known; `/tokenize` does not return it.
+    def __init__(
+        self, engine: Engine, local: FolderTokenizer | None = None, *, vocab_size: int = 0
+    ) -> None:
+        """Raise TokenizerUnavailableError if there is no `local` and no engine answers.
+
+        `vocab_size` is used without `local`, 0: not known; `/tokenize` does not return it.
         """
-        self.vocab_size = vocab_size
         self._engine = engine
-        self.chats: Tokenizer = Chats(self.encode_chat, vocab_size)
+        self._local = local
+        self._is_away = False
+        self.vocab_size = local.vocab_size if local else vocab_size
+        self.prefix, self.suffix = (local.prefix, local.suffix) if local else _affixes(engine)
+        self.chat_template = local.chat_template if local else None
+        self.special_tokens = local.special_tokens if local else {}
+        self.chats: Tokenizer = Chats(self._chat, self.vocab_size)
+        """Tokenises chats; it raises where no engine answers."""
+
+    def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
+        return [self._encode(part, at_start=at_start) for part in parts]
+
+    def _encode(self, raw: bytes, *, at_start: bool) -> bytes:
+        text = raw.decode()
         try:
-            plain = engine.tokenize(PROBE, add_special_tokens=False)
-            whole = engine.tokenize(PROBE, add_special_tokens=True)
-        except InvalidTextError as error:
-            raise TokenizerUnavailableError(f"{engine.name}: {PROBE!r} {error}") from error
-        at = _find(whole, plain) if plain else -1
-        if at < 0:
-            problem = "special tokens are not put around the text"
-            raise TokenizerUnavailableError(f"{engine.name}: {problem}")
-        self.prefix, self.suffix = whole[:at], whole[at + len(plain) :]
+            return self._asked(lambda: self._engine.tokenize(text, add_special_tokens=False))
+        except TokenizerUnavailableError:
+            if self._local is None:
+                raise
+            return self._local.encode([raw], at_start=at_start)[0]
 
-    def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:  # noqa: ARG002  always
-        return [self._engine.tokenize(part.decode(), add_special_tokens=False) for part in parts]
+    def _chat(self, body: Mapping[str, Any]) -> bytes:
+        return self._asked(lambda: self._engine.ask(body))
 
-    def encode_chat(self, body: Mapping[str, Any]) -> bytes:
-        return self._engine.tokenize_chat(body)
+    def _asked(self, ask: Callable[[], bytes]) -> bytes:
+        try:
+            answer = ask()
+        except TokenizerUnavailableError as error:
+            if self._local is not None:
+                self._engine.stats.fallbacks += 1
+                # One line per outage, or one per thread if several notice it at the same time.
+                if not self._is_away:
+                    self._is_away = True
+                    log.warning("%s; the local tokenizer is used instead", error)
+            raise
+        self._is_away = False
+        return answer
+
+    def token_ends(self, text: str, ids: bytes) -> list[int]:
+        return self._local.token_ends(text, ids) if self._local else []
 
 
 class Chats(Uncut):
@@ -76,77 +103,17 @@ class Chats(Uncut):
         return [self._encode_chat(json.loads(part)) for part in parts]
 
 
-def _find(whole: bytes, part: bytes) -> int:
-    for at in range(0, len(whole) - len(part) + 1, ID_BYTES):
-        if whole[at : at + len(part)] == part:
-            return at
-    return -1
-
-
-Answer = TypeVar("Answer")
-
-
-@dataclass(slots=True)
-class FallbackStats:
-    """Counters of fall-backs, which the router exports as metrics."""
-
-    fallbacks: int = 0
-    """Requests that no engine answered."""
-
-
-class FallbackTokenizer(Uncut):
-    """A model's engines, and the same model's tokenizer on this machine.
-
-    Special tokens come from the local tokenizer, so that a start does not depend on an engine. Texts
-    are never cut, as in `RemoteTokenizer`. If no engine answers for a chat, `encode_chat` raises;
-    the caller renders the chat.
-    """
-
-    def __init__(self, engine: Engine, local: FolderTokenizer, stats: FallbackStats) -> None:
-        self.vocab_size = local.vocab_size
-        self.prefix, self.suffix = local.prefix, local.suffix
-        self.chat_template = local.chat_template
-        self.special_tokens = local.special_tokens
-        self.chats: Tokenizer = Chats(self.encode_chat, local.vocab_size)
-        self._engine = engine
-        self._local = local
-        self._stats = stats
-        self._away = False
-
-    def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
-        return [self._encode(part, at_start=at_start) for part in parts]
-
-    def _encode(self, raw: bytes, *, at_start: bool) -> bytes:
-        text = raw.decode()
-        try:
-            return self._asked(lambda: self._engine.tokenize(text, add_special_tokens=False))
-        except TokenizerUnavailableError:
-            return self._local.encode([raw], at_start=at_start)[0]
-
-    def token_ends(self, text: str, ids: bytes) -> list[int]:
-        return self._local.token_ends(text, ids)
-
-    def encode_chat(self, body: Mapping[str, Any]) -> bytes:
-        """Return a chat's ids from an engine. Raises TokenizerUnavailableError if none answers."""
-        return self._asked(lambda: self._engine.tokenize_chat(body))
-
-    def _asked(self, ask: Callable[[], Answer]) -> Answer:
-        try:
-            answer = ask()
-        except TokenizerUnavailableError as error:
-            self._stats.fallbacks += 1
-            # One line per outage, or one per thread if several notice it at the same time.
-            if not self._away:
-                self._away = True
-                log.warning("%s; the local tokenizer is used instead", error)
-            raise
-        self._away = False
-        return answer
-
-
-def takes_chats(tokenizer: Tokenizer) -> TypeGuard[RemoteTokenizer | FallbackTokenizer]:
-    """Return whether a tokenizer also takes chats."""
-    return isinstance(tokenizer, RemoteTokenizer | FallbackTokenizer)
+def _affixes(engine: Engine) -> tuple[bytes, bytes]:
+    """Return the special tokens that an engine puts before and after a text."""
+    try:
+        plain = engine.tokenize(PROBE, add_special_tokens=False)
+        whole = engine.tokenize(PROBE, add_special_tokens=True)
+    except InvalidTextError as error:
+        raise TokenizerUnavailableError(f"{engine.name}: {PROBE!r} {error}") from error
+    for at in range(0, len(whole) - len(plain) + 1, ID_BYTES):
+        if plain and whole[at : at + len(plain)] == plain:
+            return whole[:at], whole[at + len(plain) :]
+    raise TokenizerUnavailableError(f"{engine.name}: special tokens are not put around the text")
 
 
 class EngineSource:
@@ -156,23 +123,22 @@ class EngineSource:
         self, engine: Engine, local: TokenizerSource | None = None, *, vocab_size: int = 0
     ) -> None:
         self.name = f"{engine.name}, or {local.name}" if local else engine.name
-        self.stats = FallbackStats()
         self._engine = engine
         self._local = local
         self._vocab_size = vocab_size
 
-    def load(self) -> FallbackTokenizer | RemoteTokenizer:
+    def load(self) -> EngineTokenizer:
         """Load the local tokenizer; without it, return one that uses only the engines."""
         if self._local is None:
-            return RemoteTokenizer(self._engine, vocab_size=self._vocab_size)
+            return EngineTokenizer(self._engine, vocab_size=self._vocab_size)
         try:
             local = self._local.load()
         except TokenizerUnavailableError as error:
             try:
-                remote = RemoteTokenizer(self._engine, vocab_size=self._vocab_size)
+                alone = EngineTokenizer(self._engine, vocab_size=self._vocab_size)
             except TokenizerUnavailableError as other:
                 raise TokenizerUnavailableError(f"{error}; {other}") from error
             log.error("%s; the engine is used without a fall-back", error)  # noqa: TRY400
-            return remote
+            return alone
         assert isinstance(local, FolderTokenizer)
-        return FallbackTokenizer(self._engine, local, self.stats)
+        return EngineTokenizer(self._engine, local)

@@ -6,14 +6,9 @@ from typing import NamedTuple
 import grpc
 
 from warmpath.h2grpc.method import Refusal
-from warmpath.prefixstore.chats.renderer import (
-    RenderCrashedError,
-    RendererClosedError,
-    RendererFullError,
-    RenderTimeoutError,
-)
-from warmpath.prefixstore.pool import PoolClosedError, PoolFullError
+from warmpath.prefixstore.chats.render_worker import RenderCrashedError, RenderTimeoutError
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
+from warmpath.prefixstore.waiting import ClosedError, FullError
 from warmpath.process.logs import shortened
 from warmpath.proto.errors import Reason
 from warmpath.router.admission.admission import BusyError
@@ -53,11 +48,9 @@ FAILURES: Mapping[type[Exception], Failure] = {
     QueueFullError: Failure(STATUS.RESOURCE_EXHAUSTED, Reason.QUEUE_FULL),
     PickEndedError: Failure(STATUS.ABORTED, Reason.PICK_ENDED),
     EndingError: Failure(STATUS.UNAVAILABLE, Reason.ENDING, 0.0),
-    PoolFullError: Failure(STATUS.RESOURCE_EXHAUSTED, Reason.TOKENIZER_FULL),
-    PoolClosedError: Failure(STATUS.UNAVAILABLE, Reason.TOKENIZER_UNAVAILABLE),
+    FullError: Failure(STATUS.RESOURCE_EXHAUSTED, Reason.TOKENIZER_FULL),
+    ClosedError: Failure(STATUS.UNAVAILABLE, Reason.TOKENIZER_UNAVAILABLE),
     TokenizerUnavailableError: Failure(STATUS.UNAVAILABLE, Reason.TOKENIZER_UNAVAILABLE),
-    RendererFullError: Failure(STATUS.RESOURCE_EXHAUSTED, Reason.TOKENIZER_FULL),
-    RendererClosedError: Failure(STATUS.UNAVAILABLE, Reason.TOKENIZER_UNAVAILABLE),
     # Unlike a long text, a chat that was not rendered in time has no tokens at all to answer for.
     RenderTimeoutError: Failure(STATUS.DEADLINE_EXCEEDED, Reason.RENDER_TIMEOUT),
     RenderCrashedError: Failure(STATUS.UNAVAILABLE, Reason.TOKENIZER_UNAVAILABLE),

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from warmpath.prefixstore.chats.chat import TemplateTraits
-from warmpath.prefixstore.chats.process_renderer import ProcessRenderer
-from warmpath.prefixstore.chats.renderer import RendererClosedError, RendererFullError
+from warmpath.prefixstore.chats.renderer import ProcessRenderer
 from warmpath.prefixstore.chats.template import TemplateError
+from warmpath.prefixstore.waiting import ClosedError, FullError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.models import ModelTable, UnknownModelError
 
@@ -73,11 +73,5 @@ async def traits_of(
     """
     try:
         return await renderer.traits(models.resolve(model)[0].name, seconds)
-    except (
-        KeyError,
-        RendererClosedError,
-        RendererFullError,
-        TemplateError,
-        UnknownModelError,
-    ):
+    except (ClosedError, FullError, KeyError, TemplateError, UnknownModelError):
         return None

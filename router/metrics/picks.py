@@ -68,12 +68,15 @@ def texts(of: Texts) -> Iterator[Metric]:
     stores = [store.stats for store in of.pool.stores.values()]
     for name in ("bytes", "hit_bytes", "missed_bytes", "evictions"):
         yield single(f"prefix_store_{name}", sum(getattr(stats, name) for stats in stores))
-    pool = of.pool.stats
-    for name in (
-        *("waiting_prompts", "waiting_bytes", "encoded_bytes"),
-        *("timeouts", "refused", "failed"),
+    for part, things, waiting in (
+        ("tokenizer", "prompts", of.pool.waiting),
+        ("renderer", "chats", of.renderer.waiting),
     ):
-        yield single(f"tokenizer_{name}", getattr(pool, name))
+        yield single(f"{part}_waiting_{things}", waiting.count)
+        yield single(f"{part}_waiting_bytes", waiting.bytes)
+        yield single(f"{part}_refused", waiting.refused)
+    for name in ("encoded_bytes", "timeouts", "failed"):
+        yield single(f"tokenizer_{name}", getattr(of.pool, name))
     yield single("tokenizer_lost_threads", of.pool.workers.lost)
     stats = of.tokenizers.stats
     yield single("tokenizers_loaded", len(of.tokenizers.loaded()))
@@ -86,9 +89,5 @@ def texts(of: Texts) -> Iterator[Metric]:
         yield metric(f"tokenizer_engine_{kind}", figures)
     fallbacks = of.sources.fallbacks.items()
     yield metric("tokenizer_fallbacks", [([model], one.fallbacks) for model, one in fallbacks])
-    renders = of.renderer.stats
-    yield single("renderer_waiting_chats", renders.waiting)
-    yield single("renderer_waiting_bytes", renders.waiting_bytes)
-    yield single("renderer_chats", renders.rendered)
-    yield single("renderer_refused", renders.refused)
-    yield single("renderer_replaced", renders.replaced)
+    yield single("renderer_chats", of.renderer.rendered)
+    yield single("renderer_replaced", of.renderer.replaced)

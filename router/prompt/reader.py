@@ -2,14 +2,9 @@
 
 import asyncio
 
-from warmpath.prefixstore.chats.renderer import (
-    RenderCrashedError,
-    RendererClosedError,
-    RendererFullError,
-    RenderTimeoutError,
-)
-from warmpath.prefixstore.pool import PoolClosedError, PoolFullError
+from warmpath.prefixstore.chats.render_worker import RenderCrashedError, RenderTimeoutError
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
+from warmpath.prefixstore.waiting import ClosedError, FullError
 from warmpath.router.prompt.bad_request import NoTokenizerError
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.parse import LONG, AnyPrompt, PromptParser
@@ -23,13 +18,11 @@ from warmpath.router.prompt.trace import Trace
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 
 UNREAD = (
+    ClosedError,
+    FullError,
     NoTokenizerError,
-    PoolClosedError,
-    PoolFullError,
     RenderCrashedError,
     RenderTimeoutError,
-    RendererClosedError,
-    RendererFullError,
     TokenizerUnavailableError,
 )
 """Errors that mean that a text cannot be tokenised now, whatever its content."""

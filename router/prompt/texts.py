@@ -12,13 +12,13 @@ from pathlib import Path
 
 from warmpath.indexer.follow.instance import EngineTls
 from warmpath.prefixstore.chats.chat import ModelTemplate
-from warmpath.prefixstore.chats.process_renderer import ProcessRenderer, RenderLimits
+from warmpath.prefixstore.chats.renderer import ProcessRenderer, RenderLimits
 from warmpath.prefixstore.pool import TokenizerPool
 from warmpath.prefixstore.store.contract import PrefixStore
 from warmpath.prefixstore.store.lru import LruStore
 from warmpath.prefixstore.store.trie import TrieStore
 from warmpath.prefixstore.tokenizers.cache import TokenizerCache
-from warmpath.prefixstore.tokenizers.engine import Tracing, untraced
+from warmpath.prefixstore.tokenizers.engine import Tracing
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from warmpath.prefixstore.workers import Workers
 from warmpath.process.tasks import watched
@@ -60,7 +60,7 @@ async def texts(
     config: Config,
     folder: Path,
     tls: EngineTls,
-    tracing: Tracing = untraced,
+    tracing: Tracing | None = None,
 ) -> AsyncIterator[Texts]:
     """Provide the parts while the context is open; relative paths begin at `folder`.
 

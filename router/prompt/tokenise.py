@@ -6,17 +6,13 @@ from typing import NamedTuple
 import msgspec
 
 from warmpath.indexer.keys.key import TOKEN_BYTES
-from warmpath.prefixstore.chats.process_renderer import ProcessRenderer
-from warmpath.prefixstore.chats.renderer import (
-    BrokenTemplateError,
-    RenderCrashedError,
-    RenderTimeoutError,
-)
+from warmpath.prefixstore.chats.render_worker import RenderCrashedError, RenderTimeoutError
+from warmpath.prefixstore.chats.renderer import BrokenTemplateError, ProcessRenderer
 from warmpath.prefixstore.chats.template import TemplateError
 from warmpath.prefixstore.pool import TokenizerPool, Tokens
 from warmpath.prefixstore.store.memo import KeyMemo
 from warmpath.prefixstore.tokenizers.cache import TokenizerCache
-from warmpath.prefixstore.tokenizers.remote import chat_text, takes_chats
+from warmpath.prefixstore.tokenizers.remote import EngineTokenizer, chat_text
 from warmpath.prefixstore.tokenizers.tokenizer import (
     InvalidTextError,
     LongPieceError,
@@ -161,7 +157,7 @@ class Tokeniser:
             tokenizer = await self._tokenizer(task)
             if tokenizer is None:
                 return Ids(b"", unread=reckon(_text_of(content, field)))
-            if takes_chats(tokenizer):
+            if isinstance(tokenizer, EngineTokenizer):
                 if cut and not cut.side and content.add_special_tokens:
                     raise task.refused(
                         "needs truncation_side beside add_special_tokens: the engine renders the chat"

@@ -8,9 +8,9 @@ from typing import Self
 from warmpath.indexer.follow.instance import EngineTls
 from warmpath.prefixstore.chats.chat import ModelTemplate
 from warmpath.prefixstore.tokenizers.cache import FolderSource, TokenizerSource
-from warmpath.prefixstore.tokenizers.engine import Engine, EngineStats, Tracing, untraced
+from warmpath.prefixstore.tokenizers.engine import Engine, EngineStats, Tracing
 from warmpath.prefixstore.tokenizers.hub import HubSource, Pin
-from warmpath.prefixstore.tokenizers.remote import EngineSource, FallbackStats, FallbackTokenizer
+from warmpath.prefixstore.tokenizers.remote import EngineSource, EngineTokenizer
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
 from warmpath.process.reread import Reread, read_bytes
 from warmpath.router.config.files import EngineKeyError, engine_key_of
@@ -36,7 +36,7 @@ class Sources:
         folder: Path,
         clock: Callable[[], float],
         tls: EngineTls,
-        tracing: Tracing = untraced,
+        tracing: Tracing | None = None,
     ) -> None:
         self._tracing = tracing
         self._folder = folder
@@ -45,10 +45,11 @@ class Sources:
         self._clock = clock
         self._stack = ExitStack()
         self.engines: dict[str, EngineStats] = {}
-        """Counters of requests to engines, by model; `fallbacks` has those of fall-backs."""
+        """Counters of requests to engines, by model."""
         self.files: list[Reread[str]] = []
         """The files of engines' API keys, to be kept current."""
-        self.fallbacks: dict[str, FallbackStats] = {}
+        self.fallbacks: dict[str, EngineStats] = {}
+        """Those of models that have a tokenizer on this machine, too."""
 
     def __enter__(self) -> Self:
         return self
@@ -74,10 +75,9 @@ class Sources:
         )
         self._stack.callback(engine.close)
         self.engines[model.name] = engine.stats
-        source = EngineSource(engine, local, vocab_size=model.vocab_size)
         if local is not None:
-            self.fallbacks[model.name] = source.stats
-        return source
+            self.fallbacks[model.name] = engine.stats
+        return EngineSource(engine, local, vocab_size=model.vocab_size)
 
     def _key(self, model: ModelSpec) -> Callable[[], str] | None:
         if not model.tokenizer_key_file:
@@ -113,7 +113,7 @@ def template_of(tokenizer: Tokenizer, model: ModelSpec) -> ModelTemplate | None:
 
     It is not compiled here: a template is a program, so it is compiled in the process that renders.
     """
-    if not isinstance(tokenizer, FolderTokenizer | FallbackTokenizer):
+    if not isinstance(tokenizer, FolderTokenizer | EngineTokenizer):
         return None
     if not tokenizer.chat_template:
         return None

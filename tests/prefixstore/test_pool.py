@@ -13,8 +13,6 @@ from tests.recordings import TOKENIZER
 from warmpath.prefixstore.cuts.slices import CUT_BYTES, SLICE
 from warmpath.prefixstore.pool import (
     LONG_BYTES,
-    PoolClosedError,
-    PoolFullError,
     TokenizerPool,
     Tokens,
 )
@@ -25,6 +23,7 @@ from warmpath.prefixstore.tokenizers.tokenizer import (
     Tokenizer,
     TokenizerUnavailableError,
 )
+from warmpath.prefixstore.waiting import ClosedError, FullError
 from warmpath.prefixstore.workers import Workers
 
 BYTES = ByteTokenizer()
@@ -99,10 +98,10 @@ async def test_tokens_are_the_whole_texts_now_and_from_the_store(
 
 async def test_only_what_is_new_of_a_grown_prompt_is_tokenised(pool: TokenizerPool) -> None:
     await encode(pool, BYTES, LONG)
-    before = pool.stats.encoded_bytes
+    before = pool.encoded_bytes
     grown = await encode(pool, BYTES, LONG + "more")
     assert grown.ids == whole(LONG + "more")
-    assert pool.stats.encoded_bytes - before < 600
+    assert pool.encoded_bytes - before < 600
 
 
 async def test_the_same_text_asked_for_twice_is_tokenised_once(
@@ -127,7 +126,7 @@ async def test_a_callers_time_ends_its_wait_and_not_the_work(
     late = await encode(pool, gated, LONG)
     assert late.ids == whole(LONG)
     assert gated.calls == 1
-    assert pool.stats.timeouts == 1
+    assert pool.timeouts == 1
 
 
 async def test_a_caller_that_goes_away_does_not_end_the_work_for_others(
@@ -148,9 +147,9 @@ async def test_more_than_may_wait_is_refused_with_the_limits(
 ) -> None:
     for letter in "ab":
         await encode(pool, gated, letter + LONG, timeout=0)
-    with pytest.raises(PoolFullError, match="at most 2 may, and"):
+    with pytest.raises(FullError, match="at most 2 may, and"):
         await encode(pool, gated, "c" + LONG, timeout=0)
-    assert pool.stats.refused == 1
+    assert pool.waiting.refused == 1
     gated.gate.set()
     again = await encode(pool, gated, "a" + LONG)
     assert again.ids == whole("a" + LONG)
@@ -163,8 +162,8 @@ async def test_a_tokenizer_that_fails_fails_its_callers_and_nothing_else(
     gated.gate.set()
     with pytest.raises(TokenizerUnavailableError, match="fails on this text: RuntimeError: broken"):
         await encode(pool, gated, LONG)
-    assert pool.stats.waiting_prompts == 0
-    assert pool.stats.waiting_bytes == 0
+    assert pool.waiting.count == 0
+    assert pool.waiting.bytes == 0
     gated.error = None
     tokens = await encode(pool, gated, LONG)
     assert tokens.ids == whole(LONG)
@@ -178,7 +177,7 @@ async def test_a_lone_surrogate_is_named_with_its_place(pool: TokenizerPool) -> 
 async def test_a_closed_pool_takes_nothing() -> None:
     pool = new_pool()
     await pool.close()
-    with pytest.raises(PoolClosedError):
+    with pytest.raises(ClosedError):
         await encode(pool, BYTES, "a")
 
 
@@ -207,7 +206,7 @@ async def test_a_crash_fails_its_callers_and_the_worker_goes_on(gated: Gated) ->
         await encode(pool, gated, LONG)
     gated.error = None
     assert (await encode(pool, gated, LONG)).ids == whole(LONG)
-    assert pool.stats.failed == 1
+    assert pool.failed == 1
     await pool.close()
 
 
@@ -227,7 +226,7 @@ async def test_a_pool_ends_whatever_its_threads_do(gated: Gated) -> None:
         await asyncio.sleep(0)
     await pool.close()
     for task in waiting:
-        with pytest.raises(PoolClosedError):
+        with pytest.raises(ClosedError):
             await task
     gated.gate.set()
 
@@ -237,7 +236,7 @@ async def test_what_waits_for_the_last_thread_is_told_when_it_is_lost(gated: Gat
     asked = [encode(pool, gated, "a" + LONG), encode(pool, gated, "b" + LONG)]
     for found in await asyncio.gather(*asked, return_exceptions=True):
         assert isinstance(found, TokenizerUnavailableError)
-    assert pool.stats.waiting_prompts == 0
+    assert pool.waiting.count == 0
     gated.gate.set()
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from datetime import datetime
 
 from warmpath.prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
-from warmpath.prefixstore.chats.renderer import RendererClosedError
 from warmpath.prefixstore.chats.template import ChatTemplate
 from warmpath.prefixstore.chats.traits import traits_of
+from warmpath.prefixstore.waiting import ClosedError
 
 
 class InlineRenderer:
@@ -26,7 +26,7 @@ class InlineRenderer:
 
     async def render(self, template_id: str, chat: Chat, timeout: float | None) -> str:  # noqa: ARG002  it never waits
         if self._closed:
-            raise RendererClosedError("the renderer is closed")
+            raise ClosedError("the renderer is closed")
         return self._templates[template_id].render(chat)
 
     async def traits(self, template_id: str, timeout: float | None) -> TemplateTraits:  # noqa: ARG002  it never waits

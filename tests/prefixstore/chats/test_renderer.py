@@ -7,21 +7,21 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from tests.prefixstore.chats.inline_renderer import InlineRenderer
 from warmpath.prefixstore.chats import render_worker
 from warmpath.prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
-from warmpath.prefixstore.chats.process_renderer import ProcessRenderer, RenderLimits
-from warmpath.prefixstore.chats.render_frame import Begin, Done, Render, frame
-from warmpath.prefixstore.chats.renderer import (
-    BrokenTemplateError,
+from warmpath.prefixstore.chats.render_process import HEAD, Done, Render
+from warmpath.prefixstore.chats.render_worker import (
     RenderCrashedError,
-    RendererClosedError,
-    RendererFullError,
     RenderTimeoutError,
+    RenderWorker,
 )
+from warmpath.prefixstore.chats.renderer import BrokenTemplateError, ProcessRenderer, RenderLimits
 from warmpath.prefixstore.chats.template import RenderLimitError, TemplateError
+from warmpath.prefixstore.waiting import ClosedError, FullError
 
 MIB = 1 << 20
 NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}%s{% endfor %}{% endfor %}"
@@ -40,6 +40,7 @@ TEMPLATES = {
         "year": "{{ strftime_now('%Y') }}",
     }.items()
 }
+DONE = msgspec.msgpack.encode(Done("done"))
 HI = Chat([{"role": "user", "content": "hi"}])
 LIMITS = RenderLimits(
     seconds=30.0,
@@ -89,6 +90,12 @@ async def renderer(request: pytest.FixtureRequest, start: Start) -> AsyncIterato
 def limits(**changed: float) -> RenderLimits:
     values = {name: getattr(LIMITS, name) for name in RenderLimits.__slots__}
     return RenderLimits(**{**values, **changed})  # type: ignore[arg-type]
+
+
+async def new_worker(seconds: float = 30.0) -> RenderWorker:
+    return await RenderWorker.start(
+        max_output_bytes=MIB, max_memory_bytes=512 * MIB, max_cpu_seconds=seconds
+    )
 
 
 def pid(renderer: ProcessRenderer) -> int:
@@ -191,7 +198,7 @@ async def test_a_template_that_cannot_be_tried_out_harms_no_other(renderer: Rend
 
 async def test_a_closed_renderer_takes_nothing(renderer: Renderer) -> None:
     await renderer.close()
-    with pytest.raises(RendererClosedError):
+    with pytest.raises(ClosedError):
         await renderer.render("plain", HI, None)
 
 
@@ -224,7 +231,7 @@ async def test_a_template_that_is_broken_is_told_from_a_chat_that_it_refuses(sta
         with pytest.raises(TemplateError) as refused:
             await renderer.render("picky", HI, None)
         assert not isinstance(refused.value, BrokenTemplateError)
-    assert not renderer.stats.replaced
+    assert not renderer.replaced
 
 
 # What only processes can do.
@@ -289,12 +296,12 @@ async def test_a_process_that_was_killed_while_idle_is_not_asked(start: Start) -
 @pytest.mark.parametrize(
     "garbage",
     [
-        b"\xff\xff\xff\xff and more",
-        b"\x04\x00\x00\x00what",
-        b"\x01\x00\x00\x00\xc0",
+        HEAD.pack(1, 0xFFFFFFFF) + b"and more",
+        HEAD.pack(1, 4) + b"what",
+        HEAD.pack(1, 1) + b"\xc0",
+        HEAD.pack(2, len(DONE)) + DONE,
         b"\x01",
         b"",
-        frame(Done()) + b"more",
     ],
 )
 async def test_a_process_that_answers_garbage_is_a_crash(
@@ -303,30 +310,11 @@ async def test_a_process_that_answers_garbage_is_a_crash(
     renderer = await start()
     command = f"import sys; sys.stdout.buffer.write({garbage!r})"
     monkeypatch.setattr(render_worker, "COMMAND", ("-I", "-c", command))
-    with pytest.raises(RenderCrashedError):
-        await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 30.0))
     os.kill(pid(renderer), signal.SIGKILL)
     with pytest.raises(RenderCrashedError):
         await renderer.render("plain", HI, None)
     monkeypatch.undo()
     assert await renderer.render("plain", HI, None) == "<s><user>hi"
-
-
-async def test_a_process_that_answers_unasked_is_not_asked_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    unasked = (
-        f"import sys; sys.stdin.read(4)\nwhile 1: sys.stdout.buffer.raw.write({frame(Done())!r})"
-    )
-    monkeypatch.setattr(render_worker, "COMMAND", ("-I", "-c", unasked))
-    # Several answers may come together, or before the first question.
-    with contextlib.suppress(RenderCrashedError):
-        worker = await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 30.0))
-        while worker.alive:
-            await asyncio.sleep(0.01)
-        with pytest.raises(RenderCrashedError):
-            await worker.call(frame(Render("plain", HI)), 60.0)
-        await worker.stop()
 
 
 def test_chats_are_rendered_on_the_event_loop_that_a_router_has() -> None:
@@ -351,11 +339,11 @@ async def test_closing_fails_what_is_rendered_and_what_waits_and_leaves_no_proce
     renderer = await start()
     process = pid(renderer)
     running = [asyncio.create_task(renderer.render("loops", HI, None)) for _ in range(3)]
-    while renderer.stats.waiting != 2:
+    while renderer.waiting.count != 2:
         await asyncio.sleep(0)
     await renderer.close()
     for task in running:
-        with pytest.raises(RendererClosedError):
+        with pytest.raises(ClosedError):
             await task
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
@@ -385,10 +373,10 @@ async def test_what_waits_is_bounded(start: Start) -> None:
     waiting = [asyncio.create_task(renderer.render("loops", HI, None))]
     while len(waiting) < 3:
         await asyncio.sleep(0)
-        if renderer.stats.waiting == len(waiting) - 1:
+        if renderer.waiting.count == len(waiting) - 1:
             waiting.append(asyncio.create_task(renderer.render("plain", HI, None)))
     await asyncio.sleep(0)
-    with pytest.raises(RendererFullError, match="at most 2 may, and"):
+    with pytest.raises(FullError, match="at most 2 may, and"):
         await renderer.render("plain", HI, None)
     await renderer.close()
     await asyncio.gather(*waiting, return_exceptions=True)
@@ -396,7 +384,7 @@ async def test_what_waits_is_bounded(start: Start) -> None:
 
 async def test_the_bytes_that_wait_are_bounded(start: Start) -> None:
     renderer = await start(limits(max_waiting_bytes=1000))
-    with pytest.raises(RendererFullError, match="max-queued-bytes is 1000"):
+    with pytest.raises(FullError, match="max-queued-bytes is 1000"):
         await renderer.render("plain", Chat([{"role": "user", "content": "x" * 1000}]), None)
 
 
@@ -405,8 +393,8 @@ async def test_many_chats_at_once_each_get_their_own_text(start: Start) -> None:
     chats = [Chat([{"role": "user", "content": f"{n}" * n}]) for n in range(99)]
     texts = await asyncio.gather(*(renderer.render("plain", chat, None) for chat in chats))
     assert texts == [f"<s><user>{n}" + f"{n}" * (n - 1) if n else "<s><user>" for n in range(99)]
-    assert renderer.stats.waiting == renderer.stats.waiting_bytes == 0
-    assert renderer.stats.rendered == 99
+    assert renderer.waiting.count == renderer.waiting.bytes == 0
+    assert renderer.rendered == 99
 
 
 @pytest.mark.deep
@@ -421,12 +409,12 @@ async def test_a_template_that_cannot_be_compiled_is_named_at_the_start_and_harm
     templates = {"demo": ModelTemplate(source), "plain": TEMPLATES["plain"]}
     renderer = await start(limits(seconds=0.5), templates=templates, workers=2)
     assert caplog.text.count("model 'demo'") == 1
-    replaced = renderer.stats.replaced
+    replaced = renderer.replaced
     for _ in range(2):
         with pytest.raises(TemplateError, match=r"broken|default|time|memory"):
             await renderer.render("demo", HI, None)
     assert (await renderer.render("plain", HI, None)).endswith("hi")
-    assert renderer.stats.replaced == replaced
+    assert renderer.replaced == replaced
 
 
 async def test_a_template_that_allocates_while_it_is_compiled_harms_nobody(start: Start) -> None:
@@ -436,18 +424,18 @@ async def test_a_template_that_allocates_while_it_is_compiled_harms_nobody(start
 
 
 async def test_a_process_ends_when_its_renderer_is_gone() -> None:
-    worker = await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 30.0))
-    worker._writer.close()
+    worker = await new_worker()
+    worker.writer.close()
     assert await asyncio.to_thread(worker.process.wait) == 0
     await worker.stop()
 
 
 @pytest.mark.deep
 async def test_an_endless_loop_ends_by_itself_where_its_renderer_is_gone() -> None:
-    worker = await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 0.1))
-    await worker.load("loops", TEMPLATES["loops"], 60.0)
+    worker = await new_worker(0.1)
+    await worker.load("loops", TEMPLATES["loops"])
     with pytest.raises(RenderTimeoutError, match="processor time"):
-        await worker.call(frame(Render("loops", HI)), 60.0)
+        await worker.call(msgspec.msgpack.encode(Render("loops", HI)), 60.0)
     assert await asyncio.to_thread(worker.process.wait) == -signal.SIGXCPU
     await worker.stop()
 

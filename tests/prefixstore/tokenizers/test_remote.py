@@ -17,10 +17,8 @@ from warmpath.prefixstore.tokenizers.cache import FolderSource
 from warmpath.prefixstore.tokenizers.engine import Engine
 from warmpath.prefixstore.tokenizers.remote import (
     EngineSource,
-    FallbackTokenizer,
-    RemoteTokenizer,
+    EngineTokenizer,
     chat_text,
-    takes_chats,
 )
 from warmpath.prefixstore.tokenizers.tokenizer import (
     FolderTokenizer,
@@ -60,7 +58,7 @@ def engine(fake: FakeEngine, clock: Clock) -> Iterator[Engine]:
 
 
 def test_it_tokenises_as_the_engines_own_does(engine: Engine) -> None:
-    remote, local = RemoteTokenizer(engine), ByteTokenizer()
+    remote, local = EngineTokenizer(engine), ByteTokenizer()
     for text in ("a", "Grüße, 世界", PROMPT * 100):
         assert remote.encode([text.encode()], at_start=True) == local.encode(
             [text.encode()], at_start=True
@@ -72,7 +70,7 @@ def test_it_tokenises_as_the_engines_own_does(engine: Engine) -> None:
 def test_the_engine_is_asked_for_its_model_without_special_tokens(
     engine: Engine, fake: FakeEngine
 ) -> None:
-    RemoteTokenizer(engine).encode([PROMPT.encode()], at_start=True)
+    EngineTokenizer(engine).encode([PROMPT.encode()], at_start=True)
     assert fake.bodies()[-1] == {"model": "demo", "prompt": PROMPT, "add_special_tokens": False}
 
 
@@ -151,7 +149,7 @@ def test_a_suffix_is_found_too(engine: Engine, fake: FakeEngine) -> None:
     fake.answer = lambda asked: listed(
         [1, 97, 2] if json.loads(asked.body)["add_special_tokens"] else [97]
     )
-    remote = RemoteTokenizer(engine)
+    remote = EngineTokenizer(engine)
     assert (remote.prefix, remote.suffix) == (pack_tokens([1]), pack_tokens([2]))
 
 
@@ -164,9 +162,7 @@ def test_special_tokens_that_are_not_around_the_text_are_refused(
 
 
 def test_a_chat_is_sent_as_it_is(engine: Engine, fake: FakeEngine) -> None:
-    remote = RemoteTokenizer(engine)
-    assert takes_chats(remote)
-    assert not takes_chats(remote.chats)
+    remote = EngineTokenizer(engine)
     body = {
         "messages": [{"role": "user", "content": "hé"}],
         "tools": [{"type": "function"}],
@@ -176,9 +172,8 @@ def test_a_chat_is_sent_as_it_is(engine: Engine, fake: FakeEngine) -> None:
         "add_special_tokens": False,
     }
     expected = pack_tokens([BEGIN, *"hé".encode()])
-    assert remote.encode_chat(body) == expected
     assert remote.chats.encode([chat_text(body).encode()], at_start=True) == [expected]
-    assert fake.bodies()[-2:] == [body | {"model": "demo"}] * 2
+    assert fake.bodies()[-1] == body | {"model": "demo"}
 
 
 @pytest.mark.parametrize(
@@ -233,7 +228,7 @@ def test_what_the_engine_refuses_is_the_prompts_fault_and_the_engine_is_asked_on
     fake.answer = lambda _: Answer(400, refusal)
     for _ in range(2):
         with pytest.raises(InvalidTextError, match="roles must alternate"):
-            engine.tokenize_chat({"messages": []})
+            engine.ask({"messages": []})
     assert len(fake.asked) == 2
 
 
@@ -303,7 +298,7 @@ def test_a_lone_surrogate_is_the_texts_fault(engine: Engine, fake: FakeEngine) -
     with pytest.raises(InvalidTextError, match="surrogate"):
         engine.tokenize("a\ud800", add_special_tokens=False)
     with pytest.raises(InvalidTextError, match="surrogate"):
-        engine.tokenize_chat({"messages": [{"role": "user", "content": "\ud800"}]})
+        engine.ask({"messages": [{"role": "user", "content": "\ud800"}]})
     assert fake.asked == []
 
 
@@ -328,10 +323,10 @@ def test_the_engine_is_preferred_and_the_folder_serves_while_it_is_away(
             == local.encode([PROMPT.encode()], at_start=True)
             != by_engine
         )
-    assert source.stats.fallbacks == 3
+    assert engine.stats.fallbacks == 3
     assert caplog.text.count("the local tokenizer is used instead") == 1
     with pytest.raises(TokenizerUnavailableError):
-        tokenizer.encode_chat({"messages": [{"role": "user", "content": PROMPT}]})
+        tokenizer.chats.encode([b'{"messages": []}'], at_start=True)
     fake.answer = tokenized
     clock.now += 5
     assert tokenizer.encode([PROMPT.encode()], at_start=True) == by_engine
@@ -344,7 +339,6 @@ def test_with_a_fall_back_an_engine_that_is_down_is_no_reason_not_to_load(
     url = f"http://127.0.0.1:{held_port}"
     engine = Engine([url], "demo", timeout=30.0, skip_for=5.0, clock=clock)
     tokenizer = EngineSource(engine, FolderSource(model_folder)).load()
-    assert isinstance(tokenizer, FallbackTokenizer)
     assert tokenizer.encode([b"a b"], at_start=True) == FolderTokenizer(model_folder).encode(
         [b"a b"], at_start=True
     )

@@ -6,12 +6,8 @@ import pytest
 
 from tests.prefixstore.chats.inline_renderer import InlineRenderer
 from warmpath.prefixstore.chats.chat import ModelTemplate, TemplateTraits
-from warmpath.prefixstore.chats.renderer import (
-    RenderCrashedError,
-    RendererClosedError,
-    RendererFullError,
-    RenderTimeoutError,
-)
+from warmpath.prefixstore.chats.render_worker import RenderCrashedError, RenderTimeoutError
+from warmpath.prefixstore.waiting import ClosedError, FullError
 from warmpath.router.inference_api.request import traits_of
 from warmpath.router.prompt.models import Model, ModelTable
 
@@ -42,8 +38,8 @@ async def test_a_templates_traits_are_found_by_every_name_of_its_model() -> None
     [
         RenderTimeoutError("late"),
         RenderCrashedError("gone"),
-        RendererFullError("full"),
-        RendererClosedError("closed"),
+        FullError("full"),
+        ClosedError("closed"),
     ],
 )
 async def test_a_template_that_cannot_be_tried_out_now_has_none(

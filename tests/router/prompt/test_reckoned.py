@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.prefixstore.chats.renderer import RendererClosedError
-from warmpath.prefixstore.pool import PoolClosedError
+from warmpath.prefixstore.waiting import ClosedError
 from warmpath.proto.errors import Reason
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.failures import FAILURES
@@ -68,12 +67,12 @@ async def test_with_the_pool_and_the_renderer_closed_prompts_are_read_by_their_l
             found = await read.reader.read(prompt, 600, may_reckon=True)
             assert found.unread >= 50
             assert "closed" in found.unread_because
-            with pytest.raises(PoolClosedError):
+            with pytest.raises(ClosedError):
                 await read.reader.read(prompt, 600)
         await read.parts.renderer.close()
         found = await read.reader.read(chat(), 600, may_reckon=True)
         assert "the renderer is closed" in found.unread_because
-        with pytest.raises(RendererClosedError):
+        with pytest.raises(ClosedError):
             await read.reader.read(chat(), 600)
 
 
