@@ -108,10 +108,10 @@ class RenderWorker:
                 raise RenderTimeoutError(
                     "the chat template takes more processor time than it may"
                 ) from error
-            what = "the process that rendered this ended"
+            problem = f"the process that rendered this ended: {error}"
             if self.calls == 1:
-                what = "no process to render in"
-            raise RenderCrashedError(f"{what}: {error}") from error
+                problem = f"no process to render in: {problem}"
+            raise RenderCrashedError(problem) from error
         if isinstance(reply, Done):
             return reply.text
         kind = RenderLimitError if reply.limit else TemplateError
