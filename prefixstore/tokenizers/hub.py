@@ -33,7 +33,7 @@ from warmpath.prefixstore.tokenizers.tokenizer import (
     TokenizerUnavailableError,
     in_words,
 )
-from warmpath.prefixstore.tokenizers.trial import try_tokenizer
+from warmpath.prefixstore.tokenizers.trial import load_folder
 from warmpath.prefixstore.workers import in_own_thread
 
 DEFINITION = "tokenizer.json"
@@ -125,8 +125,7 @@ class HubSource:
             for file, raw in files.items():
                 (Path(folder) / file).write_bytes(raw)
             try:
-                try_tokenizer(Path(folder))
-                return FolderTokenizer(Path(folder))
+                return load_folder(Path(folder))
             except TokenizerUnavailableError as error:
                 raise self._unavailable(str(error.__cause__ or error)) from error
 

@@ -116,29 +116,27 @@ def _affixes(engine: Engine) -> tuple[bytes, bytes]:
     raise TokenizerUnavailableError(f"{engine.name}: special tokens are not put around the text")
 
 
-class EngineSource:
-    """Loads a tokenizer that uses engines, and one of the source `local`, if any, while none answers."""
+def engine_source(
+    engine: Engine, local: TokenizerSource | None = None, *, vocab_size: int = 0
+) -> TokenizerSource:
+    """Return a source of tokenizers that use engines, and one of `local` while none answers.
 
-    def __init__(
-        self, engine: Engine, local: TokenizerSource | None = None, *, vocab_size: int = 0
-    ) -> None:
-        self.name = f"{engine.name}, or {local.name}" if local else engine.name
-        self._engine = engine
-        self._local = local
-        self._vocab_size = vocab_size
+    Without `local`, or if that cannot be loaded, the engines serve alone.
+    """
 
-    def load(self) -> EngineTokenizer:
-        """Load the local tokenizer; without it, return one that uses only the engines."""
-        if self._local is None:
-            return EngineTokenizer(self._engine, vocab_size=self._vocab_size)
+    def load() -> EngineTokenizer:
+        if local is None:
+            return EngineTokenizer(engine, vocab_size=vocab_size)
         try:
-            local = self._local.load()
+            folder = local.load()
         except TokenizerUnavailableError as error:
             try:
-                alone = EngineTokenizer(self._engine, vocab_size=self._vocab_size)
+                alone = EngineTokenizer(engine, vocab_size=vocab_size)
             except TokenizerUnavailableError as other:
                 raise TokenizerUnavailableError(f"{error}; {other}") from error
             log.error("%s; the engine is used without a fall-back", error)  # noqa: TRY400
             return alone
-        assert isinstance(local, FolderTokenizer)
-        return EngineTokenizer(self._engine, local)
+        assert isinstance(folder, FolderTokenizer)
+        return EngineTokenizer(engine, folder)
+
+    return TokenizerSource(f"{engine.name}, or {local.name}" if local else engine.name, load)

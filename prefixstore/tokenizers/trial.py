@@ -56,6 +56,12 @@ def try_tokenizer(
         )
 
 
+def load_folder(folder: Path) -> FolderTokenizer:
+    """Load a folder's tokenizer, after that has succeeded in another process."""
+    try_tokenizer(folder)
+    return FolderTokenizer(folder)
+
+
 def main() -> int:
     """Load a folder's tokenizer; arguments: folder, most bytes of memory, most seconds of CPU time."""
     folder, most_bytes, most_seconds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])

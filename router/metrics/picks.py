@@ -78,11 +78,9 @@ def texts(of: Texts) -> Iterator[Metric]:
     for name in ("encoded_bytes", "timeouts", "failed"):
         yield single(f"tokenizer_{name}", getattr(of.pool, name))
     yield single("tokenizer_lost_threads", of.pool.workers.lost)
-    stats = of.tokenizers.stats
     yield single("tokenizers_loaded", len(of.tokenizers.loaded()))
-    yield single("tokenizer_loads", stats.loads)
-    yield single("tokenizer_load_failures", stats.failures)
-    yield single("tokenizer_evictions", stats.evictions)
+    for name in ("loads", "load_failures", "evictions"):
+        yield single(f"tokenizer_{name}", getattr(of.tokenizers, name))
     engines = of.sources.engines.items()
     for kind, field in (("requests", "asked"), ("failures", "failures")):
         figures = [([model], getattr(engine, field)) for model, engine in engines]

@@ -24,7 +24,7 @@ from warmpath.prefixstore.workers import Workers
 from warmpath.process.tasks import watched
 from warmpath.router.config.schema import Config, PrefixStoreTable
 from warmpath.router.prompt.models import Model, ModelTable
-from warmpath.router.prompt.tokenizer_sources import Sources, TemplateSource
+from warmpath.router.prompt.tokenizer_sources import Sources, with_template
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def _models(
     for model in config.models:
         source = sources.of(model)
         if source is not None:
-            tokenizers.register(model.name, TemplateSource(source, model, register))
+            tokenizers.register(model.name, with_template(source, model, register))
         known = Model(model.name, model.vocab_size, tokenizer=model.name if source else "")
         table.add(known, model.aliases, model.adapters)
     return table

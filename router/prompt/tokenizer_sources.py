@@ -2,16 +2,18 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from warmpath.indexer.follow.instance import EngineTls
 from warmpath.prefixstore.chats.chat import ModelTemplate
-from warmpath.prefixstore.tokenizers.cache import FolderSource, TokenizerSource
+from warmpath.prefixstore.tokenizers.cache import TokenizerSource
 from warmpath.prefixstore.tokenizers.engine import Engine, EngineStats, Tracing
 from warmpath.prefixstore.tokenizers.hub import HubSource, Pin
-from warmpath.prefixstore.tokenizers.remote import EngineSource, EngineTokenizer
+from warmpath.prefixstore.tokenizers.remote import EngineTokenizer, engine_source
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
+from warmpath.prefixstore.tokenizers.trial import load_folder
 from warmpath.process.reread import Reread, read_bytes
 from warmpath.router.config.files import EngineKeyError, engine_key_of
 from warmpath.router.config.schema import HubTable, ModelSpec
@@ -77,7 +79,7 @@ class Sources:
         self.engines[model.name] = engine.stats
         if local is not None:
             self.fallbacks[model.name] = engine.stats
-        return EngineSource(engine, local, vocab_size=model.vocab_size)
+        return engine_source(engine, local, vocab_size=model.vocab_size)
 
     def _key(self, model: ModelSpec) -> Callable[[], str] | None:
         if not model.tokenizer_key_file:
@@ -94,11 +96,12 @@ class Sources:
     def local(self, model: ModelSpec) -> TokenizerSource | None:
         """Return the source of a model's tokenizer that needs no engine; None if there is none."""
         if model.tokenizer:
-            return FolderSource(self._folder / model.tokenizer)
+            folder = self._folder / model.tokenizer
+            return TokenizerSource(f"the folder {folder}", partial(load_folder, folder))
         return self._hub(model.hub) if model.hub.repo else None
 
-    def _hub(self, hub: HubTable) -> HubSource:
-        return HubSource(
+    def _hub(self, hub: HubTable) -> TokenizerSource:
+        source = HubSource(
             Pin(hub.repo, hub.revision, hub.files),
             offline=hub.offline,
             token_file=self._folder / hub.token_file if hub.token_file else None,
@@ -106,6 +109,7 @@ class Sources:
             endpoint=hub.endpoint.rstrip("/") or None,
             timeout=LOAD_SECONDS,
         )
+        return TokenizerSource(source.name, source.load)
 
 
 def template_of(tokenizer: Tokenizer, model: ModelSpec) -> ModelTemplate | None:
@@ -122,23 +126,18 @@ def template_of(tokenizer: Tokenizer, model: ModelSpec) -> ModelTemplate | None:
     )
 
 
-class TemplateSource:
-    """A source that also registers the chat template that comes with its tokenizer."""
+def with_template(
+    source: TokenizerSource,
+    model: ModelSpec,
+    register: Callable[[str, ModelTemplate], None],
+) -> TokenizerSource:
+    """Return a source that also registers the chat template that comes with its tokenizer."""
 
-    def __init__(
-        self,
-        source: TokenizerSource,
-        model: ModelSpec,
-        register: Callable[[str, ModelTemplate], None],
-    ) -> None:
-        self.name = source.name
-        self._source = source
-        self._model = model
-        self._register = register
-
-    def load(self) -> Tokenizer:
-        tokenizer = self._source.load()
-        template = template_of(tokenizer, self._model)
+    def load() -> Tokenizer:
+        tokenizer = source.load()
+        template = template_of(tokenizer, model)
         if template is not None:
-            self._register(self._model.name, template)
+            register(model.name, template)
         return tokenizer
+
+    return TokenizerSource(source.name, load)

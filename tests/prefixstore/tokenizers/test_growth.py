@@ -11,7 +11,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers
 
-from warmpath.prefixstore.tokenizers.cache import FolderSource
 from warmpath.prefixstore.tokenizers.growth import Growth, checked_growth, growth
 from warmpath.prefixstore.tokenizers.tokenizer import (
     MOST_GROWN_BYTES,
@@ -19,7 +18,7 @@ from warmpath.prefixstore.tokenizers.tokenizer import (
     InvalidTextError,
     TokenizerUnavailableError,
 )
-from warmpath.prefixstore.tokenizers.trial import try_tokenizer
+from warmpath.prefixstore.tokenizers.trial import load_folder, try_tokenizer
 
 NORMALIZERS = st.recursive(
     st.one_of(
@@ -222,10 +221,10 @@ def test_a_folder_is_loaded_elsewhere_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_of(tmp_path, None)
-    assert FolderSource(folder).load().vocab_size == 127
-    monkeypatch.setattr("warmpath.prefixstore.tokenizers.cache.try_tokenizer", _refuse)
+    assert load_folder(folder).vocab_size == 127
+    monkeypatch.setattr("warmpath.prefixstore.tokenizers.trial.try_tokenizer", _refuse)
     with pytest.raises(TokenizerUnavailableError, match="refused"):
-        FolderSource(folder).load()
+        load_folder(folder)
 
 
 def _refuse(_: Path) -> None:

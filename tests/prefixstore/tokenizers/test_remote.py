@@ -4,6 +4,7 @@ import json
 import logging
 import ssl
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,18 +14,19 @@ from tests.fake_http import Answer, Asked
 from tests.prefixstore.byte_tokenizer import ByteTokenizer
 from tests.servers.certificates import Authority
 from warmpath.indexer.keys.key import pack_tokens
-from warmpath.prefixstore.tokenizers.cache import FolderSource
+from warmpath.prefixstore.tokenizers.cache import TokenizerSource
 from warmpath.prefixstore.tokenizers.engine import Engine
 from warmpath.prefixstore.tokenizers.remote import (
-    EngineSource,
     EngineTokenizer,
     chat_text,
+    engine_source,
 )
 from warmpath.prefixstore.tokenizers.tokenizer import (
     FolderTokenizer,
     InvalidTextError,
     TokenizerUnavailableError,
 )
+from warmpath.prefixstore.tokenizers.trial import load_folder
 
 PROMPT = "a prompt nobody may read"
 
@@ -37,6 +39,10 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def folder(path: Path) -> TokenizerSource:
+    return TokenizerSource("the folder", partial(load_folder, path))
 
 
 @pytest.fixture
@@ -158,7 +164,7 @@ def test_special_tokens_that_are_not_around_the_text_are_refused(
 ) -> None:
     fake.answer = lambda asked: listed([json.loads(asked.body)["add_special_tokens"] + 5])
     with pytest.raises(TokenizerUnavailableError, match="not put around"):
-        EngineSource(engine).load()
+        engine_source(engine).load()
 
 
 def test_a_chat_is_sent_as_it_is(engine: Engine, fake: FakeEngine) -> None:
@@ -236,7 +242,7 @@ def test_an_engine_that_is_down_is_named(clock: Clock, held_port: int) -> None:
     url = f"http://127.0.0.1:{held_port}"
     engine = Engine([url], "demo", timeout=30.0, skip_for=5.0, clock=clock)
     with pytest.raises(TokenizerUnavailableError, match=f"{url}.*: nothing listens there"):
-        EngineSource(engine).load()
+        engine_source(engine).load()
     engine.close()
 
 
@@ -310,7 +316,7 @@ def test_the_engine_is_preferred_and_the_folder_serves_while_it_is_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    source = EngineSource(engine, FolderSource(model_folder))
+    source = engine_source(engine, folder(model_folder))
     tokenizer = source.load()
     local = FolderTokenizer(model_folder)
     assert (tokenizer.prefix, tokenizer.vocab_size) == (local.prefix, local.vocab_size)
@@ -338,7 +344,7 @@ def test_with_a_fall_back_an_engine_that_is_down_is_no_reason_not_to_load(
 ) -> None:
     url = f"http://127.0.0.1:{held_port}"
     engine = Engine([url], "demo", timeout=30.0, skip_for=5.0, clock=clock)
-    tokenizer = EngineSource(engine, FolderSource(model_folder)).load()
+    tokenizer = engine_source(engine, folder(model_folder)).load()
     assert tokenizer.encode([b"a b"], at_start=True) == FolderTokenizer(model_folder).encode(
         [b"a b"], at_start=True
     )
@@ -348,7 +354,7 @@ def test_with_a_fall_back_an_engine_that_is_down_is_no_reason_not_to_load(
 def test_without_the_fall_back_the_engine_serves_alone(
     engine: Engine, fake: FakeEngine, tmp_path: Path
 ) -> None:
-    source = EngineSource(engine, FolderSource(tmp_path))
+    source = engine_source(engine, folder(tmp_path))
     assert source.load().encode([b"a"], at_start=True) == [pack_tokens([97])]
     fake.answer = lambda _: Answer(500)
     with pytest.raises(TokenizerUnavailableError, match=r"tokenizer\.json.*HTTP 500"):

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.prefixstore.byte_tokenizer import ByteTokenizer
-from warmpath.prefixstore.tokenizers.cache import FolderSource, TokenizerCache
+from warmpath.prefixstore.tokenizers.cache import TokenizerCache, TokenizerSource
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
+from warmpath.prefixstore.tokenizers.trial import load_folder
 
 RETRY = 10.0
 MOST = 2
@@ -50,9 +52,10 @@ class Source:
 def check(cache: TokenizerCache) -> None:
     """Assert that each tokenizer is in one state, and that no more are loaded than may be."""
     assert len(cache._loaded) <= cache._most
-    held = (set(cache._loaded), set(cache._loading), set(cache._failures))
-    assert len(set().union(*held)) == sum(map(len, held)), "in two states at once"
-    assert set().union(*held) <= set(cache._sources)
+    for name, known in cache._known.items():
+        states = name in cache._loaded, known.load is not None, bool(known.failure)
+        assert sum(states) <= 1, "in two states at once"
+    assert cache._loaded.keys() <= cache._known.keys()
 
 
 @pytest.fixture
@@ -172,7 +175,7 @@ async def test_the_least_recently_used_goes_and_its_vocabulary_stays_known(
     assert cache.vocab_size("b") == ByteTokenizer.vocab_size
     await cache.get("b")
     assert sources["b"].loads == 2
-    assert cache.stats.evictions == 2
+    assert cache.evictions == 2
 
 
 async def test_closing_waits_for_no_load_and_tells_its_callers(
@@ -199,7 +202,7 @@ async def test_a_folder_that_is_mended_is_loaded_after_the_pause(
     clock: Clock, tmp_path: Path, model_folder: Path
 ) -> None:
     cache = TokenizerCache(most=1, retry_after=RETRY, clock=clock)
-    cache.register("m", FolderSource(tmp_path))
+    cache.register("m", TokenizerSource("the folder", partial(load_folder, tmp_path)))
     (tmp_path / "tokenizer.json").write_text("{broken", encoding="utf-8")
     with pytest.raises(TokenizerUnavailableError, match=str(tmp_path)):
         await cache.get("m")
@@ -267,7 +270,7 @@ class CacheMachine(RuleBasedStateMachine):
         check(self.cache)
         assert self.cache.loaded() == list(self.expected)
         assert {name: source.loads for name, source in self.sources.items()} == self.loads
-        assert self.cache.stats.loads == sum(self.loads.values())
+        assert self.cache.loads == sum(self.loads.values())
 
     def teardown(self) -> None:
         self.loop.run_until_complete(self.cache.close())
