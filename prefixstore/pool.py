@@ -122,7 +122,7 @@ class TokenizerPool:
         known = store.find(slices)
         await _turn_if_long(raw)
         stored = sum(map(len, slices[: len(known)])) - known[-1].tail if known else 0
-        entries: list[Entry] | None = known
+        whole: list[Entry] | None = known
         if len(known) < len(slices):
             job = Text(tokenizer, store, raw, slices, known, stored)
             # A definition with proven cuts also has bounded time; any other may hang.
@@ -130,26 +130,21 @@ class TokenizerPool:
                 found, error = outcome(lambda: _encode(job))
                 if error is not None:
                     raise self._failure(tokenizer_id, error)
-                entries = self._keep(job, found or [])
+                whole = self._keep(job, found or [])
             else:
-                entries = await self._wait(tokenizer_id, job, timeout)
-        tokens = [entry.tokens for entry in (known if entries is None else entries)]
+                whole = await self._wait(tokenizer_id, job, timeout)
+        entries = known if whole is None else whole
+        tokens = [entry.tokens for entry in entries]
         prefix = tokenizer.prefix if add_special_tokens else b""
-        suffix = tokenizer.suffix if add_special_tokens and entries is not None else b""
-        memo = KeyMemo(
-            store,
-            known if entries is None else entries,
-            len(prefix) // ID_BYTES,
-            is_special=add_special_tokens,
-        )
+        suffix = tokenizer.suffix if add_special_tokens and whole is not None else b""
         is_plain = stored == len(raw) or len(raw) == len(text)
         stored_chars = min(stored, len(text)) if is_plain else len(raw[:stored].decode())
         return Tokens(
             ids=b"".join((prefix, *tokens, suffix)),
-            covered_chars=stored_chars if entries is None else len(text),
+            covered_chars=stored_chars if whole is None else len(text),
             stored_chars=stored_chars,
             stored_tokens=sum(map(len, tokens[: len(known)])) // ID_BYTES,
-            memo=memo,
+            memo=KeyMemo(store, entries, len(prefix) // ID_BYTES, is_special=add_special_tokens),
         )
 
     def _store(self, tokenizer_id: str, tokenizer: Tokenizer) -> PrefixStore:
@@ -172,7 +167,10 @@ class TokenizerPool:
         name = text.tokenizer, text.raw
         job = self._jobs.get(name)
         if job is None:
-            job = self._start(name, tokenizer_id, text)
+            self.waiting.enter(len(text.raw))
+            job = self._jobs[name] = asyncio.create_task(self._work(name, tokenizer_id, text))
+            # Retrieves the exception, which nobody else does if all callers have left.
+            job.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         # `wait` does not cancel the job: a caller that times out or leaves must not end it for others.
         done, _ = await asyncio.wait((job,), timeout=timeout)
         if not done:
@@ -181,14 +179,6 @@ class TokenizerPool:
         if job.cancelled():
             raise ClosedError("the tokenizer pool was closed")
         return job.result()
-
-    def _start(self, name: Name, tokenizer_id: str, text: Text) -> asyncio.Task[list[Entry]]:
-        self.waiting.enter(len(text.raw))
-        job = asyncio.create_task(self._work(name, tokenizer_id, text))
-        # Retrieves the exception, which nobody else does if all callers have left.
-        job.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        self._jobs[name] = job
-        return job
 
     async def _work(self, name: Name, tokenizer_id: str, text: Text) -> list[Entry]:
         try:

@@ -152,9 +152,10 @@ class HubSource:
         token = self._token()
         before = {file: self._cached(file) for file in self._pin.digests}
         paths = {file: path or self._fetch(file, token) for file, path in before.items()}
-        fetched = None in before.values()
-        for file in TELLING:
-            if file not in self._pin.digests and self._exists(file, token, ask=fetched):
+        # If all pinned files were in the cache, the hub is not asked, so it may be down.
+        asks = None in before.values()
+        for file in set(TELLING) - self._pin.digests.keys():
+            if self._cached(file) or (asks and self._size(file, token) is not None):
                 raise self._unavailable(
                     f"has {file}, which decides the tokens; name it with its SHA-256"
                 )
@@ -179,12 +180,6 @@ class HubSource:
             self._pin.repo, file, revision=self._pin.revision
         )
         return Path(path) if isinstance(path, str) else None
-
-    def _exists(self, file: str, token: str | bool, *, ask: bool) -> bool:
-        if self._cached(file) is not None:
-            return True
-        # If all pinned files were in the cache, the hub is not asked, so it may be down.
-        return ask and self._size(file, token) is not None
 
     def _size(self, file: str, token: str | bool) -> int | None:
         """Return a file's size in bytes according to the hub, None if it has no such file.

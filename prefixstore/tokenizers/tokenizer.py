@@ -4,6 +4,7 @@
 HuggingFace's `tokenizers`.
 """
 
+import ctypes
 import itertools
 import json
 import logging
@@ -20,7 +21,6 @@ import tokenizers
 from warmpath.prefixstore.cuts.proof import cuts_of, puts_space_in_front
 from warmpath.prefixstore.cuts.slices import cut_finder
 from warmpath.prefixstore.tokenizers.added_tokens import add_missing, described
-from warmpath.prefixstore.tokenizers.give_back import give_back
 from warmpath.prefixstore.tokenizers.growth import checked_growth
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,12 @@ MOST_GROWN_BYTES = 4 << 20
 bytes of memory for each of them: 600 MB."""
 TOGETHER_BYTES = 512 << 10
 """The most normalised bytes of several pieces that are encoded in one call."""
+
+_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""glibc's function, which returns freed memory to the system; None with another library.
+
+glibc keeps what a thread has freed below a block that is still in use, such as an entry of a
+tokenizer's cache: one long text can leave hundreds of megabytes behind."""
 
 MOST_ENDS_BYTES = 1 << 20
 """The longest text whose tokens' ends are told."""
@@ -294,8 +300,8 @@ class FolderTokenizer:
             raise TokenizerUnavailableError(f"it fails on this text: {error}") from error
         packed = [pack_ids(encoding.ids) for encoding in encodings]
         del encodings
-        if sum(map(len, parts)) * self._growth > TOGETHER_BYTES:
-            give_back()
+        if _TRIM and sum(map(len, parts)) * self._growth > TOGETHER_BYTES:
+            _TRIM(0)  # it takes tens of milliseconds
         return packed
 
 
