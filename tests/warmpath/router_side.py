@@ -111,7 +111,9 @@ class RouterSide:
         self, prompt: AnyPrompt, *, pods: Sequence[str] = (), strategy: str = ""
     ) -> list[Shown]:
         asked = (
-            RouterCalls(MODEL).score(prompt, pods=pods, strategy=strategy, explain=False).request
+            RouterCalls(MODEL)
+            .of(pb.ScoreResponse, prompt=prompt, pods=pods, strategy=strategy)
+            .request
         )
         request = wire.ScoreRequest.FromString(asked.SerializeToString())
         scored = self._runner.run(self._answerer.score(request, 10.0))

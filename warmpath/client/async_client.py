@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
-from warmpath.client.calls import RouterCall, RouterCalls
+from warmpath.client.calls import RouterCalls
 from warmpath.client.connection import (
     DEFAULT_SECONDS,
     OPTIONS,
@@ -30,6 +31,8 @@ from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
 from warmpath.proto.report_event import ReportEvent
+
+Answer = TypeVar("Answer", bound=Message)
 
 
 class _Line(NamedTuple):
@@ -82,8 +85,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connection; calls that have not ended are cancelled."""
-        line = self._connection.close()
-        if line is not None:
+        for line in self._connection.close():
             await line.channel.close()
 
     async def score(
@@ -96,8 +98,9 @@ class AsyncClient:
         timeout: float | None = None,
     ) -> pb.ScoreResponse:
         """Return how much of a prompt each pod holds; only of `pods`, unless it is empty."""
-        call = self._calls.score(prompt, pods=pods, strategy=strategy, explain=explain)
-        return cast("pb.ScoreResponse", await self._made(call, timeout))
+        return await self._made(
+            pb.ScoreResponse, timeout, prompt=prompt, pods=pods, strategy=strategy, explain=explain
+        )
 
     async def score_stream(
         self,
@@ -158,8 +161,10 @@ class AsyncClient:
         `priority` is its class and `tenant` its tenant in the router's queue, where picks may wait for
         up to nine tenths of `timeout`.
         """
-        call = self._calls.pick(
-            prompt,
+        return await self._made(
+            pb.PickResponse,
+            timeout,
+            prompt=prompt,
             pods=pods,
             policy=policy,
             session=session,
@@ -170,7 +175,6 @@ class AsyncClient:
             priority=priority,
             tenant=tenant,
         )
-        return cast("pb.PickResponse", await self._made(call, timeout))
 
     async def report(
         self,
@@ -186,9 +190,11 @@ class AsyncClient:
         timeout: float | None = None,
     ) -> bool:
         """Report the progress or the end of a picked request; return whether its booking is known."""
-        call = self._calls.report(
-            booking_id,
-            event,
+        answer = await self._made(
+            pb.ReportResponse,
+            timeout,
+            booking_id=booking_id,
+            event=event,
             cached_tokens=cached_tokens,
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
@@ -196,7 +202,7 @@ class AsyncClient:
             rank=rank,
             loads=loads,
         )
-        return cast("pb.ReportResponse", await self._made(call, timeout)).known
+        return answer.known
 
     async def explain(
         self,
@@ -212,8 +218,10 @@ class AsyncClient:
         timeout: float | None = None,
     ) -> pb.ExplainResponse:
         """Return each pod's cost for a prompt, and why the first one wins. Books nothing."""
-        call = self._calls.explain(
-            prompt,
+        return await self._made(
+            pb.ExplainResponse,
+            timeout,
+            prompt=prompt,
             pods=pods,
             policy=policy,
             session=session,
@@ -222,11 +230,10 @@ class AsyncClient:
             priority=priority,
             tenant=tenant,
         )
-        return cast("pb.ExplainResponse", await self._made(call, timeout))
 
     async def pods(self, model: str = "", *, timeout: float | None = None) -> pb.ListPodsResponse:
         """Return the pods that the router knows; only those of `model`, unless it is empty."""
-        return cast("pb.ListPodsResponse", await self._made(self._calls.pods(model), timeout))
+        return await self._made(pb.ListPodsResponse, timeout, model=model)
 
     async def decisions(
         self, limit: int = 0, *, model: str = "", pod: str = "", timeout: float | None = None
@@ -235,28 +242,27 @@ class AsyncClient:
 
         They are those of `model` and of `pod`, where these are given.
         """
-        call = self._calls.decisions(limit, model=model, pod=pod)
-        return cast("pb.ListDecisionsResponse", await self._made(call, timeout))
+        return await self._made(
+            pb.ListDecisionsResponse, timeout, limit=limit, model=model, pod=pod
+        )
 
     async def diagnose(
         self, model: str = "", *, timeout: float | None = None
     ) -> pb.DiagnoseResponse:
         """Return how good predictions and picks were, and likely faults."""
-        return cast("pb.DiagnoseResponse", await self._made(self._calls.diagnose(model), timeout))
+        return await self._made(pb.DiagnoseResponse, timeout, model=model)
 
     @asynccontextmanager
     async def _line(self) -> AsyncIterator[_Line]:
-        used, retired = self._connection.take(time.monotonic())
-        if retired is not None:
-            await retired.channel.close()
+        used = self._connection.take(time.monotonic())
         try:
             yield used.line
         finally:
-            over = self._connection.give_back(used)
-            if over is not None:
+            for over in self._connection.give_back(used):
                 await over.channel.close()
 
-    async def _made(self, call: RouterCall, timeout: float | None) -> Any:
+    async def _made(self, answer: type[Answer], timeout: float | None, **given: Any) -> Answer:
+        call = self._calls.of(answer, **given)
         end = time.monotonic() + (self._timeout if timeout is None else checked_timeout(timeout))
         made, told = 0, None
         while True:
@@ -264,9 +270,10 @@ class AsyncClient:
                 async with self._line() as line:
                     ask: Any = getattr(line.stub, call.method)
                     left = max(0.0, end - time.monotonic())
-                    return await ask(
+                    got: Answer = await ask(
                         call.request, timeout=left, metadata=self._credentials.metadata
                     )
+                    return got
             except grpc.RpcError as error:
                 made += 1
                 failure = failure_of(error, self._credentials.hint)

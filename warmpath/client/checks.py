@@ -3,11 +3,35 @@
 Protobuf would refuse them without the name of the field.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from numbers import Real
 from operator import index
+from typing import Any
 
 MOST_FIGURE = (1 << 32) - 1
+
+FIGURES = frozenset({"cached_tokens", "prompt_tokens", "output_tokens", "rank", "limit"})
+SWITCHES = frozenset({"explain", "shadow", "disaggregated"})
+OTHERS = frozenset({"prompt", "loads", "event"})
+"""Arguments with a check of their own."""
+
+
+def check_arguments(**given: Any) -> None:
+    """Check the arguments of a call by what they are called; all that are not named here are names."""
+    for name, value in given.items():
+        if name in FIGURES:
+            check_figure(name, value)
+        elif name in SWITCHES:
+            if value is not None and not isinstance(value, int):
+                raise TypeError(f"{name} is of type {type(value).__name__}, not bool")
+        elif name == "pods":
+            if isinstance(value, str):
+                # It would be a pod per letter.
+                raise TypeError("pods is of type str; give a list of pods' ids")
+            if value is not None:
+                check_each("pods", str, value)
+        elif name not in OTHERS:
+            check_names(**{name: value})
 
 
 def check_figure(name: str, value: int | None) -> None:
@@ -44,27 +68,14 @@ def check_unicode(field: str, text: str) -> None:
         raise ValueError(said) from None
 
 
-def check_pods(pods: object) -> None:
-    """Raise TypeError unless `pods` is a list of texts: a text alone would be a pod per letter."""
-    if isinstance(pods, str):
-        raise TypeError("pods is of type str; give a list of pods' ids")
-    if pods is not None:
-        check_each("pods", str, pods)
-
-
 def check_each(field: str, kind: type, values: object) -> None:
     """Raise TypeError for what is no list of values of a type."""
-    for position, value in enumerate(listed(field, values)):
+    if not isinstance(values, Collection):
+        raise TypeError(f"{field} is of type {type(values).__name__}, not a list")
+    for position, value in enumerate(values):
         if not isinstance(value, kind):
             said = f"{type(value).__name__}, not {kind.__name__}"
             raise TypeError(f"{field}[{position}] is of type {said}")
-
-
-def listed(field: str, values: object) -> Iterable[object]:
-    """Return `values` if it is a list or another collection, else raise TypeError."""
-    if not isinstance(values, Collection):
-        raise TypeError(f"{field} is of type {type(values).__name__}, not a list")
-    return values
 
 
 def check_numbers(kind: type = Real, **numbers: object) -> None:
@@ -73,10 +84,3 @@ def check_numbers(kind: type = Real, **numbers: object) -> None:
         if not isinstance(number, kind):
             said = f"{type(number).__name__}, not {'a number' if kind is Real else 'int'}"
             raise TypeError(f"{field} is of type {said}")
-
-
-def check_switches(**switches: object) -> None:
-    """Raise TypeError for an on/off argument that is neither a bool nor None."""
-    for field, switch in switches.items():
-        if switch is not None and not isinstance(switch, int):
-            raise TypeError(f"{field} is of type {type(switch).__name__}, not bool")

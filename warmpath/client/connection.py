@@ -72,37 +72,36 @@ class ClientConnection(Generic[Line]):
         self._open = open_line
         self._lock = threading.Lock()
         self._newest: Used[Line] | None = None
+        self._older: list[Used[Line]] = []
+        """Channels that are to be closed, or still have calls."""
         self._is_closed = False
 
-    def take(self, now: float) -> tuple[Used[Line], Line | None]:
-        """Return the channel for a call, and one to close now, if any. `give_back` the former.
-
-        Raises RuntimeError after `close`.
-        """
+    def take(self, now: float) -> Used[Line]:
+        """Return the channel for a call; `give_back` it. Raises RuntimeError after `close`."""
         self._credentials.look(now)
         shown = self._credentials.of_channel
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("the client is closed")
-            before = self._newest
-            if before is None or before.credentials is not shown:
+            if self._newest is None or self._newest.credentials is not shown:
+                if self._newest is not None:
+                    self._older.append(self._newest)
                 self._newest = Used(self._open(shown), shown)
-            used = self._newest
-            assert used is not None
-            used.calls += 1
-            is_idle = before is not None and before is not used and not before.calls
-            return used, before.line if is_idle and before is not None else None
+            self._newest.calls += 1
+            return self._newest
 
-    def give_back(self, used: Used[Line]) -> Line | None:
-        """Record the end of a call; return its channel if it is to be closed now."""
+    def give_back(self, used: Used[Line]) -> list[Line]:
+        """Record the end of a call; return the channels to close now."""
         with self._lock:
             used.calls -= 1
-            is_over = used is not self._newest and not used.calls
-            return used.line if is_over else None
+            idle = [one.line for one in self._older if not one.calls]
+            self._older = [one for one in self._older if one.calls]
+            return idle
 
-    def close(self) -> Line | None:
-        """Carry no more calls; return the channel to close, if there is one."""
+    def close(self) -> list[Line]:
+        """Carry no more calls; return the channels to close."""
         with self._lock:
             self._is_closed = True
-            newest, self._newest = self._newest, None
-            return newest.line if newest else None
+            left = [*self._older, self._newest] if self._newest else self._older
+            self._newest, self._older = None, []
+            return [one.line for one in left]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import grpc
 
 from warmpath.client.calls import RouterCalls
-from warmpath.client.checks import check_names, check_pods
+from warmpath.client.checks import check_arguments
 from warmpath.client.failure import CallError
 from warmpath.client.prompt import AnyPrompt
 from warmpath.proto.errors import Reason
@@ -42,8 +42,7 @@ class Requests:
     """
 
     def __init__(self, calls: RouterCalls, pods: Sequence[str], strategy: str) -> None:
-        check_pods(pods)
-        check_names(strategy=strategy)
+        check_arguments(pods=pods, strategy=strategy)
         self._calls = calls
         self._pods = pods
         self._strategy = strategy

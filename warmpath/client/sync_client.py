@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
-from warmpath.client.calls import RouterCall, RouterCalls
+from warmpath.client.calls import RouterCalls
 from warmpath.client.connection import (
     DEFAULT_SECONDS,
     OPTIONS,
@@ -28,6 +29,8 @@ from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
 from warmpath.proto.report_event import ReportEvent
+
+Answer = TypeVar("Answer", bound=Message)
 
 
 class _Line(NamedTuple):
@@ -80,8 +83,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; calls that have not ended are cancelled."""
-        line = self._connection.close()
-        if line is not None:
+        for line in self._connection.close():
             line.channel.close()
 
     def score(
@@ -94,8 +96,9 @@ class Client:
         timeout: float | None = None,
     ) -> pb.ScoreResponse:
         """Return how much of a prompt each pod holds; only of `pods`, unless it is empty."""
-        call = self._calls.score(prompt, pods=pods, strategy=strategy, explain=explain)
-        return cast("pb.ScoreResponse", self._made(call, timeout))
+        return self._made(
+            pb.ScoreResponse, timeout, prompt=prompt, pods=pods, strategy=strategy, explain=explain
+        )
 
     def score_stream(
         self,
@@ -150,8 +153,10 @@ class Client:
         `priority` is its class and `tenant` its tenant in the router's queue, where picks may wait for
         up to nine tenths of `timeout`.
         """
-        call = self._calls.pick(
-            prompt,
+        return self._made(
+            pb.PickResponse,
+            timeout,
+            prompt=prompt,
             pods=pods,
             policy=policy,
             session=session,
@@ -162,7 +167,6 @@ class Client:
             priority=priority,
             tenant=tenant,
         )
-        return cast("pb.PickResponse", self._made(call, timeout))
 
     def report(
         self,
@@ -178,9 +182,11 @@ class Client:
         timeout: float | None = None,
     ) -> bool:
         """Report the progress or the end of a picked request; return whether its booking is known."""
-        call = self._calls.report(
-            booking_id,
-            event,
+        answer = self._made(
+            pb.ReportResponse,
+            timeout,
+            booking_id=booking_id,
+            event=event,
             cached_tokens=cached_tokens,
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
@@ -188,7 +194,7 @@ class Client:
             rank=rank,
             loads=loads,
         )
-        return cast("pb.ReportResponse", self._made(call, timeout)).known
+        return answer.known
 
     def explain(
         self,
@@ -204,8 +210,10 @@ class Client:
         timeout: float | None = None,
     ) -> pb.ExplainResponse:
         """Return each pod's cost for a prompt, and why the first one wins. Books nothing."""
-        call = self._calls.explain(
-            prompt,
+        return self._made(
+            pb.ExplainResponse,
+            timeout,
+            prompt=prompt,
             pods=pods,
             policy=policy,
             session=session,
@@ -214,11 +222,10 @@ class Client:
             priority=priority,
             tenant=tenant,
         )
-        return cast("pb.ExplainResponse", self._made(call, timeout))
 
     def pods(self, model: str = "", *, timeout: float | None = None) -> pb.ListPodsResponse:
         """Return the pods that the router knows; only those of `model`, unless it is empty."""
-        return cast("pb.ListPodsResponse", self._made(self._calls.pods(model), timeout))
+        return self._made(pb.ListPodsResponse, timeout, model=model)
 
     def decisions(
         self, limit: int = 0, *, model: str = "", pod: str = "", timeout: float | None = None
@@ -227,26 +234,23 @@ class Client:
 
         They are those of `model` and of `pod`, where these are given.
         """
-        call = self._calls.decisions(limit, model=model, pod=pod)
-        return cast("pb.ListDecisionsResponse", self._made(call, timeout))
+        return self._made(pb.ListDecisionsResponse, timeout, limit=limit, model=model, pod=pod)
 
     def diagnose(self, model: str = "", *, timeout: float | None = None) -> pb.DiagnoseResponse:
         """Return how good predictions and picks were, and likely faults."""
-        return cast("pb.DiagnoseResponse", self._made(self._calls.diagnose(model), timeout))
+        return self._made(pb.DiagnoseResponse, timeout, model=model)
 
     @contextmanager
     def _line(self) -> Iterator[_Line]:
-        used, retired = self._connection.take(time.monotonic())
-        if retired is not None:
-            retired.channel.close()
+        used = self._connection.take(time.monotonic())
         try:
             yield used.line
         finally:
-            over = self._connection.give_back(used)
-            if over is not None:
+            for over in self._connection.give_back(used):
                 over.channel.close()
 
-    def _made(self, call: RouterCall, timeout: float | None) -> Any:
+    def _made(self, answer: type[Answer], timeout: float | None, **given: Any) -> Answer:
+        call = self._calls.of(answer, **given)
         end = time.monotonic() + (self._timeout if timeout is None else checked_timeout(timeout))
         made, told = 0, None
         while True:
@@ -254,7 +258,10 @@ class Client:
                 with self._line() as line:
                     ask: Any = getattr(line.stub, call.method)
                     left = max(0.0, end - time.monotonic())
-                    return ask(call.request, timeout=left, metadata=self._credentials.metadata)
+                    got: Answer = ask(
+                        call.request, timeout=left, metadata=self._credentials.metadata
+                    )
+                    return got
             except grpc.RpcError as error:
                 made += 1
                 failure = failure_of(error, self._credentials.hint)

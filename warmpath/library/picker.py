@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from warmpath.client.checks import check_figure, check_names, check_pods
+from warmpath.client.checks import check_arguments
 from warmpath.client.load import PodLoad
 from warmpath.client.prompt import AnyPrompt
 from warmpath.indexer.believed.beliefs import Believed
@@ -111,8 +111,7 @@ class Picker:
         The arguments are the fields of the contract's PickRequest (`session` is `session_id`). Raises
         NoPodError where no pod can take the request, and ValueError, which names the field at fault.
         """
-        check_pods(pods)
-        check_names(policy=policy, session=session, booking_id=booking_id)
+        check_arguments(pods=pods, policy=policy, session=session, booking_id=booking_id)
         _check_name(booking_id)
         if booking_ids.router_of(booking_id):
             raise ValueError("booking_id: has the form of a router's own booking ids")
@@ -160,12 +159,9 @@ class Picker:
         The arguments are the fields of the contract's ReportRequest. Returns False for a booking that
         is unknown, over or expired. Raises ValueError for a report that cannot be true.
         """
-        check_names(booking_id=booking_id, pod=pod)
+        check_arguments(booking_id=booking_id, pod=pod, rank=rank, cached_tokens=cached_tokens)
+        check_arguments(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
         _check_name(booking_id)
-        check_figure("cached_tokens", cached_tokens)
-        check_figure("prompt_tokens", prompt_tokens)
-        check_figure("output_tokens", output_tokens)
-        check_figure("rank", rank)
         if event not in ("started", "first_token", "finished", "failed"):
             raise ValueError(f"event: is {event!r}; give started, first_token, finished or failed")
         report = Report(

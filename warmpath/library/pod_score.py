@@ -4,7 +4,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from warmpath.client.checks import check_pods
+from warmpath.client.checks import check_arguments
 from warmpath.client.prompt import AnyPrompt
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.rank import Rank
@@ -90,7 +90,7 @@ class Scorer:
         A pod that the index does not have scores 0, cold. Raises ValueError, which names the field of
         the prompt at fault.
         """
-        check_pods(pods)
+        check_arguments(pods=pods)
         read = self.reader.read(prompt)
         self.index.pass_time()
         with self.lock:
