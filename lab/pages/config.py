@@ -17,7 +17,7 @@ from msgspec import Meta
 from msgspec.structs import FieldInfo
 
 from warmpath.router.config.reloadable import is_reloadable
-from warmpath.router.config.schema import MIB, Config, Table
+from warmpath.router.config.schema import AS_OF_PODS, MIB, Config, PodSetSpec, Table
 
 HEAD = """\
 # Configuration
@@ -176,7 +176,8 @@ def docstrings(table: type[Table]) -> dict[str, str]:
     """Return the text below each field of a table, on one line."""
     [parsed] = ast.parse(inspect.getsource(table)).body
     assert isinstance(parsed, ast.ClassDef)
-    found, name = {}, ""
+    found = dict.fromkeys(AS_OF_PODS, "As in [[pods]].") if table is PodSetSpec else {}
+    name = ""
     for node in parsed.body:
         match node:
             case ast.AnnAssign(target=ast.Name(id=name)):

@@ -456,6 +456,12 @@ class PodSpec(Table, frozen=True):
     (docs/reference/events.md#what-engines-do-not-announce)."""
 
 
+AS_OF_PODS = (
+    "model", "https", "key_file", "engine", "ranks", "role", "blocks", "block_size", "eagle",
+)  # fmt: skip
+"""Keys of [[pod-sets]] that each of its pods has as they are."""
+
+
 class PodSetSpec(Table, frozen=True):
     """[[pod-sets]]: pods that come and go, found by DNS or through the Kubernetes API.
 
@@ -479,9 +485,7 @@ class PodSetSpec(Table, frozen=True):
     https: bool = False
     """Serves over HTTPS, under the addresses at which pods are found."""
     key_file: str = ""
-    """As in [[pods]]."""
     engine: EngineName = "vllm"
-    """As in [[pods]]."""
     events_port: Annotated[int, Meta(ge=0, lt=65536)] = 5557
     """Port of events; 0: pods are followed through [shared-index], if there is one."""
     replay_port: Annotated[int, Meta(ge=0, lt=65536)] = 5558
@@ -494,13 +498,9 @@ class PodSetSpec(Table, frozen=True):
     first_rank: FirstRank = 0
     """For the first target port; the others count on."""
     role: Role = "both"
-    """As in [[pods]]."""
     blocks: Blocks = 0
-    """As in [[pods]]."""
     block_size: BlockSize = 32
-    """As in [[pods]]."""
     eagle: bool = True
-    """As in [[pods]]."""
 
     def pod(self, pod_id: str, address: str, *, port: int = 0, nth: int = 0) -> PodSpec:
         """Return the pod at an address, and at a `port` that is not the set's own.
@@ -521,20 +521,12 @@ class PodSetSpec(Table, frozen=True):
             replay = f"tcp://{host}:{self.replay_port}" if self.replay_port else ""
         return PodSpec(
             id=pod_id,
-            model=self.model,
             address=f"{host}:{port}",
-            https=self.https,
-            key_file=self.key_file,
-            engine=self.engine,
             events=events,
             replay=replay,
             watch=f"{host}:{watch_port}" if watch_port else "",
-            ranks=self.ranks,
             first_rank=self.first_rank + nth * self.ranks,
-            role=self.role,
-            blocks=self.blocks,
-            block_size=self.block_size,
-            eagle=self.eagle,
+            **{name: getattr(self, name) for name in AS_OF_PODS},
         )
 
 

@@ -10,10 +10,10 @@ may be long, is set aside until the message is made.
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from aiohttp import web
@@ -53,28 +53,14 @@ FAULTS = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 """What the libraries raise for bytes that are no request, beside protobuf's own error."""
 
 
-T = TypeVar("T")
-
-
-class JsonThread:
-    """Makes messages of JSON, and JSON of messages, in a thread of its own, one after the other.
-
-    A step that has not begun when its caller is cancelled never begins.
-    """
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "json")
-
-    async def run(self, make: Callable[[], T]) -> T:
-        """Return what `make` returns. Raises its errors."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, make)
-
-
 def json_calls(
     service: RouterService, most_bytes: int, tracer: Tracer = NO_TRACER
 ) -> Mapping[str, Page]:
     """Return the pages by path. A body may have `most_bytes`."""
-    answers, thread = service.answers(), JsonThread()
+    answers = service.answers()
+    # One after the other; a step that has not begun when its caller is cancelled never begins.
+    thread = ThreadPoolExecutor(1, "json")
+    in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
 
     def page(method: MethodDescriptor) -> Page:
         asked, told = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
@@ -84,10 +70,10 @@ def json_calls(
                 await check_values(body, MOST_VALUES)
             except FieldLimitError as error:
                 raise _refused(f"{error.problem}{TOO_MANY}") from None
-            return await thread.run(partial(_message_bytes, body, asked))
+            return await in_thread(_message_bytes, body, asked)
 
         async def shown(reply: bytes) -> web.Response:
-            text = await thread.run(partial(_json, reply, told))
+            text = await in_thread(_json, reply, told)
             return web.Response(text=text, content_type="application/json")
 
         is_long = "prompt" in method.input_type.fields_by_name

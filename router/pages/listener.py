@@ -1,7 +1,9 @@
-"""The router's HTTP listener: /healthz, /readyz, and pages of other rooms."""
+"""The router's HTTP listener: /healthz, /readyz, the live page's files, and pages of other rooms."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 from aiohttp import web
@@ -98,3 +100,35 @@ def _refusal(callers: Callers, request: web.Request) -> AccessRefusal | None:
     shown = request.get_extra_info("peercert")
     headers = request.headers.getall("Authorization", [])
     return callers.refusal(request.path, headers, names(auth_context(shown)))
+
+
+ASSETS = files(__package__).joinpath("assets")
+"""The live page's own files, which load nothing from elsewhere."""
+KINDS = {"html": "text/html", "css": "text/css", "svg": "image/svg+xml", "js": "text/javascript"}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+def file_pages() -> Mapping[str, Page]:
+    """Return the pages of the live page's files by path; `index.html` is `/`, others are in `/live/`."""
+
+    def page(asset: Traversable) -> Page:
+        content, kind = asset.read_bytes(), KINDS[asset.name.rpartition(".")[2]]
+
+        async def answer(_: web.Request) -> web.Response:
+            return web.Response(body=content, content_type=kind, charset="utf-8", headers=HEADERS)
+
+        return answer
+
+    return {
+        "/" if one.name == "index.html" else f"/live/{one.name}": page(one)
+        for one in ASSETS.iterdir()
+    }

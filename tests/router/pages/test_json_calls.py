@@ -4,8 +4,6 @@ import asyncio
 import base64
 import json
 import re
-import threading
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,7 @@ from tests.router.access.guarded import TOKENS
 from tests.router.pages.stand import live, pods
 from tests.router.service_stand import IDS, packed, standing
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.pages.json_calls import (
-    METHODS,
-    MOST_QUESTION_BYTES,
-    MOST_VALUES,
-    PATH,
-    JsonThread,
-)
+from warmpath.router.pages.json_calls import METHODS, MOST_QUESTION_BYTES, MOST_VALUES, PATH
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "tracing-and-live-page.md").read_text(
     encoding="utf-8"
@@ -176,17 +168,3 @@ async def test_a_long_prompt_is_one_value_in_each_of_its_forms(tmp_path: Path) -
             body = json.dumps({"prompt": {name: text}}).encode()
             status, answer = await post(session, "Score", body)
             assert (status, name in answer["error"]) == (400, True)
-
-
-async def test_a_step_whose_caller_is_gone_never_begins() -> None:
-    thread, done = JsonThread(), []
-    until = threading.Event()
-    first = asyncio.ensure_future(thread.run(until.wait))
-    second = asyncio.ensure_future(thread.run(partial(done.append, 2)))
-    third = asyncio.ensure_future(thread.run(partial(done.append, 3)))
-    await asyncio.sleep(0)
-    second.cancel()
-    await asyncio.wait([second])
-    until.set()
-    await asyncio.gather(first, third)
-    assert done == [3]
