@@ -7,7 +7,6 @@ not JSON, values may be found or not, and no error is raised.
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import TypeAlias, Union
 
 import msgspec
@@ -17,53 +16,38 @@ from warmpath.process.bytes import UNREADABLE
 Paths: TypeAlias = Mapping[bytes, Union[str, "Paths"]]
 """The wanted values by key: a name for a value, or the paths within an object or a list of objects."""
 
-MOST_KEY_BYTES = 64
+MOST_KEY_BYTES = 384
 """A longer key is none of the wanted ones, even if all of its characters are escaped."""
 MOST_VALUE_BYTES = 16 << 10
 """A longer value is reported as None."""
-MOST_NESTED = 512
-"""Most containers within each other; a document with more is not read on."""
 MOST_STEPS = 100_000
 """Most strings, brackets and signs that are read one by one, some 0.1 s; a document with more is not
-read on. Usual documents take a few hundred: whole members and containers are passed over at once."""
+read on. Usual documents take a few hundred: whole containers are passed over at once."""
+LEVELS = 8
+"""Containers within each other that are passed over at once, or that a wanted value may have."""
 
 # Groups are atomic, not possessive: those match too much before Python 3.11.5, so in Debian 12's
 # (CPython's issue 106052).
 _WHOLE_STRING = rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"'
-_FLAT = rb'(?>(?:[^"{}\[\]%b]++|' + _WHOLE_STRING + rb")*)"
-"""Everything before the next bracket, whole strings included."""
-_BEFORE_BRACKET = re.compile(_FLAT % b"", re.DOTALL)
-_BEFORE_COMMA = re.compile(_FLAT % b",", re.DOTALL)
-LEVELS = 4
-"""Containers within each other that are passed over at once."""
+
+
+def _before(marks: bytes, levels: int) -> bytes:
+    """Return the pattern of everything before one of some marks, or a bracket that is not closed.
+
+    Whole strings are passed over, and whole containers of so many levels.
+    """
+    within = rb"|[{\[]%b[}\]]" % _before(b"", levels - 1) if levels else b""
+    return rb'(?>(?:[^"{}\[\]%b]++|%b%b)*)' % (marks, _WHOLE_STRING, within)
+
+
+_STRING = re.compile(_WHOLE_STRING, re.DOTALL)
+_VALUE = re.compile(_before(b",", LEVELS), re.DOTALL)
+_UNWANTED = re.compile(_before(b"", LEVELS), re.DOTALL)
 _BEFORE_MARK = re.compile(rb'[^"{}\[\],:]*+')
-_STRING = re.compile(rb'[^"\\]*+(?>(?:\\.[^"\\]*+)*)', re.DOTALL)
-_SPACES = b" \t\r\n"
-
-
-def _nested(levels: int) -> bytes:
-    """Return the pattern of everything before a bracket, but for whole containers of so many levels."""
-    inner = _FLAT % b""
-    for _ in range(levels):
-        inner = rb'(?>(?:[^"{}\[\]]++|%b|[{\[]%b[}\]])*)' % (_WHOLE_STRING, inner)
-    return inner
-
-
-_BEFORE_DEEP_BRACKET = re.compile(_nested(LEVELS), re.DOTALL)
-
-
-@lru_cache(maxsize=64)
-def _unwanted(keys: frozenset[bytes]) -> re.Pattern[bytes]:
-    """Return the pattern that skips an object's members whose keys are not wanted."""
-    space = rb"[ \t\r\n]*+"
-    wanted = b"|".join(re.escape(key) for key in sorted(keys))
-    key = rb'"(?!(?:%b)")[^"\\]*+"' % wanted
-    whole = rb"(?:%b|[{\[]%b[}\]])" % (_WHOLE_STRING, _nested(LEVELS - 1))
-    value = rb'(?:[^"{}\[\],:]++|%b%b%b)' % (space, whole, space)
-    return re.compile(rb"(?>(?:%b%b%b:%b,)+)" % (space, key, space, value), re.DOTALL)
-
-
 _OPEN = b"{["
+_SPACES = b" \t\r\n"
+_LONG_STRING = b'"'.ljust(MOST_KEY_BYTES + 2, b"x")
+"""Takes the place of a long string's beginning."""
 
 
 class JsonValues:
@@ -74,9 +58,13 @@ class JsonValues:
 
     def __init__(self, paths: Paths, found: Callable[[str, bytes | None], None]) -> None:
         self.start = self.stop = 0
+        self.is_over = False
+        """Whether the document has ended, or cannot be read on."""
         self._found = found
         self._read = 0
-        """Bytes of the document before the present chunk."""
+        """Bytes of the document that have come."""
+        self._rest = b""
+        """The last of them, which are no whole string or wanted value yet."""
         self._containers: list[tuple[Paths, bool]] = []
         """The open containers on the way to wanted values, from the outermost one: the paths within it,
         and whether it is a list."""
@@ -84,151 +72,77 @@ class JsonValues:
         """The name of the next value, or the paths within it; None if the next value is skipped."""
         self._passed = 0
         """Open containers within a skipped container, that one included."""
-        self._value: bytearray | None = None
-        """The part of a wanted value that has come; empty past MOST_VALUE_BYTES."""
-        self._name = ""
-        self._is_long = False
-        self._depth = 0
-        """Open containers within the wanted value."""
         self._steps = 0
-        self.is_over = False
-        """Whether the document has ended, or cannot be read on."""
-        self._is_in_string = self._is_escaped = False
-        self._string: bytearray = bytearray()
-        """The last string, or its beginning: a key, if a colon comes next."""
+        self._key = b""
+        """The last string: a key, if a colon comes next."""
 
     def feed(self, chunk: bytes) -> None:
         """Read the document's next bytes."""
-        at = 0
-        while at < len(chunk) and not self.is_over:
-            self._steps += 1
-            self.is_over = self._steps > MOST_STEPS
-            if self._is_in_string:
-                at = self._string_on(chunk, at)
-            elif self._value is not None:
-                at = self._value_on(chunk, at)
-            elif self._passed:
-                at = self._pass_on(chunk, at)
-            else:
-                at = self._walk_on(chunk, at)
+        if self.is_over:
+            return
         self._read += len(chunk)
+        self._rest += chunk
+        at, before = 0, -1
+        while before < at < len(self._rest) and not self.is_over:
+            before, at = at, self._step(at)
+            self._steps += before < at
+            self.is_over |= self._steps > MOST_STEPS
+        self._rest = b"" if self.is_over else self._rest[at:]
+        if len(self._rest) > len(_LONG_STRING) and not isinstance(self._next, str):
+            # It is the beginning of a string, of which only the last backslash matters.
+            escapes = len(self._rest) - len(self._rest.rstrip(b"\\"))
+            self._rest = _LONG_STRING + b"\\" * (escapes % 2)
 
-    def _string_on(self, chunk: bytes, at: int) -> int:
-        start = at
-        if self._is_escaped:
-            self._is_escaped = False
-            at += 1
-        end = _STRING.match(chunk, at).end()  # type: ignore[union-attr]  # it matches nothing too
-        if end < len(chunk):
-            # A backslash without its byte can only be the last one.
-            self._is_escaped = chunk[end : end + 1] == b"\\"
-            self._is_in_string = self._is_escaped
-            end += 1
-        if self._value is not None:
-            self._keep(chunk, start, end)
-        elif not self._passed and len(self._string) <= MOST_KEY_BYTES:
-            self._string += chunk[start : min(end, start + MOST_KEY_BYTES + 2)]
-        return end
-
-    def _value_on(self, chunk: bytes, at: int) -> int:
-        """Read on within a wanted value, which ends before a comma or a bracket that it did not open."""
-        flat = _BEFORE_BRACKET if self._depth else _BEFORE_COMMA
-        end = flat.match(chunk, at).end()  # type: ignore[union-attr]
-        self._keep(chunk, at, end)
-        if end == len(chunk):
-            return end
-        mark = chunk[end : end + 1]
-        if not self._depth and mark in b"}],":
-            self.stop = self._read + end
-            self._end_value()
-            return end
-        self._keep(chunk, end, end + 1)
-        if mark == b'"':
-            self._is_in_string = True
-        else:
-            self._depth += 1 if mark in _OPEN else -1
-            self.is_over |= self._depth > MOST_NESTED
-        return end + 1
-
-    def _keep(self, chunk: bytes, start: int, end: int) -> None:
-        if self._is_long:
-            return
-        self._value += chunk[start : min(end, start + MOST_VALUE_BYTES + 1)]  # type: ignore[operator]
-        if len(self._value) > MOST_VALUE_BYTES:
-            self._is_long = True
-            self._value = bytearray()
-
-    def _end_value(self) -> None:
-        value, self._value = bytes(self._value or b""), None
-        self._next = None
-        if self._is_long:
-            self._found(self._name, None)
-            return
-        self.start += len(value) - len(value.lstrip(_SPACES))
-        self.stop -= len(value) - len(value.rstrip(_SPACES))
-        self._found(self._name, value.strip(_SPACES))
-
-    def _pass_on(self, chunk: bytes, at: int) -> int:
-        has_room = self._passed + LEVELS <= MOST_NESTED
-        flat = _BEFORE_DEEP_BRACKET if has_room else _BEFORE_BRACKET
-        end = flat.match(chunk, at).end()  # type: ignore[union-attr]
-        if end == len(chunk):
-            return end
-        mark = chunk[end : end + 1]
-        if mark == b'"':
-            self._is_in_string = True
-        else:
+    def _step(self, at: int) -> int:
+        """Read one part of the rest; return where the next begins, or `at` if the part is not whole."""
+        rest = self._rest
+        if isinstance(self._next, str):
+            return self._take(at)
+        before = _UNWANTED if self._passed else _BEFORE_MARK
+        end = before.match(rest, at).end()  # type: ignore[union-attr]  # it matches nothing too
+        mark = rest[end : end + 1]
+        if mark == b'"' and (self._passed or self._containers):
+            if (string := _STRING.match(rest, end)) is None:
+                return end
+            self._key, end = string[0][: MOST_KEY_BYTES + 2], string.end() - 1
+        elif mark and self._passed:
             self._passed += 1 if mark in _OPEN else -1
-            self.is_over |= self._passed > MOST_NESTED
-        return end + 1
-
-    def _walk_on(self, chunk: bytes, at: int) -> int:
-        """Read on within a container that may hold wanted values."""
-        if self._containers and not self._containers[-1][1]:
-            members = _unwanted(frozenset(self._containers[-1][0])).match(chunk, at)
-            if members:
-                self._string.clear()
-                self._next = None
-                return members.end()
-        at = _BEFORE_MARK.match(chunk, at).end()  # type: ignore[union-attr]
-        if at == len(chunk):
-            return at
-        mark = chunk[at : at + 1]
-        if mark in _OPEN:
+        elif mark and mark in _OPEN:
             self._open(is_list=mark == b"[")
-        elif not self._containers:
+        elif mark and not self._containers:
             self.is_over = True
-        elif mark == b'"':
-            self._is_in_string = True
-            self._string.clear()
         elif mark == b":":
-            self._colon()
-            self.start = self._read + at + 1
+            self._next = self._containers[-1][0].get(_decoded(self._key))
         elif mark == b",":
-            self._string.clear()
             paths, is_list = self._containers[-1]
-            self._next = paths if is_list else None
-        else:
+            self._next, self._key = paths if is_list else None, b""
+        elif mark:
             self._containers.pop()
             self._next = None
-            self.is_over |= not self._containers
-        return at + 1
+            self.is_over = not self._containers
+        return end + len(mark)
 
-    def _colon(self) -> None:
-        key = bytes(self._string[:-1])
-        if b"\\" in key:
-            try:
-                key = msgspec.json.decode(b'"%b"' % key, type=str).encode()
-            except UNREADABLE:
-                key = b""
-        self._next = self._containers[-1][0].get(key)
-        if isinstance(self._next, str):
-            self._name = self._next
-            self._value, self._is_long, self._depth = bytearray(), False, 0
+    def _take(self, at: int) -> int:
+        """Report the wanted value, which ends before a comma or a bracket that it did not open."""
+        assert isinstance(self._next, str)
+        raw = _VALUE.match(self._rest, at)[0]  # type: ignore[index]
+        end = at + len(raw)
+        is_whole = self._rest[end : end + 1] in (b",", b"}", b"]")
+        if (end if is_whole else len(self._rest)) - at > MOST_VALUE_BYTES:
+            self._found(self._next, None)
+            self._next = None
+            return self._step(at)
+        if not is_whole:
+            return at
+        begin = self._read - len(self._rest) + at
+        self.start = begin + len(raw) - len(raw.lstrip(_SPACES))
+        self.stop = begin + len(raw.rstrip(_SPACES))
+        name, self._next = self._next, None
+        self._found(name, raw.strip(_SPACES))
+        return end
 
     def _open(self, *, is_list: bool) -> None:
         wanted, self._next = self._next, None
-        self.is_over |= len(self._containers) >= MOST_NESTED
         is_list_in_list = is_list and (not self._containers or self._containers[-1][1])
         if wanted is None or isinstance(wanted, str) or is_list_in_list:
             self._passed = 1
@@ -236,3 +150,13 @@ class JsonValues:
         self._containers.append((wanted, is_list))
         if is_list:
             self._next = wanted
+
+
+def _decoded(key: bytes) -> bytes:
+    """Return a key without its quotes and escapes; empty for one that is too long."""
+    if b"\\" not in key:
+        return key[1:-1]
+    try:
+        return msgspec.json.decode(key, type=str).encode()
+    except UNREADABLE:
+        return b""

@@ -142,7 +142,7 @@ class UsageReader:
     def __init__(self, content_type: str, content_encoding: str = "") -> None:
         """Begin with the values of the response's headers of these names."""
         self.usage = Usage()
-        """The usage that the response has reported so far."""
+        """The usage that the response has reported so far; after `end`, if it is in one piece."""
         self.first_token_seen = False
         """Whether an event with a token has come. Stays False for a response in one piece: it is
         complete before its first byte comes, so it does not tell when its first token was there."""
@@ -150,47 +150,27 @@ class UsageReader:
         is_plain = content_encoding.strip().lower() in ("", "identity")
         is_json = kind in ("", "application/json") or kind.endswith("+json")
         self._events = EventStream() if is_plain and kind == "text/event-stream" else None
-        self._document = JsonValues(USAGE, self._found) if is_plain and is_json else None
-        self._has_begun = False
+        self._is_read = is_plain and (is_json or self._events is not None)
         self._long: _LongEvent | None = None
-        """The event that has begun, if more than MOST_HELD_BYTES of it have come."""
+        """The event, or response in one piece, of which more than MOST_HELD_BYTES have come."""
         self._held = b""
-        """The part of a shorter event that has come."""
+        """The part of a shorter one that has come."""
 
     def feed(self, chunk: bytes) -> None:
         """Read the response's next bytes."""
-        if self._events is not None:
-            for piece in self._events.feed(chunk):
-                if piece is None or (piece == LINE_END and self._is_whole()):
-                    self._end_event()
-                else:
-                    self._event_on(piece)
-        elif self._document is not None:
-            # Most responses come in one piece, which the decoder reads in a tenth of the time.
-            if not self._has_begun and self._read_whole(chunk):
-                self._document = None
-                return
-            self._has_begun = True
-            self._document.feed(chunk)
+        if self._events is None:
+            if self._is_read:
+                self._read_on(chunk)
+            return
+        for piece in self._events.feed(chunk):
+            if piece is None or (piece == LINE_END and self._is_whole()):
+                self._end_event()
+            else:
+                self._read_on(piece)
 
     def end(self) -> None:
-        """Read what has come of the response's last event, which no line may end."""
+        """Read a response in one piece, or the last event, which no line may end."""
         self._end_event()
-
-    def _read_whole(self, chunk: bytes) -> bool:
-        """Read a short response; return False if this is not all of it."""
-        if len(chunk) > MOST_HELD_BYTES:
-            return False
-        try:
-            response = msgspec.json.decode(chunk)
-        except UNREADABLE:
-            return False
-        self.usage = _usage(response)
-        return True
-
-    def _found(self, _: str, raw: bytes | None) -> None:
-        if raw is not None:
-            self.usage = self.usage.then(usage_of(_decoded(raw)))
 
     def _is_whole(self) -> bool:
         """Return whether the lines of data so far are an object.
@@ -208,7 +188,7 @@ class UsageReader:
         """Return whether an event is more than a token without a usage, as most of a stream are."""
         return not self.first_token_seen or b"usage" in held or b"meta_info" in held
 
-    def _event_on(self, piece: bytes) -> None:
+    def _read_on(self, piece: bytes) -> None:
         if self._long is None:
             if len(self._held) + len(piece) <= MOST_HELD_BYTES:
                 self._held += piece
@@ -232,5 +212,5 @@ class UsageReader:
             event = _decoded(held)
             usage = _usage(event)
         self.usage = self.usage.then(usage)
-        if isinstance(event, dict):
+        if isinstance(event, dict) and self._events is not None:
             self.first_token_seen = self.first_token_seen or _has_token(event)

@@ -65,6 +65,7 @@ async def test_a_response_tells_what_the_prediction_told(line: dict[str, Any]) -
     for sent, is_repeated in ((line["first"], False), (line["again"], True)):
         reader = UsageReader(sent["content_type"])
         reader.feed(sent["body"].encode())
+        reader.end()
         usage = reader.usage
         assert reader.first_token_seen == is_stream
         if is_stream and "completions" in line["path"] and "stream_options" not in fields:

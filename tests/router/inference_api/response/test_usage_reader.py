@@ -89,6 +89,8 @@ def read(kind: str, *chunks: bytes, encoding: str = "") -> UsageReader:
     reader = UsageReader(kind, encoding)
     for chunk in chunks:
         reader.feed(chunk)
+    if kind != EVENTS:
+        reader.end()
     return reader
 
 

@@ -132,6 +132,7 @@ async def test_an_answer_reports_the_usage_that_a_gateway_reads(
         assert status == 200, text
         reader = UsageReader("text/event-stream" if is_streamed else "application/json")
         reader.feed(text.encode())
+        reader.end()
         [prompt] = {tuple(one) for one in found}
         held = (len(prompt) - 1) // 4 * 4
         assert reader.usage == Usage(len(prompt), held if is_repeated else 0, 4)
@@ -159,6 +160,7 @@ async def test_sglangs_answers_are_whole_so_far_and_its_adapter_is_a_path(folder
             _, text = await send(worker, "/generate", body)
             reader = UsageReader("application/json")
             reader.feed(text.encode())
+            reader.end()
             assert reader.usage == Usage(len(prompt), cached, 4)
 
 
