@@ -9,8 +9,7 @@ from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.request import not_allowed, text_of
-from warmpath.router.prompt.bodies.fields import RawFields
-from warmpath.router.prompt.bodies.json_strings import FieldError
+from warmpath.router.prompt.bodies.fields import FieldError, RawFields
 from warmpath.router.prompt.limits import MOST_NAME_BYTES, PromptLimits
 from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN
 
@@ -34,17 +33,15 @@ class Body(msgspec.Struct, frozen=True):
 
     def has(self, name: str) -> bool:
         """Return whether a field is given and not null."""
-        raw = self.fields.fields.get(name)
-        return raw is not None and bytes(memoryview(raw)[:5]) != b"null"
+        return bool(self.fields.begin(name))
 
     def is_list(self, name: str) -> bool:
         """Return whether a field is a list."""
-        raw = self.fields.fields.get(name)
-        return raw is not None and bytes(memoryview(raw)[:1]) == b"["
+        return self.fields.begin(name) == b"["
 
     async def value(self, name: str) -> Any:
         """Return a field's value; None if it is missing. Raises FieldError if it cannot be decoded."""
-        return await self.fields.decoded(name) if name in self.fields.fields else None
+        return await self.fields.decoded(name)
 
     async def name(self, name: str) -> str:
         """Return a field that is a name; empty if it is missing, too long or no string."""

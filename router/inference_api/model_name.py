@@ -9,8 +9,7 @@ import msgspec
 
 from warmpath.process.bytes import UNREADABLE
 from warmpath.router.inference_api.json_values import JsonValues, Paths
-from warmpath.router.prompt.bodies.fields import MOST_VALUES
-from warmpath.router.prompt.bodies.json_strings import SLICE_BYTES
+from warmpath.router.prompt.bodies.fields import MOST_VALUES, SLICE_BYTES
 from warmpath.router.prompt.limits import MOST_NAME_BYTES
 
 MODEL: Paths = {b"model": "model"}

@@ -11,8 +11,7 @@ from warmpath.router.inference_api.apis.table import api_of
 from warmpath.router.inference_api.body import Api, Body
 from warmpath.router.inference_api.model_name import read_model
 from warmpath.router.inference_api.request import InferenceRequest, UnreadError
-from warmpath.router.prompt.bodies.fields import MOST_VALUES, raw_fields
-from warmpath.router.prompt.bodies.json_strings import FieldError
+from warmpath.router.prompt.bodies.fields import MOST_VALUES, FieldError, raw_fields
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN
 

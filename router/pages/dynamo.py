@@ -18,8 +18,13 @@ from warmpath.router.pages.http_call import call_page
 from warmpath.router.pages.listener import Page
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.bodies.fields import MOST_VALUES, RawFields, packed_ids, raw_fields
-from warmpath.router.prompt.bodies.json_strings import FieldError
+from warmpath.router.prompt.bodies.fields import (
+    MOST_VALUES,
+    FieldError,
+    RawFields,
+    packed_ids,
+    raw_fields,
+)
 from warmpath.router.prompt.models import UnknownModelError
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 from warmpath.scorer.match import TIERS, Match
@@ -208,8 +213,7 @@ async def parse(raw: bytes, most_tokens: int, model: str = "") -> pb.Prompt:
     try:
         names = ("token_ids", *TEXTS, *HASHES, *ITEMS)
         fields = await raw_fields(raw, names, MOST_VALUES + most_tokens)
-        raws = fields.fields.items()
-        given = {name for name, raw in raws if bytes(memoryview(raw)[:5]) != b"null"}
+        given = {name for name in names if fields.begin(name)}
         _refuse_unsupported(given)
         ids = await _ids(fields, most_tokens)
         texts = {name: await _text(fields, name) for name in TEXTS if name in given}

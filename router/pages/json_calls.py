@@ -26,8 +26,7 @@ from warmpath.router.calls.service import SERVICE, RouterService
 from warmpath.router.pages.http_call import LIMIT, call_page
 from warmpath.router.pages.listener import Page
 from warmpath.router.prompt.bodies.fields import MOST_VALUES as BODY_VALUES
-from warmpath.router.prompt.bodies.fields import check_values
-from warmpath.router.prompt.bodies.json_strings import FieldLimitError
+from warmpath.router.prompt.bodies.fields import FieldError, check_values
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
 PATH = "/api/v1/"
@@ -68,7 +67,7 @@ def json_calls(
         async def message(body: bytes) -> bytes:
             try:
                 await check_values(body, MOST_VALUES)
-            except FieldLimitError as error:
+            except FieldError as error:
                 raise _refused(f"{error.problem}{TOO_MANY}") from None
             return await in_thread(_message_bytes, body, asked)
 

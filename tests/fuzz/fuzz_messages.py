@@ -63,7 +63,6 @@ with atheris.instrument_imports(include=["warmpath"], exclude=COMPILED):
     from warmpath.router.match.match import Scorer
     from warmpath.router.prompt.bad_request import BadRequestError
     from warmpath.router.prompt.bodies import fields as body_fields
-    from warmpath.router.prompt.bodies import json_strings
     from warmpath.router.prompt.bodies import openai as body
     from warmpath.router.prompt.parse import listed_ids
     from warmpath.router.prompt.token_prompt import TokenPrompt
@@ -145,8 +144,8 @@ def taken_for_large() -> Iterator[None]:
     """Let bodies of any size be read as large ones are, in slices of few bytes."""
     with (
         patch.object(body_fields, "LARGE_BYTES", 0),
-        patch.object(json_strings, "SLICE_BYTES", 64),
-        patch.object(json_strings, "SHORT_BYTES", 2),
+        patch.object(body_fields, "SLICE_BYTES", 64),
+        patch.object(body_fields, "SHORT_BYTES", 2),
     ):
         yield
 

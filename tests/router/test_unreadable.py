@@ -17,8 +17,7 @@ from warmpath.indexer.shared.writer.machine import rival_of
 from warmpath.router import state_file
 from warmpath.router.load.engine_metrics import parse
 from warmpath.router.peers.received import ReceivedBookings
-from warmpath.router.prompt.bodies.fields import raw_fields
-from warmpath.router.prompt.bodies.json_strings import FieldError
+from warmpath.router.prompt.bodies.fields import FieldError, raw_fields
 
 DEEP = 200_000
 JSON = {

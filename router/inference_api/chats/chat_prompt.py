@@ -11,7 +11,7 @@ from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.body import Api, Body
 from warmpath.router.inference_api.request import not_exact
-from warmpath.router.prompt.bodies.json_strings import LARGE_BYTES
+from warmpath.router.prompt.bodies.fields import LARGE_BYTES
 
 Chat: TypeAlias = Callable[
     [Mapping[str, Any], TemplateTraits | None], tuple[list[dict[str, Any]], dict[str, Any]]

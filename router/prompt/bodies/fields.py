@@ -1,12 +1,16 @@
 """Decodes the needed fields of a JSON body without blocking the event loop for long.
 
 A decoder makes an object of each value in one call, which takes seconds for the values that a few
-megabytes can hold. So the strings of a large body are decoded apart, values are counted, fields that do
-not matter are skipped, and token ids are decoded in slices. Other tasks run between slices.
+megabytes can hold. So values are counted, fields that do not matter are skipped, and token ids are
+decoded in slices. It also takes milliseconds per megabyte, and nearly all of a large body is strings: a
+short stand-in takes the place of each long one, which is decoded apart, in slices, and put back once the
+rest is decoded. Other tasks run between slices.
 """
 
 import asyncio
 import json
+import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -15,16 +19,15 @@ import msgspec
 
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.process.bytes import UNREADABLE
-from warmpath.router.prompt.bodies.json_strings import (
-    LARGE_BYTES,
-    NONE,
-    SLICE_BYTES,
-    FieldError,
-    FieldLimitError,
-    Strings,
-    take_out,
-)
 
+SLICE_BYTES = 32 << 10
+"""Bytes that are processed without a pause: about a millisecond's work."""
+LARGE_BYTES = 256 << 10
+"""Decoding more bytes in one call takes milliseconds."""
+SHORT_BYTES = 256
+"""A string of fewer bytes stays in the document, so that of each field's name, however it is escaped."""
+VALUES_AT_ONCE = 2048
+"""Values that are visited without a pause while strings are put back."""
 MOST_VALUES = 65_536
 """Most values of a body, nested ones included: objects, lists, numbers, texts. A completions body may
 have `limits.max-prompt-tokens` more, for its token ids."""
@@ -33,20 +36,48 @@ MOST_STRINGS = 2 * MOST_VALUES
 MISSING = msgspec.Raw()
 """Takes the place of a field that a body lacks."""
 
+_MARK = secrets.token_hex(8)
+"""Begins each stand-in. Each process draws its own, so that no caller can write a stand-in."""
+_QUOTE = re.compile(b'"')
+_BREAK = re.compile(rb"[\s,:\[\]{}\"]")
+"""Bytes that end a number."""
+_SPACES = re.compile(rb"[ \t\r\n]{%d,}" % (SHORT_BYTES + 1))
+"""More spaces than a string has that stays in the document: only those between values go."""
+_PAIR_BYTES = len(rb"\ud83d\ude00")
+"""The longest sequence of bytes that is one character."""
+_CUT = re.compile(rb"((\\u[dD][89abAB]..)?\\[^\\]{0,5}|[\xc0-\xff][\x80-\xbf]{0,2})\Z", re.DOTALL)
+"""An end of a slice that may be part of a character, with which the next slice begins: an escape, maybe
+behind the first half of its pair, or the first bytes in UTF-8."""
+
+
+class FieldError(Exception):
+    """A body or one of its fields is refused; `field` is empty for the body itself."""
+
+    def __init__(self, problem: str, field: str = "") -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
 
 class RawFields(msgspec.Struct, frozen=True):
     """The fields of a body, not decoded yet."""
 
     fields: Mapping[str, msgspec.Raw]
     """The fields that the body has, by name."""
-    _strings: Strings
+    _strings: Mapping[str, str]
+    """The strings that were taken out of it, by their stand-ins."""
+
+    def begin(self, name: str) -> bytes:
+        """Return the first byte of a field's value, which tells its kind; empty for none and null."""
+        begin = bytes(memoryview(self.fields.get(name, MISSING))[:1])
+        return b"" if begin == b"n" else begin
 
     async def decoded(self, name: str) -> Any:
-        """Return the value of a field that the body has.
+        """Return a field's value; None if it is missing.
 
         Raises FieldError if it has too many values or is not JSON.
         """
-        return await self.value(self.fields[name], name)
+        return await self.value(self.fields[name], name) if name in self.fields else None
 
     async def value(self, raw: msgspec.Raw, name: str) -> Any:
         """Return the decoded value `raw`, as `decoded` does; `name` is for errors."""
@@ -60,7 +91,7 @@ class RawFields(msgspec.Struct, frozen=True):
             raise FieldError(f"is not JSON: {_why(bytes(raw), error)}") from error
         if size > LARGE_BYTES:
             await asyncio.sleep(0)
-        return value if self._strings is NONE else await self._strings.put_back(value)
+        return await put_back(value, self._strings) if self._strings else value
 
 
 async def raw_fields(raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES) -> RawFields:
@@ -68,9 +99,9 @@ async def raw_fields(raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES
 
     Raises FieldError if the body is not a JSON object or has more than `most` values.
     """
-    strings = NONE
+    strings: Mapping[str, str] = {}
     if len(raw) > LARGE_BYTES:
-        raw, strings = await take_out(raw, MOST_STRINGS, names)
+        raw, strings = await take_out(raw, MOST_STRINGS)
     if len(raw) > most:
         await check_values(raw, most)
     try:
@@ -83,6 +114,98 @@ async def raw_fields(raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES
         await asyncio.sleep(0)
     given = msgspec.structs.asdict(found)
     return RawFields({name: one for name, one in given.items() if one is not MISSING}, strings)
+
+
+async def take_out(raw: bytes, most: int) -> tuple[bytes, dict[str, str]]:
+    """Return a document with stand-ins for its long strings, and the strings by their stand-ins.
+
+    The returned document is valid JSON if and only if `raw` is. Raises FieldError if `raw` ends within a
+    string, or if it has more than `most` strings, or a number that fills a whole slice.
+    """
+    parts: list[bytes] = []
+    texts: dict[str, str] = {}
+    at = copied = strings = 0
+    opened = -1
+    while at < len(raw):
+        piece = raw[at : at + SLICE_BYTES]
+        if at + SLICE_BYTES < len(raw) and (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+            # The last backslash escapes a byte of the next slice.
+            piece = piece[:-1]
+        for quote in _QUOTE.finditer(_without_escapes(piece)):
+            here = at + quote.start()
+            if opened < 0:
+                opened = here
+                continue
+            start, opened = opened, -1
+            strings += 1
+            # What is no JSON string stays: decoding the document reports it if the value is needed.
+            if (
+                here - start > SHORT_BYTES
+                and (text := await _text(raw[start + 1 : here])) is not None
+            ):
+                name = f"{_MARK}{strings:x}"
+                texts[name] = text
+                parts += [_SPACES.sub(b" ", raw[copied:start]), f'"{name}"'.encode()]
+                copied = here + 1
+        at += len(piece)
+        if opened < 0:
+            if len(piece) >= SLICE_BYTES and not _BREAK.search(piece):
+                raise FieldError(f"holds a number of more than {SLICE_BYTES} bytes")
+            parts.append(_SPACES.sub(b" ", raw[copied:at]))
+            copied = at
+        if strings > most:
+            raise FieldError(f"holds more than {most} strings")
+        await asyncio.sleep(0)
+    if opened >= 0:
+        raise FieldError("is not JSON: it ends within a string")
+    return b"".join(parts), texts
+
+
+async def put_back(value: Any, strings: Mapping[str, str]) -> Any:
+    """Return a decoded value in which strings replace their stand-ins."""
+
+    def text(one: Any) -> Any:
+        return strings.get(one, one) if isinstance(one, str) else one
+
+    whole = [value]
+    left: list[Any] = [whole]
+    passed = 0
+    while left:
+        one = left.pop()
+        members = [*(one.items() if isinstance(one, dict) else enumerate(one))]
+        if isinstance(one, dict):
+            one.clear()
+        for name, inner in members:
+            one[text(name)] = text(inner)
+            if isinstance(inner, dict | list):
+                left.append(inner)
+            passed += 1
+            if not passed % VALUES_AT_ONCE:
+                await asyncio.sleep(0)
+    return whole[0]
+
+
+async def _text(raw: bytes) -> str | None:
+    """Return the text of a string without its quotes; None if it is not valid."""
+    texts, start = [], 0
+    while start < len(raw):
+        piece = raw[start : start + SLICE_BYTES]
+        is_last = start + SLICE_BYTES >= len(raw)
+        cut = None if is_last else _CUT.search(_without_escapes(piece), len(piece) - _PAIR_BYTES)
+        piece = piece[: cut.start()] if cut else piece
+        try:
+            texts.append(msgspec.json.decode(b'"%b"' % piece, type=str))
+        except UNREADABLE:
+            return None
+        start += len(piece)
+        if not is_last:
+            await asyncio.sleep(0)
+    return "".join(texts)
+
+
+def _without_escapes(piece: bytes) -> bytes:
+    r"""Return a slice of the same length in which other bytes take the place of each \\ and \"."""
+    return piece.replace(rb"\\", b"__").replace(rb"\"", b"__") if b"\\" in piece else piece
 
 
 async def packed_ids(raw: msgspec.Raw, name: str, most: int) -> bytes | None:
@@ -112,7 +235,7 @@ async def packed_ids(raw: msgspec.Raw, name: str, most: int) -> bytes | None:
         if at <= len(inner):
             await asyncio.sleep(0)
     if count > most:
-        raise FieldLimitError(f"has {count} tokens; limits.max-prompt-tokens is {most}", name)
+        raise FieldError(f"has {count} tokens; limits.max-prompt-tokens is {most}", name)
     return b"".join(packed)
 
 
@@ -138,7 +261,7 @@ def value_counts(raw: bytes) -> Iterator[int]:
 
 
 async def check_values(raw: bytes | msgspec.Raw, most: int, name: str = "") -> None:
-    """Raise FieldLimitError if JSON holds more than `most` values; other tasks run between slices.
+    """Raise FieldError if JSON holds more than `most` values; other tasks run between slices.
 
     If it is not valid, the values before its first fault count; some behind it may not.
     """
@@ -146,7 +269,7 @@ async def check_values(raw: bytes | msgspec.Raw, most: int, name: str = "") -> N
     for more in value_counts(bytes(raw)):
         values += more
         if values > most:
-            raise FieldLimitError(f"holds more than {most} values", name)
+            raise FieldError(f"holds more than {most} values", name)
         await asyncio.sleep(0)
 
 

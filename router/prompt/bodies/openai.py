@@ -15,8 +15,13 @@ from warmpath.prefixstore.chats.chat import Chat
 from warmpath.prefixstore.chats.chat_request import chat_of
 from warmpath.prefixstore.chats.template import TemplateError
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.bodies.fields import MOST_VALUES, RawFields, packed_ids, raw_fields
-from warmpath.router.prompt.bodies.json_strings import FieldError
+from warmpath.router.prompt.bodies.fields import (
+    MOST_VALUES,
+    FieldError,
+    RawFields,
+    packed_ids,
+    raw_fields,
+)
 from warmpath.router.prompt.limits import Truncation
 
 T = TypeVar("T", str, bool)
@@ -151,10 +156,9 @@ def prompts(raw: msgspec.Raw) -> list[msgspec.Raw]:
 
 
 async def _prompt(fields: RawFields, most_tokens: int) -> str | bytes:
-    raw = fields.fields.get("prompt")
-    if raw is None or bytes(memoryview(raw)[:5]) == b"null":
+    if not fields.begin("prompt"):
         raise FieldError("is missing")
-    raw, *others = prompts(raw)
+    raw, *others = prompts(fields.fields["prompt"])
     if others:
         raise FieldError("holds several prompts; a request may have one")
     view = memoryview(raw)

@@ -9,7 +9,7 @@ from tests.router.prompt.turns import turns_and_result
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.bodies import json_strings
+from warmpath.router.prompt.bodies import fields as body_fields
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.models import Model, ModelTable
 from warmpath.router.prompt.parse import LONG, PromptParser
@@ -88,4 +88,4 @@ def test_who_sends_a_large_body_gives_turns(parser: PromptParser) -> None:
     raw = json.dumps({"messages": messages}).encode()
     turns, prompt = turns_and_result(parser.parse(prompt_of(chat_body=raw)))
     assert prompt.content.chat.messages == messages
-    assert turns > 2 * len(raw) / json_strings.SLICE_BYTES
+    assert turns > 2 * len(raw) / body_fields.SLICE_BYTES

@@ -10,14 +10,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.router.prompt.turns import turns_and_result
-from warmpath.router.prompt.bodies import json_strings
-from warmpath.router.prompt.bodies.json_strings import FieldError, take_out
+from warmpath.router.inference_api.apis.table import PATHS
+from warmpath.router.inference_api.body import Api
+from warmpath.router.prompt.bodies import fields as body_fields
+from warmpath.router.prompt.bodies.fields import FieldError, put_back, raw_fields, take_out
+from warmpath.router.prompt.bodies.openai import CHAT, COMMON
 
 MOST = 1000
 SLICE_BYTES = 24
 SHORT_BYTES = 4
 
-CHARACTERS = st.sampled_from([*'a"\\/\n\t\0é中😀\ufffd:,[]{}u', "\ud7ff", "\ue000"])
+CHARACTERS = st.sampled_from([*'a "\\/\n\t\0é中😀\ufffd:,[]{}u', "\ud7ff", "\ue000"])
 TEXTS = st.text(CHARACTERS, max_size=90)
 VALUES = st.recursive(
     st.one_of(st.none(), st.integers(-(1 << 40), 1 << 40), st.booleans(), TEXTS),
@@ -26,17 +29,17 @@ VALUES = st.recursive(
 )
 
 
-def read(raw: bytes, kept: tuple[str, ...] = ()) -> Any:
+def read(raw: bytes) -> Any:
     """Decode a document by way of `take_out`."""
 
     async def whole() -> Any:
-        document, strings = await take_out(raw, MOST, kept)
-        return await strings.put_back(msgspec.json.decode(document))
+        document, strings = await take_out(raw, MOST)
+        return await put_back(msgspec.json.decode(document), strings)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_strings, "SLICE_BYTES", SLICE_BYTES)
-        patch.setattr(json_strings, "SHORT_BYTES", SHORT_BYTES)
-        patch.setattr(json_strings, "VALUES_AT_ONCE", 2)
+        patch.setattr(body_fields, "SLICE_BYTES", SLICE_BYTES)
+        patch.setattr(body_fields, "SHORT_BYTES", SHORT_BYTES)
+        patch.setattr(body_fields, "VALUES_AT_ONCE", 2)
         return asyncio.run(whole())
 
 
@@ -87,14 +90,20 @@ def test_a_document_is_refused_where_the_decoder_refuses_it(
         assert read(bytes(raw)) == known
 
 
-def test_names_that_are_kept_stay_however_they_are_escaped() -> None:
-    async def document() -> bytes:
-        raw = f"{{{escaped('messages' * 10, -1)}: 1, {escaped('m' * 70, 0)}: 2}}"
-        return (await take_out(raw.encode(), MOST, ("messages" * 10,)))[0]
+async def test_the_name_of_a_field_is_known_however_it_is_escaped() -> None:
+    names = {name for api in PATHS.values() if isinstance(api, Api) for name in api.fields}
+    for name in (*names, *CHAT, *COMMON):
+        raw = f'{{{escaped(name, -1)}: "a  b", "other": "{"x" * 300_000}"}}'.encode()
+        assert await (await raw_fields(raw, (name,))).decoded(name) == "a  b"
 
-    one, other = msgspec.json.decode(asyncio.run(document()))
-    assert one == "messages" * 10
-    assert other != "m" * 70
+
+async def test_spaces_between_values_go_and_those_in_strings_stay() -> None:
+    texts = [" " * size for size in (2, 200, 300, 40_000)]
+    gap = " \n" * 50_000
+    raw = f"[{gap}{json.dumps(texts)}{gap}]".encode()
+    document, strings = await take_out(raw, MOST)
+    assert len(document) < 1000
+    assert await put_back(msgspec.json.decode(document), strings) == [texts]
 
 
 def test_of_equal_names_the_last_value_counts() -> None:
@@ -117,9 +126,9 @@ def test_others_have_their_turn_while_a_long_string_is_decoded(letter: str) -> N
     text = letter * (1 << 20)
     turns, (document, strings) = turns_and_result(take_out(f'["{text}"]'.encode(), MOST))
     assert len(document) < 100
-    [read] = asyncio.run(strings.put_back(msgspec.json.decode(document)))
+    [read] = asyncio.run(put_back(msgspec.json.decode(document), strings))
     assert read == json.loads(f'"{letter}"') * (1 << 20)
-    assert turns > len(text.encode()) / json_strings.SLICE_BYTES
+    assert turns > len(text.encode()) / body_fields.SLICE_BYTES
 
 
 @pytest.mark.parametrize("fault", [b"\xff", b"\\ud800", b"\\x", b"\n"])
@@ -135,7 +144,6 @@ def test_a_string_that_is_no_json_matters_where_it_does_to_the_decoder(fault: by
     for size in (100, 100_000):
         raw = b'{"a": 1, "b": "' + b"x" * size + fault + b'"}'
         taken = asyncio.run(document(raw))
-        assert len(taken) < 100_000
         assert _or_error(taken, Other) == _or_error(raw, Other)
         assert _or_error(taken, Any) is None is _or_error(raw, Any)
 
