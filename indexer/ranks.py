@@ -4,16 +4,11 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
+from typing import TypeVar
 
 from warmpath.indexer.embedded import new_state
 from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.follow.stream_source import (
-    LAG_SECONDS,
-    ORPHAN_BYTES,
-    Clock,
-    RankIngest,
-    SavedRank,
-)
+from warmpath.indexer.follow.stream_source import ORPHAN_BYTES, Clock, RankIngest, SavedRank
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.slot import Place, RankName, SlotTable
 from warmpath.indexer.keys.key import Chain
@@ -27,6 +22,8 @@ from warmpath.indexer.watch.pulse import Pulse
 from warmpath.indexer.watch.watched_source import WatchedRank
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Rank)
 
 TICK_SECONDS = 0.1
 """Pause between two calls of `Ingest.tick`."""
@@ -53,9 +50,7 @@ class Ingest:
         *,
         hash_seed: str,
         pending_bytes: int,
-        orphan_bytes: int = ORPHAN_BYTES,
         stale_after: float,
-        lag_seconds: float = LAG_SECONDS,
         clock: Clock,
         remote: RemoteIndex | None = None,
     ) -> None:
@@ -73,9 +68,7 @@ class Ingest:
         self._judging = Lock()
         self._hash_seed = hash_seed
         self._pending_bytes = pending_bytes
-        self._orphan_bytes = orphan_bytes
         self._stale_after = stale_after
-        self._lag_seconds = lag_seconds
         self._clock = clock
         self._ranks: dict[RankName, Rank] = {}
         self._slots_of: dict[RankName, RankSlots] = {}
@@ -145,45 +138,32 @@ class Ingest:
 
     def add(self, source: RankSource) -> RankIngest:
         """Begin to follow a rank. Raises ValueError where it is followed already."""
-        name = self._free_name(source.pod, source.rank)
-        slots = self._new_slots(name)
-        rank = self._ranks[name] = RankIngest(
+        slots = self._new_slots(source.pod, source.rank)
+        state = new_state(
+            source, self.index, slots, hash_seed=self._hash_seed, orphan_bytes=ORPHAN_BYTES
+        )
+        rank = RankIngest(
             source,
-            new_state(
-                source,
-                self.index,
-                slots,
-                hash_seed=self._hash_seed,
-                orphan_bytes=self._orphan_bytes,
-            ),
+            state,
             pending_bytes=self._pending_bytes,
             stale_after=self._stale_after,
-            lag_seconds=self._lag_seconds,
             clock=self._clock,
         )
-        return rank
+        return self._put(rank)
 
     def watch(self, pod: str, rank: int, *, stale_after: float | None = None) -> WatchedRank:
         """Begin to follow a rank that a publisher follows. Raises ValueError like `add`.
 
         `stale_after`, in seconds, replaces the ingest's own; None keeps that.
         """
-        name = self._free_name(pod, rank)
-        slots = self._new_slots(name)
-        watched = self._ranks[name] = WatchedRank(
-            pod,
-            rank,
-            slots,
-            stale_after=self._stale_after if stale_after is None else stale_after,
-            clock=self._clock,
-        )
-        return watched
+        slots = self._new_slots(pod, rank)
+        after = self._stale_after if stale_after is None else stale_after
+        return self._put(WatchedRank(pod, rank, slots, stale_after=after, clock=self._clock))
 
     def add_blind(self, pod: str, rank: int) -> Rank:
         """Add a rank whose engine sends no events. Raises ValueError like `add`."""
-        name = self._free_name(pod, rank)
-        blind = self._ranks[name] = Rank(pod, rank, "it has no events", self._clock)
-        return blind
+        self._check_is_new(pod, rank)
+        return self._put(Rank(pod, rank, "it has no events", self._clock))
 
     def add_shared(self, pod: str, rank: int, *, keyspace: str, ranks: int) -> RemoteRank:
         """Begin to look a rank up in the shared index. Raises ValueError like `add`.
@@ -191,19 +171,22 @@ class Ingest:
         `keyspace` and `ranks` are as in `indexer.shared.records.record_source.RemoteRank`.
         """
         assert self.remote is not None
-        name = self._free_name(pod, rank)
-        added = self._ranks[name] = self.remote.add(pod, rank, keyspace=keyspace, ranks=ranks)
-        return added
+        self._check_is_new(pod, rank)
+        return self._put(self.remote.add(pod, rank, keyspace=keyspace, ranks=ranks))
 
-    def _new_slots(self, name: RankName) -> RankSlots:
-        slots = self._slots_of[name] = RankSlots(*name, self.index, self.slots)
+    def _new_slots(self, pod: str, rank: int) -> RankSlots:
+        self._check_is_new(pod, rank)
+        slots = self._slots_of[RankName(pod, rank)] = RankSlots(pod, rank, self.index, self.slots)
         self._comings += 1
         return slots
 
-    def _free_name(self, pod: str, rank: int) -> RankName:
+    def _check_is_new(self, pod: str, rank: int) -> None:
         if (pod, rank) in self._ranks:
             raise ValueError(f"pod {pod} rank {rank} is followed already")
-        return RankName(pod, rank)
+
+    def _put(self, rank: R) -> R:
+        self._ranks[RankName(rank.pod, rank.number)] = rank
+        return rank
 
     def save(self) -> list[SavedRank]:
         """Return the state of every rank that is followed from its engine's own events.
@@ -258,16 +241,11 @@ class Ingest:
             self._judged, self._due = known, math.inf
             self._stood_still = now > known + LEAST_STILL
             for rank in list(self._ranks.values()):
-                due = known + self._most_still(rank)
+                # An event that was late already may be so much older.
+                due = known + max(LEAST_STILL, MOST_STILL - rank.lag_seconds)
                 rank.limit(STOOD_STILL if now > due else "", STOOD_STILL)
                 if now <= due:
                     self._due = min(self._due, due)
-
-    @staticmethod
-    def _most_still(rank: Rank) -> float:
-        """Return how long the loop may stand still before a rank is degraded."""
-        # An event that was late already may be so much older.
-        return max(LEAST_STILL, MOST_STILL - rank.lag_seconds)
 
     def expire(self) -> None:
         """Degrade the ranks that may show nothing of the last `PROMISED_SECONDS`; call it for an answer.

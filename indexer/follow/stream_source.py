@@ -108,7 +108,6 @@ class RankIngest(Rank):
         *,
         pending_bytes: int,
         stale_after: float,
-        lag_seconds: float = LAG_SECONDS,
         clock: Clock,
     ) -> None:
         super().__init__(source.pod, source.rank, UNSEEN, clock)
@@ -121,7 +120,7 @@ class RankIngest(Rank):
             pending_bytes=pending_bytes,
             clock=clock,
         )
-        self.lag = Lag(lag_seconds)
+        self.lag = Lag(LAG_SECONDS)
         self.ask: Callable[[AskReplay], None] = lambda _: None
         """Carries out a replay that is asked for."""
         self.pending_bytes = pending_bytes
@@ -211,14 +210,12 @@ class RankIngest(Rank):
         self.settle()
         self.lag.tick(self.sequence, now)
         gone = not self.is_connected and now - self.lost_at > PROMISED_SECONDS - SILENT_SECONDS
-        if gone is not (GONE in self._limits):
-            self.limit(GONE if gone else "", GONE)
+        self.limit(GONE if gone else "", GONE)
         self._limit_lag()
 
     def _limit_lag(self) -> None:
-        if self.lag.is_behind is not (LAG in self._limits):
-            bound = f"{BEHIND}: more than {self.lag.most_seconds:g} s"
-            self.limit(bound if self.lag.is_behind else "", LAG)
+        bound = f"{BEHIND}: more than {LAG_SECONDS:g} s"
+        self.limit(bound if self.lag.is_behind else "", LAG)
 
     # Frames
 

@@ -20,13 +20,11 @@ match, its low bits the greatest depth minus the key's own. Giving up the smalle
 least recently matched prefixes, the deepest blocks first.
 """
 
-import functools
 import heapq
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Concatenate, ParamSpec, TypeVar
 
 from warmpath.indexer.index.contract import IndexStats, Links, Stretch
 from warmpath.indexer.index.orphans import AllOrphans
@@ -42,20 +40,6 @@ STEP = 256
 """Keys for which room is made at once."""
 DEPTH_BITS = 16
 DEEPEST = (1 << DEPTH_BITS) - 1
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _locked(
-    method: "Callable[Concatenate[MemoryIndex, P], R]",
-) -> "Callable[Concatenate[MemoryIndex, P], R]":
-    @functools.wraps(method)
-    def call(self: "MemoryIndex", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._lock:
-            return method(self, *args, **kwargs)
-
-    return call
 
 
 class MemoryIndex:
@@ -84,23 +68,23 @@ class MemoryIndex:
         self._sweeping: set[int] = set()
         self._unswept: Iterator[int] | None = None
 
-    @_locked
     def add(self, slot: int, keys: Sequence[int], links: Links = ()) -> None:
-        bit = 1 << slot
-        if not self._live & bit:
-            raise ValueError(f"slot {slot} is dropped and not swept yet")
-        above_of = dict(links)
-        before = 0
-        for start in range(0, len(keys), STEP):
-            step = [int(key) for key in keys[start : start + STEP]]
-            if not self._has_room(KEY_BYTES * len(step)):
-                self.waiting.let_go()
-            if not self._has_room(KEY_BYTES * len(step)):
-                self._give_up(2 * len(step))
-            self._age(step, [above_of.get(start + at) for at in range(len(step))], before)
-            before = step[-1]
-            flipped = self._flip(bit, step, held=False)
-            self._counts[slot] = self._counts.get(slot, 0) + flipped
+        with self._lock:
+            bit = 1 << slot
+            if not self._live & bit:
+                raise ValueError(f"slot {slot} is dropped and not swept yet")
+            above_of = dict(links)
+            before = 0
+            for start in range(0, len(keys), STEP):
+                step = [int(key) for key in keys[start : start + STEP]]
+                if not self._has_room(KEY_BYTES * len(step)):
+                    self.waiting.let_go()
+                if not self._has_room(KEY_BYTES * len(step)):
+                    self._give_up(2 * len(step))
+                self._age(step, [above_of.get(start + at) for at in range(len(step))], before)
+                before = step[-1]
+                flipped = self._flip(bit, step, held=False)
+                self._counts[slot] = self._counts.get(slot, 0) + flipped
 
     def _age(self, keys: Sequence[int], above_of: Sequence[int | None], before: int) -> None:
         """Give each new key an age: the last match of the key before it, and a depth one greater.
@@ -139,16 +123,16 @@ class MemoryIndex:
         self._evicted += len(gone)
         self._losers |= slots
 
-    @_locked
     def take_losers(self) -> set[int]:
-        losers, self._losers = self._losers, set()
-        return losers - self._dropped - self._sweeping
+        with self._lock:
+            losers, self._losers = self._losers, set()
+            return losers - self._dropped - self._sweeping
 
-    @_locked
     def remove(self, slot: int, keys: Sequence[int]) -> None:
-        bit = 1 << slot
-        if self._live & bit and slot in self._counts:
-            self._counts[slot] -= self._flip(bit, keys, held=True)
+        with self._lock:
+            bit = 1 << slot
+            if self._live & bit and slot in self._counts:
+                self._counts[slot] -= self._flip(bit, keys, held=True)
 
     def _flip(self, bits: int, keys: Iterable[int], *, held: bool) -> int:
         """Flip `bits` in the sets of `keys`; return how many keys this concerned.
@@ -189,52 +173,52 @@ class MemoryIndex:
             if not uses[before]:
                 del uses[before], self._interned[before]
 
-    @_locked
     def drop(self, slot: int) -> None:
-        bit = 1 << slot
-        if self._live & bit:
-            self._live ^= bit
-            self._dropped.add(slot)
-            self._counts.pop(slot, None)
+        with self._lock:
+            bit = 1 << slot
+            if self._live & bit:
+                self._live ^= bit
+                self._dropped.add(slot)
+                self._counts.pop(slot, None)
 
-    @_locked
     def sweep(self, budget: int) -> Iterable[int]:
-        if self._unswept is None:
-            if not self._dropped:
+        with self._lock:
+            if self._unswept is None:
+                if not self._dropped:
+                    return ()
+                # Slots dropped from here on wait for the next round: their keys may be passed already.
+                self._sweeping, self._dropped = self._dropped, set()
+                self._unswept = iter(list(self._set_of))
+            gone = sum(1 << slot for slot in self._sweeping)
+            step = list(islice(self._unswept, budget))
+            # Some of the swept slots may hold a key and others not, so each is removed on its own.
+            for slot in self._sweeping:
+                self._flip(1 << slot, step, held=True)
+            if len(step) == budget:
                 return ()
-            # Slots dropped from here on wait for the next round: this one may have passed their keys.
-            self._sweeping, self._dropped = self._dropped, set()
-            self._unswept = iter(list(self._set_of))
-        gone = sum(1 << slot for slot in self._sweeping)
-        step = list(islice(self._unswept, budget))
-        # Some of the swept slots may hold a key and others not, so each is removed on its own.
-        for slot in self._sweeping:
-            self._flip(1 << slot, step, held=True)
-        if len(step) == budget:
-            return ()
-        swept, self._sweeping, self._unswept = self._sweeping, set(), None
-        self._live |= gone
-        return swept
+            swept, self._sweeping, self._unswept = self._sweeping, set(), None
+            self._live |= gone
+            return swept
 
     def match(self, chain: Chain, *, leading: bool = False) -> list[Stretch]:  # noqa: ARG002
         return self.stretches(chain.keys())
 
-    @_locked
     def stretches(self, keys: Sequence[int]) -> list[Stretch]:
-        get, ages = self._set_of.get, self._ages
-        now = int(self._clock()) << DEPTH_BITS
-        found: list[Stretch] = []
-        opened: dict[int, int] = {}
-        before = current = 0
-        for depth, key in enumerate(keys):
-            held = get(key, 0)
-            if held:
-                ages[key] = now | (ages[key] & DEEPEST)
-            if held is not before:
-                before = held
-                current = self._turn(held & self._live, current, depth, opened, found)
-        self._turn(0, current, len(keys), opened, found)
-        return found
+        with self._lock:
+            get, ages = self._set_of.get, self._ages
+            now = int(self._clock()) << DEPTH_BITS
+            found: list[Stretch] = []
+            opened: dict[int, int] = {}
+            before = current = 0
+            for depth, key in enumerate(keys):
+                held = get(key, 0)
+                if held:
+                    ages[key] = now | (ages[key] & DEEPEST)
+                if held is not before:
+                    before = held
+                    current = self._turn(held & self._live, current, depth, opened, found)
+            self._turn(0, current, len(keys), opened, found)
+            return found
 
     def _turn(
         self, after: int, before: int, depth: int, opened: dict[int, int], found: list[Stretch]
@@ -249,16 +233,16 @@ class MemoryIndex:
     def count(self, slot: int) -> int:
         return self._counts.get(slot, 0)
 
-    @_locked
     def stats(self) -> IndexStats:
-        return IndexStats(
-            keys=len(self._set_of),
-            entries=sum(self._counts.values()),
-            slots=sum(count > 0 for count in self._counts.values()),
-            bytes=self._bytes(),
-            max_bytes=self._max_bytes,
-            evicted=self._evicted,
-        )
+        with self._lock:
+            return IndexStats(
+                keys=len(self._set_of),
+                entries=sum(self._counts.values()),
+                slots=sum(count > 0 for count in self._counts.values()),
+                bytes=self._bytes(),
+                max_bytes=self._max_bytes,
+                evicted=self._evicted,
+            )
 
 
 def _bits(mask: int) -> Iterator[int]:

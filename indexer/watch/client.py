@@ -72,7 +72,12 @@ class Watcher:
     async def run(self) -> None:
         while True:
             credentials = self._credentials()
-            async with self._channel(credentials) as channel:
+            channel = (
+                grpc.aio.insecure_channel(self._address, options=OPTIONS)
+                if credentials is None
+                else grpc.aio.secure_channel(self._address, credentials, options=OPTIONS)
+            )
+            async with channel:
                 # Where gRPC parses messages, a malformed one arrives as None and logs a traceback, so
                 # the stream is read as bytes.
                 watch: Any = channel.unary_stream(WATCH, pb.WatchRequest.SerializeToString)
@@ -108,11 +113,6 @@ class Watcher:
         if status != self._logged:
             self._logged = status
             log.warning("pod %s: watch: %s", self._ranks[0].pod, reason)
-
-    def _channel(self, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
-        if credentials is None:
-            return grpc.aio.insecure_channel(self._address, options=OPTIONS)
-        return grpc.aio.secure_channel(self._address, credentials, options=OPTIONS)
 
     async def _follow(self, watch: Callable[[pb.WatchRequest], Any]) -> None:
         epoch = "" if self._loading else self._epoch

@@ -123,8 +123,7 @@ class WatchedRank(Rank):
         now, gone = self._clock(), self._disconnected_at
         speaks = (gone is not None and not self._presumed) or self._heartbeat < PROMISED_SECONDS
         is_late = speaks and now - self._heard_at > PROMISED_SECONDS
-        if is_late is not (SILENT in self._limits):
-            self.limit(SILENT if is_late else "", SILENT)
+        self.limit(SILENT if is_late else "", SILENT)
         if gone is not None:
             self.age(gone, self._stale_after, self._problem or "the publisher is disconnected")
             self.settle()

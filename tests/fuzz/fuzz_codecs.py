@@ -63,7 +63,7 @@ CODECS: dict[str, Callable[[bytes], Batch]] = {
 def new_rank(index: Index, decode: Callable[[bytes], Batch], dialect: str = "") -> RankIngest:
     """Return a connected rank in a new ingestion."""
     ingest = Ingest(
-        index, hash_seed="", pending_bytes=1 << 16, orphan_bytes=1 << 12,
+        index, hash_seed="", pending_bytes=1 << 16,
         stale_after=1.0, clock=lambda: 0.0,
     )  # fmt: skip
     source = RankSource("p", 0, "m", decode, has_replay=False, capacity=8, dialect=dialect)

@@ -10,13 +10,13 @@ from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.wire import timestamp_of
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.lag import WINDOW_SECONDS, Lag
-from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.stream_source import LAG_SECONDS, RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.trust import BEHIND, Level
 
 AHEAD = 1.7e9
 """How far the engine's clock is from ours."""
-BOUND = 2.0
+BOUND = LAG_SECONDS
 
 
 class Followed:
@@ -26,7 +26,7 @@ class Followed:
         self.now = self.made = 100.0
         self.ahead = AHEAD
         self.sequence = 0
-        ingest = new_ingest(MemoryIndex, lag_seconds=BOUND, clock=lambda: self.now)
+        ingest = new_ingest(MemoryIndex, clock=lambda: self.now)
         source = RankSource("p", 0, "m", vllm.decode, has_replay=has_replay, topic=topic)
         self.rank: RankIngest = ingest.add(source)
         self.rank.connected()
