@@ -42,7 +42,7 @@ COLLECT_SECONDS = 0.005
 HEARTBEAT_SECONDS = 1.0
 STALE_SECONDS = 1.0
 SLOW_SECONDS = 10.0
-"""A watcher that lets a message wait for longer is ended; its router then asks for a snapshot."""
+"""The longest time that a watcher may let a message wait."""
 TIMEOUT_OF_A_LEASE = 0.2
 """The timeout of a round trip to Redis, as a share of the lease."""
 
@@ -71,8 +71,9 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         server = WatchServer(
             cache,
             keyspace=keyspace,
-            places=Places(settings.max_watchers, slow_seconds=SLOW_SECONDS, clock=time.monotonic),
+            places=Places(settings.max_watchers),
             heartbeat=HEARTBEAT_SECONDS,
+            slow_seconds=SLOW_SECONDS,
             names=settings.tls_client_name,
         )
         entrance = Entrance(settings)
@@ -99,7 +100,6 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
                 partial(collect_forever, cache, wake, pause=COLLECT_SECONDS, clock=time.monotonic),
             ),
             Work("notifying health watchers", health.keep_notifying),
-            Work("ending watchers that do not read", server.end_slow),
             Work("reading certificates", partial(keep_current, files)),
         ]
         if redis and writer:

@@ -51,7 +51,7 @@ class PublisherCollector(Collector):
             ("deltas", "Deltas written to the journal.", journal.sequence),
             ("snapshots", "Snapshots sent.", server.snapshots),
             ("cut_off", "Watchers ended because they fell behind the journal.", server.cut_off),
-            ("slow", "Watchers ended because they read nothing.", places.slow),
+            ("slow", "Watchers ended because they read nothing.", server.slow),
             (
                 "yielded",
                 "Watchers ended so that a client with fewer places gets one.",

@@ -21,7 +21,6 @@ SERVICE = pb.DESCRIPTOR.services_by_name["CacheWatch"]
 
 TAKEN_AT_ONCE = 64
 """Deltas taken from the journal at once; until they are sent they stay in memory beyond its bound."""
-LOOK_SECONDS = 0.5
 FAREWELL_SECONDS = 1.0
 """The longest wait for a watcher to take its stream's end; one that reads nothing never takes it."""
 
@@ -29,7 +28,8 @@ FAREWELL_SECONDS = 1.0
 class WatchServer:
     """Serves one pod's cache to routers, to as many at once as there are `places`.
 
-    `keyspace` is the fingerprint of the pod's keys; `heartbeat` is the longest silence, in seconds.
+    `keyspace` is the fingerprint of the pod's keys; `heartbeat` is the longest silence, in seconds. A
+    watcher that lets a message wait for `slow_seconds` is ended; its router then asks for a snapshot.
     `names` are those of routers' certificates, if not every router is allowed.
     """
 
@@ -40,14 +40,18 @@ class WatchServer:
         keyspace: str,
         places: Places,
         heartbeat: float,
+        slow_seconds: float,
         names: Sequence[str] = (),
     ) -> None:
         self.places = places
         self.snapshots = 0
         self.cut_off = 0
+        self.slow = 0
+        """Watchers that were ended because they did not read."""
         self._cache = cache
         self._keyspace = keyspace
         self._heartbeat = heartbeat
+        self._slow_seconds = slow_seconds
         self._names = names
         self._news = asyncio.Event()
 
@@ -62,13 +66,6 @@ class WatchServer:
             self.Watch, response_serializer=pb.WatchResponse.SerializeToString
         )
         return grpc.method_handlers_generic_handler(SERVICE.full_name, {"Watch": watch})
-
-    async def end_slow(self) -> None:
-        """End watchers that do not read, again and again until cancelled."""
-        while True:
-            for client, waited in self.places.end_slow():
-                log.warning("%s: ended a watcher that read nothing for %.0f s", client, waited)
-            await asyncio.sleep(LOOK_SECONDS)
 
     # `Watch` writes and does not yield: a generator cannot know whether the client took a message.
     async def Watch(  # noqa: N802  the contract's name
@@ -103,13 +100,11 @@ class WatchServer:
         asked = asyncio.create_task(reasons.get())
         try:
             await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                await serving
-            else:
-                serving.cancel()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(FAREWELL_SECONDS):
-                        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, asked.result())
+            reason = await serving if serving.done() else asked.result()
+            serving.cancel()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FAREWELL_SECONDS):
+                    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         finally:
             serving.cancel()
             asked.cancel()
@@ -120,11 +115,20 @@ class WatchServer:
         request: pb.WatchRequest,
         context: grpc.aio.ServicerContext[Any, Any],
         place: WatcherPlace,
-    ) -> None:
+    ) -> str:
+        """Serve a watcher for as long as it reads; return why it has to leave."""
         async for response in self._watch(request, context):
-            self.places.sending(place)
-            await context.write(response)
-            self.places.sent(place)
+            place.waits = True
+            try:
+                async with asyncio.timeout(self._slow_seconds):
+                    await context.write(response)
+            except TimeoutError:
+                break
+            place.waits = False
+        self.slow += 1
+        reason = f"read nothing for {self._slow_seconds:.0f} s"
+        log.warning("%s: ended a watcher that %s", place.client, reason)
+        return f"the watcher {reason}"
 
     async def _watch(
         self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[Any, Any]

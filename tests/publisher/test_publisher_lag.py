@@ -27,8 +27,7 @@ def test_a_rank_that_a_publisher_follows_late_is_degraded_at_the_routers_and_doc
     ingest = new_ingest(MemoryIndex, clock=lambda: now)
     watched = ingest.watch("p", 1)
     watched.connected()
-    places = Places(1, slow_seconds=1.0, clock=lambda: now)
-    server = WatchServer(cache, keyspace="", places=places, heartbeat=1.0)
+    server = WatchServer(cache, keyspace="", places=Places(1), heartbeat=1.0, slow_seconds=1.0)
     collector = PublisherCollector(cache, server, None, lambda: now)
 
     def follow(sequence: int, late: float) -> None:

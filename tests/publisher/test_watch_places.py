@@ -5,7 +5,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from warmpath.publisher.places import Places, WatcherPlace, client_of
 
-MOST, SLOW = 6, 10.0
+MOST = 6
 
 
 class Sharing(RuleBasedStateMachine):
@@ -13,15 +13,14 @@ class Sharing(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = 0.0
-        self.places = Places(MOST, slow_seconds=SLOW, clock=lambda: self.now)
+        self.places = Places(MOST)
         self.inside: list[WatcherPlace] = []
-        self.waits: dict[WatcherPlace, float] = {}
 
-    @rule(client=st.sampled_from("abcdefgh"))
-    def come(self, client: str) -> None:
-        ended: list[WatcherPlace] = []
+    @rule(client=st.sampled_from("abcdefgh"), waits=st.booleans())
+    def come(self, client: str, *, waits: bool) -> None:
         held = [place.client for place in self.inside]
+        silent = [place for place in self.inside if place.waits]
+        ended: list[WatcherPlace] = []
         mine: list[WatcherPlace] = []
         place = self.places.take(client, lambda _: ended.append(mine[0]))
         most = max((held.count(one) for one in held), default=0)
@@ -29,18 +28,11 @@ class Sharing(RuleBasedStateMachine):
         assert (place is None) == refused
         if place is not None:
             mine.append(place)
-            self.inside = [one for one in self.inside if not one.is_ending] + [place]
-
-    @rule(data=st.data(), reads=st.booleans())
-    def send(self, data: st.DataObject, reads: bool) -> None:
-        if self.inside:
-            place = data.draw(st.sampled_from(self.inside))
-            if place not in self.waits:
-                self.places.sending(place)
-                self.waits[place] = self.now
-            if reads:
-                self.places.sent(place)
-                del self.waits[place]
+            gone = [one for one in self.inside if one not in self.places._places]
+            assert all(held.count(one.client) == most for one in gone)
+            assert all(one.waits or one.client not in {s.client for s in silent} for one in gone)
+            place.waits = waits
+            self.inside = [one for one in self.inside if one not in gone] + [place]
 
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
@@ -50,21 +42,9 @@ class Sharing(RuleBasedStateMachine):
             self.places.leave(place)
             self.places.leave(place)
 
-    @rule(seconds=st.sampled_from([1.0, 9.0, 11.0]))
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-        late = [one for one in self.inside if self.now - self.waits.get(one, self.now) > SLOW]
-        assert len(list(self.places.end_slow())) == len(late)
-        assert all(one.is_ending for one in late)
-        assert list(self.places.end_slow()) == [], "each is asked once"
-        for one in late:
-            self.places.leave(one)
-            self.inside.remove(one)
-
     @invariant()
     def is_bounded(self) -> None:
         assert len(self.places) == len(self.inside) <= MOST
-        assert not any(place.is_ending for place in self.inside)
 
 
 TestSharing = Sharing.TestCase
@@ -72,10 +52,10 @@ TestSharing = Sharing.TestCase
 
 def test_who_does_not_read_yields_its_place_before_who_does() -> None:
     told: list[tuple[int, str]] = []
-    places = Places(3, slow_seconds=SLOW, clock=lambda: 0.0)
+    places = Places(3)
     held = [places.take("a", lambda reason, i=i: told.append((i, reason))) for i in range(3)]  # type: ignore[misc]
     assert held[1] is not None
-    places.sending(held[1])
+    held[1].waits = True
     assert places.take("b", lambda _: None) is not None
     assert [number for number, _ in told] == [1]
     assert "--max-watchers" in told[0][1]

@@ -116,13 +116,13 @@ async def test_watchers_that_never_read_lose_their_places_to_routers_of_the_same
             journal.add(pb.RankState(rank=0), [CHANGE])
         published.server.wake()
         await until_held(published, 0)
-        assert published.server.places.slow == 4
+        assert published.server.slow == 4
         (router,) = await watching(stack, address, 1, sequence=before, epoch=journal.epoch)
         reached = before
         while reached < before + 64:
             response = await router.read()
             reached = max(reached, response.delta.sequence)  # type: ignore[union-attr]
-        assert published.server.places.slow == 4, "who reads is not ended"
+        assert published.server.slow == 4, "who reads is not ended"
         for call in silent:
             call.cancel()
 

@@ -80,8 +80,9 @@ async def _snapshot(batches: list[bytes]) -> float:
     watch = WatchServer(
         cache,
         keyspace=keyspace,
-        places=Places(4, slow_seconds=10.0, clock=time.monotonic),
+        places=Places(4),
         heartbeat=5.0,
+        slow_seconds=10.0,
     )
     server.add_generic_rpc_handlers((watch.handler(),))
     port = server.add_insecure_port("127.0.0.1:0")
