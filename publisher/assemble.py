@@ -31,7 +31,6 @@ from warmpath.process.tasks import Work, cancel, kept, watched
 from warmpath.process.tls import ClientTls, TlsFilesError, TlsPaths
 from warmpath.publisher.entrance import Entrance, health_handler
 from warmpath.publisher.metrics import PublisherCollector
-from warmpath.publisher.places import Places
 from warmpath.publisher.settings import Settings
 from warmpath.publisher.watch_server import WatchServer
 
@@ -71,7 +70,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         server = WatchServer(
             cache,
             keyspace=keyspace,
-            places=Places(settings.max_watchers),
+            most=settings.max_watchers,
             heartbeat=HEARTBEAT_SECONDS,
             slow_seconds=SLOW_SECONDS,
             names=settings.tls_client_name,

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -13,7 +15,6 @@ from warmpath.indexer.watch.pod_cache import PodCache
 from warmpath.process.bytes import read_message
 from warmpath.process.certificates import names as names_of
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from warmpath.publisher.places import Places, WatcherPlace, client_of
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +26,57 @@ FAREWELL_SECONDS = 1.0
 """The longest wait for a watcher to take its stream's end; one that reads nothing never takes it."""
 
 
+@dataclass(eq=False, slots=True)
+class WatcherPlace:
+    """One watcher's place; `end` asks the watcher to leave, with a reason."""
+
+    client: str
+    end: Callable[[str], None] = field(repr=False)
+    waits: bool = False
+    """Whether a message waits for the watcher to take it."""
+
+
+class Places:
+    """At most `most` watchers.
+
+    One client may have all places. Where none is left, a client that has at least two fewer than
+    another takes one of the other's, so no client keeps others out.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.yielded = 0
+        """Watchers that were ended so that another client gets their place."""
+        self._most = most
+        self._places: list[WatcherPlace] = []
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def take(self, client: str, end: Callable[[str], None]) -> WatcherPlace | None:
+        """Return a place for a client; None where no place is left for it."""
+        if len(self._places) >= self._most:
+            held = Counter(place.client for place in self._places)
+            most = max(held.values())
+            if most <= held[client] + 1:
+                return None
+            spare = [place for place in self._places if held[place.client] == most]
+            # One that does not read, or else the newest.
+            place = next((one for one in spare if one.waits), spare[-1])
+            self.yielded += 1
+            self.leave(place)
+            place.end("the place goes to a client that has fewer (--max-watchers)")
+        taken = WatcherPlace(client, end)
+        self._places.append(taken)
+        return taken
+
+    def leave(self, place: WatcherPlace) -> None:
+        """Give a place back; nothing happens to one that was given back already."""
+        if place in self._places:
+            self._places.remove(place)
+
+
 class WatchServer:
-    """Serves one pod's cache to routers, to as many at once as there are `places`.
+    """Serves one pod's cache to routers, to at most `most` at once (`Places`).
 
     `keyspace` is the fingerprint of the pod's keys; `heartbeat` is the longest silence, in seconds. A
     watcher that lets a message wait for `slow_seconds` is ended; its router then asks for a snapshot.
@@ -38,12 +88,12 @@ class WatchServer:
         cache: PodCache,
         *,
         keyspace: str,
-        places: Places,
+        most: int,
         heartbeat: float,
         slow_seconds: float,
         names: Sequence[str] = (),
     ) -> None:
-        self.places = places
+        self.places = Places(most)
         self.snapshots = 0
         self.cut_off = 0
         self.slow = 0
@@ -172,12 +222,12 @@ class WatchServer:
 
 
 def _client(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Return the client of a watcher: its certificate's subject, or else its host; see `Places`."""
+    """Return a watcher's client: the subject of its certificate, or else its host."""
     shown = context.auth_context()
     subject = shown.get("x509_subject") or shown.get("x509_common_name") or ()
-    return client_of(
-        context.peer() or "", ", ".join(part.decode(errors="replace") for part in subject)
-    )
+    peer = context.peer() or ""
+    named = ", ".join(part.decode(errors="replace") for part in subject)
+    return named or peer.rpartition(":")[0] or peer
 
 
 def is_named(context: Mapping[str, Iterable[bytes]], allowed: Sequence[str]) -> bool:

@@ -8,7 +8,6 @@ from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.trust import BEHIND, Level
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.publisher.metrics import PublisherCollector
-from warmpath.publisher.places import Places
 from warmpath.publisher.watch_server import WatchServer
 from warmpath.router.diagnosis.attribution import Row
 from warmpath.router.diagnosis.facts import PodFacts, RankFacts
@@ -27,7 +26,7 @@ def test_a_rank_that_a_publisher_follows_late_is_degraded_at_the_routers_and_doc
     ingest = new_ingest(MemoryIndex, clock=lambda: now)
     watched = ingest.watch("p", 1)
     watched.connected()
-    server = WatchServer(cache, keyspace="", places=Places(1), heartbeat=1.0, slow_seconds=1.0)
+    server = WatchServer(cache, keyspace="", most=1, heartbeat=1.0, slow_seconds=1.0)
     collector = PublisherCollector(cache, server, None, lambda: now)
 
     def follow(sequence: int, late: float) -> None:

@@ -1,9 +1,12 @@
 """Places for watchers: no client keeps others out, and who does not read leaves."""
 
+from types import SimpleNamespace
+
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from warmpath.publisher.places import Places, WatcherPlace, client_of
+from warmpath.publisher.watch_server import Places, WatcherPlace, _client
 
 MOST = 6
 
@@ -62,8 +65,18 @@ def test_who_does_not_read_yields_its_place_before_who_does() -> None:
     assert places.yielded == 1
 
 
-def test_a_client_is_its_certificate_or_else_its_host() -> None:
-    assert client_of("ipv4:10.0.0.1:5000", "") == client_of("ipv4:10.0.0.1:5001", "")
-    assert client_of("ipv4:10.0.0.1:5000", "CN=a") == client_of("ipv4:10.0.0.2:5000", "CN=a")
-    assert client_of("ipv6:%5B::1%5D:5000", "") == "ipv6:%5B::1%5D"
-    assert client_of("unix:", "") == "unix"
+@pytest.mark.parametrize(
+    ("peer", "shown", "client"),
+    [
+        ("ipv4:10.0.0.1:5000", {}, "ipv4:10.0.0.1"),
+        ("ipv4:10.0.0.1:5000", {"x509_subject": [b"CN=a"]}, "CN=a"),
+        ("ipv4:10.0.0.1:5000", {"x509_common_name": [b"a"]}, "a"),
+        ("ipv6:%5B::1%5D:5000", {}, "ipv6:%5B::1%5D"),
+        ("unix:", {}, "unix"),
+    ],
+)
+def test_a_client_is_its_certificate_or_else_its_host(
+    peer: str, shown: dict[str, list[bytes]], client: str
+) -> None:
+    context = SimpleNamespace(peer=lambda: peer, auth_context=lambda: shown)
+    assert _client(context) == client  # type: ignore[arg-type]

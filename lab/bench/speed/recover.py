@@ -17,7 +17,6 @@ from warmpath.indexer.watch.client import Watcher
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.stand.made_up_fleet import MODEL, batches_of, feed, new_ingest
-from warmpath.publisher.places import Places
 from warmpath.publisher.watch_server import WatchServer
 from warmpath.router import state_file
 
@@ -80,7 +79,7 @@ async def _snapshot(batches: list[bytes]) -> float:
     watch = WatchServer(
         cache,
         keyspace=keyspace,
-        places=Places(4),
+        most=4,
         heartbeat=5.0,
         slow_seconds=10.0,
     )
