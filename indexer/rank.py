@@ -103,7 +103,6 @@ class Rank:
             self.settle()
 
     def limited(self, trust: Trust) -> Trust:
-        """Return a trust with the limits applied."""
         limit = self._limit
         return limit if limit is not None and trust.level is Level.EXACT else trust
 

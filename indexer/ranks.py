@@ -85,12 +85,10 @@ class Ingest:
         return known.sequence if known else None
 
     def rank(self, pod: str, rank: int) -> Rank | None:
-        """Return a rank's ingestion; None where it is not known."""
         return self._ranks.get(RankName(pod, rank))
 
     @property
     def ranks(self) -> Mapping[RankName, Rank]:
-        """Every rank's ingestion, by pod and number."""
         return self._ranks
 
     def life(self, pod: str, rank: int) -> int:

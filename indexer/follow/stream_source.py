@@ -345,7 +345,6 @@ class RankIngest(Rank):
         self.settle()
 
     def _lack(self, reason: str) -> None:
-        """Lower the trust, as the view lacks blocks that the engine holds."""
         self.state.lost_room()
         self.stream.lacks(reason)
 

@@ -88,7 +88,6 @@ class Orphans:
         return len(self._waiting)
 
     def keep(self, event: Stored) -> None:
-        """Let a store wait for its parent."""
         assert event.parent is not None
         orphan = Orphan(event)
         while self._waiting and self.bytes + orphan.size > self._max_bytes:
@@ -104,11 +103,9 @@ class Orphans:
             self._by_name.setdefault(name, []).append(orphan)
 
     def are_waiting_for(self, parent: EngineHash) -> bool:
-        """Return whether any store waits for this parent."""
         return parent in self._by_parent
 
     def awaited(self) -> list[EngineHash]:
-        """Return the names that stores wait for."""
         return list(self._by_parent)
 
     def of(self, parent: EngineHash) -> list[Orphan]:
@@ -152,7 +149,6 @@ class Orphans:
         return False
 
     def clear(self) -> None:
-        """Forget every waiting store."""
         self._waiting.clear()
         self._by_parent.clear()
         self._by_name.clear()

@@ -115,7 +115,6 @@ class Chain(msgspec.Struct, frozen=True, gc=False):
     """The keys, packed (`indexer.keys.key`), if they were made before; else empty."""
 
     def keys(self) -> list[int]:
-        """Return the keys."""
         if self.made:
             return unpack_words(self.made)
         return chain(

@@ -67,17 +67,14 @@ class Segments:
         return array("Q", map(self._segments.get, keys, keys))
 
     def forget(self, key: int) -> None:
-        """Forget a key."""
         self._segments.pop(key, None)
         self._positions.pop(key, None)
 
     def clear(self) -> None:
-        """Forget every key."""
         self._segments.clear()
         self._positions.clear()
 
     def save(self) -> SavedSegments:
-        """Return the segments that a later process goes on from."""
         return SavedSegments(
             keys=pack_words(self._segments),
             segments=pack_words(self._segments.values()),
@@ -85,7 +82,6 @@ class Segments:
         )
 
     def restore(self, saved: SavedSegments) -> None:
-        """Go on from the segments that another process saved."""
         keys = unpack_words(saved.keys)
         self._segments = dict(zip(keys, unpack_words(saved.segments), strict=True))
         self._positions = dict(zip(keys, saved.positions, strict=True))

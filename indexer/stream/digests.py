@@ -34,13 +34,10 @@ class Digests:
         return self._digests.get(sequence) == xxhash.xxh3_64_intdigest(payload)
 
     def clear(self) -> None:
-        """Forget all digests: a new life numbers its batches from 0 again."""
         self._digests.clear()
 
     def save(self) -> dict[int, int]:
-        """Return all digests, for `restore`."""
         return dict(self._digests)
 
     def restore(self, saved: Mapping[int, int]) -> None:
-        """Keep the saved digests instead of the present ones."""
         self._digests = OrderedDict(sorted(saved.items()))

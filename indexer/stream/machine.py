@@ -162,7 +162,6 @@ class Stream:
         return self.trust.is_damaged and self.state is StreamState.FOLLOWING
 
     def connected(self) -> None:
-        """Handle a connection of the live socket, the first one or a later one."""
         again = self._next > 0 or self.trust.level is not Level.COLD
         self._live = NO_LIVE if self._has_replay else NONE_YET
         self._checks = 0
@@ -177,13 +176,11 @@ class Stream:
             self._degrade(reason, self._next)
 
     def disconnected(self) -> None:
-        """Handle the loss of the live socket."""
         self._replay.ticket += 1
         self.state = StreamState.WAITING
         self._held.take()
 
     def live(self, sequence: int, payload: bytes) -> None:
-        """Take a batch from the live socket."""
         if self.state is StreamState.WAITING:
             self.connected()
         before, self._live = self._live, sequence
@@ -475,7 +472,6 @@ class Stream:
         self._follower.doubt()
 
     def save(self) -> SavedStream:
-        """Return the position and trust that a later process goes on from."""
         return SavedStream(
             next=self._next,
             digests=self._digests.save(),

@@ -30,7 +30,6 @@ class StreamTrust:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether it is degraded, and not only `passing`."""
         return self.level is Level.DEGRADED and not self.passing
 
     def set(self, level: Level, reason: str, *, passing: bool = False) -> None:
