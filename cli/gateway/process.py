@@ -34,54 +34,59 @@ class EnvoyProcess(Child):
         super().__init__("Envoy", Path("standard error"))
         self.address = ""
         """host:port at which it listens."""
-        self.admin = Path()
-        """The socket of its administration interface, which exists while it runs."""
-        self._program = program
-        self._gateway = gateway
-        self._configure = configure
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-
-    async def __aenter__(self) -> Self:
         # Only its owner may enter the folder: the admin socket can end Envoy.
         self._folder = tempfile.TemporaryDirectory(prefix="warmpath-")
+        self._gateway = replace(gateway, folder=Path(self._folder.name))
+        self._program = program
+        self._configure = configure
+
+    async def __aenter__(self) -> Self:
+        folder = Path(self._folder.name)
+        config = folder / "envoy.json"
         try:
-            await self._start(Path(self._folder.name))
-        except BaseException:
-            await self._close()
+            write_all(self._gateway, folder)
+            config.write_text(json.dumps(self._configure(self._gateway)), encoding="utf-8")
+            await self.launch(
+                str(self._program), "--config-path", str(config), "--disable-hot-restart",
+                "--log-level", "warning", "--component-log-level", "ext_proc:error,main:error",
+            )  # fmt: skip
+            async with asyncio.timeout(START_SECONDS):
+                self.address = await self._listening()
+        except BaseException as error:
+            await self.__aexit__()
+            if isinstance(error, TimeoutError):
+                raise ChildError(f"Envoy does not listen after {START_SECONDS:g} s") from None
             raise
         return self
 
-    async def _start(self, folder: Path) -> None:
-        config, gateway = folder / "envoy.json", replace(self._gateway, folder=folder)
-        assert gateway.admin is not None
-        self.admin = gateway.admin
-        write_all(gateway, folder)
-        config.write_text(json.dumps(self._configure(gateway)), encoding="utf-8")
-        words = (
-            str(self._program), "--config-path", str(config), "--disable-hot-restart",
-            "--log-level", "warning", "--component-log-level", "ext_proc:error,main:error",
-        )  # fmt: skip
-        await self.launch(*words)
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                self.address = await self._listening(str(self.admin))
-        except TimeoutError:
-            raise ChildError(f"Envoy does not listen after {START_SECONDS:g} s") from None
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+        self._folder.cleanup()
 
-    async def _listening(self, admin: str) -> str:
+    async def _listening(self) -> str:
         timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
-        connector = aiohttp.UnixConnector(admin)
+        connector = aiohttp.UnixConnector(str(self.admin))
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             while True:
                 self.check()
                 try:
                     async with session.get("http://envoy/ready") as answer:
                         if answer.status == 200:
-                            return await _first_listener(session)
+                            break
                 except aiohttp.ClientError:
                     # The socket is not there yet, or is being set up.
                     pass
                 await asyncio.sleep(PAUSE)
+            async with session.get("http://envoy/listeners?format=json") as answer:
+                listed: dict[str, Any] = await answer.json(content_type=None)
+        bound = listed["listener_statuses"][0]["local_address"]["socket_address"]
+        return str(HostPort(bound["address"], bound["port_value"]))
+
+    @property
+    def admin(self) -> Path:
+        """The socket of its administration interface, which exists while it runs."""
+        assert self._gateway.admin is not None
+        return self._gateway.admin
 
     @property
     def pid(self) -> int:
@@ -90,7 +95,6 @@ class EnvoyProcess(Child):
 
     def replace_pods(self, pods: Sequence[HostPort]) -> None:
         """Send requests to other pods from now on; those under way go on."""
-        assert self._folder is not None
         write_pods(pods, Path(self._folder.name))
 
     def check(self) -> None:
@@ -112,22 +116,6 @@ class EnvoyProcess(Child):
         assert self._process is not None
         await self._process.wait()
         self.check()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._close()
-
-    async def _close(self) -> None:
-        await self.stop()
-        if self._folder is not None:
-            self._folder.cleanup()
-
-
-async def _first_listener(session: aiohttp.ClientSession) -> str:
-    async with session.get("http://envoy/listeners?format=json") as answer:
-        listed: dict[str, Any] = await answer.json(content_type=None)
-    bound = listed["listener_statuses"][0]["local_address"]["socket_address"]
-    host = f"[{bound['address']}]" if ":" in bound["address"] else bound["address"]
-    return f"{host}:{bound['port_value']}"
 
 
 IN_FOLDER = Path("envoy") / "envoy" / "_bin" / "envoy"

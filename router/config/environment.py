@@ -17,18 +17,10 @@ from warmpath.router.config.form import Path
 from warmpath.router.config.schema import Config, Table
 
 PREFIX = "WARMPATH_"
-OTHERS = frozenset(
-    {
-        "WARMPATH_ARRAYS",
-        "WARMPATH_LLMD_PROTO",
-        "WARMPATH_OLDER",
-        "WARMPATH_PROFILE",
-        "WARMPATH_PUBLISH",
-        "WARMPATH_REVISION",
-        "WARMPATH_TEST",
-        "WARMPATH_VLLM_FOLDER",
-    }
-)
+OTHERS = frozenset({
+    "WARMPATH_ARRAYS", "WARMPATH_LLMD_PROTO", "WARMPATH_OLDER", "WARMPATH_PROFILE", "WARMPATH_PUBLISH",
+    "WARMPATH_REVISION", "WARMPATH_TEST", "WARMPATH_VLLM_FOLDER",
+})  # fmt: skip
 """Variables of other parts of warmpath, of its images and of its tests."""
 SERVICE = re.compile(r"WARMPATH_(\w+_)?(SERVICE_HOST|(SERVICE_)?PORT(_\w+)?)")
 """Variables that Kubernetes gives every container of a namespace in which a Service is called warmpath,

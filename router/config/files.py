@@ -20,15 +20,6 @@ from warmpath.router.config.form import Problem
 from warmpath.router.config.schema import Config
 
 
-class CredentialsError(OSError):
-    """A file cannot be used; `at` is the path of the key that names the file."""
-
-    def __init__(self, at: tuple[str, ...], problem: str) -> None:
-        super().__init__(f"{'.'.join(at)}: {problem}")
-        self.at = at
-        self.problem = problem
-
-
 def tls_files(settings: config.Config) -> Iterator[tuple[tuple[str, ...], str, str, str, str]]:
     """Yield each table with TLS files: its path, its key for the authority, and its ca, cert and key."""
     tls = settings.server.tls
@@ -60,7 +51,7 @@ def tls_problems(settings: config.Config, folder: Path) -> Iterator[Problem]:
 def server_tls(table: config.ServerTlsTable, folder: Path) -> ServerTls | None:
     """Return the TLS of the listeners; None for plain connections.
 
-    Files are relative to `folder`. Raises CredentialsError.
+    Files are relative to `folder`. Raises OSError, which names the key.
     """
     if not table.cert:
         return None
@@ -69,13 +60,13 @@ def server_tls(table: config.ServerTlsTable, folder: Path) -> ServerTls | None:
         return ServerTls("server.tls", paths, http_optional=True)
     except TlsFilesError as error:
         key = "client-ca" if error.part == "ca" else error.part
-        raise CredentialsError(("server", "tls", key), error.problem) from error
+        raise OSError(f"server.tls.{key}: {error.problem}") from error
 
 
 def publisher_credentials(table: config.WatchTable, folder: Path) -> ClientTls | None:
     """Return the TLS of connections to publishers; None for plain connections.
 
-    Files are relative to `folder`. Raises CredentialsError.
+    Files are relative to `folder`. Raises OSError, which names the key.
     """
     return _client_tls("watch", table, folder) if table.ca else None
 
@@ -83,7 +74,7 @@ def publisher_credentials(table: config.WatchTable, folder: Path) -> ClientTls |
 def engine_credentials(table: config.ProbeTable, folder: Path) -> EngineTls:
     """Return the TLS of connections to engines that serve HTTPS.
 
-    Files are relative to `folder`. Raises CredentialsError.
+    Files are relative to `folder`. Raises OSError, which names the key.
     """
     return EngineTls(_client_tls("probe", table, folder), table.server_name or None)
 
@@ -92,7 +83,7 @@ def _client_tls(name: str, table: config.WatchTable | config.ProbeTable, folder:
     try:
         return ClientTls(name, _paths(folder, table.ca, table.cert, table.key))
     except TlsFilesError as error:
-        raise CredentialsError((name, error.part), error.problem) from error
+        raise OSError(f"{name}.{error.part}: {error.problem}") from error
 
 
 def _paths(folder: Path, *names: str) -> TlsPaths:
