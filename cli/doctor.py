@@ -25,8 +25,8 @@ from warmpath.cli.asking import (
 from warmpath.cli.asking import seconds as seconds_of
 from warmpath.cli.console import new_table
 from warmpath.cli.deployment.check import Check
-from warmpath.cli.deployment.inspect import FORMS, Seen, inspect
-from warmpath.cli.deployment.tokens import ask_router, tokenizer
+from warmpath.cli.deployment.inspect import Seen, inspect
+from warmpath.cli.deployment.tokens import FORMS, ask_router
 from warmpath.cli.tls_options import OptionError
 from warmpath.client.failure import CallError
 from warmpath.client.sync_client import Client
@@ -90,9 +90,6 @@ def _examine(client: Client, args: argparse.Namespace, config: Config | None) ->
             checks.append(Check("router", "answer", "ok", f"answers at {args.router}"))
             seen = _seen(client, pods, config, args.model)
     if config is not None:
-        of_models = {one.name: one for one in config.models}
-        for name, ours in seen.ours.items():
-            checks += tokenizer(of_models[name], ours)
         checks += inspect(
             config, args.config, seen, model=args.model, seconds=args.seconds, now=datetime.now(UTC)
         )

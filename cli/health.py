@@ -26,14 +26,6 @@ Conditions = dict[str, dict[str, Any]]
 """What a router's /readyz says of each condition: `required`, `holds` and `reason`."""
 
 
-class UnfitError(Exception):
-    """The process says that it is not fit, or gives no answer; the message says which."""
-
-    def __init__(self, problem: str, conditions: Conditions | None = None) -> None:
-        super().__init__(problem)
-        self.conditions = conditions or {}
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Ask a router or a publisher whether it is fit; exit with 0 if it is, with 1 if not."""
     parser = command_parser(
@@ -63,44 +55,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TlsFilesError as error:
         parser.error(f"--tls-{error.part}: {error.problem}")
     try:
-        told = _ask_grpc(args) if parts.scheme == "grpc" else _ask_page(args, tls)
-    except (UnfitError, OSError) as error:
-        said = in_words(error)
-        conditions = error.conditions if isinstance(error, UnfitError) else {}
-        if args.json:
-            print(_fields(args.url, said, conditions))
-        else:
-            problem = "\n".join((said, *_lines(conditions)))
-            print(f"warmpath health: {args.url}: {problem}", file=sys.stderr)
-        return FOUND
-    print(_fields(args.url, "", told) if args.json else "\n".join(("ok", *_lines(told))))
-    return FINE
+        problem, told = _ask_grpc(args) if parts.scheme == "grpc" else _ask_page(args, tls)
+    except OSError as error:
+        problem, told = in_words(error), {}
+    if args.json:
+        fields = {"url": args.url, "fit": not problem, "problem": problem, "conditions": told}
+        print(json.dumps(fields))
+    else:
+        said = f"warmpath health: {args.url}: {problem}" if problem else "ok"
+        to = sys.stderr if problem else sys.stdout
+        print("\n".join((said, *_lines(told))), file=to)
+    return FOUND if problem else FINE
 
 
-def _fields(url: str, problem: str, conditions: Conditions) -> str:
-    return json.dumps(
-        {"url": url, "fit": not problem, "problem": problem, "conditions": conditions}
-    )
+def _ask_page(args: argparse.Namespace, tls: ssl.SSLContext | None) -> tuple[str, Conditions]:
+    """Return why the process is not fit, empty if it is, and the conditions of its page.
 
-
-def _ask_page(args: argparse.Namespace, tls: ssl.SSLContext | None) -> Conditions:
-    """Return the conditions of a page.
-
-    Raise UnfitError or OSError unless its status is 200.
+    Raises OSError.
     """
     # A proxy of the environment is not for the container's own loopback.
     openers = [urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)]
     try:
         with urllib.request.build_opener(*openers).open(args.url, timeout=args.timeout) as page:
-            return _conditions(page.read(MOST_BYTES))
+            return "", _conditions(page.read(MOST_BYTES))
     except urllib.error.HTTPError as error:
-        told = _conditions(error.read(MOST_BYTES))
-        raise UnfitError(f"status {error.code}", told) from error
-    except HTTPException as error:
-        raise UnfitError(
+        return f"status {error.code}", _conditions(error.read(MOST_BYTES))
+    except HTTPException:
+        problem = (
             "what answers there is no plain HTTP; if it is HTTPS, the URL is https://HOST:PORT/PAGE; "
             "if it is gRPC, the URL is grpc://HOST:PORT/SERVICE"
-        ) from error
+        )
+        return problem, {}
 
 
 def _conditions(body: bytes) -> Conditions:
@@ -121,8 +106,8 @@ def _lines(conditions: Conditions) -> list[str]:
     ]
 
 
-def _ask_grpc(args: argparse.Namespace) -> Conditions:
-    """Return no conditions. Raise UnfitError or OSError unless gRPC's health service answers SERVING."""
+def _ask_grpc(args: argparse.Namespace) -> tuple[str, Conditions]:
+    """Return why gRPC's health service does not answer SERVING, empty if it does. Raises OSError."""
     import grpc  # noqa: PLC0415  takes half a second, which pages do not need
     from grpc_health.v1 import health_pb2 as pb  # noqa: PLC0415
 
@@ -148,7 +133,6 @@ def _ask_grpc(args: argparse.Namespace) -> Conditions:
         code, details = error.code().name, error.details() or ""
         names = OPTIONS._replace(address="its URL")
         said = without_answer(code, details, args, asked=parts.netloc, names=names)
-        raise UnfitError(said or f"{code}: {details}") from error
-    if answer.status != pb.HealthCheckResponse.SERVING:
-        raise UnfitError(pb.HealthCheckResponse.ServingStatus.Name(answer.status))
-    return {}
+        return said or f"{code}: {details}", {}
+    is_fit = answer.status == pb.HealthCheckResponse.SERVING
+    return "" if is_fit else pb.HealthCheckResponse.ServingStatus.Name(answer.status), {}

@@ -68,6 +68,15 @@ def is_host_port(text: str) -> bool:
     return match is not None and int(match[1]) <= 65535
 
 
+def is_ip(host: str) -> bool:
+    """Return whether a host, without brackets, is an IP address."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def is_loopback(address: str) -> bool:
     """Return whether only this machine reaches an address: a host:port, or `unix:` and a path."""
     if address.startswith("unix:"):

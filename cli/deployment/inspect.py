@@ -18,7 +18,7 @@ from warmpath.cli.deployment import engine as of_engine
 from warmpath.cli.deployment.ask import Answer, ask
 from warmpath.cli.deployment.check import Check, Placed
 from warmpath.cli.deployment.events import check_events
-from warmpath.cli.deployment.tokens import Form, Ours, body, compare
+from warmpath.cli.deployment.tokens import FORMS, Form, Ours, body, compare, tokenizer
 from warmpath.cli.index.access import MOST_NAMED, AccessError
 from warmpath.cli.index.command import FILES, opened
 from warmpath.cli.index.damage import HEALS, damage
@@ -122,7 +122,6 @@ def _memory(servers: Sequence[Mapping[str, Any]], reasons: Mapping[str, str]) ->
 
 
 AT_ONCE = 32
-FORMS: Sequence[Form] = ("text", "chat")
 
 
 class Seen(NamedTuple):
@@ -140,7 +139,11 @@ def inspect(
 
     No answer is waited for longer than so many seconds.
     """
-    checks = [*certificates(config, file.parent, now)]
+    of_models = {one.name: one for one in config.models}
+    checks = [
+        check for name, ours in seen.ours.items() for check in tokenizer(of_models[name], ours)
+    ]
+    checks += certificates(config, file.parent, now)
     placed, problems = _find(config, file.parent, seconds)
     those = [pod for pod in placed if not model or pod.spec.model == model]
     if not placed:

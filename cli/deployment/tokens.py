@@ -27,6 +27,8 @@ CHAT = [
     {"role": "user", "content": "Again?"},
 ]
 Form = Literal["text", "chat"]
+FORMS: Mapping[Form, str] = {"text": "tokenizer", "chat": "chat template"}
+"""The forms of the prompt, and what makes tokens of each."""
 
 
 class Ours(NamedTuple):
@@ -60,24 +62,21 @@ def ask_router(client: Client, model: str, form: Form) -> Ours:
 
 def tokenizer(model: ModelSpec, ours: Mapping[Form, Ours]) -> list[Check]:
     """Return whether the router can tokenise texts and chats of a model, where it is to do so."""
-    if not _source(model):
-        return []
-    checks = []
-    for form, one in ours.items():
-        name = "tokenizer" if form == "text" else "chat template"
-        subject = f"model {model.name}"
-        if not one.problem:
-            checks.append(Check(subject, name, "ok", f"makes tokens of a {form}"))
-        elif one.is_down:
-            checks.append(Check(subject, name, "WRONG", one.problem, _source(model)))
-        else:
+    source, checks = _source(model), []
+    for form, one in ours.items() if source else ():
+        subject, name = f"model {model.name}", FORMS[form]
+        if one.is_down:
+            checks.append(Check(subject, name, "WRONG", one.problem, source))
+        elif one.problem:
             checks.append(Check(subject, name, "not known", one.problem))
+        else:
+            checks.append(Check(subject, name, "ok", f"makes tokens of a {form}"))
     return checks
 
 
 def compare(pod: Placed, model: ModelSpec, form: Form, ours: Ours, answer: Answer) -> Check | None:
     """Return whether an engine makes the router's tokens; None if the router makes none."""
-    name = "tokenizer" if form == "text" else "chat template"
+    name = FORMS[form]
     if not _source(model) or ours.problem:
         return None
     value = answer.json()

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from warmpath.process.listen import is_host_port, is_ip
 from warmpath.process.tls import TlsPaths
 
 FailureMode = Literal["fail-close", "fail-open"]
@@ -25,11 +25,7 @@ class HostPort(NamedTuple):
     @property
     def is_ip(self) -> bool:
         """Whether the host needs no look-up."""
-        try:
-            ip_address(self.host)
-        except ValueError:
-            return False
-        return True
+        return is_ip(self.host)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -38,12 +34,10 @@ class HostPort(NamedTuple):
 
 def address_of(text: str) -> HostPort:
     """Return an address, host:port with IPv6 in brackets. Raises AddressError."""
-    host, _, port = text.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    is_bracketed = len(host) - len(bare) == 2
-    if not bare or not port.isdecimal() or int(port) > 65535 or (":" in bare) != is_bracketed:
+    if not is_host_port(text) or text.startswith((":", "[]")):
         raise AddressError(f"{text!r} is not host:port")
-    return HostPort(bare, int(port))
+    host, _, port = text.rpartition(":")
+    return HostPort(host.strip("[]"), int(port))
 
 
 def ip_address_of(text: str) -> HostPort:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import grpc
 
 from warmpath.indexer.shared.layout.damage import is_wrong_type, wrong_type
-from warmpath.indexer.shared.layout.living import Living, Owner, read_owner
+from warmpath.indexer.shared.layout.living import Living, Owner
 from warmpath.indexer.shared.layout.names import KeyNames, is_credible
 from warmpath.indexer.shared.layout.record import BadRecordError, Record, fields_of, read_record
 from warmpath.indexer.shared.layout.schema import SchemaError, judge
@@ -50,7 +50,6 @@ class PodSeen:
     record: Record | None
     problem: str
     """Why the record cannot be read; empty if it can, or if there is none."""
-    owner: Owner | None
     lease: float | None
     """Seconds until the record expires; None without a record or without an expiry."""
     log_length: int
@@ -230,22 +229,22 @@ class Access:
         if fields is None or lease is None:
             damaged = self.damaged.get(self.names.record(pod), "")
             problem = damaged or "the node of its record does not answer"
-            return PodSeen(pod, None, problem, None, None, length or 0)
-        named = fields_of(fields)
-        left = lease / 1000 if lease >= 0 else None
+            return PodSeen(pod, None, problem, None, length or 0)
+        record, problem, left = None, "", lease / 1000 if lease >= 0 else None
         try:
-            record = read_record(named)
-            words = [named.get(name) for name in (b"token", b"claim", b"building")]
-            return PodSeen(pod, record, "", read_owner(pod, words), left, length or 0)
+            record = read_record(fields_of(fields))
         except BadRecordError as error:
-            return PodSeen(pod, None, str(error), None, left, length or 0)
+            problem = str(error)
+        return PodSeen(pod, record, problem, left, length or 0)
 
 
 def living_of(pods: dict[str, PodSeen]) -> Living:
     """Return the slots that the pods' records name."""
     living = Living()
     for name, seen in pods.items():
-        living.add(name, seen.owner)
+        record = seen.record
+        owner = Owner(record.token, record.claim, record.building or None) if record else None
+        living.add(name, owner)
     return living
 
 

@@ -74,7 +74,7 @@ def _pod(seen: PodSeen) -> dict[str, Any]:
         "audits": record.audits,
         "sound": record.sound,
         "reason": record.reason,
-        "building": seen.owner.building if seen.owner else None,
+        "building": record.building or None,
         "base": claim.base if claim else None,
         "owner": claim.owner if claim else None,
         "model": claim.model if claim else None,

@@ -92,7 +92,7 @@ def _pod(seen: PodSeen, held: Counter[tuple[int, str]]) -> dict[str, Any]:
         "token": None if record is None else record.token,
         "sound": record is not None and record.sound,
         "reason": problem or (record.reason if record else ""),
-        "building": seen.owner is not None and seen.owner.building is not None,
+        "building": bool(record and record.building),
         "model": record.claim.model if record and record.claim else "",
         "watch": record.claim.watch if record and record.claim else "",
         "applied": None if record is None else record.applied,

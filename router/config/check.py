@@ -3,7 +3,6 @@
 import importlib.util
 import re
 from collections.abc import Iterator, Sequence
-from ipaddress import ip_address
 
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.endpoint import endpoint_problem, ports_meet, rank_endpoint
@@ -12,7 +11,7 @@ from warmpath.indexer.shared.redis.address import AddressError
 from warmpath.indexer.shared.redis.address import contradictions as redis_contradictions
 from warmpath.indexer.shared.redis.address import parse as parse_address
 from warmpath.prefixstore.tokenizers.hub import Pin
-from warmpath.process.listen import is_host_port, is_loopback
+from warmpath.process.listen import is_host_port, is_ip, is_loopback
 from warmpath.router.config.files import tls_files
 from warmpath.router.config.form import Problem, Rule, broken, repeated
 from warmpath.router.config.schema import (
@@ -127,7 +126,7 @@ def _client(client: ClientSpec, config: Config, taken: set[str]) -> Iterator[Rul
         problem = "needs server.tls.client-ca, by which certificates are asked for"
         yield not config.server.tls.client_ca, "certificate", problem
         # gRPC lists these names beside DNS and URI names; an HTTP listener does not.
-        is_other = _is_address(name) or ("@" in name and "://" not in name)
+        is_other = is_ip(name) or ("@" in name and "://" not in name)
         yield is_other, "certificate", f"{name!r} is no DNS name, URI or common name"
         yield name in taken, "certificate", f"{name!r} is another client's already"
         taken.add(name)
@@ -144,14 +143,6 @@ def exposed(config: Config) -> Iterator[tuple[str, str, str]]:
     for key, address in (("listen", server.listen), ("metrics-listen", server.metrics_listen)):
         if lacks and is_host_port(address) and not is_loopback(address):
             yield key, address, lacks
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _connections(config: Config) -> Iterator[Problem]:
