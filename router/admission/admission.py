@@ -17,7 +17,6 @@ Source of the idea to bound waits, not lengths: CoDel (Nichols, Jacobson, "Contr
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 from warmpath.h2grpc.metadata import address_of
 from warmpath.router.admission.waiting import Turn, WaitingCalls
@@ -42,33 +41,25 @@ URGENT_TIMES = 8
 """Urgent calls that may wait, for each other one: they take much less time."""
 
 
-class LongestWait(NamedTuple):
-    """The longest time for which a call may wait."""
-
-    limit: str
-    """The configuration's key."""
-    seconds: float
+LIMIT = "limits.wait-seconds"
+"""The configuration's key of the longest wait."""
 
 
 class BusyError(Exception):
-    """A call is refused, since it would wait for longer than the `longest` wait.
+    """A call is refused, since it would wait for longer than `longest` seconds.
 
     After `seconds` fewer calls will wait.
     """
 
-    def __init__(self, longest: LongestWait, seconds: float) -> None:
+    limit = LIMIT
+
+    def __init__(self, longest: float, seconds: float) -> None:
         super().__init__(
             f"more calls come than are answered: this one would wait for more than "
-            f"{longest.seconds:g} s ({longest.limit}); try again in "
-            f"{max(1, round(1000 * seconds))} ms"
+            f"{longest:g} s ({LIMIT}); try again in {max(1, round(1000 * seconds))} ms"
         )
         self.longest = longest
         self.seconds = seconds
-
-    @property
-    def limit(self) -> str:
-        """The configuration's key of that wait."""
-        return self.longest.limit
 
 
 class Admission:
@@ -87,8 +78,7 @@ class Admission:
         clock: Callable[[], float],
         turn_seconds: float = TURN_SECONDS,
     ) -> None:
-        self.longest_wait = LongestWait("limits.wait-seconds", wait_seconds)
-        """The time for which a call may wait."""
+        self.wait_seconds = wait_seconds
         self._turn_seconds = turn_seconds
         self._soon = soon
         self._clock = clock
@@ -112,11 +102,6 @@ class Admission:
     def waiting(self) -> int:
         """The number of calls that wait, without messages of streams."""
         return self._urgent.refusable + self._others.refusable
-
-    @property
-    def wait_seconds(self) -> float:
-        """The longest wait of a call."""
-        return self.longest_wait.seconds
 
     @property
     def most_waiting(self) -> int:
@@ -151,13 +136,13 @@ class Admission:
         queue = self._urgent if is_urgent else self._others
         if is_read and len(queue) >= self.most_waiting:
             self.refused += 1
-            raise BusyError(self.longest_wait, self.wait_seconds)
+            raise BusyError(self.wait_seconds, self.wait_seconds)
         queue.put(turn)
         if queue.refusable > self._most(is_urgent=is_urgent):
             refused = queue.latest_of_most()
             queue.drop(refused)
             self.refused += 1
-            error = BusyError(self.longest_wait, self.wait_seconds)
+            error = BusyError(self.wait_seconds, self.wait_seconds)
             if refused is turn:
                 raise error
             refused.wake(error)

@@ -17,8 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from warmpath.h2grpc.metadata import address_of
-from warmpath.router.admission.reservation import CallState, Reservation
-from warmpath.router.admission.waiting_calls import WaitingCalls
+from warmpath.router.admission.waiting_calls import CallState, Reservation, WaitingCalls
 
 MOST_WAITING = 512
 """The most waiting calls; of each the transport has buffered up to 64 KiB (nghttp2) or 256 KiB (grpcio).

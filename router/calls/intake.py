@@ -14,10 +14,10 @@ from functools import lru_cache, partial
 from typing import Any
 
 from warmpath.h2grpc.method import Method, Refusal, RefusedError
-from warmpath.router.admission.admission import Admission, BusyError, LongestWait
+from warmpath.router.admission.admission import Admission, BusyError
 from warmpath.router.admission.in_flight import InFlight, LateError, NoPlaceError
-from warmpath.router.admission.reservation import CallState, Reservation
 from warmpath.router.admission.waiting import Turn
+from warmpath.router.admission.waiting_calls import CallState, Reservation
 from warmpath.router.calls.answering import AnswerCounts
 from warmpath.router.calls.failures import reason_of, refusal_of
 from warmpath.router.queue.give_room import GIVE_ROOM
@@ -52,7 +52,7 @@ LATE = "the message did not come within %g s, and other calls wait for the room 
 
 
 @lru_cache(8)
-def too_busy(longest: LongestWait, seconds: float) -> Refusal:
+def too_busy(longest: float, seconds: float) -> Refusal:
     """Return the status of a BusyError with these values: there may be thousands of them a second."""
     return refusal_of(BusyError(longest, seconds))
 

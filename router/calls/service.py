@@ -15,10 +15,10 @@ from warmpath.h2grpc.method import Gate, Method, RefusedError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.admission.admission import Admission
-from warmpath.router.admission.gate import AdmissionGate
 from warmpath.router.calls.answering import AnswerCounts, Answering, log_fault
 from warmpath.router.calls.failures import failure_of, reason_of, refusal_of, text_of
-from warmpath.router.calls.intake import Intake, too_busy
+from warmpath.router.calls.gate import AdmissionGate
+from warmpath.router.calls.intake import Intake
 from warmpath.router.calls.parse import parse, parsed
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.score import Answerer
@@ -223,15 +223,7 @@ class RouterService:
 
     def gate(self, admission: Admission, *beside: ServiceDescriptor) -> Gate:
         """Return the gate of this service and those `beside` it."""
-        return AdmissionGate(
-            admission,
-            (SERVICE, *beside),
-            URGENT,
-            too_busy,
-            self._meter,
-            drain=self._drain,
-            at_end=refusal_of(EndingError()),
-        )
+        return AdmissionGate(admission, (SERVICE, *beside), URGENT, self._meter, self._drain)
 
     def answers(self) -> dict[str, Answer]:
         """Return what answers the methods with one message and one answer, but Pick, by name."""

@@ -9,7 +9,6 @@ overdue first token (`router.load.overdue`) is presumed to have come, and later 
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
 from itertools import takewhile
 
 from warmpath.indexer.index.slot import RankName
@@ -68,7 +67,8 @@ class Bookings:
         """The highest known number of a pick, of this router or another: as in Lamport's clocks, later
         picks have higher ones."""
         self._now = -math.inf
-        self._listeners: list[Callable[[RankName], None]] = []
+        self.changed: Callable[[RankName], None] = lambda _: None
+        """Called with a rank's name whenever the rank's bookings change."""
 
     def __len__(self) -> int:
         return len(self._bookings)
@@ -77,14 +77,6 @@ class Bookings:
     def hears_first_tokens(self) -> bool:
         """Whether first tokens are reported; False until the first report."""
         return not self.overdue.expects_none
-
-    def listen(self, changed: Callable[[RankName], None]) -> None:
-        """Call `changed` with a rank's name whenever the rank's bookings change, from now on."""
-        self._listeners.append(changed)
-
-    def _announce(self, name: RankName) -> None:
-        for changed in self._listeners:
-            changed(name)
 
     def book(
         self,
@@ -209,7 +201,7 @@ class Bookings:
     def _drop(self, name: RankName) -> None:
         self.stuck.forget(name)
         del self.ranks[name]
-        self._announce(name)
+        self.changed(name)
 
     def engine_ended(self, pod: str, rank: int) -> None:
         """Wait for no answers of a rank whose engine has ended: its requests are lost."""
@@ -256,7 +248,7 @@ class Bookings:
                 # A pod may go without a call of `forget`; its ranks must not be kept for ever.
                 for idle in [name for name, book in self.ranks.items() if not book.in_flight]:
                     self._drop(idle)
-            book = self.ranks[name] = RankBook(partial(self._announce, name))
+            book = self.ranks[name] = RankBook(lambda: self.changed(name))
         ahead = book.load(now).wait
         book.place(booking)
         if booking.first_token_at is None:

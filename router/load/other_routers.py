@@ -162,6 +162,11 @@ class OthersBook:
         )
 
 
+SUMMED = (
+    "nanoseconds", "waiting", "in_flight", "uncached_tokens", "prompt_tokens", "context_tokens",
+    "certain",
+)  # fmt: skip
+"""The figures of `RankSums` that are added."""
 NOBODY = OthersBook()
 """The sums if no other router has bookings."""
 
@@ -177,15 +182,9 @@ def sum_of(sums: Iterable[tuple[RankSums, float]]) -> OthersBook:
         if one.head is not None
     ]
     return OthersBook(
-        nanoseconds=sum(one.nanoseconds for one, _ in rows),
-        waiting=sum(one.waiting for one, _ in rows),
-        in_flight=sum(one.in_flight for one, _ in rows),
-        uncached_tokens=sum(one.uncached_tokens for one, _ in rows),
-        prompt_tokens=sum(one.prompt_tokens for one, _ in rows),
-        context_tokens=sum(one.context_tokens for one, _ in rows),
+        **{name: sum(getattr(one, name) for one, _ in rows) for name in SUMMED},
         last_pick=max(one.last_pick for one, _ in rows),
         settled=tuple(map(sum, zip(*(one.settled for one, _ in rows), strict=True))),
-        certain=sum(one.certain for one, _ in rows),
         received_at=max(at for _, at in rows),
         head=min(heads, default=None),
         free_since=max(

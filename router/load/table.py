@@ -86,7 +86,7 @@ class LoadTable:
         self._seen_at = float("-inf")
         """Time of the latest observation of any rank."""
         self._kept = KeptColumns(self._unaged, stale=stale_seconds)
-        bookings.listen(self._kept.changed)
+        bookings.changed = self._kept.changed
         self._others_version = 0
         self._with_others: Collection[RankName] = ()
         """The ranks with other routers' bookings at `_others_version`."""

@@ -92,14 +92,14 @@ class PeerBookings:
             commands.append(command)
             purposes.append((purpose, what))
 
-        if not 0 <= now - self._enrolled_at < HEARTBEAT_SECONDS:
+        if now - self._enrolled_at >= HEARTBEAT_SECONDS:
             add(self._enrol(), "enrol")
         versions = {
             name: (book.version, book.last_pick)
             for name, book in self._bookings.ranks.items()
             if book.in_flight
         }
-        if versions != self._versions or not 0 <= now - self._written_at < HEARTBEAT_SECONDS:
+        if versions != self._versions or now - self._written_at >= HEARTBEAT_SECONDS:
             add(self._write(now), "write", versions)
         for router, batch in self.relay.batches(now):
             bounds = MOST_REPORTS, round(self._bookings.expire_after * 1000)

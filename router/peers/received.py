@@ -48,10 +48,9 @@ class RouterSums(msgspec.Struct, frozen=True, array_like=True):
 class _Peer:
     value: bytes
     received_at: float
-    has_ended: bool
+    sums: RouterSums
     ranks: dict[RankName, RankSums]
-    arriving: list[MarkedPrompt]
-    seed: str
+    """Those of the sums whose requests the rank's engine does not count yet."""
 
 
 class ReceivedBookings:
@@ -77,10 +76,11 @@ class ReceivedBookings:
         """Routers whose value is missing, invalid or too old, and that did not say that they ended: with
         the time since which Redis answers and they are silent."""
         self._summed: dict[RankName, OthersBook] = {}
-        """Cached sums by rank, valid from `_from` until `_until`."""
+        """Cached sums by rank."""
         self._is_changed = False
         """Whether values have changed since the sums were made."""
-        self._from = self._until = math.inf
+        self._until = math.inf
+        """When the first value may be too old."""
         self._version = 0
         """Grows whenever sums may have changed."""
 
@@ -106,9 +106,10 @@ class ReceivedBookings:
                 self._go(router, now)
                 return None
             ranks = {RankName(one.pod, one.rank): one for one in sums.ranks}
-            self._peers[router] = _Peer(value, now, sums.has_ended, ranks, sums.arriving, sums.seed)
+            self._peers[router] = _Peer(value, now, sums, ranks)
+            self._until = min(self._until, now + EXPIRE_SECONDS)
             self._silent.pop(router, None)
-            self._change()
+            self._is_changed = True
             return sums
         return None
 
@@ -117,12 +118,10 @@ class ReceivedBookings:
 
         Where Redis did not answer the round, nobody knows who is silent.
         """
-        if self._is_changed:
-            self._refresh(now)
         self._stay_fresh(now)
         if not is_answered:
             self._silent = dict.fromkeys(self._silent, now)
-        too_long = [one for one, at in self._silent.items() if abs(now - at) >= FORGET_SECONDS]
+        too_long = [one for one, at in self._silent.items() if now - at >= FORGET_SECONDS]
         for router in [*too_long, *list(self._silent)[MOST_PEERS:]]:
             if self._silent.pop(router, None) is not None:
                 self._gone(router)
@@ -135,14 +134,20 @@ class ReceivedBookings:
         name = RankName(pod, rank)
         found = self._summed.get(name)
         if found is None:
-            found = self._summed[name] = self._sums(name)
+            peers = [peer for peer in self._peers.values() if name in peer.ranks]
+            sums = [(peer.ranks[name], peer.received_at) for peer in peers]
+            found = self._summed[name] = sum_of(sums)
         return found
 
     def observed(self, pod: str, rank: int, at: float) -> None:
         """Note that an engine was observed at `at`: it counts the requests of routers that had ended."""
         name = RankName(pod, rank)
         for peer in self._peers.values():
-            if peer.has_ended and peer.received_at < at and peer.ranks.pop(name, None) is not None:
+            if (
+                peer.sums.has_ended
+                and peer.received_at < at
+                and peer.ranks.pop(name, None) is not None
+            ):
                 self._summed.pop(name, None)
                 self._version += 1
 
@@ -157,7 +162,7 @@ class ReceivedBookings:
     @property
     def seed_problem(self) -> str:
         """That routers had other hash seeds in the last round; empty if none is known to."""
-        count = sum(peer.seed not in ("", self._seed) for peer in self._peers.values())
+        count = sum(peer.sums.seed not in ("", self._seed) for peer in self._peers.values())
         if not count:
             return ""
         return (
@@ -170,58 +175,37 @@ class ReceivedBookings:
         self._stay_fresh(now)
         return max((now - peer.received_at for peer in self._peers.values()), default=0.0)
 
-    def is_alive(self, router: str, now: float) -> bool:
-        """Return whether another router's value is fresh, and the router did not say that it ends."""
-        peer = self._peers.get(router)
-        return peer is not None and not peer.has_ended and _is_fresh(peer, now)
-
     def alive(self, now: float) -> list[str]:
-        return [router for router in self._peers if self.is_alive(router, now)]
+        """Return the routers whose value is fresh, and that did not say that they end."""
+        self._stay_fresh(now)
+        return [router for router, peer in self._peers.items() if not peer.sums.has_ended]
 
     def takers(self, now: float) -> list[str]:
         """Return the routers that may take reports: those that are alive, or silent for not too long."""
-        self._stay_fresh(now)
         return [*self.alive(now), *self._silent]
 
     def _go(self, router: str, now: float) -> None:
         peer = self._peers.pop(router, None)
         if peer is not None:
-            self._change()
-            if not peer.has_ended:
+            self._is_changed = True
+            if not peer.sums.has_ended:
                 self._silent[router] = now
 
-    def _change(self) -> None:
-        self._is_changed = True
-        self._version += 1
-
-    def _arriving(self) -> Iterable[MarkedPrompt]:
-        return chain.from_iterable(peer.arriving for peer in self._peers.values())
-
-    def _sums(self, name: RankName) -> OthersBook:
-        return sum_of(
-            (sums, peer.received_at)
-            for peer in self._peers.values()
-            if (sums := peer.ranks.get(name))
-        )
-
     def _stay_fresh(self, now: float) -> None:
-        if self._peers and not self._from < now < self._until:
-            self._refresh(now)
-
-    def _refresh(self, now: float) -> None:
-        for router in [name for name, peer in self._peers.items() if not _is_fresh(peer, now)]:
-            self._go(router, now)
-        self._summed.clear()
-        self.marks.replace(self._arriving())
-        self._version += 1
-        self._is_changed = False
-        times = [peer.received_at for peer in self._peers.values()]
-        self._from = max(times, default=now) - EXPIRE_SECONDS
-        self._until = min(times, default=math.inf) + EXPIRE_SECONDS
-
-
-def _is_fresh(peer: _Peer, now: float) -> bool:
-    return abs(now - peer.received_at) < EXPIRE_SECONDS
+        """Drop values that are too old; refresh what was made of the values if any has changed."""
+        if now >= self._until:
+            ages = {router: now - peer.received_at for router, peer in self._peers.items()}
+            for router in [one for one, age in ages.items() if age >= EXPIRE_SECONDS]:
+                self._go(router, now)
+            times = (peer.received_at for peer in self._peers.values())
+            self._until = min(times, default=math.inf) + EXPIRE_SECONDS
+        if self._is_changed:
+            self._is_changed = False
+            self._version += 1
+            self._summed.clear()
+            self.marks.replace(
+                chain.from_iterable(peer.sums.arriving for peer in self._peers.values())
+            )
 
 
 def _decode(value: bytes) -> RouterSums:

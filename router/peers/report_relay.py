@@ -52,7 +52,7 @@ class ReportRelay:
     def batches(self, now: float) -> Iterator[tuple[str, list[bytes]]]:
         """Yield each router with waiting reports, with the first BATCH of them."""
         for router, waiting in [*self._outgoing.items()]:
-            while waiting and abs(now - waiting[0][0]) >= self._most_seconds:
+            while waiting and now - waiting[0][0] >= self._most_seconds:
                 self.dropped += self._remove(router, 1)
         for router, waiting in self._outgoing.items():
             yield router, [report for _, report in islice(waiting, BATCH)]

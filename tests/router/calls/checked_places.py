@@ -1,8 +1,7 @@
 """Looks inside `InFlight`: its totals are those of its places."""
 
 from warmpath.router.admission.in_flight import MOST_KNOWN, STRANGER, InFlight
-from warmpath.router.admission.reservation import CallState
-from warmpath.router.admission.waiting_calls import WaitingCalls
+from warmpath.router.admission.waiting_calls import CallState, WaitingCalls
 
 
 def check(in_flight: InFlight) -> None:

@@ -259,7 +259,7 @@ def test_a_refusal_names_the_longest_wait() -> None:
     for _ in range(30):
         stand.enter()
     [error, *_] = [call.error for call in stand.calls if isinstance(call.error, BusyError)]
-    assert error.longest == ("limits.wait-seconds", 20 * WAIT_SECONDS)
+    assert (error.limit, error.longest) == ("limits.wait-seconds", 20 * WAIT_SECONDS)
     assert "(limits.wait-seconds); try again in 500 ms" in str(BusyError(error.longest, 0.5))
 
 

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from warmpath.h2grpc.method import RefusedError
 from warmpath.proto.errors import Reason
-from warmpath.router.admission.admission import BusyError, LongestWait
+from warmpath.router.admission.admission import BusyError
 from warmpath.router.calls.answering import Answering
 from warmpath.router.calls.failures import FAILURES, Failure, failure_of
 from warmpath.router.ending import Drain
@@ -35,7 +35,7 @@ class Counted:
 def made(kind: type[Exception]) -> Exception:
     """Return an error of a kind, with plain values for what its kind has to know."""
     if kind is BusyError:
-        return BusyError(LongestWait("x", 1.0), 1.0)
+        return BusyError(1.0, 1.0)
     for values in ((), ("x",), ("x", "y"), (1.0,), ("x", "y", 1.0), (1.0, "x")):
         with suppress(TypeError):
             return kind(*values)

@@ -20,7 +20,7 @@ from warmpath.router.admission.in_flight import (
     LateError,
     NoPlaceError,
 )
-from warmpath.router.admission.reservation import CallState, Reservation
+from warmpath.router.admission.waiting_calls import CallState, Reservation
 
 LIMIT, LARGEST, SECONDS, MOST_WAITING = 100, 10, 5.0, 12
 

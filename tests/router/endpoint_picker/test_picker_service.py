@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.router.endpoint_picker.gateway import IDS, ONE, PODS, TWO, Gateway, asking, completion
 from tests.router.error_details import details_of
 from tests.router.pick_stand import QUIET, pod, until
-from warmpath.router.admission.admission import Admission, BusyError, LongestWait
+from warmpath.router.admission.admission import Admission, BusyError
 from warmpath.router.assemble.running import running
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.config.read import parse
@@ -374,7 +374,7 @@ def overload(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refuse every call for want of time."""
 
     def enter(*_: object, **__: object) -> None:
-        raise BusyError(LongestWait("limits.wait-seconds", 2.0), 1.5)
+        raise BusyError(2.0, 1.5)
 
     monkeypatch.setattr(Admission, "enter", enter)
 

@@ -1,5 +1,8 @@
 """Looks inside shared bookings: fails where they contradict themselves."""
 
+from itertools import chain
+
+from warmpath.router.load.other_routers import sum_of
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.peers.marks import Marks
 from warmpath.router.peers.received import MOST_PEERS
@@ -9,9 +12,13 @@ from warmpath.router.peers.report_relay import BATCH
 def check_peers(peers: PeerBookings) -> None:
     received, relay, marks = peers.received, peers.relay, Marks()
     for name, kept in received._summed.items():
-        assert kept == received._sums(name), f"the sums of {name} are out of date"
+        assert received._is_changed or kept == sum_of(
+            (peer.ranks[name], peer.received_at)
+            for peer in received._peers.values()
+            if name in peer.ranks
+        ), f"the sums of {name} are out of date"
         assert min(kept.nanoseconds, kept.waiting, kept.in_flight, *kept.settled) >= 0
-    marks.replace(received._arriving())
+    marks.replace(chain.from_iterable(one.sums.arriving for one in received._peers.values()))
     assert received._is_changed or marks.ranks == received.marks.ranks
     assert not received._silent.keys() & received._peers.keys(), "a silent router has a value"
     assert received._router not in received._peers

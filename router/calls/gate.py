@@ -1,30 +1,21 @@
 """Tells a transport which calls to refuse as soon as their headers have come."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping
 
 from google.protobuf.descriptor import ServiceDescriptor
 
 from warmpath.h2grpc.method import Refusal
-from warmpath.router.admission.admission import Admission, LongestWait
-from warmpath.router.ending import Drain
-
-
-class RefusedCalls(Protocol):
-    """Counts calls that are refused before anything but their headers is read."""
-
-    def refused(self, method: str, code: str, count: int) -> None:
-        """Count refused calls."""
-
-    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
-        """Count a call that was let through and ended later, and its duration."""
+from warmpath.router.admission.admission import Admission
+from warmpath.router.calls.answering import AnswerCounts
+from warmpath.router.calls.failures import refusal_of
+from warmpath.router.calls.intake import too_busy
+from warmpath.router.ending import Drain, EndingError
 
 
 class AdmissionGate:
     """The `h2grpc.method.Gate` of some services. Streams pass: their messages wait.
 
-    `refusal` returns the status of a BusyError with these values; `at_end` is that of all services but
-    gRPC's own once the `drain` refuses calls.
+    Once the `drain` refuses calls, it refuses those of all services but gRPC's own.
     """
 
     def __init__(
@@ -32,15 +23,12 @@ class AdmissionGate:
         admission: Admission,
         services: Iterable[ServiceDescriptor],
         urgent: frozenset[str],
-        refusal: Callable[[LongestWait, float], Refusal],
-        counts: RefusedCalls,
-        *,
+        counts: AnswerCounts,
         drain: Drain,
-        at_end: Refusal,
     ) -> None:
         self._admission = admission
         self._drain = drain
-        self._at_end = at_end
+        self._at_end = refusal_of(EndingError())
         self._names = {
             f"/{service.full_name}/{method.name}": method.name
             for service in services
@@ -50,13 +38,13 @@ class AdmissionGate:
         self.methods: Mapping[str, bool] = {
             path: name in urgent for path, name in self._names.items()
         }
-        self._refusal = refusal
         self._counts = counts
 
     @property
     def refusal(self) -> Refusal:
         """The status of the calls that it refuses now."""
-        return self._refusal(self._admission.longest_wait, self._admission.wait_seconds)
+        seconds = self._admission.wait_seconds
+        return too_busy(seconds, seconds)
 
     def rooms(self, client: str) -> tuple[int, int] | None:
         """Return how many calls of a client may begin: others, and urgent ones; None: any number."""
