@@ -127,7 +127,7 @@ class Admission:
         Raises BusyError if this call is refused.
         """
         is_patient |= is_read
-        turn = Turn(connection, wake, is_urgent=is_urgent, is_patient=is_patient)
+        turn = Turn(connection, wake, is_urgent, is_patient)
         if not self._began:
             self._turned = self._clock()
             self._begin(turn)

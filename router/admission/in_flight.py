@@ -95,10 +95,10 @@ class InFlight:
         Raises NoPlaceError.
         """
         client = self._client(connection)
-        place = Reservation(connection, client, self._largest if size is None else size, wake)
-        place.seconds = self._seconds
-        if size is None and client.startswith(STRANGER):
-            place.seconds = min(STRANGER_SECONDS, self._seconds)
+        is_stranger = size is None and client.startswith(STRANGER)
+        seconds = min(STRANGER_SECONDS, self._seconds) if is_stranger else self._seconds
+        largest = self._largest if size is None else max(size, 1)
+        place = Reservation(connection, client, largest, seconds, wake)
         if not self.waiting and self._fits(place) and self._is_fair(place):
             self._let_in(place)
             return place

@@ -2,31 +2,26 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from warmpath.h2grpc.metadata import address_of
 
 
+@dataclass(slots=True, eq=False)
 class Turn:
     """A call's place in the queue. `wake(None)` begins its work; `wake(error)` refuses it."""
 
-    __slots__ = ("address", "begins", "connection", "is_patient", "is_urgent", "wake")
+    connection: str
+    wake: Callable[[Exception | None], None]
+    is_urgent: bool
+    is_patient: bool
+    """Whether it may wait without limit, as the next message of a stream does."""
+    begins: bool = False
+    """Whether its work may begin."""
+    address: str = field(init=False)
 
-    def __init__(
-        self,
-        connection: str,
-        wake: Callable[[Exception | None], None],
-        *,
-        is_urgent: bool,
-        is_patient: bool,
-    ) -> None:
-        self.connection = connection
-        self.address = address_of(connection)
-        self.wake = wake
-        self.is_urgent = is_urgent
-        self.is_patient = is_patient
-        """Whether it may wait without limit, as the next message of a stream does."""
-        self.begins = False
-        """Whether its work may begin."""
+    def __post_init__(self) -> None:
+        self.address = address_of(self.connection)
 
 
 class _Line(deque[Turn]):

@@ -7,6 +7,7 @@ of clients.
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 
@@ -22,56 +23,48 @@ class CallState(Enum):
     LEFT = 3
 
 
+@dataclass(slots=True, eq=False)
 class Reservation:
     """A call's share of the limit.
 
     `wake(None)` lets a waiting call read its message; `wake(error)` ends a call.
     """
 
-    __slots__ = ("bytes", "client", "connection", "round", "seconds", "since", "state", "wake")
-
-    def __init__(
-        self, connection: str, client: str, size: int, wake: Callable[[Exception | None], None]
-    ) -> None:
-        self.connection = connection
-        self.client = client
-        """The connection's address; of a stranger one that begins with `STRANGER`."""
-        self.seconds = 0.0
-        """How long its message may take while others wait."""
-        self.bytes = max(size, 1)
-        self.wake = wake
-        self.state = CallState.WAITING
-        self.since = 0.0
-        """Time of the clock from which the call could read its message."""
-        self.round = 0
-        """While it waits, the round of its client's connections in which it has its turn."""
+    connection: str
+    client: str
+    """The connection's address; of a stranger one that begins with `STRANGER`."""
+    bytes: int
+    seconds: float
+    """How long its message may take while others wait."""
+    wake: Callable[[Exception | None], None]
+    state: CallState = CallState.WAITING
+    since: float = 0.0
+    """Time of the clock from which the call could read its message."""
+    round: int = 0
+    """While it waits, the round of its client's connections in which it has its turn."""
 
 
+@dataclass(slots=True, eq=False)
 class Line:
     """The waiting calls of one client whose messages have about the same size."""
 
-    __slots__ = ("calls", "turn")
-
-    def __init__(self, turn: int) -> None:
-        self.calls: Ranking[Reservation] = Ranking()
-        """By the round in which a call has its turn, then by arrival."""
-        self.turn = turn
-        """Orders lines of equal rank: the number of the line's latest turn."""
+    turn: int
+    """Orders lines of equal rank: the number of the line's latest turn."""
+    calls: Ranking[Reservation] = field(default_factory=Ranking)
+    """By the round in which a call has its turn, then by arrival."""
 
 
+@dataclass(slots=True, eq=False)
 class Client:
     """The waiting calls of one client."""
 
-    __slots__ = ("calls", "lines", "longest", "number")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.calls: dict[str, dict[Reservation, None]] = {}
-        """By connection, in the order of arrival."""
-        self.longest: Ranking[str] = Ranking()
-        """Connections by their number of calls."""
-        self.lines: dict[int, Line] = {}
-        """By the binary digits of the messages' size."""
+    number: int
+    calls: dict[str, dict[Reservation, None]] = field(default_factory=dict)
+    """By connection, in the order of arrival."""
+    longest: Ranking[str] = field(default_factory=Ranking)
+    """Connections by their number of calls."""
+    lines: dict[int, Line] = field(default_factory=dict)
+    """By the binary digits of the messages' size."""
 
 
 class WaitingCalls:

@@ -1,8 +1,9 @@
 """The bookings on one rank, in the order in which their requests went out, and their sums."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -96,9 +97,9 @@ class Booking:
     """Time when it went to its rank, as reported; before a report, the time of the booking."""
     late_at: float
     """Time from which its first token is presumed without a report."""
-    due_at: float = float("-inf")
+    due_at: float = -math.inf
     """Predicted time of the first token."""
-    lost_at: float = float("-inf")
+    lost_at: float = -math.inf
     """Time from which the report of the first token counts as lost."""
     overtaken_at: float | None = None
     """When a later request of its rank first had its first token before it; None: none had."""
@@ -137,6 +138,7 @@ LEAST_WEIGHT = 0.02
 """Least weight of the latest first token in the share, a moving average."""
 
 
+@dataclass(slots=True)
 class Unreported:
     """The share of what nobody reported, a moving average.
 
@@ -144,11 +146,8 @@ class Unreported:
     the request ends without one. One that counted as lost counts again if its report comes after all.
     """
 
-    __slots__ = ("counted", "share")
-
-    def __init__(self) -> None:
-        self.counted = 0
-        self.share = 0.0
+    counted: int = 0
+    share: float = 0.0
 
     def count(self, *, reported: bool) -> None:
         """Count one that was reported, or is known to be unreported."""
@@ -184,59 +183,35 @@ def wait(nanoseconds: int, head: Head | None, free_since: float, now: float) -> 
     return (nanoseconds - whole + left) / NANOSECONDS
 
 
-def _ignore() -> None:
-    """Do nothing: the default for RankBook's `on_change`."""
-
-
+@dataclass(slots=True, eq=False)
 class RankBook:
     """The bookings of one rank; it calls `on_change` after every change."""
 
-    __slots__ = (
-        "_head",
-        "_on_change",
-        "_own_nanoseconds",
-        "_watched",
-        "answered_at",
-        "context_tokens",
-        "free_since",
-        "in_flight",
-        "last_pick",
-        "prompt_tokens",
-        "reported_at",
-        "unanswered",
-        "uncached_tokens",
-        "unreported",
-        "version",
-        "waiting",
-    )
-
-    def __init__(self, on_change: Callable[[], None] = _ignore) -> None:
-        self._on_change = on_change
-        self.in_flight: OrderedDict[str, Booking] = OrderedDict()
-        """Bookings by id, in the order of `since`."""
-        self.waiting: OrderedDict[str, Booking] = OrderedDict()
-        """The bookings without a first token, in the same order."""
-        self.unanswered: OrderedDict[str, Booking] = OrderedDict()
-        """The bookings to which the rank owes an answer (`router.load.stuck`), in the same order."""
-        self.answered_at = float("-inf")
-        """Time at which a first token or an end was last reported."""
-        self.unreported = Unreported()
-        """The share of its requests without any report, while the rank answered."""
-        self.free_since = float("-inf")
-        """Presumed end of the rank's last prefill."""
-        self.reported_at = float("-inf")
-        """Time at which a first token was last reported."""
-        self.last_pick = 0
-        self.version = 0
-        """Grows with every change of the bookings, but not as time passes."""
-        self.uncached_tokens = 0
-        self.prompt_tokens = 0
-        self.context_tokens = 0
-        self._watched = 0
-        """Number of the bookings that are watched."""
-        self._own_nanoseconds = 0
-        """The own parts of the prefills of all waiting bookings."""
-        self._head: Head | None = None
+    on_change: Callable[[], None] = lambda: None
+    in_flight: OrderedDict[str, Booking] = field(default_factory=OrderedDict)
+    """Bookings by id, in the order of `since`."""
+    waiting: OrderedDict[str, Booking] = field(default_factory=OrderedDict)
+    """The bookings without a first token, in the same order."""
+    unanswered: OrderedDict[str, Booking] = field(default_factory=OrderedDict)
+    """The bookings to which the rank owes an answer (`router.load.stuck`), in the same order."""
+    answered_at: float = -math.inf
+    """Time at which a first token or an end was last reported."""
+    unreported: Unreported = field(default_factory=Unreported)
+    """The share of its requests without any report, while the rank answered."""
+    free_since: float = -math.inf
+    """Presumed end of the rank's last prefill."""
+    reported_at: float = -math.inf
+    """Time at which a first token was last reported."""
+    last_pick: int = 0
+    version: int = 0
+    """Grows with every change of the bookings, but not as time passes."""
+    uncached_tokens: int = 0
+    prompt_tokens: int = 0
+    context_tokens: int = 0
+    _watched: int = 0
+    """Number of the bookings that are watched."""
+    _own_nanoseconds: int = 0
+    """The own parts of the prefills of all waiting bookings."""
 
     def place(self, booking: Booking) -> None:
         """Add a booking as the last; it waits unless it has its first token."""
@@ -268,8 +243,7 @@ class RankBook:
     def changed(self) -> None:
         """Increase the version and announce the change."""
         self.version += 1
-        self._head = None
-        self._on_change()
+        self.on_change()
 
     def picked(self, number: int) -> None:
         """Record the number of the last pick that chose the rank."""
@@ -314,15 +288,8 @@ class RankBook:
 
     def head(self, lost: Collection[str] = ()) -> Head | None:
         """Return the first waiting request that is not `lost`; None if there is none."""
-        if not lost and self._head is not None:
-            return self._head
         booking = self._first(lost)
-        if booking is None:
-            return None
-        head = Head(booking.since, booking.work.nanoseconds)
-        if not lost:
-            self._head = head
-        return head
+        return None if booking is None else Head(booking.since, booking.work.nanoseconds)
 
     def _first(self, lost: Collection[str]) -> Booking | None:
         return next((one for name, one in self.waiting.items() if name not in lost), None)

@@ -199,10 +199,8 @@ class Reconciler:
     def __init__(self, follower: Follows) -> None:
         self._follower = follower
         self._names = Names()
-        self._said: dict[str, Mapping[str, FoundPod]] = {}
-        """The latest pods of each source by name."""
         self._found: dict[str, Mapping[str, FoundPod]] = {}
-        """The same pods by id."""
+        """The latest pods of each source by id."""
         self._followed: dict[str, tuple[str, FoundPod]] = {}
         """Each followed pod's source and description."""
         self._twins: set[tuple[str, str]] = set()
@@ -226,9 +224,9 @@ class Reconciler:
         could in their place, since the source is then more likely to be wrong than all engines gone.
         """
         async with self._turn:
-            self._said[source] = {name: one for name, one in found.items() if _fits(name, source)}
-            for one in (*self._names.heard(source, self._said[source]), source):
-                await self._settle(one, self._names.named(self._said[one]))
+            fitting = {name: one for name, one in found.items() if _fits(name, source)}
+            for one, pods in self._names.heard(source, fitting).items():
+                await self._settle(one, pods)
             self._tell_twins()
 
     async def _settle(self, source: str, found: Mapping[str, FoundPod]) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiohttp
 from aiohttp.http import HttpProcessingError
@@ -54,15 +54,6 @@ INACTIVE = "the pod's annotation active-ports does not name port {}"
 """Why an endpoint takes no requests although it is there."""
 
 
-class PodEvent(NamedTuple):
-    """What a watch says of a pod: ADDED, MODIFIED or DELETED. It may say BOOKMARK or ERROR, too."""
-
-    kind: str
-    uid: str
-    """Empty for those two, whose object is no pod."""
-    pod: dict[str, Any]
-
-
 class KubernetesSource:
     """Lists and watches pods with `api`, a `kubernetes_asyncio` client.
 
@@ -88,7 +79,8 @@ class KubernetesSource:
         self._api = api
         self._pool = InferencePool(pods.selector, ())
         self._known: dict[str, dict[str, Any]] = {}
-        """The pods that have its labels, by uid."""
+        """The pods that have the labels of `_selector`, by uid."""
+        self._selector = pods.selector
         self._lacking: dict[str, int] = {}
         """How many lists in a row have lacked each of these pods, by uid."""
         self._is_deaf = False
@@ -168,43 +160,29 @@ class KubernetesSource:
             await asyncio.sleep(RETRY_SECONDS)
             version = await self._list(api)
             yield
-        async with aclosing(self._watch(api, version)) as watched:
-            async for event in self._until_other_pool(api, watched):
-                if event.kind == "DELETED":
-                    self._known.pop(event.uid, None)
-                elif event.kind in ("ADDED", "MODIFIED"):
-                    self._known[event.uid] = event.pod
-                self._is_deaf = False
-                yield
+        async with aclosing(self._watch(api, version)) as changes:
+            other_pool = asyncio.ensure_future(self._other_pool(api))
+            tasks: list[asyncio.Task[Any]] = [other_pool]
+            try:
+                while True:
+                    change = asyncio.ensure_future(anext(changes, self))
+                    tasks = [other_pool, change]
+                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                    if other_pool.done():
+                        other_pool.result()
+                        return
+                    if change.result() is self:
+                        return
+                    yield
+            finally:
+                await cancel(tasks)
 
-    async def _until_other_pool(
-        self, api: Any, watched: AsyncGenerator[PodEvent, None]
-    ) -> AsyncIterator[PodEvent]:
-        if not self._pods.inference_pool:
-            async for event in watched:
-                yield event
-            return
-        loop = asyncio.get_running_loop()
-        looked_at = loop.time()
-        coming: asyncio.Task[Any] | None = None
-        try:
-            while True:
-                coming = coming or asyncio.ensure_future(anext(watched, None))
-                pause = looked_at + POOL_SECONDS - loop.time()
-                done, _ = await asyncio.wait({coming}, timeout=max(pause, 0.0))
-                if done:
-                    event = coming.result()
-                    coming = None
-                    if event is None:
-                        return
-                    yield event
-                if loop.time() - looked_at >= POOL_SECONDS:
-                    if await self._ask_pool(api):
-                        return
-                    looked_at = loop.time()
-        finally:
-            if coming is not None:
-                await cancel([coming])
+    async def _other_pool(self, api: Any) -> None:
+        """Return once the InferencePool has changed."""
+        while True:
+            await asyncio.sleep(POOL_SECONDS)
+            if await self._ask_pool(api):
+                return
 
     async def _list(self, api: Any) -> str | None:
         """Read all pods; return the version from which to watch.
@@ -223,6 +201,9 @@ class KubernetesSource:
             version: str | None = listed["metadata"].get("resourceVersion")
         except (AttributeError, KeyError, TypeError) as error:
             raise SourceError("list pods: the answer is no list of pods", advice=REACH) from error
+        if self._pool.selector != self._selector:
+            self._selector = self._pool.selector
+            self._known, self._lacking = {}, {}
         self._lacking = {
             uid: lacks
             for uid, pod in self._known.items()
@@ -233,8 +214,11 @@ class KubernetesSource:
         self._known = {**{uid: self._known[uid] for uid in self._lacking}, **found}
         return version
 
-    async def _watch(self, api: Any, version: str | None) -> AsyncGenerator[PodEvent, None]:
-        """Yield the pods' changes since a version, until the API ends this or lacks the version."""
+    async def _watch(self, api: Any, version: str | None) -> AsyncGenerator[None, None]:
+        """Note the pods' changes since a version, and yield after each.
+
+        Ends when the API ends this or lacks the version.
+        """
         seconds = WATCH_SECONDS + OVERDUE_SECONDS
         try:
             answer = await self._ask_pods(
@@ -249,14 +233,18 @@ class KubernetesSource:
                 if was_refused and not self._is_deaf:
                     self.state.answered()
                 async for line in answer.content:
-                    event = _event(line)
-                    if event.kind != "ERROR":
-                        yield event
-                    elif (code := event.pod.get("code", 0)) == GONE:
-                        return
-                    else:
-                        reason, text = event.pod.get("reason"), json.dumps(event.pod)
-                        raise self._refused("watch", "pods", code, reason, text)
+                    kind, pod = _event(line)
+                    if kind == "ERROR":
+                        code, reason = pod.get("code", 0), pod.get("reason")
+                        if code == GONE:
+                            return
+                        raise self._refused("watch", "pods", code, reason, json.dumps(pod))
+                    if kind == "DELETED":
+                        self._known.pop(pod["metadata"]["uid"], None)
+                    elif kind in ("ADDED", "MODIFIED"):
+                        self._known[pod["metadata"]["uid"]] = pod
+                    self._is_deaf = False
+                    yield
             self._is_deaf = False
         except TimeoutError as error:
             self._is_deaf = True
@@ -290,9 +278,6 @@ class KubernetesSource:
         pool = await self._read_pool(api)
         if pool == self._pool:
             return False
-        if pool.selector != self._pool.selector:
-            self._known.clear()
-            self._lacking.clear()
         self._pool = pool
         return True
 
@@ -349,17 +334,18 @@ class KubernetesSource:
         return found
 
 
-def _event(line: bytes) -> PodEvent:
+def _event(line: bytes) -> tuple[str, dict[str, Any]]:
+    """Return what a watch says: ADDED, MODIFIED or DELETED of a pod, or BOOKMARK or ERROR."""
     try:
         said = json.loads(line)
-        kind, pod = said["type"], said["object"]
-        metadata = pod.get("metadata") or {}
-        if kind in ("BOOKMARK", "ERROR"):
-            return PodEvent(kind, "", pod)
-        assert isinstance(metadata["name"], str)
-        return PodEvent(kind, metadata["uid"], pod)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        kind, about = said["type"], said["object"]
+        metadata = about.get("metadata") or {}
+        if kind not in ("BOOKMARK", "ERROR"):
+            assert isinstance(metadata["name"], str)
+            assert metadata["uid"]
+    except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise SourceError("watch pods: the answer is no event of pods", advice=REACH) from error
+    return kind, about
 
 
 async def _connect() -> Any:

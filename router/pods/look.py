@@ -48,8 +48,7 @@ async def _all(sources: Sequence[PodSource], seconds: float) -> list[Looked]:
 
 
 def _named(names: Names, source: str, found: Mapping[str, FoundPod]) -> Looked:
-    names.heard(source, found)
-    pods = sorted(names.named(found).items())
+    pods = sorted(names.heard(source, found)[source].items())
     return Looked(source, [pod for pod, _ in pods], "", specs=tuple(one.spec for _, one in pods))
 
 

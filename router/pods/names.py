@@ -1,17 +1,8 @@
 """Gives found pods their ids: their names, and what tells them from others of the same name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from warmpath.router.pods.found_pod import FoundPod, Place
-
-
-@dataclass(slots=True)
-class Owner:
-    """Who has a name for an id."""
-
-    source: str
-    place: Place
 
 
 class Names:
@@ -25,14 +16,18 @@ class Names:
 
     def __init__(self) -> None:
         self._order: dict[str, int] = {}
+        self._said: dict[str, Mapping[str, FoundPod]] = {}
         self._of_source: dict[str, frozenset[str]] = {}
-        self._owners: dict[str, Owner] = {}
+        self._owners: dict[str, tuple[str, Place]] = {}
 
     def expect(self, source: str) -> None:
         self._order.setdefault(source, len(self._order))
 
-    def heard(self, source: str, found: Mapping[str, FoundPod]) -> frozenset[str]:
-        """Take what a source has found; return the other sources whose pods have other ids now."""
+    def heard(self, source: str, found: Mapping[str, FoundPod]) -> dict[str, dict[str, FoundPod]]:
+        """Take what a source has found; return its pods by id.
+
+        Before it are the other sources whose pods have other ids now, with theirs.
+        """
         self.expect(source)
         is_first = source not in self._of_source
         before = self._of_source.get(source, frozenset())
@@ -44,16 +39,16 @@ class Names:
         for name in before - names:
             if not any(name in others for others in self._of_source.values()):
                 del self._owners[name]
+        self._said[source] = found
         changed: set[str] = set()
         for name, place in places.items():
-            owner = self._owners.setdefault(name, Owner(source, place))
-            if is_first and self._order[source] < self._order[owner.source]:
+            owner, _ = self._owners.setdefault(name, (source, place))
+            if is_first and self._order[source] < self._order[owner]:
                 changed.update(other for other, has in self._of_source.items() if name in has)
-                self._owners[name] = Owner(source, place)
-        return frozenset(changed - {source})
+                self._owners[name] = source, place
+        return {one: self._named(self._said[one]) for one in (*(changed - {source}), source)}
 
-    def named(self, found: Mapping[str, FoundPod]) -> dict[str, FoundPod]:
-        """Return pods that were heard by id, each with its id."""
+    def _named(self, found: Mapping[str, FoundPod]) -> dict[str, FoundPod]:
         named: dict[str, FoundPod] = {}
         for one in found.values():
             pod_id = self._id(one)
@@ -65,7 +60,7 @@ class Names:
         name = one.spec.id
         if one.place is None:
             return name
-        owner = self._owners[name].place
+        _, owner = self._owners[name]
         namespace = "" if one.place.namespace == owner.namespace else f"{one.place.namespace}/"
         port = "" if one.place.port == owner.port else f":{one.place.port}"
         return f"{namespace}{name}{port}"

@@ -24,8 +24,7 @@ def pods(*endpoints: FoundPod) -> dict[str, FoundPod]:
 
 
 def named(names: Names, source: str, *endpoints: FoundPod) -> set[str]:
-    names.heard(source, pods(*endpoints))
-    return set(names.named(pods(*endpoints)))
+    return set(names.heard(source, pods(*endpoints))[source])
 
 
 def test_a_pod_has_its_name_and_what_tells_it_from_the_first_of_that_name() -> None:
