@@ -23,11 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Parsing(BaseException):
-    """A command has built its parser, and is about to parse."""
-
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        super().__init__()
-        self.parser = parser
+    """A command has built its parser, the argument, and is about to parse."""
 
 
 def parsers(
@@ -53,7 +49,8 @@ def parser_of(command: Callable[[Sequence[str]], int]) -> argparse.ArgumentParse
         try:
             command([])
         except _Parsing as parsing:
-            return parsing.parser
+            parser: argparse.ArgumentParser = parsing.args[0]
+            return parser
     raise TypeError(f"{command} parses no arguments")
 
 

@@ -42,8 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(commands[name].load()(args[1:]))
     except ModuleNotFoundError as error:
-        if not _is_part(error):
-            raise
         print(f"warmpath {name}: {_missing(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -54,14 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _is_part(error: ModuleNotFoundError) -> bool:
-    return (error.name or "").partition(".")[0] in PARTS
-
-
 def _missing(error: ModuleNotFoundError) -> str:
-    return (
-        f"{error.name} is not installed; install the extra: pip install 'warmpath-router[router]'"
-    )
+    """Return what to install for a module of the extra; raise the error for any other."""
+    if (error.name or "").partition(".")[0] not in PARTS:
+        raise error
+    extra = "pip install 'warmpath-router[router]'"
+    return f"{error.name} is not installed; install the extra: {extra}"
 
 
 def _overview(commands: dict[str, importlib.metadata.EntryPoint]) -> str:
@@ -70,8 +66,6 @@ def _overview(commands: dict[str, importlib.metadata.EntryPoint]) -> str:
         try:
             summary = (point.load().__doc__ or "").strip().partition("\n")[0]
         except ModuleNotFoundError as error:
-            if not _is_part(error):
-                raise
             summary = f"({_missing(error)})"
         lines.append(f"  {name:<13} {summary}")
     lines += ["", "'warmpath COMMAND --help' shows the options."]

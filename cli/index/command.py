@@ -207,23 +207,19 @@ async def _sweep(args: argparse.Namespace, access: Access) -> int:
 
 
 async def _dump(args: argparse.Namespace, access: Access) -> int:
-    if args.out is None:
+    file = sys.stdout if args.out is None else args.out.open("x", encoding="utf-8")
+    is_whole = False
+    try:
         async for line in dump(access, args.pod):
-            print(line)
-        sys.stdout.flush()
-    else:
-        is_whole = False
-        file = args.out.open("x", encoding="utf-8")
-        try:
-            with file:
-                async for line in dump(access, args.pod):
-                    file.write(f"{line}\n")
-            is_whole = not access.lacks()
-        finally:
+            print(line, file=file)
+        file.flush()
+        is_whole = not access.lacks()
+    finally:
+        if args.out is not None:
+            file.close()
             # An empty file would be in the way of the next attempt.
             if not is_whole and not args.out.stat().st_size:
                 args.out.unlink()
-    if lacks := access.lacks():
-        print(f"warmpath index: {lacks}", file=sys.stderr)
-        return NO_ANSWER
-    return FINE
+    if not is_whole:
+        print(f"warmpath index: {access.lacks()}", file=sys.stderr)
+    return FINE if is_whole else NO_ANSWER

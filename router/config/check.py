@@ -2,7 +2,7 @@
 
 import importlib.util
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.endpoint import endpoint_problem, ports_meet, rank_endpoint
@@ -50,21 +50,11 @@ def contradictions(config: Config) -> Iterator[Problem]:
     yield from repeated("pod-sets", "name", [pods.name for pods in config.pod_sets])
     yield from repeated("pods", "id", [pod.id for pod in config.pods], "ids")
     bases = {model.name for model in config.models}
-    known = ", ".join(sorted(bases))
-    described: list[tuple[str, Sequence[PodSetSpec | PodSpec]]] = [
-        ("pod-sets", config.pod_sets),
-        ("pods", config.pods),
-    ]
-    for table, specs in described:
-        for position, spec in enumerate(specs):
-            if spec.model not in bases:
-                problem = f"no model is named {spec.model!r}; known: {known}"
-                yield (table, position, "model"), problem
     taken: dict[str, str] = {}
     for position, pod in enumerate(config.pods):
-        yield from broken(("pods", position), _pod(pod, taken))
+        yield from broken(("pods", position), [_of_model(pod, bases), *_pod(pod, taken)])
     for position, pods in enumerate(config.pod_sets):
-        yield from broken(("pod-sets", position), _pod_set(pods))
+        yield from broken(("pod-sets", position), [_of_model(pods, bases), *_pod_set(pods)])
 
 
 def _listeners(server: ServerTable) -> Iterator[Rule]:
@@ -237,6 +227,11 @@ def _model(model: ModelSpec, taken: set[str]) -> Iterator[Rule]:
 
 def _shown(url: str) -> str:
     return "a URL with a user or password" if "@" in url else repr(url)
+
+
+def _of_model(spec: PodSpec | PodSetSpec, bases: Collection[str]) -> Rule:
+    problem = f"no model is named {spec.model!r}; known: {', '.join(sorted(bases))}"
+    return spec.model not in bases, "model", problem
 
 
 def _pod(pod: PodSpec, taken: dict[str, str]) -> Iterator[Rule]:

@@ -6,7 +6,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Meta
 
-from warmpath.router.config.schema import Config, Table
+from warmpath.router.config.schema import Table
 
 T = TypeVar("T", bound=Table)
 
@@ -15,15 +15,6 @@ def is_reloadable(field: msgspec.structs.FieldInfo) -> bool:
     """Return whether a running router can take another value of a table's field."""
     marks = [mark for mark in getattr(field.type, "__metadata__", ()) if isinstance(mark, Meta)]
     return any(mark.extra and mark.extra.get("reloadable") for mark in marks)
-
-
-def reloadable_keys(table: type[Table] = Config, at: str = "") -> Iterator[str]:
-    """Yield all reloadable keys, dotted as in `limits.tokenize-seconds`."""
-    for field in msgspec.structs.fields(table):
-        if is_reloadable(field):
-            yield at + field.encode_name
-        elif isinstance(field.type, type) and issubclass(field.type, Table):
-            yield from reloadable_keys(field.type, f"{at}{field.encode_name}.")
 
 
 def differing(old: Table, new: Table, at: str = "") -> Iterator[tuple[str, bool]]:

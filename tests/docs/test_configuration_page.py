@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.router.config.reloadable_keys import reloadable_keys
 from warmpath.lab.pages.config import Section, docstrings, page, sections
 from warmpath.router.config import schema
-from warmpath.router.config.reloadable import reloadable_keys
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = page()

@@ -15,13 +15,14 @@ import grpc.aio
 import pytest
 
 from tests.odd_files import ODD, become, remove
+from tests.router.config.reloadable_keys import reloadable_keys
 from tests.router.pick_stand import QUIET, pod, prompt
 from tests.router.running_router import TRANSPORT, running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.assemble.running import ReloadableParts
 from warmpath.router.config.read import load, parse
-from warmpath.router.config.reloadable import differing, reloadable_keys
+from warmpath.router.config.reloadable import differing
 from warmpath.router.config.schema import Config
 from warmpath.router.processes import share_of
 from warmpath.router.reload import Reloader, content_of

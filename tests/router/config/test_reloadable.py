@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.router.config.reloadable_keys import reloadable_keys
 from warmpath.router.config.read import parse
-from warmpath.router.config.reloadable import differing, reloadable_keys, reloaded
+from warmpath.router.config.reloadable import differing, reloaded
 from warmpath.router.config.schema import Config
 
 VALUES = {
