@@ -7,6 +7,7 @@ import resource
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -52,9 +53,6 @@ GRPC_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
 )
 """Options of each gRPC server."""
-
-_PLACES: web.AppKey[dict[asyncio.BaseProtocol, Place]] = web.AppKey("places", dict)
-"""The places of the open connections."""
 
 MOST_SHOWN = 100
 """Most characters of what a client sent that an error shows."""
@@ -110,17 +108,14 @@ async def http_listener(
     # A certificate proves the name that was asked for, so no other name can lead to a listener with TLS.
     if tls is None and is_loopback(listen) and not listen.startswith("unix:"):
         app.middlewares.append(_of_own_site)
-    of: dict[asyncio.BaseProtocol, Place] = {}
-    app[_PLACES] = of
-    runner = web.AppRunner(app, access_log=None, lingering_time=0.0, handler_cancellation=True)
+    runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     server = runner.server
     assert server is not None
 
-    def make(place: Place) -> asyncio.Protocol:
-        return _Connection(server(), place, of, seconds)
-
-    listener = Listener(make, places=Places(most), seconds=seconds, tls=tls)
+    listener = Listener(
+        partial(_Connection, server, seconds), places=Places(most), seconds=seconds, tls=tls
+    )
     try:
         try:
             address = await listener.start(listen)
@@ -135,60 +130,40 @@ async def http_listener(
 @contextmanager
 def lasting(request: web.Request) -> Iterator[None]:
     """Within the context a request's connection may live longer than others; its handler bounds it."""
-    place = request.app[_PLACES].get(request.protocol)
-    if place is not None:
-        place.becomes(State.BUSY)
+    connection = request.protocol
+    assert isinstance(connection, _Connection)
+    connection.place.becomes(State.BUSY)
     try:
         yield
     finally:
-        if place is not None:
-            place.becomes(State.IDLE)
+        connection.place.becomes(State.IDLE)
 
 
-class _Connection(asyncio.Protocol):
-    """A connection of aiohttp with its place; it ends after `seconds`, unless its response lasts."""
+class _Connection(web.RequestHandler):
+    """A connection with its place; it ends after `seconds`, unless its response lasts."""
 
-    def __init__(
-        self,
-        http: web.RequestHandler,
-        place: Place,
-        of: dict[asyncio.BaseProtocol, Place],
-        seconds: float,
-    ) -> None:
-        self._http = http
-        self._place = place
-        self._of = of
+    def __init__(self, server: web.Server, seconds: float, place: Place) -> None:
+        loop = asyncio.get_running_loop()
+        # aiohttp's own servers also pass None on where there is no log.
+        super().__init__(server, loop=loop, access_log=None, lingering_time=0.0)  # type: ignore[arg-type]
+        self.place = place
         self._seconds = seconds
 
-    def data_received(self, data: bytes) -> None:
-        self._http.data_received(data)
-
-    def eof_received(self) -> None:
-        self._http.eof_received()
-
-    def pause_writing(self) -> None:
-        self._http.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._http.resume_writing()
-
     def connection_made(self, transport: Any) -> None:
-        self._of[self._http] = self._place
-        self._place.end = transport.abort
-        self._place.becomes(State.IDLE)
-        self._http.connection_made(transport)
+        self.place.end = transport.abort
+        self.place.becomes(State.IDLE)
+        super().connection_made(transport)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._seconds, self._end_old, transport)
 
     def _end_old(self, transport: asyncio.Transport) -> None:
-        if self._place.state is not State.BUSY:
+        if self.place.state is not State.BUSY:
             transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._timer.cancel()
-        del self._of[self._http]
-        self._place.leave()
-        self._http.connection_lost(exc)
+        self.place.leave()
+        super().connection_lost(exc)
 
 
 def foreign(hosts: Sequence[str], origins: Sequence[str]) -> str:

@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self
 
 from warmpath.process.certificates import validities
 from warmpath.process.command_line import in_words
 from warmpath.process.reread import Reread, problem_of, read_bytes
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +125,44 @@ def expiries(pem: Pem) -> Iterator[tuple[str, float]]:
                 yield part, choose(one.ends for one in found).timestamp()
 
 
-class ServerTls:
+class _Tls:
+    """The files of TLS, and the contexts that are made of them whenever they change."""
+
+    def __init__(self, name: str, paths: TlsPaths) -> None:
+        """Read the files; `name` is for the log. Raises TlsFilesError."""
+        self._name = name
+        self._paths = paths
+        for part in ("ca", "cert", "key"):
+            path = getattr(paths, part)
+            if path and (problem := problem_of(path)):
+                raise TlsFilesError(part, problem)
+        try:
+            self.files = Reread(name, paths.given(), self._make)
+        except TlsFilesError:
+            raise
+        except OSError as error:
+            raise TlsFilesError("cert", str(error)) from error
+
+    @property
+    def pem(self) -> Pem:
+        """The newest contents of the files."""
+        return self.files.value[0]
+
+    def _make(self, contents: Sequence[bytes]) -> tuple[Pem, tuple[ssl.SSLContext, ...]]:
+        pem, contexts = self._paths.pem(contents), self._contexts()
+        for part, ends in expiries(pem):
+            if ends < time.time():
+                # A process that did not start would serve nobody, and some do not check.
+                on = datetime.fromtimestamp(ends, UTC)
+                said = "%s: %s %s has ended, on %s: connections that check it fail"
+                log.warning(said, self._name, part, getattr(self._paths, part), f"{on:%Y-%m-%d}")
+        return pem, contexts
+
+    def _contexts(self) -> tuple[ssl.SSLContext, ...]:
+        raise NotImplementedError
+
+
+class ServerTls(_Tls):
     """The TLS, 1.2 or newer, of one process's listeners: a certificate, and the authority of callers.
 
     Where there is an authority, callers must show a certificate of it; those of HTTP may, if
@@ -139,27 +174,16 @@ class ServerTls:
         """Read the files; `name` is for the log. Raises TlsFilesError."""
         self.asks = bool(paths.ca)
         """Whether callers of gRPC must show a certificate."""
-        self._paths = paths
         self._http_optional = http_optional
-        self.files = _reread(name, paths, self._make)
-        self.grpc_context: ssl.SSLContext = _NewestContext(lambda: self.files.value.grpc)
+        super().__init__(name, paths)
+        self.grpc_context: ssl.SSLContext = _NewestContext(lambda: self.files.value[1][0])
         """For HTTP/2, which ALPN selects."""
-        self.http_context: ssl.SSLContext = _NewestContext(lambda: self.files.value.http)
+        self.http_context: ssl.SSLContext = _NewestContext(lambda: self.files.value[1][1])
         """Of HTTP/1.1."""
 
-    @property
-    def pem(self) -> Pem:
-        """The newest contents of the files."""
-        return self.files.value.pem
-
-    def _make(self, contents: Sequence[bytes]) -> "_Server":
-        return _Server(
-            self._paths.pem(contents),
-            self._context("h2", ssl.CERT_REQUIRED),
-            self._context(
-                "http/1.1", ssl.CERT_OPTIONAL if self._http_optional else ssl.CERT_REQUIRED
-            ),
-        )
+    def _contexts(self) -> tuple[ssl.SSLContext, ...]:
+        http = ssl.CERT_OPTIONAL if self._http_optional else ssl.CERT_REQUIRED
+        return self._context("h2", ssl.CERT_REQUIRED), self._context("http/1.1", http)
 
     def _context(self, protocol: str, verify: ssl.VerifyMode) -> ssl.SSLContext:
         context = self._paths.context(ssl.Purpose.CLIENT_AUTH)
@@ -168,33 +192,16 @@ class ServerTls:
         return context
 
 
-class _Server(NamedTuple):
-    pem: Pem
-    grpc: ssl.SSLContext
-    http: ssl.SSLContext
-
-
-class ClientTls:
+class ClientTls(_Tls):
     """The TLS of connections to others, whose authority is `paths.ca`, or else any of the system's."""
-
-    def __init__(self, name: str, paths: TlsPaths) -> None:
-        """Read the files; `name` is for the log. Raises TlsFilesError."""
-        self._paths = paths
-        self.files = _reread(name, paths, self._make)
 
     @property
     def context(self) -> ssl.SSLContext:
         """The newest context, for the next connection."""
-        return self.files.value[1]
+        return self.files.value[1][0]
 
-    @property
-    def pem(self) -> Pem:
-        """The newest contents of the files."""
-        return self.files.value[0]
-
-    def _make(self, contents: Sequence[bytes]) -> tuple[Pem, ssl.SSLContext]:
-        context = self._paths.context(ssl.Purpose.SERVER_AUTH)
-        return self._paths.pem(contents), context
+    def _contexts(self) -> tuple[ssl.SSLContext, ...]:
+        return (self._paths.context(ssl.Purpose.SERVER_AUTH),)
 
 
 class _NewestContext(ssl.SSLContext):
@@ -213,31 +220,3 @@ class _NewestContext(ssl.SSLContext):
 
     def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
         return self.newest().wrap_socket(*args, **options)
-
-
-def _reread(
-    name: str,
-    paths: TlsPaths,
-    make: Callable[[Sequence[bytes]], T],
-    clock: Callable[[], float] = time.time,
-) -> Reread[T]:
-    def made(contents: Sequence[bytes]) -> T:
-        value = make(contents)
-        for part, ends in expiries(paths.pem(contents)):
-            if ends < clock():
-                # A process that did not start would serve nobody, and some do not check.
-                on = datetime.fromtimestamp(ends, UTC)
-                said = "%s: %s %s has ended, on %s: connections that check it fail"
-                log.warning(said, name, part, getattr(paths, part), f"{on:%Y-%m-%d}")
-        return value
-
-    for part in ("ca", "cert", "key"):
-        path = getattr(paths, part)
-        if path and (problem := problem_of(path)):
-            raise TlsFilesError(part, problem)
-    try:
-        return Reread(name, paths.given(), made)
-    except TlsFilesError:
-        raise
-    except OSError as error:
-        raise TlsFilesError("cert", str(error)) from error

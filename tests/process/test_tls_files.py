@@ -54,7 +54,7 @@ async def test_a_session_of_an_authority_that_has_gone_opens_nothing(stand: Stan
 
 async def test_old_versions_of_tls_are_refused(stand: Stand) -> None:
     tls = stand.server()
-    for context in (tls.files.value.grpc, tls.files.value.http):
+    for context in tls.files.value[1]:
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 

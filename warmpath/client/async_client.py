@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -29,23 +29,15 @@ from warmpath.client.retry import Retry
 from warmpath.client.stream import Requests, StreamAnswer
 from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
 from warmpath.proto.report_event import ReportEvent
 
 Answer = TypeVar("Answer", bound=Message)
 
 
-class _Line(NamedTuple):
-    channel: grpc.aio.Channel
-    stub: Any
-
-
-def _open(target: str, shown: grpc.ChannelCredentials | None) -> _Line:
+def _open(target: str, shown: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
     if shown is None:
-        channel = grpc.aio.insecure_channel(target, options=OPTIONS)
-    else:
-        channel = grpc.aio.secure_channel(target, shown, options=OPTIONS)
-    return _Line(channel, RouterStub(channel))
+        return grpc.aio.insecure_channel(target, options=OPTIONS)
+    return grpc.aio.secure_channel(target, shown, options=OPTIONS)
 
 
 class AsyncClient:
@@ -85,8 +77,8 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connection; calls that have not ended are cancelled."""
-        for line in self._connection.close():
-            await line.channel.close()
+        for channel in self._connection.close():
+            await channel.close()
 
     async def score(
         self,
@@ -120,8 +112,8 @@ class AsyncClient:
         if timeout is not None:
             checked_timeout(timeout)
         requests = Requests(self._calls, pods, strategy)
-        async with self._line() as line:
-            replies: Any = line.stub.ScoreStream(
+        async with self._stub() as stub:
+            replies: Any = stub.ScoreStream(
                 requests.each_async(prompts), timeout=timeout, metadata=self._credentials.metadata
             )
             try:
@@ -253,13 +245,13 @@ class AsyncClient:
         return await self._made(pb.DiagnoseResponse, timeout, model=model)
 
     @asynccontextmanager
-    async def _line(self) -> AsyncIterator[_Line]:
-        used = self._connection.take(time.monotonic())
+    async def _stub(self) -> AsyncIterator[Any]:
+        line = self._connection.take(time.monotonic())
         try:
-            yield used.line
+            yield line.stub
         finally:
-            for over in self._connection.give_back(used):
-                await over.channel.close()
+            for channel in self._connection.give_back(line):
+                await channel.close()
 
     async def _made(self, answer: type[Answer], timeout: float | None, **given: Any) -> Answer:
         call = self._calls.of(answer, **given)
@@ -267,8 +259,8 @@ class AsyncClient:
         made, told = 0, None
         while True:
             try:
-                async with self._line() as line:
-                    ask: Any = getattr(line.stub, call.method)
+                async with self._stub() as stub:
+                    ask: Any = getattr(stub, call.method)
                     left = max(0.0, end - time.monotonic())
                     got: Answer = await ask(
                         call.request, timeout=left, metadata=self._credentials.metadata

@@ -7,15 +7,14 @@ and close them.
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
 from warmpath.client.credentials import Credentials, SettingError
+from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
 
 T = TypeVar("T")
-Line = TypeVar("Line")
-"""A channel, with the stub that calls on it."""
 
 OPTIONS = (
     # A vanished host sends no FIN; pings find that the connection is dead.
@@ -52,31 +51,32 @@ def checked_timeout(seconds: float) -> float:
 
 
 @dataclass(eq=False, slots=True)
-class Used(Generic[Line]):
+class Line:
     """A channel, and how many calls are on it."""
 
-    line: Line
+    channel: Any
+    stub: Any
     credentials: grpc.ChannelCredentials | None
     calls: int = 0
 
 
-class ClientConnection(Generic[Line]):
-    """The channels of one client. Any thread may use it."""
+class ClientConnection:
+    """The channels of one client, blocking or not. Any thread may use it."""
 
     def __init__(
         self,
         credentials: Credentials,
-        open_line: Callable[[grpc.ChannelCredentials | None], Line],
+        open_channel: Callable[[grpc.ChannelCredentials | None], Any],
     ) -> None:
         self._credentials = credentials
-        self._open = open_line
+        self._open = open_channel
         self._lock = threading.Lock()
-        self._newest: Used[Line] | None = None
-        self._older: list[Used[Line]] = []
+        self._newest: Line | None = None
+        self._older: list[Line] = []
         """Channels that are to be closed, or still have calls."""
         self._is_closed = False
 
-    def take(self, now: float) -> Used[Line]:
+    def take(self, now: float) -> Line:
         """Return the channel for a call; `give_back` it. Raises RuntimeError after `close`."""
         self._credentials.look(now)
         shown = self._credentials.of_channel
@@ -86,22 +86,23 @@ class ClientConnection(Generic[Line]):
             if self._newest is None or self._newest.credentials is not shown:
                 if self._newest is not None:
                     self._older.append(self._newest)
-                self._newest = Used(self._open(shown), shown)
+                channel = self._open(shown)
+                self._newest = Line(channel, RouterStub(channel), shown)
             self._newest.calls += 1
             return self._newest
 
-    def give_back(self, used: Used[Line]) -> list[Line]:
+    def give_back(self, line: Line) -> list[Any]:
         """Record the end of a call; return the channels to close now."""
         with self._lock:
-            used.calls -= 1
-            idle = [one.line for one in self._older if not one.calls]
+            line.calls -= 1
+            idle = [one.channel for one in self._older if not one.calls]
             self._older = [one for one in self._older if one.calls]
             return idle
 
-    def close(self) -> list[Line]:
+    def close(self) -> list[Any]:
         """Carry no more calls; return the channels to close."""
         with self._lock:
             self._is_closed = True
             left = [*self._older, self._newest] if self._newest else self._older
             self._newest, self._older = None, []
-            return [one.line for one in left]
+            return [one.channel for one in left]

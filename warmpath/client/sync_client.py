@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -27,23 +27,15 @@ from warmpath.client.retry import Retry
 from warmpath.client.stream import Requests, StreamAnswer
 from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
 from warmpath.proto.report_event import ReportEvent
 
 Answer = TypeVar("Answer", bound=Message)
 
 
-class _Line(NamedTuple):
-    channel: grpc.Channel
-    stub: Any
-
-
-def _open(target: str, shown: grpc.ChannelCredentials | None) -> _Line:
+def _open(target: str, shown: grpc.ChannelCredentials | None) -> grpc.Channel:
     if shown is None:
-        channel = grpc.insecure_channel(target, options=OPTIONS)
-    else:
-        channel = grpc.secure_channel(target, shown, options=OPTIONS)
-    return _Line(channel, RouterStub(channel))
+        return grpc.insecure_channel(target, options=OPTIONS)
+    return grpc.secure_channel(target, shown, options=OPTIONS)
 
 
 class Client:
@@ -83,8 +75,8 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; calls that have not ended are cancelled."""
-        for line in self._connection.close():
-            line.channel.close()
+        for channel in self._connection.close():
+            channel.close()
 
     def score(
         self,
@@ -118,8 +110,8 @@ class Client:
         if timeout is not None:
             checked_timeout(timeout)
         requests = Requests(self._calls, pods, strategy)
-        with self._line() as line:
-            replies: Any = line.stub.ScoreStream(
+        with self._stub() as stub:
+            replies: Any = stub.ScoreStream(
                 requests.each(prompts), timeout=timeout, metadata=self._credentials.metadata
             )
             try:
@@ -241,13 +233,13 @@ class Client:
         return self._made(pb.DiagnoseResponse, timeout, model=model)
 
     @contextmanager
-    def _line(self) -> Iterator[_Line]:
-        used = self._connection.take(time.monotonic())
+    def _stub(self) -> Iterator[Any]:
+        line = self._connection.take(time.monotonic())
         try:
-            yield used.line
+            yield line.stub
         finally:
-            for over in self._connection.give_back(used):
-                over.channel.close()
+            for channel in self._connection.give_back(line):
+                channel.close()
 
     def _made(self, answer: type[Answer], timeout: float | None, **given: Any) -> Answer:
         call = self._calls.of(answer, **given)
@@ -255,8 +247,8 @@ class Client:
         made, told = 0, None
         while True:
             try:
-                with self._line() as line:
-                    ask: Any = getattr(line.stub, call.method)
+                with self._stub() as stub:
+                    ask: Any = getattr(stub, call.method)
                     left = max(0.0, end - time.monotonic())
                     got: Answer = ask(
                         call.request, timeout=left, metadata=self._credentials.metadata

@@ -68,8 +68,6 @@ class Index:
         self._writing = threading.RLock()
         self._ticked = clock()
         self._pods: dict[str, Pod] = {}
-        self._fed: dict[RankName, RankIngest] = {}
-        """The ranks with events."""
         self._numbered: dict[RankName, bool] = {}
         """Whether a rank's batches have come with sequence numbers."""
 
@@ -146,7 +144,6 @@ class Index:
                 continue
             rank = self.ingest.add(source)
             rank.connected()
-            self._fed[RankName(source.pod, source.rank)] = rank
             yield rank
 
     def remove(self, pod: str) -> None:
@@ -160,9 +157,7 @@ class Index:
             self.table.remove(pod)
             self.changes += 1
             for rank in found.ranks:
-                name = RankName(pod, rank.number)
-                self._numbered.pop(name, None)
-                self._fed.pop(name, None)
+                self._numbered.pop(RankName(pod, rank.number), None)
                 self.ingest.remove(pod, rank.number)
 
     # Events
@@ -242,8 +237,8 @@ class Index:
         """
         with self._writing:
             for rank in self._found(pod).ranks:
-                if fed := self._fed.get(RankName(pod, rank.number)):
-                    fed.disconnected()
+                if isinstance(rank, RankIngest):
+                    rank.disconnected()
 
     # What is known
 
@@ -277,9 +272,9 @@ class Index:
         return pod.ranks[rank]
 
     def _followed(self, pod: Pod, rank: int) -> RankIngest:
-        fed = self._fed.get(RankName(pod.id, self._rank(pod, rank).number))
-        if fed is None:
-            raise ValueError(f"pod {pod.id!r} was added without events")
+        fed = self._rank(pod, rank)
+        if not isinstance(fed, RankIngest):
+            raise ValueError(f"pod {pod.id!r} was added without events")  # noqa: TRY004  no type of the caller's
         return fed
 
     def _note_numbered(self, pod: str, rank: int, *, is_numbered: bool) -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.examples import examples
-from warmpath.client.connection import ClientConnection, Used
+from warmpath.client.connection import ClientConnection, Line
 
 
 class Shown:
@@ -18,42 +18,54 @@ class Shown:
         """Do nothing: the test says when they change."""
 
 
+class Channel:
+    """A channel that carries nothing."""
+
+    def __init__(self, shown: object) -> None:
+        self.shown = shown
+
+    def unary_unary(self, *_: object, **__: object) -> None:
+        """Return what makes a call, if a call were made."""
+
+    unary_stream = stream_stream = unary_unary
+
+
 class Channels(RuleBasedStateMachine):
     """One client's calls."""
 
     def __init__(self) -> None:
         super().__init__()
         self.shown = Shown()
-        self.opened: list[object] = []
-        self.closed: list[int] = []
-        self.calls: list[Used[int]] = []
+        self.opened: list[Channel] = []
+        self.closed: list[Channel] = []
+        self.calls: list[Line] = []
         self.is_closed = False
         self.connection = ClientConnection(self.shown, self.open)  # type: ignore[arg-type]
 
-    def open(self, shown: object) -> int:
-        self.opened.append(shown)
-        return len(self.opened) - 1
+    def open(self, shown: object) -> Channel:
+        self.opened.append(Channel(shown))
+        return self.opened[-1]
 
-    def close(self, lines: list[int]) -> None:
-        for line in lines:
-            assert self.is_closed or line not in [used.line for used in self.calls]
-            self.closed.append(line)
+    def close(self, channels: list[Channel]) -> None:
+        for channel in channels:
+            assert self.is_closed or channel not in [line.channel for line in self.calls]
+            self.closed.append(channel)
 
     @precondition(lambda self: not self.is_closed)
     @rule()
     def call(self) -> None:
-        used = self.connection.take(0.0)
-        self.calls.append(used)
-        assert self.opened[used.line] is self.shown.of_channel
+        line = self.connection.take(0.0)
+        self.calls.append(line)
+        assert line.channel.shown is self.shown.of_channel
 
     @precondition(lambda self: self.calls)
     @rule(which=st.integers(0, 9))
     def end(self, which: int) -> None:
-        used = self.calls.pop(which % len(self.calls))
-        self.close(self.connection.give_back(used))
-        left = set(range(len(self.opened))) - set(self.closed)
-        newest = set() if self.is_closed else {len(self.opened) - 1}
-        assert left - newest <= {one.line for one in self.calls}, "an idle channel stays open"
+        line = self.calls.pop(which % len(self.calls))
+        self.close(self.connection.give_back(line))
+        left = set(self.opened) - set(self.closed)
+        newest = set() if self.is_closed else set(self.opened[-1:])
+        assert left - newest <= {one.channel for one in self.calls}, "an idle channel stays open"
 
     @rule()
     def change(self) -> None:
