@@ -4,7 +4,7 @@ So one address keeps no other out, whether its connections are idle, answer ping
 their handshake. An idle client connects again with its next call, and notices nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 
 
@@ -16,16 +16,6 @@ class State(IntEnum):
     IDLE = 1
     """None of its calls is at work."""
     BUSY = 2
-
-
-class _Address:
-    """The places of one address: by state, the one first that has been in it for longest."""
-
-    __slots__ = ("count", "of")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.of: dict[State, dict[Place, None]] = {state: {} for state in State}
 
 
 class Place:
@@ -63,7 +53,8 @@ class Places:
         self.opening = 0
         """The number of connections whose handshake has not ended."""
         self._all = 0
-        self._of: dict[str, _Address] = {}
+        self._of: dict[str, dict[Place, None]] = {}
+        """The places of each address: of those with one state, the one first that has had it longest."""
 
     def __len__(self) -> int:
         return self._all
@@ -73,28 +64,22 @@ class Places:
         if self._all >= self.most and not self._give_way(address):
             return None
         place = Place(self, address, end)
-        of = self._of.get(address)
-        if of is None:
-            of = self._of[address] = _Address()
-        of.of[State.OPENING][place] = None
-        of.count += 1
+        self._of.setdefault(address, {})[place] = None
         self.opening += 1
         self._all += 1
         return place
 
     def move(self, place: Place, state: State | None) -> None:
         """Change the state of a place; None: it is free."""
-        of, before = self._of[place.address], place.state
-        assert before is not None
-        del of.of[before][place]
+        of = self._of[place.address]
+        del of[place]
+        self.opening += (state is State.OPENING) - (place.state is State.OPENING)
         place.state = state
-        self.opening += (state is State.OPENING) - (before is State.OPENING)
         if state is not None:
-            of.of[state][place] = None
+            of[place] = None
             return
-        of.count -= 1
         self._all -= 1
-        if not of.count:
+        if not of:
             del self._of[place.address]
 
     def _give_way(self, address: str) -> bool:
@@ -104,15 +89,14 @@ class Places:
         """
         if not self._of:
             return False
-        own = self._of.get(address)
-        count = own.count + 1 if own is not None else 1
-        most = max(self._of.values(), key=_count)
-        if own is not None and count > most.count:
+        own = self._of.get(address, {})
+        count = len(own) + 1
+        most = max(self._of.values(), key=len)
+        if own and count > len(most):
             most = own
-        opening, idle, busy = most.of.values()
-        place = next(iter(opening), None) or next(iter(idle), None)
-        if place is None and most.count > count:
-            place = next(reversed(busy), None)
+        place = _first(most, State.OPENING) or _first(most, State.IDLE)
+        if place is None and len(most) > count:
+            place = _first(reversed(most), State.BUSY)
         if place is None:
             return False
         place.leave()
@@ -120,5 +104,5 @@ class Places:
         return True
 
 
-def _count(of: _Address) -> int:
-    return of.count
+def _first(places: Iterable[Place], state: State) -> Place | None:
+    return next((place for place in places if place.state is state), None)

@@ -12,10 +12,11 @@ MOST = 6
 
 def check(places: Places) -> None:
     """Raise AssertionError if the counts are not those of the places."""
-    assert places._all == sum(of.count for of in places._of.values()) <= places.most
-    assert places.opening == sum(len(of.of[State.OPENING]) for of in places._of.values())
-    for of in places._of.values():
-        assert of.count == sum(map(len, of.of.values())) > 0
+    assert places._all == sum(map(len, places._of.values())) <= places.most
+    assert places.opening == sum(
+        place.state is State.OPENING for of in places._of.values() for place in of
+    )
+    assert all(places._of.values())
 
 
 class Machine(RuleBasedStateMachine):
