@@ -113,13 +113,13 @@ class Listener:
                 self._pauses[listening] = loop.call_later(PAUSE, self._listen, listening)
                 return
             client = _name(address)
-            opening = _Opening(accepted, client, is_encrypted=self._tls is not None)
-            place = self._places.enter(client[0], opening.end)
+            place = self._places.enter(client[0], accepted.close)
             if place is None:
                 accepted.close()
                 self._full("".join(client))
                 continue
-            task = opening.task = watched(self._open(opening, place), "opening a connection")
+            task = watched(self._open(accepted, client, place), "opening a connection")
+            place.end = partial(self._give_way, client, task)
             self._tasks.add(task)
             task.add_done_callback(partial(self._ended, accepted, place))
 
@@ -131,8 +131,15 @@ class Listener:
         if task.cancelled() or task.exception() is not None:
             accepted.close()
 
-    async def _open(self, opening: "_Opening", place: Place) -> None:
-        accepted = opening.accepted
+    def _give_way(self, client: tuple[str, str], task: asyncio.Task[None]) -> None:
+        """End a handshake, to make room for another connection."""
+        log.info("%s%s: the connection gives way to another in its handshake", *client)
+        # A plain connection opens in the next turns. If its task were cancelled, uvloop would close it
+        # without telling the protocol.
+        if self._tls is not None:
+            task.cancel()
+
+    async def _open(self, accepted: socket.socket, client: tuple[str, str], place: Place) -> None:
         try:
             accepted.setblocking(False)
             if accepted.family != socket.AF_UNIX:
@@ -147,40 +154,19 @@ class Listener:
             # ssl.SSLError and TimeoutError are of this kind, too.
             log.info(
                 "%s%s: the connection was not opened: %s",
-                *opening.client, str(error) or "the client left in the TLS handshake",
+                *client, str(error) or "the client left in the TLS handshake",
             )  # fmt: skip
             accepted.close()
         else:
-            if opening.is_ended:
+            if place.state is None:  # it has given way
                 transport.abort()
 
 
-class _Opening:
-    """An accepted connection whose handshake has not ended."""
-
-    def __init__(
-        self, accepted: socket.socket, client: tuple[str, str], *, is_encrypted: bool
-    ) -> None:
-        self.accepted = accepted
-        self.client = client
-        """Its address and port for the log, where the lines of an address are of one kind."""
-        self._is_encrypted = is_encrypted
-        self.task: asyncio.Task[None] | None = None
-        self.is_ended = False
-        """Whether it has given way to another connection."""
-
-    def end(self) -> None:
-        """End the handshake, to make room for another connection."""
-        log.info("%s%s: the connection gives way to another in its handshake", *self.client)
-        self.is_ended = True
-        # A plain connection opens in the next turns. If its task were cancelled, uvloop would close it
-        # without telling the protocol.
-        if self._is_encrypted and self.task is not None:
-            self.task.cancel()
-
-
 def _name(address: Any) -> tuple[str, str]:
-    """Return a client's address, and its port with the colon before it."""
+    """Return a client's address, and its port with the colon before it, for the log.
+
+    The lines of an address are of one kind there.
+    """
     return (str(address[0]), f":{address[1]}") if isinstance(address, tuple) else ("unix", "")
 
 
