@@ -19,9 +19,8 @@ from warmpath.cli.deployment.ask import Answer, ask
 from warmpath.cli.deployment.check import Check, Placed
 from warmpath.cli.deployment.events import check_events
 from warmpath.cli.deployment.tokens import FORMS, Form, Ours, body, compare, tokenizer
-from warmpath.cli.index.access import MOST_NAMED, AccessError
+from warmpath.cli.index.access import HEALS, MOST_NAMED, AccessError, damage
 from warmpath.cli.index.command import FILES, opened
-from warmpath.cli.index.damage import HEALS, damage
 from warmpath.cli.index.stats import read_servers
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.shared.redis.fault import OUT_OF_MEMORY, Fault, hint_of

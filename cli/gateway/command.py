@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from warmpath.cli.asking import ROUTER, add_channel, answer
 from warmpath.cli.child import ChildError
-from warmpath.cli.gateway.bootstrap import bootstrap
-from warmpath.cli.gateway.description import (
+from warmpath.cli.gateway.bootstrap import (
     AddressError,
     GatewayDescription,
     HostPort,
     address_of,
+    bootstrap,
     ip_address_of,
 )
 from warmpath.cli.gateway.process import EnvoyProcess, NoEnvoyError, find_envoy

@@ -14,8 +14,14 @@ from typing import Any, Self
 import aiohttp
 
 from warmpath.cli.child import START_SECONDS, Child, ChildError
-from warmpath.cli.gateway.bootstrap import Fields, bootstrap, write_all, write_pods
-from warmpath.cli.gateway.description import GatewayDescription, HostPort
+from warmpath.cli.gateway.bootstrap import (
+    Fields,
+    GatewayDescription,
+    HostPort,
+    bootstrap,
+    write_all,
+    write_pods,
+)
 from warmpath.process.command_line import in_words
 
 PAUSE = 0.05

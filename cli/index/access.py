@@ -1,13 +1,20 @@
-"""The view of `warmpath index` on the shared index: its schema and the records of the pods."""
+"""The view of `warmpath index` on the shared index: its schema, the pods' records, damaged keys."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import grpc
 
-from warmpath.indexer.shared.layout.damage import is_wrong_type, wrong_type
+from warmpath.indexer.shared.layout.damage import (
+    ask_pod,
+    ask_type,
+    is_wrong_type,
+    pod_problems,
+    wrong_type,
+)
 from warmpath.indexer.shared.layout.living import Living, Owner
-from warmpath.indexer.shared.layout.names import KeyNames, is_credible
+from warmpath.indexer.shared.layout.names import KeyNames, checkpoint, is_credible
+from warmpath.indexer.shared.layout.pages import Page, ask_page, read_checkpoint, read_page
 from warmpath.indexer.shared.layout.record import BadRecordError, Record, fields_of, read_record
 from warmpath.indexer.shared.layout.schema import SchemaError, judge
 from warmpath.indexer.shared.redis.client import RedisClient
@@ -21,6 +28,7 @@ from warmpath.indexer.shared.redis.command import (
     UnreachableError,
 )
 from warmpath.indexer.shared.redis.fault import Fault, fault_of
+from warmpath.indexer.shared.sweep.swept import batches
 from warmpath.process.command_line import NO_ANSWER
 
 NO_NODE = ("CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN")
@@ -183,8 +191,7 @@ class Access:
         known = {name.decode(errors="replace") for name in listed or ()}
         pods = sorted({*known, *others})
         seen = {}
-        for start in range(0, len(pods), 64):
-            some = pods[start : start + 64]
+        for some in batches(pods):
             replies = await self.look([one for pod in some for one in self._ask_pod(pod)])
             for number, pod in enumerate(some):
                 one = self._seen(pod, *replies[3 * number : 3 * number + 3])
@@ -270,3 +277,53 @@ def problem_of(error: Exception, url: str) -> str:
 
 def _without_place(problem: str, url: str) -> str:
     return problem.removeprefix(f"{url.partition('://')[2]}: ")
+
+
+HEALS = "wait a minute for the next sweep, which removes it, or call warmpath index sweep"
+
+
+async def damage(access: Access) -> list[str]:
+    """Return a sentence for each damaged key whose node answers; values in segments are not read."""
+    names = access.names
+    shared = names.schema, names.pods, names.routers, names.sweeper
+    buckets = [names.bucket(number) for number in access.buckets]
+    await access.look([ask_type(key) for key in (*shared, *buckets)])
+    (left,) = await access.look([Command(("PTTL", names.sweeper))])
+    found = [f"{names.sweeper} never expires"] if left == -1 else []
+    (listed,) = await access.look([Command(("HKEYS", names.pods))])
+    for some in batches([name.decode(errors="replace") for name in listed or ()]):
+        await access.look([ask_type(names.log(pod)) for pod in some])
+        replies = await access.look([one for pod in some for one in ask_pod(names, pod)])
+        for number, pod in enumerate(some):
+            problems = pod_problems(names, pod, *replies[3 * number : 3 * number + 3])
+            found += [f"{key}: {problem}" for key, problem in problems]
+        found += await _checkpoints(access, some)
+    return [*access.damaged.values(), *found]
+
+
+async def _checkpoints(access: Access, pods: Sequence[str]) -> list[str]:
+    names, buckets = access.names, access.buckets
+    words = [checkpoint(pod) for pod in pods]
+    asked = [Command(("HMGET", names.bucket(number), *words)) for number in buckets]
+    found: list[str] = []
+    for number, values in zip(buckets, await access.look(asked), strict=True):
+        for pod, value in zip(pods, values or (), strict=False):
+            try:
+                read_checkpoint(value or b"0:0")
+            except ValueError as error:
+                found.append(f"{names.bucket(number)}: pod {pod}: {error}")
+    return found
+
+
+PAGE = 256
+
+
+async def pages(access: Access) -> AsyncIterator[tuple[int, Page]]:
+    """Yield all pages of all reachable buckets by bucket number. A field may come twice."""
+    for bucket in access.buckets:
+        cursor, is_last = b"0", False
+        while not is_last:
+            (reply,) = await access.ask([ask_page(access.names, bucket, cursor, PAGE)])
+            page = read_page(reply)
+            cursor, is_last = page.cursor, page.is_last
+            yield bucket, page

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from warmpath.cli.index.access import Access, AccessError, PodSeen, living_of
-from warmpath.cli.index.survey import pages
+from warmpath.cli.index.access import Access, AccessError, PodSeen, living_of, pages
 from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
 from warmpath.indexer.shared.layout.living import Living

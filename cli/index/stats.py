@@ -3,16 +3,18 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from warmpath.cli.console import new_table
-from warmpath.cli.index.access import Access, PodSeen, dead_words, living_of
-from warmpath.cli.index.damage import damage
-from warmpath.cli.index.survey import Survey, survey
+from warmpath.cli.index.access import Access, PodSeen, damage, dead_words, living_of, pages
+from warmpath.indexer.keys.key import WORD_BYTES
+from warmpath.indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
 from warmpath.indexer.shared.layout.living import Living
 from warmpath.indexer.shared.layout.names import SCHEMA
 from warmpath.indexer.shared.records.registry import UNWRITTEN
@@ -21,6 +23,60 @@ from warmpath.indexer.shared.sweep.sweeper import AT_REST
 from warmpath.indexer.trust import Level
 
 NO_RECORD = "no record: its lease is over, or no claim of it was completed"
+
+
+@dataclass(slots=True)
+class Survey:
+    """Counts of the content. Changes that writers make meanwhile are counted in part."""
+
+    packed: int = 0
+    """Segments with one value."""
+    spilled: int = 0
+    """Segments whose blocks have fields of their own."""
+    blocks: int = 0
+    entries: int = 0
+    """(block, slot) pairs."""
+    size: int = 0
+    """Bytes of the names and values of all fields."""
+    by_slot: Counter[int] = field(default_factory=Counter)
+    pods: set[str] = field(default_factory=set)
+    """Pods that have checkpoints."""
+    odd: int = 0
+    """Number of fields that cannot be decoded."""
+
+    def take(self, name: bytes, value: bytes) -> None:
+        """Count a field of segments. Raises BadSegmentError."""
+        if len(name) == WORD_BYTES and spilled_blocks(value) is not None:
+            self.spilled += 1
+            return
+        packed = decode(value)
+        self.packed += len(name) == WORD_BYTES
+        self.blocks += len(packed.keys)
+        columns = np.unpackbits(packed.bits, axis=1, count=len(packed.slots), bitorder="little")
+        held = columns.sum(axis=0, dtype=np.int64).tolist()
+        self.entries += sum(held)
+        for slot, count in zip(packed.slots, held, strict=True):
+            self.by_slot[slot] += count
+
+
+async def survey(access: Access) -> Survey:
+    """Read all buckets once."""
+    found, seen = Survey(), (-1, set[bytes]())
+    async for bucket, page in pages(access):
+        if bucket != seen[0]:
+            seen = bucket, set()
+        new = {name: value for name, value in page.values.items() if name not in seen[1]}
+        seen[1].update(new)
+        found.pods |= page.checkpoints.keys()
+        found.odd += len(page.strange)
+        for fields in (page.checkpoints, page.strange, new):
+            found.size += sum(len(name) + len(value) for name, value in fields.items())
+        for name, value in new.items():
+            try:
+                found.take(name, value)
+            except BadSegmentError:
+                found.odd += 1
+    return found
 
 
 async def stats(access: Access) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from warmpath.cli.gateway.bootstrap import GatewayDescription, address_of
 from warmpath.cli.gateway.command import run, say, serve
-from warmpath.cli.gateway.description import GatewayDescription, address_of
 from warmpath.cli.tls_options import OptionError
 from warmpath.lab.local.cluster import MODEL, Cluster, WorkerSettings, report_ends
 from warmpath.lab.local.out_folder import OutFolderError, claim

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import FieldInfo
 
-from warmpath.router.config.reloadable import is_reloadable
 from warmpath.router.config.schema import AS_OF_PODS, MIB, Config, PodSetSpec, Table
+from warmpath.router.reload import is_reloadable
 
 HEAD = """\
 # Configuration

@@ -19,9 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from warmpath.cli.asking import print_rich
-from warmpath.cli.index.access import Access, PodSeen, dead_words
+from warmpath.cli.index.access import Access, PodSeen, damage, dead_words
 from warmpath.cli.index.command import act_on_index, add_access
-from warmpath.cli.index.damage import damage
 from warmpath.indexer.shared.layout.record import Claim, SpotOf
 from warmpath.indexer.shared.replica.scan import Scan
 from warmpath.lab.verify.difference import (

@@ -22,10 +22,9 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.assemble.running import ReloadableParts
 from warmpath.router.config.read import load, parse
-from warmpath.router.config.reloadable import differing
 from warmpath.router.config.schema import Config
 from warmpath.router.processes import share_of
-from warmpath.router.reload import Reloader, content_of
+from warmpath.router.reload import Reloader, content_of, differing
 from warmpath.scorer.policy import make_policy
 
 MODEL = '[[models]]\nname = "demo"\n'

@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from warmpath.cli.gateway.description import GatewayDescription, HostPort
+from warmpath.cli.gateway.bootstrap import GatewayDescription, HostPort
 from warmpath.cli.gateway.process import EnvoyProcess, find_envoy
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.speed.score import JSON, PODS, ScoreClient, holding

@@ -1,7 +1,6 @@
 """Envoys beside the gateway that is measured: one without the router, and one that answers like pods."""
 
-from warmpath.cli.gateway.bootstrap import Fields, bootstrap
-from warmpath.cli.gateway.description import GatewayDescription
+from warmpath.cli.gateway.bootstrap import Fields, GatewayDescription, bootstrap
 
 ANSWER = '{"usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
 TYPES = "type.googleapis.com/envoy.extensions."

@@ -9,8 +9,13 @@ import pytest
 
 from tests.servers.certificates import Authority
 from tests.servers.envoy import BINARY
-from warmpath.cli.gateway.bootstrap import TEMPLATE, bootstrap, write_all
-from warmpath.cli.gateway.description import GatewayDescription, HostPort
+from warmpath.cli.gateway.bootstrap import (
+    TEMPLATE,
+    GatewayDescription,
+    HostPort,
+    bootstrap,
+    write_all,
+)
 from warmpath.process.tls import TlsPaths
 from warmpath.router.config.schema import Config
 from warmpath.router.endpoint_picker import protocol

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Output
-from warmpath.cli.gateway.bootstrap import bootstrap
-from warmpath.cli.gateway.description import GatewayDescription, HostPort
+from warmpath.cli.gateway.bootstrap import GatewayDescription, HostPort, bootstrap
 from warmpath.lab.local.gateway import main
 from warmpath.process.tls import TlsPaths
 

@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
+from warmpath.cli.gateway.bootstrap import HostPort
 from warmpath.cli.gateway.command import follow
-from warmpath.cli.gateway.description import HostPort
 from warmpath.client.failure import CallError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 

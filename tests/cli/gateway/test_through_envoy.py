@@ -18,8 +18,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.router.pick_stand import QUIET, pod, until
 from tests.router.running_router import running_router
 from tests.servers.certificates import Authority
-from warmpath.cli.gateway.bootstrap import Fields, bootstrap
-from warmpath.cli.gateway.description import FailureMode, GatewayDescription, address_of
+from warmpath.cli.gateway.bootstrap import (
+    FailureMode,
+    Fields,
+    GatewayDescription,
+    address_of,
+    bootstrap,
+)
 from warmpath.cli.gateway.process import EnvoyProcess, find_envoy
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.process.tls import TlsPaths

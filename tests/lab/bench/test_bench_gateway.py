@@ -5,8 +5,7 @@ import shutil
 
 import pytest
 
-from warmpath.cli.gateway.bootstrap import Fields
-from warmpath.cli.gateway.description import GatewayDescription, HostPort
+from warmpath.cli.gateway.bootstrap import Fields, GatewayDescription, HostPort
 from warmpath.lab.bench import __main__ as command
 from warmpath.lab.bench.speed.gateway import SIZES, body_of
 from warmpath.lab.bench.stand.fronts import answering, without_router

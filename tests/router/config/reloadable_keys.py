@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from warmpath.router.config.reloadable import is_reloadable
 from warmpath.router.config.schema import Config, Table
+from warmpath.router.reload import is_reloadable
 
 
 def reloadable_keys(table: type[Table] = Config, at: str = "") -> Iterator[str]:

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.router.config.reloadable_keys import reloadable_keys
 from warmpath.router.config.read import parse
-from warmpath.router.config.reloadable import differing, reloaded
 from warmpath.router.config.schema import Config
+from warmpath.router.reload import differing, reloaded
 
 VALUES = {
     "server.ready": ("[]", '["pods"]', '["index", "coverage"]'),
