@@ -12,7 +12,8 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,17 +23,21 @@ from warmpath.router.config.schema import Config
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 RESTART_SECONDS = 1.0
 """Pause before a process that ended is started again."""
 GRACE_SECONDS = 10.0
 """Longest time that a process may take to end after its delay and its drain."""
 
 
-def share_of(config: Config, number: int) -> Config:
+def share_of(config: Config, number: int | None) -> Config:
     """Return the configuration of one of several processes: its own metrics port and state file.
 
-    A file that is read again may have fewer processes than there are.
+    A file that is read again may have fewer processes than there are. None: the only process.
     """
+    if number is None:
+        return config
     server, index = config.server, config.index
     host, _, port = server.metrics_listen.rpartition(":")
     if server.metrics_listen and int(port):
@@ -118,33 +123,29 @@ class Processes:
         self._serving.discard(number)
         self._to_reload.discard(number)
         assert process.stdout is not None
-        said = asyncio.ensure_future(process.stdout.readline())
-        ended = asyncio.ensure_future(self._ended.wait())
-        await asyncio.wait((said, ended), return_when=asyncio.FIRST_COMPLETED)
-        ended.cancel()
-        if not said.done():
-            said.cancel()
-            return None
-        if said.result():
+        said = await self._before_end(process.stdout.readline())
+        if said == b"":
+            return await process.wait()
+        if said is not None:
             self._serving.add(number)
             self._reload(number)
-            return None
-        return await process.wait()
+        return None
 
     async def _keep(self, number: int) -> None:
-        while not self._ended.is_set():
-            ended = asyncio.ensure_future(self._ended.wait())
-            gone = asyncio.ensure_future(self._running[number].wait())
-            await asyncio.wait((ended, gone), return_when=asyncio.FIRST_COMPLETED)
-            ended.cancel()
-            if self._ended.is_set():
-                gone.cancel()
-                return
-            log.error("process %d %s; it is started again", number, _ended(gone.result()))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), RESTART_SECONDS)
-                return
-            await self._start(number)
+        while (status := await self._before_end(self._running[number].wait())) is not None:
+            log.error("process %d %s; it is started again", number, _ended(status))
+            if await self._before_end(asyncio.sleep(RESTART_SECONDS, result=True)):
+                await self._start(number)
+
+    async def _before_end(self, awaited: Coroutine[Any, Any, T]) -> T | None:
+        """Return what is awaited; None if `end` is called before that."""
+        wanted, ended = asyncio.ensure_future(awaited), asyncio.ensure_future(self._ended.wait())
+        await asyncio.wait((wanted, ended), return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        if not self._ended.is_set():
+            return wanted.result()
+        wanted.cancel()
+        return None
 
     async def _stop(self, number: int) -> int:
         process = self._running[number]

@@ -5,7 +5,7 @@ A line for each of them would cost what their early refusal saves.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 log = logging.getLogger(__name__)
@@ -17,6 +17,8 @@ SECONDS = 10.0
 class Refusals(NamedTuple):
     """The refusals by some limits."""
 
+    limits: str
+    """The keys of the limits."""
     refused: Callable[[], int]
     """Returns how many were refused since the start."""
     runbook: str
@@ -27,31 +29,21 @@ class Refusals(NamedTuple):
     """Returns the address of the last one's client; empty if it is not known."""
 
 
-class RefusalLog:
-    """Tells of the calls and connections that were refused, by the keys of their limits."""
-
-    def __init__(self, refusals: Mapping[str, Refusals]) -> None:
-        self._refusals = refusals
-        self._before = {limits: one.refused() for limits, one in refusals.items()}
-
-    def look(self) -> None:
-        """Log how many were refused since the last look, if any were."""
-        for limits, one in self._refusals.items():
+async def keep_telling(refusals: Sequence[Refusals]) -> None:
+    """Log how many were refused since the last look, if any were, until cancelled."""
+    before = [one.refused() for one in refusals]
+    while True:
+        await asyncio.sleep(SECONDS)
+        for at, one in enumerate(refusals):
             now = one.refused()
-            refused, self._before[limits] = now - self._before[limits], now
+            refused, before[at] = now - before[at], now
             if refused:
                 last = one.last()
                 log.warning(
                     "%d %s were refused by %s%s: docs/guides/operate.md#%s",
                     refused,
                     one.what,
-                    limits,
+                    one.limits,
                     last and f", the last one from {last}",
                     one.runbook,
                 )
-
-    async def keep_looking(self, seconds: float = SECONDS) -> None:
-        """Look every `seconds`, until cancelled."""
-        while True:
-            await asyncio.sleep(seconds)
-            self.look()

@@ -8,8 +8,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from warmpath.router.config.schema import Config
 from warmpath.router.processes import Processes, check_free, share_of
 from warmpath.router.reload import Reloader, content_of
 from warmpath.router.tracing.environment import tracer_of
-from warmpath.router.tracing.tracer import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 log.warning("%s", found.placed(*doubt))
         if config.server.processes > 1 and args.process is None:
             return asyncio.run(_supervise(config, args))
-        config = _own(config, args.process)
+        config = share_of(config, args.process)
         # Compiling takes minutes where no compiled code is on disk; nothing serves before it.
         end_at_once()
         with contextlib.suppress(ImportError):
@@ -125,19 +123,6 @@ async def _supervise(config: Config, args: argparse.Namespace) -> int:
     return await processes.run(ready)
 
 
-def _own(config: Config, process: int | None) -> Config:
-    return config if process is None else share_of(config, process)
-
-
-@asynccontextmanager
-async def _closed(tracer: Tracer) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        if tracer.is_on:
-            await asyncio.to_thread(tracer.close)
-
-
 async def _serve(
     config: Config, begun: bytes | None, args: argparse.Namespace, handler: logging.Handler
 ) -> None:
@@ -151,7 +136,9 @@ async def _serve(
     handler.setFormatter(
         formatter(args.log_format, args.process, tracer.trace_id if tracer.is_on else None)
     )
-    async with _closed(tracer), running(config, args.config.parent, tracer) as router:
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, tracer.close)
+        router = await stack.enter_async_context(running(config, args.config.parent, tracer))
         # A full collection stops all threads. It need not look at what lives until the end.
         gc.collect()
         gc.freeze()
@@ -159,7 +146,7 @@ async def _serve(
         _say_ready(args, config, f"{router.address}{http}")
         reloader = Reloader(
             config,
-            lambda: _own(load(args.config, os.environ, again=True), args.process),
+            lambda: share_of(load(args.config, os.environ, again=True), args.process),
             router.reload,
             content=partial(content_of, args.config),
             begun=begun,

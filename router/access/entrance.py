@@ -1,53 +1,145 @@
-"""The protection of a router's listeners: their TLS, and who may call."""
+"""The protection of a router's listeners: their TLS, and who may call.
 
+Callers are known by token or by the names in their certificate. gRPC's are refused before their message
+is read.
+"""
+
+import hashlib
+import hmac
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
+
+import grpc
 
 from warmpath.h2grpc.metadata import address_of
-from warmpath.h2grpc.method import Method
-from warmpath.process.reread import Reread
+from warmpath.h2grpc.method import Method, Refusal
+from warmpath.process.reread import Reread, TokenError, read_token, token_of
 from warmpath.process.tls import ServerTls
-from warmpath.router.access.callers import Callers
-from warmpath.router.access.guard import KeptOutMeter, guarded, shown_by
+from warmpath.proto.errors import Reason
+from warmpath.router.access.roles import ROLES, is_open
 from warmpath.router.config.check import exposed
 from warmpath.router.config.files import server_tls
-from warmpath.router.config.schema import Config
-from warmpath.router.transport.call import Call
+from warmpath.router.config.schema import ClientSpec, Config
+from warmpath.router.metrics.calls import Metrics
+from warmpath.router.transport.call import Call, refused
 
 log = logging.getLogger(__name__)
 
+SCHEME = "bearer"
+HEADER = "authorization"
+CODES = {
+    "unknown": (grpc.StatusCode.UNAUTHENTICATED, Reason.UNKNOWN_CALLER),
+    "role": (grpc.StatusCode.PERMISSION_DENIED, Reason.NO_ROLE),
+}
 
-@dataclass(frozen=True, slots=True)
+
+class AccessRefusal(NamedTuple):
+    """A call is refused; `text` names the role and what was asked, never a token."""
+
+    why: Literal["unknown", "role"]
+    """Neither a token nor a certificate that was shown is a client's; or the client lacks the role."""
+    text: str
+
+
 class Entrance:
-    """TLS and the access check, for gRPC's methods and for HTTP's paths."""
+    """TLS and the access check, for gRPC's methods and for HTTP's paths.
 
-    tls: ServerTls | None
-    """None: plain connections."""
-    callers: Callers | None
-    """None: anybody may call."""
+    A caller has the roles of every client of the configuration that it proves to be; without `clients`
+    anybody may call. Files are relative to `folder`; `files` are those of certificates and tokens, to be
+    kept current (`process.reread`).
+    """
 
-    @property
-    def files(self) -> list[Reread[Any]]:
-        """The files of certificates and tokens, to be kept current."""
-        tls = [self.tls.files] if self.tls is not None else []
-        return [*tls, *(self.callers.files if self.callers is not None else ())]
+    def __init__(
+        self, clients: Sequence[ClientSpec], folder: Path, tls: ServerTls | None = None
+    ) -> None:
+        """Read the tokens. Raises OSError, which names the key."""
+        self.tls = tls
+        """None: plain connections."""
+        self.is_open = not clients
+        """Whether anybody may call."""
+        self._by_token = [
+            (client, _token(client.name, folder / client.token_file))
+            for client in clients
+            if client.token_file
+        ]
+        self._by_name = {one.certificate: one for one in clients if not one.token_file}
+        tokens = [file for _, file in self._by_token]
+        self.files: list[Reread[Any]] = [tls.files, *tokens] if tls is not None else [*tokens]
+
+    def refusal(
+        self, asked: str, authorization: Iterable[str], names: Iterable[str]
+    ) -> AccessRefusal | None:
+        """Return why a caller may not ask for a method or path; None if it may.
+
+        `authorization` are the headers of that name, `names` those in the caller's certificate, which
+        has been verified.
+        """
+        if self.is_open:
+            return None
+        role = ROLES.get(asked)
+        short = asked.rpartition("/")[2]
+        known = self._known(authorization, names)
+        if not known:
+            shown = f"{short} needs the role {role!r}, and the caller has shown neither"
+            return AccessRefusal("unknown", f"{shown} a known token nor a known certificate")
+        if role is None:
+            return AccessRefusal("role", f"no role allows {short}")
+        if any(role in client.roles for client in known):
+            return None
+        who = " and ".join(repr(client.name) for client in known)
+        return AccessRefusal("role", f"client {who} lacks the role {role!r}, which {short} needs")
 
     def classes_of(self, call: Call) -> Collection[str] | None:
         """Return the classes of the queue that a call's sender may name; None: all."""
-        return None if self.callers is None else self.callers.classes(*shown_by(call))
+        if self.is_open:
+            return None
+        return frozenset(
+            name for client in self._known(*_shown_by(call)) for name in client.classes
+        )
 
     def caller_of(self, call: Call) -> str:
         """Return who a call's sender is: the clients that it proves to be, or else its address."""
-        known = [] if self.callers is None else self.callers.known(*shown_by(call))
-        names = sorted(client.name for client in known)
+        names = sorted(client.name for client in self._known(*_shown_by(call)))
         return " ".join(names) or address_of(call.peer)
 
-    def guarded(self, methods: Mapping[str, Method], counts: KeptOutMeter) -> Mapping[str, Method]:
-        """Return methods with the check of who calls before them."""
-        return methods if self.callers is None else guarded(methods, self.callers, counts)
+    def guarded(self, methods: Mapping[str, Method], counts: Metrics) -> Mapping[str, Method]:
+        """Return methods, by their names /SERVICE/METHOD, with the check of who calls before them."""
+
+        def refusal_of(name: str, call: Call) -> Refusal | None:
+            refusal = self.refusal(name, *_shown_by(call))
+            if refusal is None:
+                return None
+            short = name.rpartition("/")[2]
+            counts.kept_out(short, refusal.why)
+            log.warning("%s: refused to %s: %s", short, call.peer, refusal.text)
+            code, reason = CODES[refusal.why]
+            return refused(code, refusal.text, reason)
+
+        return {
+            name: method
+            if self.is_open or is_open(name)
+            else replace(method, refusal=partial(refusal_of, name))
+            for name, method in methods.items()
+        }
+
+    def _known(self, authorization: Iterable[str], names: Iterable[str]) -> list[ClientSpec]:
+        """Return the clients that a caller proves to be; the arguments are as for `refusal`."""
+        shown = (self._by_name[name] for name in names if name in self._by_name)
+        found = {client.name: client for client in shown}
+        for header in authorization:
+            scheme, _, token = header.partition(" ")
+            if scheme.lower() == SCHEME:
+                digest = _digest(token.strip())
+                # Digests are compared in constant time, so that the time of a refusal reveals
+                # nothing of a token.
+                for client, kept in self._by_token:
+                    if hmac.compare_digest(kept.value, digest):
+                        found[client.name] = client
+        return list(found.values())
 
 
 def entrance(config: Config, folder: Path) -> Entrance:
@@ -60,7 +152,28 @@ def entrance(config: Config, folder: Path) -> Entrance:
             "server.%s: other machines reach %s, which lacks %s (server.insecure)",
             key, address, lacks,
         )  # fmt: skip
-    return Entrance(
-        server_tls(config.server.tls, folder),
-        Callers(config.clients, folder) if config.clients else None,
-    )
+    return Entrance(config.clients, folder, server_tls(config.server.tls, folder))
+
+
+def _shown_by(call: Call) -> tuple[list[str], Sequence[str]]:
+    """Return a caller's authorization headers, and the names in its certificate."""
+    return [str(value) for key, value in call.metadata if key == HEADER], call.names
+
+
+def _token(name: str, path: Path) -> Reread[bytes]:
+    try:
+        read_token(path)
+        return Reread(f"the token of client {name!r}", [path], partial(_digest_of, path))
+    except TokenError as error:
+        raise OSError(f"clients: {name!r}: token-file: {error}") from None
+
+
+def _digest_of(path: Path, contents: Sequence[bytes]) -> bytes:
+    try:
+        return _digest(token_of(contents[0]))
+    except TokenError as error:
+        raise TokenError(f"{path} {error}") from None
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="replace")).digest()

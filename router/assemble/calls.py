@@ -16,7 +16,6 @@ from warmpath.router.assemble.index import Indexed
 from warmpath.router.assemble.means import Means
 from warmpath.router.assemble.picks import Picks, random
 from warmpath.router.calls import llmd
-from warmpath.router.calls.holdings import Holdings
 from warmpath.router.calls.intake import MESSAGE_SECONDS, STANDARD, STREAMS, Intake
 from warmpath.router.calls.llmd import PodScores
 from warmpath.router.calls.pick import PickAnswerer
@@ -40,10 +39,9 @@ from warmpath.router.pick.picking import prefill_model
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.texts import Texts
-from warmpath.router.queue.held_picks import HeldPicks
 from warmpath.router.queue.queueing import held_picks
 from warmpath.router.readiness import PODS
-from warmpath.router.refusal_log import RefusalLog, Refusals
+from warmpath.router.refusal_log import Refusals, keep_telling
 
 TRYING = 0.2
 """Share of `endpoint-picker.pick-seconds` in which a request waits until its template is tried out."""
@@ -53,17 +51,9 @@ TRYING = 0.2
 class Calls:
     """What answers calls."""
 
-    answerer: Answerer
-    picks: PickAnswerer
-    held: HeldPicks | None
     service: RouterService
     endpoint_picker: EndpointPickerService
-    holdings: Holdings
     admission: Admission
-    messages: InFlight
-    """The room for the messages of calls."""
-    streams: InFlight
-    drain: Drain
 
 
 async def calls(
@@ -105,14 +95,12 @@ async def calls(
         reader,
         indexed.pods,
         indexed.ingest,
-        picker=chosen.picking.picker,
-        loads=chosen.picking.loads,
+        chosen.picking,
         decisions=chosen.decisions,
         attribution=chosen.attribution,
         clock=time.monotonic,
         wall_offset=chosen.wall_offset,
         held=held,
-        peers=peers,
         steps=means.steps,
         router=RouterFacts(means.readiness, indexed.states, peers),
     )
@@ -137,21 +125,10 @@ async def calls(
         tokenize_seconds=limits.tokenize_seconds,
         tracer=means.tracer,
     )
-    made = Calls(
-        answerer,
-        picks,
-        held,
-        service,
-        _endpoint_picker(means, indexed, texts, picks=picks, admission=admission, drain=drain),
-        Holdings(reader, chosen.picking.scorer, indexed.pods),
-        admission,
-        messages,
-        streams,
-        drain,
-    )
-    telling = kept(Work("telling the log of refused calls", _refusals(means, made).keep_looking))
-    stack.callback(telling.cancel)
-    return made
+    telling = partial(keep_telling, _refusals(means, service, admission))
+    stack.callback(kept(Work("telling the log of refused calls", telling)).cancel)
+    picker = _endpoint_picker(means, indexed, texts, service, admission)
+    return Calls(service, picker, admission)
 
 
 def _room(config: Config, most: int) -> InFlight:
@@ -165,10 +142,8 @@ def _endpoint_picker(
     means: Means,
     indexed: Indexed,
     texts: Texts,
-    *,
-    picks: PickAnswerer,
+    service: RouterService,
     admission: Admission,
-    drain: Drain,
 ) -> EndpointPickerService:
     config, limits = means.config, means.config.limits
     table = config.endpoint_picker
@@ -177,7 +152,7 @@ def _endpoint_picker(
     traits = partial(traits_of, texts.models, texts.renderer, seconds)
     bounds = PromptLimits(limits.max_prompt_bytes, limits.max_prompt_tokens)
     endpoint_picks = EndpointPicks(
-        picks,
+        service.picks,
         InferenceReader(bounds, partial(engine_of, texts.models, indexed.pods), traits),
         indexed.pods,
         texts.models,
@@ -188,37 +163,39 @@ def _endpoint_picker(
     )
     return EndpointPickerService(
         endpoint_picks,
-        picks.reports,
+        service.picks.reports,
         table,
         meter=means.metrics,
-        drain=drain,
+        drain=service.drain,
         admission=admission,
         most_body_bytes=limits.max_prompt_bytes,
         tracer=means.tracer,
     )
 
 
-def _refusals(means: Means, made: Calls) -> RefusalLog:
-    metrics, held = means.metrics, made.held
-    return RefusalLog(
-        {
-            "limits.wait-seconds": Refusals(
-                lambda: made.admission.refused, "a-router-is-overloaded"
-            ),
-            "limits.max-in-flight-bytes": Refusals(
-                lambda: made.messages.refused + made.streams.refused, "a-router-is-overloaded"
-            ),
-            "queue.max-requests or queue.max-bytes": Refusals(
-                lambda: held.queue.refused if held else 0, "the-queue-is-long"
-            ),
-            limit_of_connections(means.config): Refusals(
-                lambda: metrics.refused_connections,
-                "a-router-is-overloaded",
-                "connections",
-                lambda: metrics.last_refused,
-            ),
-        }
-    )
+def _refusals(means: Means, service: RouterService, admission: Admission) -> list[Refusals]:
+    metrics, intake, held = means.metrics, service.intake, service.picks.held
+    overloaded = "a-router-is-overloaded"
+    return [
+        Refusals("limits.wait-seconds", lambda: admission.refused, overloaded),
+        Refusals(
+            "limits.max-in-flight-bytes",
+            lambda: intake.calls.refused + intake.streams.refused,
+            overloaded,
+        ),
+        Refusals(
+            "queue.max-requests or queue.max-bytes",
+            lambda: held.queue.refused if held else 0,
+            "the-queue-is-long",
+        ),
+        Refusals(
+            limit_of_connections(means.config),
+            lambda: metrics.refused_connections,
+            overloaded,
+            "connections",
+            lambda: metrics.last_refused,
+        ),
+    ]
 
 
 def methods(means: Means, made: Calls) -> tuple[Mapping[str, Method], HealthService]:
@@ -233,7 +210,7 @@ def methods(means: Means, made: Calls) -> tuple[Mapping[str, Method], HealthServ
     checks = HealthService(readiness.ready, of_pods, answers)
     of_all = {
         **made.service.methods(),
-        **llmd.methods(made.service, PodScores(made.holdings, config.llmd)),
+        **llmd.methods(made.service, PodScores(made.service.answerer, config.llmd)),
     }
     if tracer.is_on:
         of_all = traced_methods(of_all, tracer)

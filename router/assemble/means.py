@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
-
 from warmpath.router.access.entrance import Entrance
 from warmpath.router.config.schema import Config
 from warmpath.router.metrics.calls import Metrics
@@ -22,7 +20,6 @@ class Means:
     """Where the configuration's relative paths begin."""
     readiness: Readiness
     enter: Entrance
-    registry: CollectorRegistry
     metrics: Metrics
     steps: Steps
     tracer: Tracer

@@ -3,6 +3,7 @@
 import socket
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 
 from warmpath.process.command_line import version
 from warmpath.process.listen import http_listener
@@ -11,7 +12,7 @@ from warmpath.router.assemble.calls import Calls
 from warmpath.router.assemble.index import Indexed
 from warmpath.router.assemble.means import Means
 from warmpath.router.assemble.picks import Picks
-from warmpath.router.metrics.parts import Parts
+from warmpath.router.assemble.scraped import scraped
 from warmpath.router.metrics.scrape import MetricsPage
 from warmpath.router.pages import dynamo
 from warmpath.router.pages.json_calls import json_calls
@@ -36,21 +37,21 @@ async def pages(
         chosen.picking.loads,
         chosen.attribution,
         means.readiness,
-        held=calls.held,
+        held=calls.service.picks.held,
         version=version(),
         host=socket.gethostname(),
         clock=time.monotonic,
         wall_offset=chosen.wall_offset,
         begun=time.monotonic(),
     )
-    live = LiveStream(views, calls.picks.list_decisions, clock=time.monotonic)
+    live = LiveStream(views, calls.service.picks.list_decisions, clock=time.monotonic)
     remembering = kept(Work("remembering the last hour", live.remember))
     stack.callback(remembering.cancel)
     limits = means.config.limits
     most, tracer = limits.max_prompt_bytes, means.tracer
-    overlaps = dynamo.Overlaps(calls.holdings, limits.max_prompt_tokens)
-    parts = _parts(means, indexed, texts, chosen, calls)
-    metrics = MetricsPage(means.registry, parts.steps, clock=time.monotonic)
+    overlaps = dynamo.Overlaps(calls.service.answerer, limits.max_prompt_tokens)
+    steps = partial(scraped, means, indexed, texts, chosen, calls)
+    metrics = MetricsPage(steps, clock=time.monotonic)
     served = Pages(
         posts={
             **dynamo.pages(calls.service, overlaps, most, tracer),
@@ -62,35 +63,9 @@ async def pages(
     listen, enter = means.config.server.metrics_listen, means.enter
     if not listen:
         return ""
-    app = http_app(
-        means.readiness, enter.callers, means.metrics, pages=served, sources=indexed.states
-    )
+    app = http_app(means.readiness, enter, means.metrics, pages=served, sources=indexed.states)
     tls = enter.tls.http_context if enter.tls is not None else None
     http = http_listener(app, listen, named="server.metrics-listen", tls=tls)
     address = await stack.enter_async_context(http)
     stack.callback(live.end)
     return address
-
-
-def _parts(means: Means, indexed: Indexed, texts: Texts, chosen: Picks, calls: Calls) -> Parts:
-    tls = {
-        "server.tls": means.enter.tls,
-        "watch": indexed.publishers,
-        "probe": indexed.engines.tls,
-    }
-    return Parts(
-        indexed.ingest,
-        texts,
-        chosen.picking,
-        chosen.attribution,
-        (calls.messages, calls.streams),
-        readiness=means.readiness,
-        pods=indexed.pods,
-        admission=calls.admission,
-        endpoint_picker=calls.endpoint_picker,
-        decision_log=chosen.logged,
-        held=calls.held,
-        shared=indexed.shared,
-        sources=indexed.states,
-        tls={table: one for table, one in tls.items() if one is not None},
-    )

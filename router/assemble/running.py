@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
-
 from warmpath.indexer.ranks import Ingest
 from warmpath.prefixstore.tokenizers.cache import TokenizerCache
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
@@ -28,7 +26,7 @@ from warmpath.router.calls import llmd
 from warmpath.router.calls.server import serving
 from warmpath.router.config.files import engine_credentials, publisher_credentials
 from warmpath.router.config.schema import Config
-from warmpath.router.ending import Ending
+from warmpath.router.ending import end_router
 from warmpath.router.metrics.calls import Metrics
 from warmpath.router.pick.picking import precedence_of
 from warmpath.router.pods.table import Pod
@@ -60,29 +58,6 @@ class Running:
     """Takes over the reloadable keys of a configuration that was checked."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadableParts:
-    """The parts of a running router that take other settings."""
-
-    means: Means
-    indexed: Indexed
-    chosen: Picks
-    made: Calls
-
-    async def apply(self, config: Config) -> None:
-        """Take over the reloadable keys of a configuration that was checked."""
-        limits, pick, made = config.limits, config.pick, self.made
-        _require_coverage(self.means.readiness, self.indexed, config)
-        self.means.readiness.require(config.server.ready)
-        made.messages.limit_to(limits.max_in_flight_bytes)
-        made.service.tokenize_seconds = limits.tokenize_seconds
-        made.endpoint_picker.picks.tokenize_seconds = limits.tokenize_seconds
-        self.chosen.picking.picker.use(pick.policy, pick.options, precedence_of(config.queue))
-        if made.held is not None:
-            made.held.use(config.queue)
-        await self.indexed.follow_configured(config.pods)
-
-
 @asynccontextmanager
 async def running(
     config: Config, folder: Path, tracer: Tracer = NO_TRACER
@@ -101,11 +76,10 @@ async def running(
     if table.state_file and (problem := state_file.foreign(folder / table.state_file)):
         raise OSError(f"index.state-file: {problem}")
     async with AsyncExitStack() as stack:
-        registry = CollectorRegistry()
-        metrics = Metrics(registry, tracer)
+        metrics = Metrics(tracer)
         readiness = Readiness(config.server.ready)
-        enter, steps = entrance(config, folder), Steps(metrics, tracer)
-        means = Means(config, folder, readiness, enter, registry, metrics, steps, tracer)
+        enter, steps = entrance(config, folder), Steps(metrics.stepped, tracer)
+        means = Means(config, folder, readiness, enter, metrics, steps, tracer)
         publishers = publisher_credentials(config.watch, folder)
         engines = engine_credentials(config.probe, folder)
         read = await stack.enter_async_context(texts(config, folder, engines, tracer.request))
@@ -117,7 +91,6 @@ async def running(
         def gone(pod: Pod) -> None:
             chosen.picking.forget(pod)
             chosen.attribution.forget(pod.id)
-            made.answerer.replies.forget(pod)
 
         def listed() -> None:
             read.models.engines_adapters = indexed.pods.found_by_name()
@@ -133,26 +106,37 @@ async def running(
         )
         http_address = await pages(means, stack, indexed, texts=read, chosen=chosen, calls=made)
         guarded, checks = methods(means, made)
-        ending = Ending(
-            readiness,
-            made.drain,
-            delay_seconds=config.server.drain_delay_seconds,
-            drain_seconds=config.server.drain_seconds,
-            release=made.held.drain if made.held is not None else lambda: None,
-        )
+        service, held = made.service, made.service.picks.held
+        release = held.drain if held is not None else lambda: None
         serves = serving(
             config,
             guarded,
             checks,
             readiness,
-            ending,
-            gate=made.service.gate(made.admission, llmd.SERVICE),
+            partial(end_router, service.drain, readiness, config.server, release=release),
+            gate=service.gate(made.admission, llmd.SERVICE),
             full=metrics.refused_connection,
             tls=enter.tls,
         )
         address = await stack.enter_async_context(serves)
-        parts = ReloadableParts(means, indexed, chosen, made)
-        yield Running(address, http_address, readiness, indexed.ingest, parts.apply)
+        reload = partial(_reload, means, indexed, chosen, made)
+        yield Running(address, http_address, readiness, indexed.ingest, reload)
+
+
+async def _reload(
+    means: Means, indexed: Indexed, chosen: Picks, made: Calls, config: Config
+) -> None:
+    """Take over the reloadable keys of a configuration that was checked."""
+    limits, pick = config.limits, config.pick
+    _require_coverage(means.readiness, indexed, config)
+    means.readiness.require(config.server.ready)
+    made.service.intake.calls.limit_to(limits.max_in_flight_bytes)
+    made.service.tokenize_seconds = limits.tokenize_seconds
+    made.endpoint_picker.picks.tokenize_seconds = limits.tokenize_seconds
+    chosen.picking.picker.use(pick.policy, pick.options, precedence_of(config.queue))
+    if (held := made.service.picks.held) is not None:
+        held.use(config.queue)
+    await indexed.follow_configured(config.pods)
 
 
 def _require_coverage(readiness: Readiness, indexed: Indexed, config: Config) -> None:

@@ -2,28 +2,16 @@
 
 import logging
 import time
-from typing import Protocol, Self
+from typing import Self
 
 import grpc
 
 from warmpath.h2grpc.method import RefusedError
 from warmpath.router.calls.failures import FAILURES, reason_of, refusal_of
 from warmpath.router.ending import Drain, EndingError
+from warmpath.router.metrics.calls import Metrics
 
 log = logging.getLogger(__name__)
-
-
-class AnswerCounts(Protocol):
-    """The service's metrics."""
-
-    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
-        """Count one answer, with its status code and duration, and the reason if it is a refusal."""
-
-    def refused(self, method: str, code: str, count: int) -> None:
-        """Count calls that were refused for overload before anything but their headers was read."""
-
-    def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
-        """Count one scored prompt and the most of its leading tokens that any pod holds."""
 
 
 class Answering:
@@ -35,7 +23,7 @@ class Answering:
 
     __slots__ = ("_begun", "_drain", "_meter", "_method", "put_off")
 
-    def __init__(self, method: str, drain: Drain, meter: AnswerCounts) -> None:
+    def __init__(self, method: str, drain: Drain, meter: Metrics) -> None:
         self._method = method
         self._drain = drain
         self._meter = meter

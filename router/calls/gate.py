@@ -6,10 +6,10 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from warmpath.h2grpc.method import Refusal
 from warmpath.router.admission.admission import Admission
-from warmpath.router.calls.answering import AnswerCounts
 from warmpath.router.calls.failures import refusal_of
 from warmpath.router.calls.intake import too_busy
 from warmpath.router.ending import Drain, EndingError
+from warmpath.router.metrics.calls import Metrics
 
 
 class AdmissionGate:
@@ -23,7 +23,7 @@ class AdmissionGate:
         admission: Admission,
         services: Iterable[ServiceDescriptor],
         urgent: frozenset[str],
-        counts: AnswerCounts,
+        counts: Metrics,
         drain: Drain,
     ) -> None:
         self._admission = admission

@@ -8,18 +8,16 @@ call waits for its turn of the thread (`router.admission`), and so does each mes
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from warmpath.h2grpc.method import Method, Refusal, RefusedError
 from warmpath.router.admission.admission import Admission, BusyError
 from warmpath.router.admission.in_flight import InFlight, LateError, NoPlaceError
-from warmpath.router.admission.waiting import Turn
-from warmpath.router.admission.waiting_calls import CallState, Reservation
-from warmpath.router.calls.answering import AnswerCounts
+from warmpath.router.admission.waiting_calls import CallState
 from warmpath.router.calls.failures import reason_of, refusal_of
+from warmpath.router.metrics.calls import Metrics
 from warmpath.router.queue.give_room import GIVE_ROOM
 from warmpath.router.transport.call import Call
 
@@ -36,6 +34,8 @@ wait for room."""
 
 LOOK_SECONDS = 0.1
 """Seconds between two checks for late messages, while calls wait."""
+
+T = TypeVar("T")
 
 Reading = Callable[[], Awaitable[bytes | None]]
 """Reads the next message; None: no more comes."""
@@ -64,7 +64,7 @@ class Intake:
         self,
         calls: InFlight,
         streams: InFlight,
-        counts: AnswerCounts,
+        counts: Metrics,
         *,
         seconds: float,
         admission: Admission | None = None,
@@ -74,8 +74,8 @@ class Intake:
         Without an `admission` calls begin at once.
         """
         self._admission = admission
-        self._calls = calls
-        self._streams = streams
+        self.calls = calls
+        self.streams = streams
         self._counts = counts
         self._seconds = seconds
         self._timer: asyncio.TimerHandle | None = None
@@ -95,8 +95,14 @@ class Intake:
         """
 
         async def run(call: Call) -> None:
-            async with self.place(name, call.peer, is_urgent=is_urgent) as read:
-                await answer(await read(call.read, call.next_bytes), call)
+            await self.answered(
+                name,
+                call.peer,
+                call.read,
+                lambda: call.next_bytes,
+                lambda message: answer(message, call),
+                is_urgent=is_urgent,
+            )
 
         quick = None if at_once is None else partial(self._answered_at_once, at_once)
         return Method(run, quick)
@@ -106,7 +112,7 @@ class Intake:
     ) -> bytes | None:
         """Return an answer if no call waits, neither for its turn nor for room."""
         admission = self._admission
-        if self._calls.waiting or (admission is not None and not admission.is_free):
+        if self.calls.waiting or (admission is not None and not admission.is_free):
             return None
         begun = time.perf_counter()
         # An error is an answer, too.
@@ -115,44 +121,44 @@ class Intake:
             answered = answer(message)
         finally:
             if answered is not None:
-                self._calls.has_come(call.peer)
+                self.calls.has_come(call.peer)
                 if admission is not None:
                     admission.answered_at_once(time.perf_counter() - begun)
         return answered
 
-    @asynccontextmanager
-    async def place(
-        self, method: str, peer: str, *, is_urgent: bool = False
-    ) -> AsyncIterator[Callable[[Reading, int | None], Awaitable[bytes]]]:
-        """Wait for a call's turn; within the context its message may be read, and is kept.
+    async def answered(
+        self,
+        method: str,
+        peer: str,
+        reading: Reading,
+        size: Callable[[], int | None],
+        answer: Callable[[bytes], Awaitable[T]],
+        *,
+        is_urgent: bool = False,
+    ) -> T:
+        """Wait for a call's turn, then for room for its message; read that, and return its answer.
 
-        Yields a function that takes what reads the message, and its size in bytes if that is known; it
-        waits for room first. Raises RefusedError, which is counted.
+        `size` returns the message's bytes if they are known, once its turn has come. Raises
+        RefusedError, which is counted.
         """
-        call = _Call()
-
-        async def read(reading: Reading, size: int | None) -> bytes:
-            message = await self._message(self._calls, call, peer, reading, size)
+        waiting = Waiter()
+        try:
+            if self._admission is not None:
+                await begins(self._admission, waiting, peer, is_urgent=is_urgent)
+            message = await self._message(self.calls, waiting, peer, reading, size())
             if message is None:
                 raise asyncio.CancelledError("the caller has gone")
-            if call.place is not None:
-                # A pick that waits counts in the queue's own limit meanwhile.
-                GIVE_ROOM.set(partial(self._calls.leave, call.place))
-            return message
-
-        try:
-            if turn := self._enter(call, peer, is_urgent=is_urgent):
-                await turn
-            yield read
+            # A pick that waits counts in the queue's own limit meanwhile.
+            GIVE_ROOM.set(waiting.leave)
+            return await answer(message)
         except (NoPlaceError, LateError, BusyError) as error:
-            text, limit = TOO_MANY % self._calls.limit, "limits.max-in-flight-bytes"
+            text, limit = TOO_MANY % self.calls.limit, "limits.max-in-flight-bytes"
             refused = self._refused(error, text, limit=limit)
             code = refused.refusal.code.name
-            self._counts.answered(method, code, call.lasted, reason_of(error))
+            self._counts.answered(method, code, waiting.lasted, reason_of(error))
             raise refused from None
         finally:
-            if call.place is not None:
-                self._calls.leave(call.place)
+            waiting.leave()
 
     async def messages(self, call: Call) -> AsyncGenerator[tuple[bytes, Callable[[], None]], None]:
         """Yield each message of a stream, with a function to call after it was answered.
@@ -160,50 +166,22 @@ class Intake:
         Raises RefusedError.
         """
         while True:
-            waiting = _Call()
+            waiting = Waiter()
             try:
                 message = await self._message(
-                    self._streams, waiting, call.peer, call.read, call.next_bytes
+                    self.streams, waiting, call.peer, call.read, call.next_bytes
                 )
+                if message is not None and self._admission is not None:
+                    await begins(self._admission, waiting, call.peer, is_patient=True)
             except BaseException as error:
-                if waiting.place is not None:
-                    self._streams.leave(waiting.place)
+                waiting.leave()
                 if isinstance(error, NoPlaceError | LateError):
-                    raise self._refused(error, TOO_MANY_STREAMS % self._streams.limit) from None
+                    raise self._refused(error, TOO_MANY_STREAMS % self.streams.limit) from None
                 raise
-            assert waiting.place is not None
-            done = partial(self._streams.leave, waiting.place)
             if message is None:
-                done()
+                waiting.leave()
                 return
-            try:
-                if turn := self._enter(waiting, call.peer, is_patient=True):
-                    await turn
-            except BaseException:
-                done()
-                raise
-            yield message, done
-
-    def _enter(
-        self, call: "_Call", peer: str, *, is_urgent: bool = False, is_patient: bool = False
-    ) -> Awaitable[None] | None:
-        """Return what to await before the work on a call begins; None if it may begin now.
-
-        Raises BusyError, as may the wait.
-        """
-        admission = self._admission
-        if admission is None:
-            return None
-        turn = admission.enter(peer, call.wake, is_urgent=is_urgent, is_patient=is_patient)
-        # Most calls wait for nothing, and are spared a coroutine.
-        return None if turn.begins else self._begun(admission, turn, call)
-
-    @staticmethod
-    async def _begun(admission: Admission, turn: Turn, call: "_Call") -> None:
-        try:
-            await call.turn()
-        finally:
-            admission.leave(turn)
+            yield message, waiting.leave
 
     def _refused(self, error: Exception, too_many: str, **facts: str) -> RefusedError:
         if isinstance(error, BusyError):
@@ -216,23 +194,25 @@ class Intake:
         return RefusedError(refusal)
 
     async def _message(
-        self, room: InFlight, call: "_Call", peer: str, reading: Reading, size: int | None
+        self, room: InFlight, waiting: "Waiter", peer: str, reading: Reading, size: int | None
     ) -> bytes | None:
-        """Return the next message, with a place in `room`; None if no more comes.
+        """Return the next message, with a place in `room` until `leave`; None if no more comes.
 
         Raises NoPlaceError and LateError.
         """
-        call.place = place = room.enter(peer, call.wake, size)
+        place = room.enter(peer, waiting.wake, size)
+        waiting.leave = partial(room.leave, place)
         if place.state is CallState.WAITING:
             self._look_later()
-            await call.turn()
+            await waiting.woken()
             room.reads(place)
-        call.task = asyncio.current_task()
+        waiting.task = asyncio.current_task()
         try:
             message = await reading()
         except asyncio.CancelledError:
-            if call.late is not None and call.task is not None and not call.task.uncancel():
-                raise call.late from None
+            late, task = waiting.late, waiting.task
+            if late is not None and task is not None and not task.uncancel():
+                raise late from None
             raise
         if message is not None:
             room.has_read(place, len(message))
@@ -244,21 +224,22 @@ class Intake:
 
     def _look(self) -> None:
         self._timer = None
-        for room in (self._calls, self._streams):
+        for room in (self.calls, self.streams):
             room.end_late()
-        if self._calls.waiting or self._streams.waiting:
+        if self.calls.waiting or self.streams.waiting:
             self._look_later()
 
 
-class _Call:
-    """Waits for its turn, then for its message."""
+class Waiter:
+    """A call, or a stream's next message: it waits for its turn, for room, and for its bytes."""
 
-    __slots__ = ("_begun", "_turn", "late", "place", "task")
+    __slots__ = ("_begun", "_turn", "late", "leave", "task")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[Any] | None = None
         """The task that waits, once it does."""
-        self.place: Reservation | None = None
+        self.leave: Callable[[], None] = _nothing
+        """Gives up its place, if it has one."""
         self.late: Exception | None = None
         """The error for which the reading task was cancelled."""
         self._turn: asyncio.Future[None] | None = None
@@ -266,17 +247,17 @@ class _Call:
 
     @property
     def lasted(self) -> float:
-        """Seconds since the call began."""
+        """Seconds since it began."""
         return time.perf_counter() - self._begun
 
-    async def turn(self) -> None:
-        """Wait until the call is woken. Raises the error with which it is."""
+    async def woken(self) -> None:
+        """Wait until it is woken. Raises the error with which it is."""
         self.task = asyncio.current_task()
         self._turn = asyncio.get_running_loop().create_future()
         await self._turn
 
     def wake(self, error: Exception | None) -> None:
-        """Let the call go on, or end it with an error."""
+        """Let it go on, or end it with an error."""
         turn = self._turn
         if turn is None or turn.done():
             if error is not None and self.task is not None:
@@ -286,3 +267,17 @@ class _Call:
             turn.set_result(None)
         else:
             turn.set_exception(error)
+
+
+def _nothing() -> None:
+    pass
+
+
+async def begins(admission: Admission, waiting: Waiter, peer: str, **kind: bool) -> None:
+    """Wait until the work on a call begins; `kind` is as for `Admission.enter`. Raises BusyError."""
+    turn = admission.enter(peer, waiting.wake, **kind)
+    if not turn.begins:
+        try:
+            await waiting.woken()
+        finally:
+            admission.leave(turn)

@@ -7,7 +7,7 @@ from functools import cache
 from warmpath.h2grpc.method import Method
 from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.calls.holdings import HeldBlocks, Holdings
+from warmpath.router.calls.score import Answerer, HeldBlocks
 from warmpath.router.calls.service import RouterService, named
 from warmpath.router.config.schema import LlmdTable
 from warmpath.router.pods.table import Pod
@@ -64,8 +64,8 @@ class PodScores:
     `pkg/kvcache/indexer.go`.
     """
 
-    def __init__(self, holdings: Holdings, config: LlmdTable) -> None:
-        self._holdings = holdings
+    def __init__(self, answerer: Answerer, config: LlmdTable) -> None:
+        self._answerer = answerer
         self._blocks = WeightedBlocks(config.block_size, WEIGHTS)
         self._identifier = config.identifier
 
@@ -81,7 +81,7 @@ class PodScores:
             return llmd.GetPodScoresResponse()
         prompt = pb.Prompt(model=request.model_name, text=request.prompt)
         try:
-            found = await self._holdings.find(prompt, timeout, patience)
+            found = await self._answerer.held_blocks(prompt, timeout, patience)
         except UnknownModelError:
             return llmd.GetPodScoresResponse()
         except BadRequestError as error:

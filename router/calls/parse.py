@@ -135,8 +135,6 @@ LIMITS = {
     "tenant": MOST_TENANT_BYTES,
 }
 """The most bytes of names that may not have MOST_NAME_BYTES."""
-BYTES = 2
-"""The wire type of strings and messages."""
 CHECKED_AT_ONCE = 1024
 """Loads checked before other tasks get a turn: about a millisecond's work."""
 LARGE_BYTES = 256 << 10
@@ -193,7 +191,7 @@ def _bad_text(raw: bytes, kind: Any) -> str:
     for at in range(len(found)):
         one = found[at]
         field = kind.fields_by_number.get(one.field_number)
-        if field is None or one.wire_type != BYTES:
+        if field is None or one.wire_type != TEXT_OR_MESSAGE:
             continue
         if field.type == FieldDescriptor.TYPE_STRING and not _is_text(one.data):
             return str(field.name)

@@ -12,13 +12,11 @@ from warmpath.indexer.ranks import Ingest
 from warmpath.process.loop import in_turns, turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.parse import check_pick
-from warmpath.router.calls.report import GatewayLoads, ReportAnswerer
+from warmpath.router.calls.report import ReportAnswerer
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.diagnosis.diagnose import diagnose
 from warmpath.router.diagnosis.facts import RouterFacts
-from warmpath.router.load.table import LoadTable
-from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pick.eligible import Eligible, Wanted
 from warmpath.router.pick.messages import (
     AT_ONCE,
@@ -28,8 +26,7 @@ from warmpath.router.pick.messages import (
 )
 from warmpath.router.pick.options import MOST_CANDIDATES, Options
 from warmpath.router.pick.pick import Pick
-from warmpath.router.pick.picker import Picker
-from warmpath.router.pick.underway import Underway
+from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import PodTable
@@ -69,15 +66,13 @@ class PickAnswerer:
         reader: PromptReader,
         pods: PodTable,
         ingest: Ingest,
+        picking: Picking,
         *,
-        picker: Picker,
-        loads: LoadTable,
         decisions: Decisions,
         attribution: Attribution,
         clock: Callable[[], float],
         wall_offset: Callable[[], float],
         held: HeldPicks | None = None,
-        peers: PeerBookings | None = None,
         steps: Steps = NO_STEPS,
         router: RouterFacts | None = None,
     ) -> None:
@@ -86,15 +81,11 @@ class PickAnswerer:
         self._reader = reader
         self._pods = pods
         self._eligible = Eligible(pods)
-        self._picker = picker
-        self._loads = loads
-        self._gateways = GatewayLoads(ingest, loads, clock)
+        self._picker = picking.picker
+        self._loads = picking.loads
         self._decisions = decisions
         self._attribution = attribution
-        self._underway = Underway()
-        self.reports = ReportAnswerer(
-            pods, picker, self._gateways, self._underway, clock=clock, held=held, peers=peers
-        )
+        self.reports = ReportAnswerer(pods, ingest, picking, clock=clock, held=held)
         self._clock = clock
         self._wall_offset = wall_offset
         self._router = router
@@ -120,8 +111,8 @@ class PickAnswerer:
         """
         priority, left = self._priority(request, asker), TimeLeft(patience)
         await check_pick(request)
-        with self._underway.pick(request.booking_id):
-            await self._gateways.observe(request.loads)
+        with self.reports.underway.pick(request.booking_id):
+            await self.reports.observe(request.loads)
             ask = await self._ask(
                 request,
                 timeout,
@@ -200,18 +191,17 @@ class PickAnswerer:
         request: pb.ExplainRequest,
         timeout: float,
         patience: float = math.inf,
-        asker: Asker = ANYBODY,
     ) -> pb.ExplainResponse:
         """Answer Explain; books nothing. Raises NoPodError. Times are as in `pick`."""
-        priority = self._priority(request, asker)
+        priority = self._priority(request, ANYBODY)
         await check_pick(request)
-        await self._gateways.observe(request.loads)
+        await self.reports.observe(request.loads)
         ask = await self._ask(request, timeout, patience)
         now, standing = self._clock(), None
         if self.held is None:
             choice = self._picker.weigh(ask, now)
         else:
-            waiting = self.held.enters(ask, request, asker, priority)
+            waiting = self.held.enters(ask, request, ANYBODY, priority)
             standing = self.held.queue.standing(waiting, now)
             choice = standing.choice
         response = pb.ExplainResponse(

@@ -1,7 +1,4 @@
-"""Answers Report, for our own bookings and, through other routers, for theirs. No sockets.
-
-`GatewayLoads` records the loads of ranks that gateways report in their requests.
-"""
+"""Answers Report, for our own bookings and, through other routers, for theirs. No sockets."""
 
 import asyncio
 import logging
@@ -15,10 +12,8 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import EVENTS
 from warmpath.router.calls.parse import check_report
 from warmpath.router.load.engine_metrics import Observed
-from warmpath.router.load.table import LoadTable
 from warmpath.router.peers import booking_id
-from warmpath.router.peers.exchange import PeerBookings
-from warmpath.router.pick.picker import Picker
+from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.report import EVENT_NAMES, Report, carry_out, check_event, report_of
 from warmpath.router.pick.underway import Underway
 from warmpath.router.pods.table import PodTable
@@ -31,66 +26,54 @@ AT_ONCE = 64
 """Loads recorded before other tasks get a turn: about two milliseconds' work."""
 
 
-class GatewayLoads:
-    """Records checked loads in the load table; it ignores loads of unknown ranks."""
-
-    def __init__(self, ingest: Ingest, loads: LoadTable, clock: Callable[[], float]) -> None:
-        self._ingest = ingest
-        self._loads = loads
-        self._clock = clock
-
-    async def observe(self, loads: Sequence[pb.PodLoad]) -> None:
-        """Record loads; yield to other tasks within and after a long list."""
-        if not loads:
-            return
-        now = self._clock()
-        async for one in in_turns(loads, AT_ONCE):
-            if self._observe(one, now):
-                # The table caches the result, so the next pick need not compute it for all ranks.
-                self._loads.load(one.pod, one.rank, self._clock())
-        if len(loads) > AT_ONCE:
-            await asyncio.sleep(0)
-
-    def _observe(self, one: pb.PodLoad, now: float) -> bool:
-        """Record one load; return False if the rank is unknown."""
-        if self._ingest.rank(one.pod, one.rank) is None:
-            return False
-        seen = Observed(one.running, one.waiting, one.kv_usage, now - one.age)
-        self._loads.observe(one.pod, one.rank, seen, "gateway")
-        return True
-
-
 ENDS = frozenset({pb.ReportRequest.FINISHED, pb.ReportRequest.FAILED})
 
 
 class ReportAnswerer:
-    """Answers reports on picks; hands those of other routers' bookings on through `peers`."""
+    """Answers reports on picks, hands those of other routers' bookings on, and records ranks' loads.
+
+    Gateways report the loads in their requests.
+    """
 
     def __init__(
         self,
         pods: PodTable,
-        picker: Picker,
-        gateways: GatewayLoads,
-        underway: Underway,
+        ingest: Ingest,
+        picking: Picking,
         *,
         clock: Callable[[], float],
         held: HeldPicks | None,
-        peers: PeerBookings | None,
     ) -> None:
         self._pods = pods
-        self._picker = picker
-        self._gateways = gateways
-        self._underway = underway
+        self._ingest = ingest
+        self._picker = picking.picker
+        self._loads = picking.loads
+        self._peers = picking.peers
         self._clock = clock
         self._held = held
-        self._peers = peers
+        self.underway = Underway()
+        """The picks that still wait: a report of their end ends them."""
+
+    async def observe(self, loads: Sequence[pb.PodLoad]) -> None:
+        """Record the checked loads of known ranks; yield to other tasks within and after a long list."""
+        if not loads:
+            return
+        now = self._clock()
+        async for one in in_turns(loads, AT_ONCE):
+            if self._ingest.rank(one.pod, one.rank) is not None:
+                seen = Observed(one.running, one.waiting, one.kv_usage, now - one.age)
+                self._loads.observe(one.pod, one.rank, seen, "gateway")
+                # The table caches the result, so the next pick need not compute it for all ranks.
+                self._loads.load(one.pod, one.rank, self._clock())
+        if len(loads) > AT_ONCE:
+            await asyncio.sleep(0)
 
     async def report(
         self, request: pb.ReportRequest, *, is_refusal: bool = False
     ) -> pb.ReportResponse:
         """Answer Report; the contract does not say `is_refusal` (`Report.is_refusal`)."""
         await check_report(request)
-        await self._gateways.observe(request.loads)
+        await self.observe(request.loads)
         report = self._checked(request, is_refusal=is_refusal)
         now = self._clock()
         known = self._reported(report, now)
@@ -134,7 +117,7 @@ class ReportAnswerer:
 
     def _reported(self, report: Report, now: float) -> bool:
         is_end = report.event in ("finished", "failed")
-        was_underway = is_end and self._underway.end(report.booking_id)
+        was_underway = is_end and self.underway.end(report.booking_id)
         is_known = carry_out(report, self._picker, now)
         if self._held is not None:
             self._held.news()

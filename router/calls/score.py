@@ -1,10 +1,15 @@
-"""Answers Score and ListPods with messages. No sockets."""
+"""Answers Score and ListPods with messages; finds what pods hold for llm-d's and Dynamo's callers.
+
+No sockets.
+"""
 
 import math
 from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Trust
@@ -26,7 +31,7 @@ from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.router.prompt.trace import Trace
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.scorer.candidate import Load
-from warmpath.scorer.strategies import DEFAULT, STRATEGIES, Strategy
+from warmpath.scorer.strategies import DEFAULT, STRATEGIES, Strategy, longest_prefix
 
 PODS_AT_ONCE = 64
 """Pods listed before other tasks get a turn: about two milliseconds' work."""
@@ -61,6 +66,16 @@ class Wanted(NamedTuple):
     """The names without a pod."""
 
 
+class HeldBlocks(NamedTuple):
+    """The blocks of a prompt that the pods of its model hold, for callers of other indexers."""
+
+    prompt: TokenPrompt
+    pods: list[Pod]
+    matches: Matches
+    """All full blocks of the prompt count, the one that ends with its last token too. Beliefs that the
+    router's own picks made are in it, and are no part of `Match.known_tokens` and `Match.held`."""
+
+
 class Answerer:
     """Answers Score and ListPods.
 
@@ -87,7 +102,7 @@ class Answerer:
         self._pods = pods
         self._clock = clock
         self._wall_offset = wall_offset
-        self.replies = Replies(wall_offset)
+        self._replies = Replies(wall_offset)
 
     def waits(self, request: wire.ScoreRequest, plain: PlainPrompt | None) -> bool:
         """Return whether the answer to a Score may wait for a tokenizer or for Redis."""
@@ -133,6 +148,19 @@ class Answerer:
             return None
         return self._scored(request, wanted, self._looked_up(wanted, strategy), strategy)
 
+    async def held_blocks(self, message: pb.Prompt, timeout: float, patience: float) -> HeldBlocks:
+        """Return what each pod holds; waits are bounded, and errors are raised, as by Score."""
+        left = TimeLeft(patience)
+        read = await self._reader.read(message, timeout)
+        pods = self._pods.of_model(read.prompt.model)
+        prompt = replace(read.apart(pod.engine for pod in pods), is_whole=True)
+        asked(prompt, pods)
+        ranks = [rank for pod in pods for rank in pod.ranks]
+        await self._scorer.refresh(prompt, ranks, left.seconds())
+        matches = self._scorer.matches(prompt, ranks, longest_prefix)
+        await turn_after(len(ranks))
+        return HeldBlocks(prompt, pods, matches)
+
     def _wanted(self, request: wire.ScoreRequest, read: ReadPrompt) -> Wanted:
         """Return what a Score asks about."""
         pods, unknown = self._named(read.prompt.model, request.pods)
@@ -154,7 +182,7 @@ class Answerer:
         """Return the answer for what was looked up; `unknown` are the entries of unknown pods."""
         begun = self._steps.begin()
         prompt = wanted.prompt
-        parts, most = self.replies.parts(wanted.pods, wanted.ranks, *found, strategy)
+        parts, most = self._replies.parts(wanted.pods, wanted.ranks, *found, strategy)
         parts += unknown
         parts.append(score_rest(prompt.tokens, wanted.covered_chars, request.request_id))
         if trace:

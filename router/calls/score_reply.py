@@ -7,7 +7,7 @@ bytes: `tests/router/calls/test_wire.py` compares them.
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from typing import NamedTuple
+from itertools import chain, repeat
 
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Trust
@@ -90,9 +90,8 @@ def stream_reply(request_id: int, response: bytes) -> bytes:
     return named + b"\x12" + varint(len(response)) + response
 
 
-MOST_FORGOTTEN = 256
-"""All entries are dropped when they are this many more than twice the ranks of a Score: a Score that was
-under way while its pods went may have left some."""
+MOST_RANKS = 8192
+"""Ranks of which the beginnings of entries are kept, those that were asked for last."""
 
 UNKNOWN_POD = pb.PodScore(
     trust=pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
@@ -120,23 +119,11 @@ class Beginnings(dict[int, bytes]):
         return beginning
 
 
-class Entry(NamedTuple):
-    """The part of a rank's scores that stays the same until its trust or its pod's readiness changes."""
-
-    trust: Trust
-    ready: bool
-    beginnings: Beginnings
-    """Without the fields that depend on the prompt."""
-
-
-class LastEntries(NamedTuple):
-    """The beginnings of a ScoreResponse's entries, and what they were made from."""
-
-    ranks: list[Rank]
-    trusts: list[Trust]
-    ready: list[bool]
-    """Whether each pod of these ranks is ready."""
-    beginnings: list[Beginnings]
+@lru_cache(MOST_RANKS)
+def _beginnings(pod: str, rank: int, trust: Trust, ready: bool, wall_offset: float) -> Beginnings:
+    """Return the beginnings of a rank's entries, the same until one of the arguments changes."""
+    score = pb.PodScore(pod=pod, rank=rank, trust=trust_message(trust, wall_offset), ready=ready)
+    return Beginnings(score.SerializeToString())
 
 
 class Replies:
@@ -144,16 +131,9 @@ class Replies:
 
     def __init__(self, wall_offset: Callable[[], float]) -> None:
         self._wall_offset = wall_offset
-        self._told_offset = wall_offset()
-        """The offset in the times of the entries."""
-        self._entries: dict[Rank, Entry] = {}
-        self._last = LastEntries([], [], [], [])
-        """The entries of the last answer: mostly the next one has the same."""
-
-    def forget(self, pod: Pod) -> None:
-        """Keep nothing of a pod that has gone."""
-        for rank in pod.ranks:
-            self._entries.pop(rank, None)
+        self._of: tuple[list[Trust], list[Rank], list[bool], float] | None = None
+        """What the last answer's entries were made of: mostly the next one has the same."""
+        self._last: list[Beginnings] = []
 
     def parts(
         self,
@@ -191,39 +171,15 @@ class Replies:
             or pod.ready
             for pod in pods
         ]
-        offset = self._wall_offset()
-        if offset != self._told_offset:
-            self._told_offset, self._last = offset, LastEntries([], [], [], [])
-            self._entries.clear()
-        last = self._last
         # The objects are mostly the same, which lists find out quickly.
-        if last.trusts != trusts or last.ranks != ranks or last.ready != ready:
-            made = self._made(pods, trusts, ready)
-            self._last = last = LastEntries(ranks, trusts, ready, made)
-        return last.beginnings
-
-    def _made(
-        self, pods: Sequence[Pod], trusts: Sequence[Trust], ready: Sequence[bool]
-    ) -> list[Beginnings]:
-        kept = self._entries
-        if len(kept) > 2 * len(trusts) + MOST_FORGOTTEN:
-            kept.clear()
-        made: list[Beginnings] = []
-        trust_of = iter(trusts)
-        for pod, is_ready in zip(pods, ready, strict=True):
-            for rank in pod.ranks:
-                trust = next(trust_of)
-                entry = kept.get(rank)
-                if entry is None or entry.ready is not is_ready or entry.trust != trust:
-                    entry = kept[rank] = self._entry(rank, trust, ready=is_ready)
-                made.append(entry.beginnings)
-        return made
-
-    def _entry(self, rank: Rank, trust: Trust, *, ready: bool) -> Entry:
-        score = pb.PodScore(
-            pod=rank.pod,
-            rank=rank.number,
-            trust=trust_message(trust, self._told_offset),
-            ready=ready,
-        )
-        return Entry(trust, ready, Beginnings(score.SerializeToString()))
+        of = trusts, ranks, ready, self._wall_offset()
+        if self._of != of:
+            readiness = chain.from_iterable(
+                repeat(one, len(pod.ranks)) for pod, one in zip(pods, ready, strict=True)
+            )
+            self._last = [
+                _beginnings(rank.pod, rank.number, trust, is_ready, of[3])
+                for rank, trust, is_ready in zip(ranks, trusts, readiness, strict=True)
+            ]
+            self._of = of
+        return self._last

@@ -1,9 +1,10 @@
 """The gRPC server: it listens on one port, and loses no call at its end."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from warmpath.h2grpc.http2.library import LibraryError
+from warmpath.h2grpc.http2.library import LibraryError, load_library
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.method import Gate, Method
 from warmpath.process.command_line import in_words
@@ -13,9 +14,11 @@ from warmpath.process.tasks import Work, kept
 from warmpath.process.tls import ServerTls
 from warmpath.router.calls.intake import MESSAGE_SECONDS
 from warmpath.router.config.schema import Config
-from warmpath.router.ending import Ending
 from warmpath.router.readiness import LISTENING, Readiness
-from warmpath.router.transport.choose import new_server
+from warmpath.router.transport.grpcio import GrpcioServer
+from warmpath.router.transport.nghttp2 import Nghttp2Server
+
+log = logging.getLogger(__name__)
 
 STOP_SECONDS = 0.5
 """Time for writing the last answers; then the streams that remain, of health watchers, are ended."""
@@ -29,7 +32,7 @@ async def serving(
     methods: Mapping[str, Method],
     checks: HealthService,
     readiness: Readiness,
-    ending: Ending,
+    end: Callable[..., Awaitable[None]],
     *,
     gate: Gate,
     full: Callable[[str], None],
@@ -37,21 +40,19 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve while the context is open, then end; yield host:port with the port that was bound.
 
-    `gate` refuses calls when their headers have come; `full` counts connections that are closed, since
-    there are too many (`router.transport.choose`); `tls` is None for plain connections.
+    `end` takes the steps before the server stops (`router.ending`). `gate` refuses calls when their
+    headers have come; `full` counts connections that are closed, since there are too many; `tls` is None
+    for plain connections.
     Raises OSError if the address cannot be bound, or if the system lacks the transport's library.
     """
-    try:
-        server = new_server(
-            config.server.transport,
-            methods,
-            limits_of(config),
-            reuse_port=config.server.processes > 1,
-            gate=gate,
-            full=full,
-        )
-    except LibraryError as error:
-        raise OSError(f"server.transport: {error}") from error
+    server = new_server(
+        config.server.transport,
+        methods,
+        limits_of(config),
+        reuse_port=config.server.processes > 1,
+        gate=gate,
+        full=full,
+    )
     try:
         address = await server.start(config.server.listen, tls)
     except OSError as error:
@@ -63,9 +64,41 @@ async def serving(
         readiness.set(LISTENING, holds=True, reason="gRPC listens")
         yield address
     finally:
-        await ending.run(checks.look, server.go_away)
+        await end(tell=checks.look, go_away=server.go_away)
         notifying.cancel()
         await server.stop(STOP_SECONDS)
+
+
+def new_server(
+    kind: str,
+    methods: Mapping[str, Method],
+    limits: Http2Limits,
+    *,
+    reuse_port: bool = False,
+    gate: Gate | None = None,
+    full: Callable[[str], None] = lambda _: None,
+) -> Nghttp2Server | GrpcioServer:
+    """Return a server of a kind (`server.transport`); auto: nghttp2 where it can be used, else grpcio.
+
+    nghttp2 asks the `gate`, if given, as soon as a call's headers have come. grpcio cannot, and never
+    asks it: there the methods alone refuse calls, and later. nghttp2 calls `full` for each connection
+    that is closed, since as many as may be are open, with the client's address.
+
+    Raises OSError if the kind is nghttp2 and the system lacks a library for it.
+    """
+    why = ", as server.transport says"
+    if kind != "grpcio":
+        try:
+            version = load_library().version
+        except LibraryError as error:
+            if kind == "nghttp2":
+                raise OSError(f"server.transport: {error}") from error
+            why = f": {error}"
+        else:
+            log.info("transport: nghttp2, libnghttp2 %s", version)
+            return Nghttp2Server(methods, limits, reuse_port=reuse_port, gate=gate, full=full)
+    log.info("transport: grpcio%s", why)
+    return GrpcioServer(methods, limits, reuse_port=reuse_port)
 
 
 def limit_of_connections(config: Config) -> str:

@@ -15,21 +15,21 @@ from warmpath.h2grpc.method import Gate, Method, RefusedError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.admission.admission import Admission
-from warmpath.router.calls.answering import AnswerCounts, Answering, log_fault
+from warmpath.router.calls.answering import Answering, log_fault
 from warmpath.router.calls.failures import failure_of, reason_of, refusal_of, text_of
 from warmpath.router.calls.gate import AdmissionGate
 from warmpath.router.calls.intake import Intake
 from warmpath.router.calls.parse import parse, parsed
 from warmpath.router.calls.pick import PickAnswerer
-from warmpath.router.calls.score import Answerer
+from warmpath.router.calls.score import Answerer, Scored
 from warmpath.router.calls.score_reply import stream_reply
-from warmpath.router.calls.traced import traced_messages
 from warmpath.router.ending import Drain, EndingError
+from warmpath.router.metrics.calls import Metrics
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.plain import PlainPrompt, cut_prompt
 from warmpath.router.queue.request import Asker
 from warmpath.router.tracing.steps import request_id_of
-from warmpath.router.tracing.tracer import NO_TRACER, Tracer
+from warmpath.router.tracing.tracer import NO_TRACER, Span, Tracer
 from warmpath.router.transport.call import Call
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
@@ -41,6 +41,9 @@ NOTHING_MORE = wire.ScoreRequest()
 """What most requests have beside their prompt."""
 STREAM_WIDTH = 64
 """Most requests of one stream that are answered concurrently."""
+MOST_MESSAGES = 128
+"""The most messages of a stream, its first, that have spans: a stream may last for days, and a trace
+is kept and shown whole. The SDK keeps as many events of a span."""
 
 Answer = Callable[[bytes, float], Awaitable[bytes]]
 """Answers a message, given the seconds until the caller's deadline. Raises RefusedError."""
@@ -60,45 +63,43 @@ class RouterService:
         self,
         answerer: Answerer,
         picks: PickAnswerer,
-        meter: AnswerCounts,
+        meter: Metrics,
         drain: Drain,
         intake: Intake,
         *,
         tokenize_seconds: float,
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        self._answerer = answerer
-        self._picks = picks
+        self.answerer = answerer
+        self.picks = picks
         self._meter = meter
-        self._drain = drain
+        self.drain = drain
         self.intake = intake
         self.tokenize_seconds = tokenize_seconds
         self._tracer = tracer
 
-    async def score(self, request: bytes, seconds_left: float) -> bytes:
+    async def _score(self, request: bytes, timeout: float, patience: float) -> bytes:
         """Answer Score; both messages are bytes (`proto/warmpath/wire`, `router.calls.score_reply`)."""
-        with Answering("Score", self._drain, self._meter):
-            left = _left(seconds_left)
-            asked, plain = _cut(request) or (await parse(wire.ScoreRequest, request), None)
-            timeout = min(self.tokenize_seconds, left)
-            scored = await self._answerer.score(asked, timeout, left, plain)
-            self._meter.scored(scored.prompt_tokens, scored.most)
-            return scored.response
+        asked, plain = _cut(request) or (await parse(wire.ScoreRequest, request), None)
+        return self._counted(await self.answerer.score(asked, timeout, patience, plain))
+
+    def _counted(self, scored: Scored) -> bytes:
+        self._meter.scored(scored.prompt_tokens, scored.most)
+        return scored.response
 
     def score_at_once(self, request: bytes) -> bytes | None:
-        """Answer Score as `score` does; the result is None if anything has to be awaited."""
-        with Answering("Score", self._drain, self._meter) as answering:
+        """Answer Score; the result is None if anything has to be awaited."""
+        with Answering("Score", self.drain, self._meter) as answering:
             cut = _cut(request)
-            scored = None if cut is None else self._answerer.score_at_once(*cut)
+            scored = None if cut is None else self.answerer.score_at_once(*cut)
             if scored is None:
                 answering.put_off = True
                 return None
-            self._meter.scored(scored.prompt_tokens, scored.most)
-            return scored.response
+            return self._counted(scored)
 
     async def score_stream(self, call: Call) -> None:
         """Answer each Score of a stream as soon as it is ready; all messages are bytes."""
-        width = asyncio.Semaphore(STREAM_WIDTH)
+        count, width = 0, asyncio.Semaphore(STREAM_WIDTH)
         writing = asyncio.Lock()
 
         async def write(message: bytes) -> None:
@@ -115,7 +116,7 @@ class RouterService:
             except BadRequestError as error:
                 await write(self._refusal(0, error, 0.0))
                 return None
-            if not self._answerer.waits(asked, plain):
+            if not self.answerer.waits(asked, plain):
                 await reply(asked, plain)
                 return None
             await width.acquire()
@@ -124,22 +125,26 @@ class RouterService:
             task.add_done_callback(lambda _: width.release())
             return task
 
-        answer = traced_messages(task_of, self._tracer) if self._tracer.is_on else task_of
         ending: Exception | None = None
         async with (
             asyncio.TaskGroup() as tasks,
             aclosing(self.intake.messages(call)) as messages,
         ):
             try:
-                async for raw, done in self._drain.each(messages):
+                async for raw, done in self.drain.each(messages):
+                    count += 1
+                    self._tracer.note({"warmpath.messages": count})
+                    span = self._tracer.message(is_told=count <= MOST_MESSAGES)
                     task = None
                     try:
-                        task = await answer(raw)
+                        # A task begins in the context in which it is made.
+                        with span.active():
+                            task = await task_of(raw)
                     finally:
                         if task is None:
-                            done()
+                            _end(span, done)
                         else:
-                            task.add_done_callback(partial(_call, done))
+                            task.add_done_callback(partial(_end, span, done))
             except EndingError as error:
                 ending = RefusedError(refusal_of(error))
             except RefusedError as error:
@@ -150,28 +155,27 @@ class RouterService:
 
     async def pick(self, request: bytes, call: Call) -> None:
         """Answer Pick; both messages are bytes. A pick whose answer cannot be sent is withdrawn."""
-        with Answering("Pick", self._drain, self._meter):
+        with Answering("Pick", self.drain, self._meter):
             left = _left(call.seconds_left)
             timeout = min(self.tokenize_seconds, left)
             asked = await parse(pb.PickRequest, request)
             asker = Asker(call.peer, call, request_id_of(call.metadata))
-            pick = await self._picks.pick(asked, timeout, left, asker=asker)
-            with self._picks.telling(pick, call):
-                response = await self._picks.response(pick)
+            pick = await self.picks.pick(asked, timeout, left, asker=asker)
+            with self.picks.telling(pick, call):
+                response = await self.picks.response(pick)
                 await call.write(response.SerializeToString())
 
     async def _stream_reply(self, request: wire.ScoreRequest, plain: PlainPrompt | None) -> bytes:
         begun = time.perf_counter()
         try:
-            scored = self._answerer.score_at_once(request, plain)
+            scored = self.answerer.score_at_once(request, plain)
             if scored is None:
-                scored = await self._answerer.score(request, self.tokenize_seconds, plain=plain)
+                scored = await self.answerer.score(request, self.tokenize_seconds, plain=plain)
         except Exception as error:  # noqa: BLE001  the request's error, not the stream's
             log_fault("ScoreStream", error)
             return self._refusal(request.request_id, error, time.perf_counter() - begun)
-        self._meter.scored(scored.prompt_tokens, scored.most)
         self._meter.answered("ScoreStream", "OK", time.perf_counter() - begun)
-        return stream_reply(request.request_id, scored.response)
+        return stream_reply(request.request_id, self._counted(scored))
 
     def _refusal(self, request_id: int, error: Exception, seconds: float) -> bytes:
         code, reason, _ = failure_of(error)
@@ -205,7 +209,7 @@ class RouterService:
         """Return what answers messages that are bytes; `answer` is as for `answer`."""
 
         async def counted(request: bytes, seconds_left: float) -> bytes:
-            with Answering(name, self._drain, self._meter):
+            with Answering(name, self.drain, self._meter):
                 left = _left(seconds_left)
                 return await answer(request, min(self.tokenize_seconds, left), left)
 
@@ -223,20 +227,20 @@ class RouterService:
 
     def gate(self, admission: Admission, *beside: ServiceDescriptor) -> Gate:
         """Return the gate of this service and those `beside` it."""
-        return AdmissionGate(admission, (SERVICE, *beside), URGENT, self._meter, self._drain)
+        return AdmissionGate(admission, (SERVICE, *beside), URGENT, self._meter, self.drain)
 
     def answers(self) -> dict[str, Answer]:
         """Return what answers the methods with one message and one answer, but Pick, by name."""
-        picks = self._picks
+        picks = self.picks
         answers: dict[str, Callable[[Any, float, float], Awaitable[Message] | Message]] = {
             "Report": lambda request, *_: picks.reports.report(request),
             "Explain": picks.explain,
             "ListDecisions": lambda request, *_: picks.list_decisions(request),
             "Diagnose": lambda request, *_: picks.diagnose(request),
-            "ListPods": lambda request, *_: self._answerer.list_pods(request),
+            "ListPods": lambda request, *_: self.answerer.list_pods(request),
         }
         return {
-            "Score": self.score,
+            "Score": self.answer_bytes("Score", self._score),
             **{
                 name: self.answer(SERVICE.methods_by_name[name], answer)
                 for name, answer in answers.items()
@@ -245,9 +249,12 @@ class RouterService:
 
     def methods(self) -> dict[str, Method]:
         """Return all methods by their full names."""
-        methods = {name: self.method(name, answer) for name, answer in self.answers().items()}
-        methods |= {
-            "Score": self.method("Score", self.score, self.score_at_once),
+        at_once = {"Score": self.score_at_once}
+        methods = {
+            **{
+                name: self.method(name, answer, at_once.get(name))
+                for name, answer in self.answers().items()
+            },
             "ScoreStream": Method(self.score_stream),
             "Pick": self.intake.method("Pick", self.pick),
         }
@@ -273,7 +280,8 @@ def named(service: ServiceDescriptor, methods: dict[str, Method]) -> dict[str, M
     return {f"/{service.full_name}/{name}": method for name, method in methods.items()}
 
 
-def _call(done: Callable[[], None], _: object) -> None:
+def _end(span: Span, done: Callable[[], None], _: object = None) -> None:
+    span.end()
     done()
 
 

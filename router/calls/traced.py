@@ -1,26 +1,19 @@
 """Spans of calls: each has one while its handler runs, from before it waits for its turn.
 
 A stream is one call, and has one span to its end, as OpenTelemetry's conventions for RPC have it; each
-of its messages has a span in that one.
+of its messages has a span in that one (`router.calls.service`).
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import grpc
 
 from warmpath.h2grpc.method import Method, RefusedError
-from warmpath.router.tracing.tracer import CallSpan, Tracer
+from warmpath.router.tracing.tracer import Span, Tracer
 from warmpath.router.transport.call import Call
-
-MOST_MESSAGES = 128
-"""The most messages of a stream, its first, that have spans: a stream may last for days, and a trace
-is kept and shown whole. The SDK keeps as many events of a span."""
-
-Given = TypeVar("Given")
 
 
 def traced_methods(methods: Mapping[str, Method], tracer: Tracer) -> dict[str, Method]:
@@ -38,10 +31,10 @@ def traced_methods(methods: Mapping[str, Method], tracer: Tracer) -> dict[str, M
 class _TracedCalls:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._begun: WeakKeyDictionary[Call, CallSpan] = WeakKeyDictionary()
+        self._begun: WeakKeyDictionary[Call, Span] = WeakKeyDictionary()
         """The spans of calls that could not be answered at once, until they run."""
 
-    def _span(self, name: str, call: Call) -> CallSpan:
+    def _span(self, name: str, call: Call) -> Span:
         of_rpc = {"rpc.system.name": "grpc", "rpc.method": name}
         return self._tracer.call(name, call.metadata, of_rpc)
 
@@ -72,32 +65,3 @@ class _TracedCalls:
                 span.ends_with(grpc.StatusCode.UNKNOWN.name)
                 raise
             span.ends_with(grpc.StatusCode.OK.name)
-
-
-def traced_messages(
-    answer: Callable[[Given], Awaitable[asyncio.Task[None] | None]], tracer: Tracer
-) -> Callable[[Given], Awaitable[asyncio.Task[None] | None]]:
-    """Return a function that answers a stream's messages as `answer` does, each with its span.
-
-    `answer` returns the task that answers the message, if it is not answered yet.
-    """
-    count = 0
-
-    async def traced(message: Given) -> asyncio.Task[None] | None:
-        nonlocal count
-        count += 1
-        tracer.note({"warmpath.messages": count})
-        span = tracer.message(is_told=count <= MOST_MESSAGES)
-        task = None
-        try:
-            # A task begins in the context in which it is made.
-            with span.active():
-                task = await answer(message)
-        finally:
-            if task is None:
-                span.end()
-            else:
-                task.add_done_callback(lambda _: span.end())
-        return task
-
-    return traced

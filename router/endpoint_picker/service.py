@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 import grpc
 
@@ -18,6 +17,7 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import EVENTS
 from warmpath.router.admission.admission import Admission
 from warmpath.router.calls.failures import refusal_of
+from warmpath.router.calls.intake import Waiter, begins
 from warmpath.router.calls.report import ReportAnswerer
 from warmpath.router.config.schema import EndpointPickerTable
 from warmpath.router.ending import Drain, EndingError
@@ -28,10 +28,11 @@ from warmpath.router.endpoint_picker.messages import bytes_of, event_of
 from warmpath.router.endpoint_picker.outcomes import NoPick, Outcome, failure_of
 from warmpath.router.endpoint_picker.pick import EndpointPicks
 from warmpath.router.endpoint_picker.protocol import SERVICE, names_of
+from warmpath.router.metrics.calls import Metrics
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.queue.request import Asker
 from warmpath.router.tracing.steps import request_id_of
-from warmpath.router.tracing.tracer import NO_TRACER, CallSpan, Tracer
+from warmpath.router.tracing.tracer import NO_TRACER, Span, Tracer
 from warmpath.router.transport.call import Call, refused
 
 log = logging.getLogger(__name__)
@@ -53,16 +54,6 @@ MOST_HELD_BYTES = 128 << 20
 """Maximum bytes of all bodies that wait for their end or their pick; load alone decides beyond it."""
 
 
-class PickerMeter(Protocol):
-    """The service's metrics."""
-
-    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
-        """Count one answer, with its status code and duration, and the reason if it is a refusal."""
-
-    def endpoint_picked(self, outcome: str) -> None:
-        """Count a request that asked for a pick."""
-
-
 class Stream:
     """One stream, in one task."""
 
@@ -76,7 +67,7 @@ class Stream:
         self.exchange = exchange
         self._tracer = tracer
         self._begun = time.perf_counter() if tracer.is_on else 0.0
-        self._span: CallSpan | None = None
+        self._span: Span | None = None
         """The span of the exchange, from its pick on: only then it is known whose trace it is in."""
         self._call = call
         self._desk = desk
@@ -226,7 +217,7 @@ class EndpointPickerService:
         reports: ReportAnswerer,
         config: EndpointPickerTable,
         *,
-        meter: PickerMeter,
+        meter: Metrics,
         drain: Drain,
         admission: Admission,
         most_body_bytes: int,
@@ -289,7 +280,7 @@ class EndpointPickerService:
 
         Raises BusyError, TimeoutError and the errors of `EndpointPicks.pick`.
         """
-        await _turn(self._admission, asker.client)
+        await begins(self._admission, Waiter(), asker.client, is_read=True)
         async with asyncio.timeout(self.pick_seconds):
             return await self.picks.pick(want, WAITING * self.pick_seconds, asker)
 
@@ -323,23 +314,3 @@ class EndpointPickerService:
     def methods(self) -> dict[str, Method]:
         """Return the only method by its full name; all messages are bytes."""
         return {f"/{FULL_NAME}": Method(self.process)}
-
-
-async def _turn(admission: Admission, client: str) -> None:
-    """Wait until the work on a pick may begin. Raises BusyError."""
-    begins: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake(error: Exception | None) -> None:
-        if begins.done():
-            return
-        if error is None:
-            begins.set_result(None)
-        else:
-            begins.set_exception(error)
-
-    turn = admission.enter(client, wake, is_read=True)
-    if not turn.begins:
-        try:
-            await begins
-        finally:
-            admission.leave(turn)

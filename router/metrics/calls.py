@@ -1,4 +1,4 @@
-"""Metrics that are counted as things happen, in plain fields where that is for every call.
+"""Metrics that are counted as things happen, in plain fields.
 
 `Tally` is a histogram in plain numbers.
 """
@@ -12,23 +12,21 @@ from functools import partial
 from itertools import accumulate
 from typing import cast
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from warmpath.proto.errors import Reason
-from warmpath.router.metrics.declared import (
-    DECLARED,
-    SECONDS,
-    SHARES,
-    STEPS,
-    TOKENS,
-    metric,
-    single,
-)
+from warmpath.router.metrics.declared import DECLARED, metric, single
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
+
+COUNTERS = ("requests", "refusals", "kept_out", "endpoint_picks")
+HISTOGRAMS = (
+    *("request_seconds", "step_seconds", "prompt_tokens", "matched_ratio"),
+    *("queue_wait_seconds", "loop_lag_seconds"),
+)
+OVERLOADED = Reason.Name(Reason.OVERLOADED)
 
 
 class Tally:
@@ -63,18 +61,10 @@ class Tally:
         ]
 
 
-OVERLOADED = Reason.Name(Reason.OVERLOADED)
-
-
 class Metrics(Collector):
     """Counts calls and their steps, scored prompts, gateways' picks, waits and the loop's lag."""
 
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        tracer: Tracer = NO_TRACER,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, tracer: Tracer = NO_TRACER, clock: Callable[[], float] = time.time) -> None:
         """Give the times of calls and steps the current trace of `tracer` as their exemplar.
 
         `clock` returns seconds since the Unix epoch.
@@ -82,50 +72,52 @@ class Metrics(Collector):
         self._tracer = tracer
         self._is_traced = tracer.is_on
         self._clock = clock
-        self._requests: dict[tuple[str, str], int] = defaultdict(int)
-        self._refusals: dict[tuple[str, str], int] = defaultdict(int)
+        self._counts: dict[str, defaultdict[tuple[str, ...], int]] = {
+            name: defaultdict(int) for name in COUNTERS
+        }
+        self._tallies: dict[str, defaultdict[tuple[str, ...], Tally]] = {
+            name: defaultdict(partial(Tally, DECLARED[name].buckets)) for name in HISTOGRAMS
+        }
         self.refused_connections = 0
         """Connections that were closed at once, since too many were open."""
         self.last_refused = ""
         """The address of the client of the last of them."""
-        self._seconds: dict[str, Tally] = defaultdict(partial(Tally, SECONDS))
-        self._steps: dict[str, Tally] = defaultdict(partial(Tally, STEPS))
-        self._tokens = Tally(TOKENS)
-        self._matched = Tally(SHARES)
-        self._kept_out = _counted("kept_out", registry)
-        self._endpoint_picks = _counted("endpoint_picks", registry)
-        self._queued = _timed("queue_wait_seconds", registry)
-        self._lag = _timed("loop_lag_seconds", registry)
-        registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
-        yield metric("requests", self._requests.items())
-        yield metric("refusals", self._refusals.items())
+        for name, counts in self._counts.items():
+            yield metric(name, counts.items())
         yield single("refused_connections", self.refused_connections)
-        seconds = (([method], tally) for method, tally in self._seconds.items())
-        yield _histogram("request_seconds", *seconds)
-        yield _histogram("step_seconds", *(([step], tally) for step, tally in self._steps.items()))
-        yield _histogram("prompt_tokens", ((), self._tokens))
-        yield _histogram("matched_ratio", ((), self._matched))
+        for name, tallies in self._tallies.items():
+            one = DECLARED[name]
+            family = HistogramMetricFamily(f"warmpath_{name}", one.text, labels=one.labels)
+            if not one.labels:
+                # It is shown from the start.
+                tallies[()]
+            for labels, tally in tallies.items():
+                family.add_metric(labels, tally.buckets(), tally.sum)
+            yield family
 
     def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
-        self._requests[method, code] += 1
+        """Count one answer, with its status code and duration, and the reason if it is a refusal."""
+        self._counts["requests"][method, code] += 1
         if reason:
-            self._refusals[method, reason] += 1
-        self._time(self._seconds[method], seconds)
+            self._counts["refusals"][method, reason] += 1
+        self._time("request_seconds", method, seconds)
 
     def stepped(self, step: str, seconds: float) -> None:
-        self._time(self._steps[step], seconds)
+        """Count a step that has ended."""
+        self._time("step_seconds", step, seconds)
 
-    def _time(self, tally: Tally, seconds: float) -> None:
+    def _time(self, name: str, label: str, seconds: float) -> None:
+        tally = self._tallies[name][label,]
         tally.add(seconds)
         if self._is_traced and (trace_id := self._tracer.trace_id()):
             tally.exemplify(seconds, trace_id, self._clock())
 
     def refused(self, method: str, code: str, count: int) -> None:
         """Count calls that were refused for overload before anything but their headers was read."""
-        self._requests[method, code] += count
-        self._refusals[method, OVERLOADED] += count
+        self._counts["requests"][method, code] += count
+        self._counts["refusals"][method, OVERLOADED] += count
 
     def refused_connection(self, client: str) -> None:
         """Count a connection of `client`, an address, that was closed since too many were open."""
@@ -133,39 +125,23 @@ class Metrics(Collector):
         self.last_refused = client
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
-        self._tokens.add(prompt_tokens)
+        """Count one scored prompt and the most of its leading tokens that any pod holds."""
+        self._tallies["prompt_tokens"][()].add(prompt_tokens)
         if prompt_tokens:
-            self._matched.add(matched_tokens / prompt_tokens)
+            self._tallies["matched_ratio"][()].add(matched_tokens / prompt_tokens)
 
     def kept_out(self, asked: str, why: str) -> None:
-        self._kept_out.labels(asked, why).inc()
+        """Count one refusal of a method or path to a caller who may not ask for it."""
+        self._counts["kept_out"][asked, why] += 1
 
     def endpoint_picked(self, outcome: str) -> None:
-        self._endpoint_picks.labels(outcome).inc()
+        """Count a gateway's request for a pick."""
+        self._counts["endpoint_picks"][outcome,] += 1
 
     def waited(self, priority: str, outcome: str, seconds: float) -> None:
-        self._queued.labels(priority, outcome).observe(seconds)
+        """Count a pick that has left the queue, with its class and the seconds that it waited."""
+        self._tallies["queue_wait_seconds"][priority, outcome].add(seconds)
 
     def lagged(self, seconds: float) -> None:
         """Record by how much the loop woke up late, once."""
-        self._lag.observe(seconds)
-
-
-def _histogram(name: str, *tallies: tuple[Sequence[str], Tally]) -> HistogramMetricFamily:
-    one = DECLARED[name]
-    made = HistogramMetricFamily(f"warmpath_{name}", one.text, labels=one.labels)
-    for labels, tally in tallies:
-        made.add_metric(labels, tally.buckets(), tally.sum)
-    return made
-
-
-def _counted(name: str, registry: CollectorRegistry) -> Counter:
-    one = DECLARED[name]
-    return Counter(f"warmpath_{name}", one.text, one.labels, registry=registry)
-
-
-def _timed(name: str, registry: CollectorRegistry) -> Histogram:
-    one = DECLARED[name]
-    return Histogram(
-        f"warmpath_{name}", one.text, one.labels, buckets=one.buckets, registry=registry
-    )
+        self._tallies["loop_lag_seconds"][()].add(seconds)

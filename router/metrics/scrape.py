@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -20,16 +19,11 @@ ask, most of the time is for calls."""
 
 
 class MetricsPage:
-    """Makes the page of the metrics in `registry` and those of `steps` (`Parts.steps`)."""
+    """Makes the page of the metrics of `steps`, where other work may be done at each None."""
 
     def __init__(
-        self,
-        registry: CollectorRegistry,
-        steps: Callable[[], Iterator[Metric | None]],
-        *,
-        clock: Callable[[], float],
+        self, steps: Callable[[], Iterator[Metric | None]], *, clock: Callable[[], float]
     ) -> None:
-        self._registry = registry
         self._steps = steps
         self._clock = clock
         self._made: dict[str, tuple[float, bytes]] = {}
@@ -55,23 +49,20 @@ class MetricsPage:
         return web.Response(body=body, headers={"Content-Type": kind})
 
     async def _read(self) -> "_Read":
-        read = [*self._registry.collect()]
+        read = _Read()
         for metric in self._steps():
             if metric is None:
                 await asyncio.sleep(0)
             else:
                 read.append(metric)
-        return _Read(read)
+        return read
 
 
-class _Read(Collector):
+class _Read(Collector, list[Metric]):
     """Metrics that were read."""
 
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = metrics
-
     def collect(self) -> Iterable[Metric]:
-        return self._metrics
+        return self
 
 
 def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:

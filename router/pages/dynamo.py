@@ -11,7 +11,7 @@ import msgspec
 
 from warmpath.indexer.rank import Rank
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.calls.holdings import HeldBlocks, Holdings
+from warmpath.router.calls.score import Answerer, HeldBlocks
 from warmpath.router.calls.service import RouterService
 from warmpath.router.match.forms import UNKNOWN
 from warmpath.router.pages.http_call import call_page
@@ -73,8 +73,8 @@ class Overlaps:
     `lib/kv-router/src/services/selection`; tests compare the answers with its own processes'.
     """
 
-    def __init__(self, holdings: Holdings, most_tokens: int) -> None:
-        self._holdings = holdings
+    def __init__(self, answerer: Answerer, most_tokens: int) -> None:
+        self._answerer = answerer
         self._most_tokens = most_tokens
 
     async def query(self, raw: bytes, timeout: float, patience: float) -> bytes:
@@ -140,7 +140,7 @@ class Overlaps:
 
     async def _find(self, prompt: pb.Prompt, timeout: float, patience: float) -> HeldBlocks:
         try:
-            found = await self._holdings.find(prompt, timeout, patience)
+            found = await self._answerer.held_blocks(prompt, timeout, patience)
         except (BadRequestError, UnknownModelError) as error:
             raise error.renamed(FIELDS) from error
         if not found.pods:

@@ -68,10 +68,11 @@ def call_page(
             return read if made is None else await made(read)
 
         # Each request has a connection of its own, so ports are left out.
-        async with intake.place(method, f"http {request.remote}") as read:
-            is_packed = "Content-Encoding" in request.headers
-            message = await read(body, None if is_packed else request.content_length)
-            return await answer(message, math.inf)
+        client = f"http {request.remote}"
+        size = None if "Content-Encoding" in request.headers else request.content_length
+        return await intake.answered(
+            method, client, body, lambda: size, lambda message: answer(message, math.inf)
+        )
 
     async def traced(request: web.Request) -> web.StreamResponse:
         carrier = ((name.lower(), value) for name, value in request.headers.items())
@@ -83,7 +84,7 @@ def call_page(
         }
         with tracer.call(f"{request.method} {request.path}", carrier, attributes) as span:
             told = await page(request)
-            span.answers(told.status)
+            span.answered(told.status)
             return told
 
     return traced if tracer.is_on else page

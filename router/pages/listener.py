@@ -9,14 +9,14 @@ from typing import NamedTuple
 from aiohttp import web
 
 from warmpath.process.certificates import auth_context, names
-from warmpath.router.access.callers import AccessRefusal, Callers, RefusalKind
-from warmpath.router.access.guard import KeptOutMeter
+from warmpath.router.access.entrance import Entrance
+from warmpath.router.metrics.calls import Metrics
 from warmpath.router.pods.discover import SourceState
 from warmpath.router.readiness import Readiness
 
 log = logging.getLogger(__name__)
 
-STATUSES = {RefusalKind.UNKNOWN: 401, RefusalKind.ROLE: 403}
+STATUSES = {"unknown": 401, "role": 403}
 
 Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -34,28 +34,32 @@ class Pages(NamedTuple):
 
 def http_app(
     readiness: Readiness,
-    callers: Callers | None,
-    counts: KeptOutMeter,
+    entrance: Entrance,
+    counts: Metrics,
     *,
     pages: Pages,
     sources: Sequence[SourceState] = (),
 ) -> web.Application:
     """Return the application that serves all paths.
 
-    With `callers`, most `pages` need a role; `counts` counts the refused requests. /readyz says how long
-    each of `sources` of pods has been silent.
+    `entrance` says who may ask for most `pages`; `counts` counts the refused requests. /readyz says how
+    long each of `sources` of pods has been silent.
     """
 
     def guarded(page: Page) -> Page:
         async def checked(request: web.Request) -> web.StreamResponse:
-            refusal = _refusal(callers, request) if callers is not None else None
+            shown = names(auth_context(request.get_extra_info("peercert")))
+            headers = request.headers.getall("Authorization", [])
+            refusal = entrance.refusal(request.path, headers, shown)
             if refusal is None:
                 return await page(request)
-            counts.kept_out(request.path, refusal.why.value)
+            counts.kept_out(request.path, refusal.why)
             log.warning("%s: refused to %s: %s", request.path, request.remote, refusal.text)
-            headers = {"WWW-Authenticate": "Bearer"} if refusal.why is RefusalKind.UNKNOWN else {}
-            status = STATUSES[refusal.why]
-            return web.json_response({"error": refusal.text}, status=status, headers=headers)
+            return web.json_response(
+                {"error": refusal.text},
+                status=STATUSES[refusal.why],
+                headers={"WWW-Authenticate": "Bearer"} if refusal.why == "unknown" else {},
+            )
 
         return checked
 
@@ -94,12 +98,6 @@ def http_app(
     for path, page in pages.files.items():
         app.router.add_get(path, page)
     return app
-
-
-def _refusal(callers: Callers, request: web.Request) -> AccessRefusal | None:
-    shown = request.get_extra_info("peercert")
-    headers = request.headers.getall("Authorization", [])
-    return callers.refusal(request.path, headers, names(auth_context(shown)))
 
 
 ASSETS = files(__package__).joinpath("assets")

@@ -14,10 +14,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextvars import Context
-from typing import Any, Protocol
+from typing import Any
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.config.schema import QueueTable
+from warmpath.router.metrics.calls import Metrics
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.weigh import Ask
@@ -40,13 +41,6 @@ MOST_ANSWER_SECONDS = 0.5
 """Most seconds that are kept for the answer."""
 
 
-class QueueMeter(Protocol):
-    """The metrics of waiting picks."""
-
-    def waited(self, priority: str, outcome: str, seconds: float) -> None:
-        """Count a pick that has left the queue, with its class and the seconds that it waited."""
-
-
 class HeldPicks:
     """The waiting picks of one router.
 
@@ -65,7 +59,7 @@ class HeldPicks:
         may: Callable[[Any], Collection[str] | None],
         who: Callable[[Any], str],
         clock: Callable[[], float],
-        meter: QueueMeter,
+        meter: Metrics,
         most_of_client: int,
         steps: Steps = NO_STEPS,
     ) -> None:

@@ -5,11 +5,12 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from warmpath.router.config.schema import Config, QueueTable
+from warmpath.router.metrics.calls import Metrics
 from warmpath.router.pick.eligible import Eligible, Field, Wanted
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pods.table import PodTable
-from warmpath.router.queue.held_picks import HeldPicks, QueueMeter
+from warmpath.router.queue.held_picks import HeldPicks
 from warmpath.router.queue.lag import FirstTokenLag
 from warmpath.router.queue.queue import Queue
 from warmpath.router.queue.request import Classes
@@ -22,7 +23,7 @@ def held_picks(
     picker: Picker,
     pods: PodTable,
     *,
-    meter: QueueMeter,
+    meter: Metrics,
     may: Callable[[Any], Collection[str] | None],
     who: Callable[[Any], str],
     clock: Callable[[], float] = time.monotonic,

@@ -41,7 +41,7 @@ def tracer_of(environ: Mapping[str, str], version: str) -> Tracer:
         # Nothing is loaded where nobody asks for traces.
         from warmpath.router.tracing.otel_tracer import (  # noqa: PLC0415
             NoExporterError,
-            otel_tracer,
+            OtelTracer,
             processors_of,
         )
     except ImportError as error:
@@ -51,7 +51,7 @@ def tracer_of(environ: Mapping[str, str], version: str) -> Tracer:
         log.warning(text, asking, error.name)
         return NO_TRACER
     try:
-        tracer = otel_tracer(processors_of(exporters(environ)), version, time.time_ns)
+        tracer = OtelTracer(processors_of(exporters(environ)), version, time.time_ns)
     except NoExporterError as error:
         log.warning(
             "no traces, though %s is set: no package with the exporter %s is installed; "

@@ -6,19 +6,19 @@ its exporters need (endpoint, headers, certificates, time-out).
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Self
 from urllib.parse import urlsplit
 
 from opentelemetry import propagate
+from opentelemetry import trace as otel
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import (
     NonRecordingSpan,
-    Span,
     SpanKind,
     Status,
     StatusCode,
@@ -27,14 +27,7 @@ from opentelemetry.trace import (
     use_span,
 )
 
-from warmpath.router.tracing.tracer import (
-    NO_SPAN,
-    Attributes,
-    CallSpan,
-    Carrier,
-    RequestSpan,
-    Tracer,
-)
+from warmpath.router.tracing.tracer import NO_SPAN, Attributes, Carrier, Span, Tracer
 
 CLOSE_SECONDS = 2.0
 """Longest wait for the collector at the router's end."""
@@ -71,14 +64,9 @@ def processors_of(exporters: Sequence[str]) -> list[SpanProcessor]:
     return made
 
 
-def otel_tracer(
-    processors: Sequence[SpanProcessor], version: str, clock: Callable[[], int]
-) -> Tracer:
-    """Return a tracer over OpenTelemetry's SDK. `clock` returns nanoseconds since the Unix epoch."""
-    return _OtelTracer(processors, version, clock)
+class OtelTracer(Tracer):
+    """A tracer over OpenTelemetry's SDK. `clock` returns nanoseconds since the Unix epoch."""
 
-
-class _OtelTracer(Tracer):
     is_on = True
 
     def __init__(
@@ -93,60 +81,65 @@ class _OtelTracer(Tracer):
 
     def call(
         self, name: str, carrier: Carrier, attributes: Attributes, *, ago: float = 0.0
-    ) -> CallSpan:
+    ) -> Span:
         # Not the current context: a new task has that of whoever made it.
         parent, fields = Context(), self._fields
         given = {key: value for key, value in carrier if key in fields and isinstance(value, str)}
         if given:
             parent = propagate.extract(given, parent)
         begun = self._clock() - int(ago * NANOSECONDS)
-        span = self._tracer.start_span(
-            name, parent, SpanKind.SERVER, attributes, start_time=begun, record_exception=False
-        )
-        return _OtelCallSpan(span, set_span_in_context(span, parent))
+        span = self._tracer.start_span(name, parent, SpanKind.SERVER, attributes, start_time=begun)
+        return _OtelSpan(span, parent)
 
-    def message(self, *, is_told: bool) -> CallSpan:
+    def message(self, *, is_told: bool) -> Span:
         stream = get_current_span()
         if not stream.is_recording():
             return NO_SPAN
-        span = (
-            self._tracer.start_span("message", record_exception=False)
-            if is_told
-            else NonRecordingSpan(stream.get_span_context())
-        )
-        return _OtelCallSpan(span, set_span_in_context(span))
+        if is_told:
+            return _OtelSpan(self._tracer.start_span("message"))
+        return _OtelSpan(NonRecordingSpan(stream.get_span_context()))
 
     @contextmanager
-    def request(self, method: str, url: str) -> Iterator[RequestSpan]:
-        if not get_current_span().is_recording():
-            yield _OtelRequestSpan(get_current_span())
-            return
-        span = self._tracer.start_span(
-            f"{method} {urlsplit(url).path}", kind=SpanKind.CLIENT, attributes=_asked(method, url)
-        )
-        with _current(span):
+    def request(self, method: str, url: str) -> Iterator[Span]:
+        name = f"{method} {urlsplit(url).path}"
+        with self._child(name, SpanKind.CLIENT, _asked(method, url)) as span:
+            told = _OtelSpan(span, faults=OTHERS_FAULTS)
+            headers: dict[str, str] = {}
+            propagate.inject(headers)
+            told.headers = headers
             try:
-                yield _OtelRequestSpan(span)
+                yield told
             except Exception as error:
                 span.set_attribute("error.type", type(error).__name__)
-                _fail(span, error)
                 raise
-            finally:
-                span.end()
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        if not get_current_span().is_recording():
+        with self._child(name):
             yield
+
+    @contextmanager
+    def _child(
+        self,
+        name: str,
+        kind: SpanKind = SpanKind.INTERNAL,
+        attributes: Attributes | None = None,
+    ) -> Iterator[otel.Span]:
+        """Make a child of the current span the current one; if that is not sampled, it stays so."""
+        current = get_current_span()
+        if not current.is_recording():
+            yield current
             return
-        with _current(self._tracer.start_span(name)) as span:
+        made = self._tracer.start_span(name, kind=kind, attributes=attributes)
+        # The texts of errors may quote a caller's names, so no span has them.
+        with use_span(
+            made, end_on_exit=True, record_exception=False, set_status_on_exception=False
+        ):
             try:
-                yield
+                yield made
             except Exception as error:
-                _fail(span, error)
+                made.set_status(Status(StatusCode.ERROR, type(error).__name__))
                 raise
-            finally:
-                span.end()
 
     def past(self, name: str, seconds: float) -> None:
         if get_current_span().is_recording():
@@ -158,7 +151,7 @@ class _OtelTracer(Tracer):
         get_current_span().set_attributes(attributes)
 
     def ends_with(self, code: str) -> None:
-        _end_with(get_current_span(), code)
+        _OtelSpan(get_current_span()).ends_with(code)
 
     def trace_id(self) -> str:
         context = get_current_span().get_span_context()
@@ -171,24 +164,24 @@ class _OtelTracer(Tracer):
         closing.join(CLOSE_SECONDS)
 
 
-class _OtelCallSpan(CallSpan):
-    def __init__(self, span: Span, context: Context) -> None:
+class _OtelSpan(Span):
+    def __init__(
+        self, span: otel.Span, parent: Context | None = None, *, faults: int = OWN_FAULTS
+    ) -> None:
         self._span = span
-        self._context = context
-        self._active: AbstractContextManager[object] | None = None
+        self._context = set_span_in_context(span, parent)
+        self._faults = faults
 
     @property
     def is_sampled(self) -> bool:
         return bool(self._span.is_recording())
 
     def __enter__(self) -> Self:
-        self._active = self.active()
-        self._active.__enter__()
+        self._token = attach(self._context)
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._active is not None
-        self._active.__exit__(None, None, None)
+        detach(self._token)
         self._span.end()
 
     @contextmanager
@@ -203,27 +196,21 @@ class _OtelCallSpan(CallSpan):
         self._span.end()
 
     def ends_with(self, code: str) -> None:
-        _end_with(self._span, code)
+        self._span.set_attribute("rpc.response.status_code", code)
+        if code in FAULTS:
+            self._span.set_status(Status(StatusCode.ERROR, code))
 
-    def answers(self, status: int) -> None:
-        _answer_with(self._span, status, OWN_FAULTS)
+    def answered(self, status: int) -> None:
+        self._span.set_attribute("http.response.status_code", status)
+        if status >= self._faults:
+            self._span.set_attribute("error.type", str(status))
+            self._span.set_status(Status(StatusCode.ERROR))
 
     def set(self, attributes: Attributes) -> None:
         self._span.set_attributes(attributes)
 
     def event(self, name: str) -> None:
         self._span.add_event(name)
-
-
-class _OtelRequestSpan(RequestSpan):
-    def __init__(self, span: Span) -> None:
-        self._span = span
-        headers: dict[str, str] = {}
-        propagate.inject(headers)
-        self.headers = headers
-
-    def answered(self, status: int) -> None:
-        _answer_with(self._span, status, OTHERS_FAULTS)
 
 
 def _asked(method: str, url: str) -> Attributes:
@@ -236,31 +223,6 @@ def _asked(method: str, url: str) -> Attributes:
         "server.address": host,
         "server.port": port,
     }
-
-
-def _end_with(span: Span, code: str) -> None:
-    span.set_attribute("rpc.response.status_code", code)
-    if code in FAULTS:
-        span.set_status(Status(StatusCode.ERROR, code))
-
-
-def _answer_with(span: Span, status: int, faults: int) -> None:
-    span.set_attribute("http.response.status_code", status)
-    if status >= faults:
-        span.set_attribute("error.type", str(status))
-        span.set_status(Status(StatusCode.ERROR))
-
-
-def _current(span: Span) -> AbstractContextManager[Span]:
-    # The texts of errors may quote a caller's names, so no span has them.
-    current: AbstractContextManager[Span] = use_span(
-        span, record_exception=False, set_status_on_exception=False
-    )
-    return current
-
-
-def _fail(span: Span, error: Exception) -> None:
-    span.set_status(Status(StatusCode.ERROR, type(error).__name__))
 
 
 def _resource(version: str) -> Resource:

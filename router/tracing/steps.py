@@ -6,7 +6,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 from warmpath.router.tracing.tracer import NO_TRACER, Carrier, Tracer
 
@@ -36,22 +36,8 @@ class Step:
     """The answer's message is made."""
 
 
-class StepMeter(Protocol):
-    """The metrics of steps."""
-
-    def stepped(self, step: str, seconds: float) -> None:
-        """Count a step that has ended."""
-
-
-class NoMeter:
-    """Counts nothing: for parts that run outside a router."""
-
-    def stepped(self, step: str, seconds: float) -> None:
-        """Do nothing."""
-
-
 class Steps:
-    """Tells the meter, and the trace of the call under way, of each step.
+    """Tells the metrics, by `stepped`, and the trace of the call under way, of each step.
 
     `clock` returns seconds. Steps of microseconds are told once they are over (`begin`, `took`), which
     makes no object; those that wait are contexts (`step`).
@@ -61,11 +47,11 @@ class Steps:
 
     def __init__(
         self,
-        meter: StepMeter,
+        stepped: Callable[[str, float], None],
         tracer: Tracer = NO_TRACER,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._stepped = meter.stepped
+        self._stepped = stepped
         self._is_traced = tracer.is_on
         self.tracer = tracer
         self.begin = clock
@@ -93,13 +79,8 @@ class Steps:
             self._stepped(step, self.begin() - begun)
 
 
-def _never() -> float:
-    return 0.0
-
-
-NO_STEPS = Steps(NoMeter(), clock=_never)
-"""Times nothing."""
-
+NO_STEPS = Steps(lambda *_: None, clock=lambda: 0.0)
+"""Times nothing: for parts that run outside a router."""
 
 HEADER = "x-request-id"
 """Envoy's, which most proxies and frameworks share; in lower case."""

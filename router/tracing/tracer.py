@@ -12,8 +12,11 @@ Carrier = Iterable[tuple[str, str | bytes]]
 """Headers or metadata of a caller, with names in lower case."""
 
 
-class CallSpan:
-    """The span of one call. Entered as a context it is the parent of the spans made in it, and ends."""
+class Span:
+    """A span; this one nobody sees. Entered as a context it is the parent of the spans made in it."""
+
+    headers: Mapping[str, str] = MappingProxyType({})
+    """Those that tell another server of it, where that is asked over HTTP."""
 
     @property
     def is_sampled(self) -> bool:
@@ -36,24 +39,14 @@ class CallSpan:
     def ends_with(self, code: str) -> None:
         """Note the status code of gRPC with which the call ends."""
 
-    def answers(self, status: int) -> None:
-        """Note the status of HTTP with which the call ends."""
+    def answered(self, status: int) -> None:
+        """Note the status of HTTP with which the call, or the request to another server, ends."""
 
     def set(self, attributes: Attributes) -> None:
         """Set attributes."""
 
     def event(self, name: str) -> None:
         """Note an event, which is now."""
-
-
-class RequestSpan:
-    """The span of a request to another server over HTTP."""
-
-    headers: Mapping[str, str] = MappingProxyType({})
-    """Those that tell the server of it."""
-
-    def answered(self, status: int) -> None:
-        """Note the answer's status."""
 
 
 class Tracer:
@@ -64,12 +57,12 @@ class Tracer:
 
     def call(
         self, name: str, carrier: Carrier, attributes: Attributes, *, ago: float = 0.0
-    ) -> CallSpan:
+    ) -> Span:
         """Return the span of a call that began `ago` seconds ago; the carrier may name its parent."""
         del name, carrier, attributes, ago
         return NO_SPAN
 
-    def message(self, *, is_told: bool) -> CallSpan:
+    def message(self, *, is_told: bool) -> Span:
         """Return the span of one message of the current call, a stream.
 
         One that is not told belongs to the stream's trace, and neither it nor its steps are sent.
@@ -77,10 +70,10 @@ class Tracer:
         del is_told
         return NO_SPAN
 
-    def request(self, method: str, url: str) -> AbstractContextManager[RequestSpan]:
+    def request(self, method: str, url: str) -> AbstractContextManager[Span]:
         """Return the context in which a server is asked over HTTP: a span of the current one."""
         del method, url
-        return _NO_REQUEST
+        return NO_SPAN
 
     def span(self, name: str) -> AbstractContextManager[None]:
         """Return a context that is a child span of the current one, if that one is sampled."""
@@ -105,7 +98,6 @@ class Tracer:
 
 
 _NOTHING = nullcontext()
-_NO_REQUEST = nullcontext(RequestSpan())
-NO_SPAN = CallSpan()
+NO_SPAN = Span()
 """A span that nobody sees."""
 NO_TRACER = Tracer()

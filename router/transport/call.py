@@ -1,4 +1,4 @@
-"""The seam between services and transports: calls, and a server of methods that listens."""
+"""The seam between services and transports: a call, over either server."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -6,7 +6,6 @@ from typing import Protocol
 import grpc
 
 from warmpath.h2grpc.method import Metadata, Refusal
-from warmpath.process.tls import ServerTls
 from warmpath.proto.errors import Reason, details
 
 
@@ -56,25 +55,6 @@ class Call(Protocol):
 
         gRPC's own server does not find that out.
         """
-
-
-class Server(Protocol):
-    """A gRPC server: `router.transport.nghttp2`, or gRPC's own in `router.transport.grpcio`."""
-
-    async def start(self, address: str, tls: ServerTls | None = None) -> str:
-        """Listen at host:port or unix:PATH; return the address with the port that was bound.
-
-        Raises OSError if the address cannot be bound.
-        """
-
-    def go_away(self) -> int:
-        """Tell clients to call no more on their connections (GOAWAY); return the number of those told.
-
-        Calls in progress go on, and calls that come all the same are answered.
-        """
-
-    async def stop(self, grace: float) -> None:
-        """Take no more calls; cut off those that have not ended after `grace` seconds."""
 
 
 def refused(

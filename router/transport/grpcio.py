@@ -39,22 +39,18 @@ class GrpcioCall:
 
     @property
     def peer(self) -> str:
-        """The client's address."""
         return self._context.peer() or ""
 
     @property
     def names(self) -> Sequence[str]:
-        """The names in the client's certificate."""
         return [*names(self._context.auth_context())]
 
     @property
     def metadata(self) -> Metadata:
-        """The metadata that the caller sent."""
         return tuple((key, value) for key, value in self._context.invocation_metadata() or ())
 
     @property
     def seconds_left(self) -> float:
-        """The seconds until the caller's deadline; infinity without one."""
         # Without a deadline gRPC returns None, which the stubs do not declare.
         left: float | None = self._context.time_remaining()
         return math.inf if left is None else left
@@ -63,7 +59,6 @@ class GrpcioCall:
         """Return None: nobody knows whether a message has come."""
 
     async def read(self) -> bytes | None:
-        """Return the next message; None after the last."""
         await self.drain()
         try:
             message: Any = await self._context.read()
@@ -77,7 +72,6 @@ class GrpcioCall:
         return sum(map(len, self._put))
 
     async def drain(self) -> None:
-        """Send all messages that were put."""
         put, self._put = self._put, []
         try:
             for message in put:
@@ -86,7 +80,6 @@ class GrpcioCall:
             raise asyncio.CancelledError("the call has ended") from error
 
     async def write(self, message: bytes) -> None:
-        """Send a message, after all that were put before it."""
         self.put(message)
         await self.drain()
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from warmpath.indexer.trust import Level
 from warmpath.lab.local.cluster import MODEL
 from warmpath.proto.errors import Reason
 from warmpath.publisher.assemble import publishing
-from warmpath.router.metrics.parts import Parts
+from warmpath.router.metrics.scrape import MetricsPage
 
 pytestmark = needs_helm
 
@@ -86,15 +86,14 @@ async def exported(
         registries.append(CollectorRegistry())
         return registries[-1]
 
-    monkeypatch.setattr("warmpath.router.assemble.running.CollectorRegistry", registry)
     monkeypatch.setattr("warmpath.publisher.entrance.CollectorRegistry", registry)
-    parts: list[Parts] = []
+    scraped: list[Callable[[], Iterator[Metric | None]]] = []
 
-    def reads(*args: Any, **options: Any) -> Parts:
-        parts.append(Parts(*args, **options))
-        return parts[-1]
+    def page(steps: Callable[[], Iterator[Metric | None]], **options: Any) -> MetricsPage:
+        scraped.append(steps)
+        return MetricsPage(steps, **options)
 
-    monkeypatch.setattr("warmpath.router.assemble.pages.Parts", reads)
+    monkeypatch.setattr("warmpath.router.assemble.pages.MetricsPage", page)
     url = redis_server.url
     exported = Exported()
     async with LocalWorker.of(WORKER) as worker, LocalWorker.of(WORKER) as other:
@@ -115,7 +114,7 @@ async def exported(
             await until(one.is_believed)
             for each in registries:
                 exported.look(each)
-            for family in filter(None, parts[0].steps()):
+            for family in filter(None, scraped[0]()):
                 exported.add(family, family)
     return exported
 

@@ -13,9 +13,11 @@ import pytest
 from warmpath.h2grpc.http2.library import LibraryError, load_library
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.method import Method, RefusedError
-from warmpath.router.transport.call import Call, Server, refused
+from warmpath.router.transport.call import Call, refused
 from warmpath.router.transport.grpcio import GrpcioServer
 from warmpath.router.transport.nghttp2 import Nghttp2Server
+
+Server = Nghttp2Server | GrpcioServer
 
 SERVICE = "test.Echo"
 LIMITS = Http2Limits()

@@ -12,8 +12,8 @@ import pytest
 from tests.h2grpc.served import MISSING, SERVICE, Caller, calling, serving
 from warmpath.h2grpc.http2.library import LibraryError, load_library
 from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.router.calls.server import new_server
 from warmpath.router.transport.call import Call
-from warmpath.router.transport.choose import new_server
 from warmpath.router.transport.grpcio import GrpcioServer
 from warmpath.router.transport.nghttp2 import Nghttp2Server
 
@@ -114,9 +114,9 @@ async def test_the_log_says_which_transport_is_used_and_why(
     def missing() -> None:
         raise LibraryError("libnghttp2 1.52.0 does not limit resets of streams")
 
-    monkeypatch.setattr("warmpath.router.transport.choose.load_library", missing)
+    monkeypatch.setattr("warmpath.router.calls.server.load_library", missing)
     assert isinstance(new_server("auto", {}, Http2Limits()), GrpcioServer)
-    with pytest.raises(LibraryError):
+    with pytest.raises(OSError, match=r"^server\.transport: libnghttp2"):
         new_server("nghttp2", {}, Http2Limits())
     said = [record.getMessage() for record in caplog.records]
     assert said[0].startswith("transport: nghttp2, libnghttp2 1.")

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Generator
+from copy import copy
 from functools import partial
 from typing import Any, Literal
 
@@ -174,13 +175,13 @@ class Calls:
         self.parts = Parts(pods=1, router="router-1", witnesses=(self.decisions, self.attribution))
         blind = self.parts.ingest.add_blind("pod-blind", 0)
         self.parts.pods.append(Pod("pod-blind", "blind:80", "m", (blind,), has_events=False))
-        slow: Any = SlowPicker(self.parts.picker, self.waits)
+        slow: Any = copy(self.parts.picking)
+        slow.picker = SlowPicker(self.parts.picker, self.waits)
         self.picks = PickAnswerer(
             SlowReader(self.waits),  # type: ignore[arg-type]
             PodTable(self.parts.pods),
             self.parts.ingest,
-            picker=slow,
-            loads=self.parts.loads,
+            slow,
             decisions=self.decisions,
             attribution=self.attribution,
             clock=lambda: self.parts.now,
@@ -292,7 +293,7 @@ class Calls:
 
     def check(self) -> None:
         check(self.parts.picking)
-        check(self.picks._underway)
+        check(self.picks.reports.underway)
         check(self.decisions)
         check(self.attribution)
         if self.picks.held is not None:
@@ -303,7 +304,7 @@ class Calls:
         assert not self.running
         assert not len(self.waits)
         assert not self.timers
-        assert not len(self.picks._underway)
+        assert not len(self.picks.reports.underway)
         assert not asyncio.all_tasks(self.loop)
 
     def check_left(self) -> None:

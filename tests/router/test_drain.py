@@ -20,7 +20,8 @@ from tests.router.pick_stand import QUIET, pod, prompt
 from tests.router.running_router import TRANSPORT
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.ending import Drain, Ending, EndingError
+from warmpath.router.config.schema import ServerTable
+from warmpath.router.ending import Drain, EndingError, end_router
 from warmpath.router.readiness import LISTENING, Readiness
 
 LATE = "the router is about to end; ask another one"
@@ -67,14 +68,6 @@ class Steps:
         self.readiness = Readiness(["pods"])
         self.readiness.set("pods", holds=is_ready, reason="")
         self.readiness.set(LISTENING, holds=True, reason="")
-        self.ending = Ending(
-            self.readiness,
-            self.drain,
-            delay_seconds=4.0,
-            drain_seconds=10.0,
-            release=lambda: self._take("release"),
-            sleep=self._sleep,
-        )
         self.taken: list[tuple[str, float]] = []
 
     def _take(self, step: str) -> None:
@@ -95,7 +88,15 @@ class Steps:
         self._take("tell")
 
     async def run(self) -> None:
-        await self.ending.run(self._tell, self._go_away)
+        await end_router(
+            self.drain,
+            self.readiness,
+            ServerTable(drain_delay_seconds=4.0, drain_seconds=10.0),
+            release=lambda: self._take("release"),
+            tell=self._tell,
+            go_away=self._go_away,
+            sleep=self._sleep,
+        )
 
 
 async def test_for_the_whole_delay_a_router_is_not_ready_and_answers(clock: Clock) -> None:

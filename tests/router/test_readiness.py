@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from tests.examples import examples
 from tests.router.pick.weighed import FakeRank
 from warmpath.indexer.trust import Level, Trust
 from warmpath.process.health import HealthService
-from warmpath.router.metrics.parts import readiness
+from warmpath.router.access.entrance import Entrance
+from warmpath.router.assemble.scraped import readiness
 from warmpath.router.pages.listener import Pages, http_app
 from warmpath.router.pods.table import Pod, Status
 from warmpath.router.readiness import (
@@ -54,7 +56,7 @@ class Views(RuleBasedStateMachine):
             self.readiness.look(name, lambda name=name: Condition(self.holds[name], f"of {name}"))
         self.health = HealthService(self.readiness.ready, NAMES)
         self.loop = asyncio.new_event_loop()
-        app = http_app(self.readiness, None, Counts(), pages=Pages())
+        app = http_app(self.readiness, Entrance([], Path()), Counts(), pages=Pages())
         self.client = self.loop.run_until_complete(self._started(app))
 
     async def _started(self, app: Any) -> Any:

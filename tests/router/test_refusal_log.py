@@ -1,7 +1,9 @@
 """Refused calls in the log."""
 
 import asyncio
-from functools import partialmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,39 +11,57 @@ import pytest
 from tests.router.running_router import metrics_page, running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2
 from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
+from warmpath.router import refusal_log
 from warmpath.router.calls import server
 from warmpath.router.config.read import parse
-from warmpath.router.refusal_log import RefusalLog, Refusals
 
 
-def test_calls_that_were_refused_since_the_last_look_are_told_by_limit(
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusal_log, "SECONDS", 0.001)
+
+
+@asynccontextmanager
+async def telling(*refusals: refusal_log.Refusals) -> AsyncIterator[None]:
+    task = asyncio.create_task(refusal_log.keep_telling(refusals))
+    await asyncio.sleep(0.05)
+    yield
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@pytest.mark.usefixtures("looks")
+async def test_calls_that_were_refused_since_the_last_look_are_told_by_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     refused = {"limits.one": 7, "limits.two": 0}
-    log = RefusalLog(
-        {limit: Refusals(lambda limit=limit: refused[limit], "a-section") for limit in refused}
-    )
-    log.look()
-    assert not caplog.messages, "those were refused before"
-    refused["limits.one"] += 3
-    log.look()
+    async with telling(
+        *(
+            refusal_log.Refusals(limit, partial(refused.__getitem__, limit), "a-section")
+            for limit in refused
+        )
+    ):
+        assert not caplog.messages, "those were refused before"
+        for at, (limit, count) in enumerate((("limits.one", 3), ("limits.two", 1))):
+            refused[limit] += count
+            while len(caplog.messages) == at:
+                await asyncio.sleep(0.001)
     assert caplog.messages == [
-        "3 calls were refused by limits.one: docs/guides/operate.md#a-section"
+        "3 calls were refused by limits.one: docs/guides/operate.md#a-section",
+        "1 calls were refused by limits.two: docs/guides/operate.md#a-section",
     ]
-    log.look()
-    assert len(caplog.messages) == 1
-    refused["limits.two"] += 1
-    log.look()
-    assert caplog.messages[1].startswith("1 calls were refused by limits.two")
 
 
-def test_what_is_refused_may_be_connections(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.usefixtures("looks")
+async def test_what_is_refused_may_be_connections(caplog: pytest.LogCaptureFixture) -> None:
     refused = [0]
-    last = [""]
-    refusals = Refusals(lambda: refused[0], "a-section", "connections", lambda: last[0])
-    log = RefusalLog({"a-limit": refusals})
-    refused[0], last[0] = 2, "10.0.0.7:51234"
-    log.look()
+    refusals = refusal_log.Refusals(
+        "a-limit", lambda: refused[0], "a-section", "connections", lambda: "10.0.0.7:51234"
+    )
+    async with telling(refusals):
+        refused[0] = 2
+        while not caplog.messages:
+            await asyncio.sleep(0.001)
     [told] = caplog.messages
     assert told == (
         "2 connections were refused by a-limit, the last one from 10.0.0.7:51234: "
@@ -49,11 +69,10 @@ def test_what_is_refused_may_be_connections(caplog: pytest.LogCaptureFixture) ->
     )
 
 
+@pytest.mark.usefixtures("looks")
 async def test_a_connection_beyond_the_most_busy_ones_of_its_address_is_counted_and_told_with_its_address(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    often = partialmethod(RefusalLog.keep_looking, 0.01)
-    monkeypatch.setattr(RefusalLog, "keep_looking", often)
     tables = '[[models]]\nname = "demo"\n[server.http2]\nmax-connections = 1\n'
     async with running_router(tmp_path, tables, transport="nghttp2") as (router, channel):
         stream = RouterStub(channel).ScoreStream()

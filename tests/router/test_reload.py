@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc.aio
 import pytest
@@ -20,7 +20,10 @@ from tests.router.pick_stand import QUIET, pod, prompt
 from tests.router.running_router import TRANSPORT, running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.assemble.running import ReloadableParts
+from warmpath.router.assemble.calls import Calls
+from warmpath.router.assemble.index import Indexed
+from warmpath.router.assemble.means import Means
+from warmpath.router.assemble.picks import Picks
 from warmpath.router.config.read import load, parse
 from warmpath.router.config.schema import Config
 from warmpath.router.processes import share_of
@@ -232,14 +235,21 @@ shares = { a = 3.0 }
 """
 
 
+class ReloadableParts(NamedTuple):
+    """The parts of a running router that take other settings."""
+
+    means: Means
+    indexed: Indexed
+    chosen: Picks
+    made: Calls
+
+
 def queue(parts: ReloadableParts) -> Any:
-    assert parts.made.held is not None
-    return parts.made.held.queue
+    return parts.made.service.picks.held.queue  # type: ignore[union-attr]
 
 
 def classes(parts: ReloadableParts) -> Any:
-    assert parts.made.held is not None
-    return parts.made.held.classes
+    return parts.made.service.picks.held.classes  # type: ignore[union-attr]
 
 
 REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
@@ -247,7 +257,7 @@ REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
     "server.ready": (False, lambda parts: parts.means.readiness.requires("pods")),
     "server.ready-coverage": (0.75, lambda parts: parts.means.readiness._looks["coverage"].args[2]),  # type: ignore[attr-defined]
     "limits.tokenize-seconds": ((1.5, 1.5), lambda parts: (parts.made.service.tokenize_seconds, parts.made.endpoint_picker.picks.tokenize_seconds)),
-    "limits.max-in-flight-bytes": (99999999, lambda parts: parts.made.messages.limit),
+    "limits.max-in-flight-bytes": (99999999, lambda parts: parts.made.service.intake.calls.limit),
     "pick.policy": ("weighted", lambda parts: parts.chosen.picking.picker._weigher._usual),
     "pick.options": (make_policy("weighted", {"kv": 0.5}), lambda parts: parts.chosen.picking.picker._weigher._policies["weighted"]),
     "queue.hold-seconds": (0.1, lambda parts: queue(parts)._settings.hold_seconds),
@@ -266,7 +276,7 @@ async def test_every_reloadable_key_reaches_its_part(tmp_path: Path) -> None:
     assert set(REACHED) == set(reloadable_keys())
     before = f'[pick]\nqueue = "on"\n{MODEL}{QUIET}{pod("old")}'
     async with running_router(tmp_path, before) as (router, _):
-        parts = router.reload.__self__  # type: ignore[attr-defined]
+        parts = ReloadableParts(*router.reload.args)  # type: ignore[attr-defined]
         await router.reload(parse(f"{CHANGED}{MODEL}{pod('new')}", "file"))
         for key, (expected, look) in REACHED.items():
             assert look(parts) == expected, key

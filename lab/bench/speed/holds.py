@@ -27,6 +27,7 @@ from warmpath.router.config.files import engine_credentials
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.ending import Drain
+from warmpath.router.metrics.calls import Metrics
 from warmpath.router.pods.table import Pod, PodTable, Role, Status
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.reader import PromptReader
@@ -143,15 +144,14 @@ class _Router:
         )
         decisions, attribution = Decisions(), Attribution()
         picking = new_picking(ingest, decisions, attribution)
-        scorer, picker = picking.scorer, picking.picker
+        scorer = picking.scorer
         load(picking, ranks, self._now)
         clock = self._clock
         picks = PickAnswerer(
             reader,
             pods,
             ingest,
-            picker=picker,
-            loads=picking.loads,
+            picking,
             decisions=decisions,
             attribution=attribution,
             clock=clock,
@@ -165,9 +165,9 @@ class _Router:
         service = RouterService(
             answerer,
             picks,
-            _Silent(),
+            Metrics(),
             Drain(clock),
-            Intake(calls, streams, _Silent(), seconds=1.0),
+            Intake(calls, streams, Metrics(), seconds=1.0),
             tokenize_seconds=1.0,
         )
         self._methods = service.methods()
@@ -206,16 +206,3 @@ class _Call:
 
     def if_gone(self, call: Callable[[], None]) -> None:
         del call  # every answer is read
-
-
-class _Silent:
-    """Ignores the figures that a service reports."""
-
-    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
-        pass
-
-    def refused(self, method: str, code: str, count: int) -> None:
-        pass
-
-    def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
-        pass

@@ -11,8 +11,7 @@ import pytest
 
 from tests.h2grpc.served import BOTH, new_server
 from warmpath.h2grpc.method import Method
-from warmpath.router.access.callers import Callers
-from warmpath.router.access.guard import guarded
+from warmpath.router.access.entrance import Entrance
 from warmpath.router.access.roles import ROLES
 from warmpath.router.config.schema import ClientSpec
 from warmpath.router.transport.call import Call
@@ -62,8 +61,8 @@ async def channel(
     for name in KINDS:
         monkeypatch.setitem(ROLES, f"/it/{name}", "score")
     (tmp_path / "token").write_text(TOKEN)
-    callers = Callers([ClientSpec("gateway", ["score"], token_file="token")], tmp_path)
-    server = new_server(request.param, guarded(served.methods(), callers, served.counts))
+    entrance = Entrance([ClientSpec("gateway", ["score"], token_file="token")], tmp_path)
+    server = new_server(request.param, entrance.guarded(served.methods(), served.counts))
     address = await server.start("127.0.0.1:0")
     try:
         async with grpc.aio.insecure_channel(address) as channel:

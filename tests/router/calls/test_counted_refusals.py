@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 
 from warmpath.h2grpc.method import RefusedError
 from warmpath.proto.errors import Reason
@@ -19,8 +19,7 @@ class Counted:
     """Metrics, and the refusals in them."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self.metrics = Metrics(self._registry)
+        self.metrics = Metrics()
 
     def refusals(self) -> list[str]:
         """Return the samples of refusals as a scrape shows them."""
@@ -28,7 +27,7 @@ class Counted:
 
     def samples(self, name: str) -> list[str]:
         """Return the samples of one name as a scrape shows them."""
-        text = generate_latest(self._registry).decode()
+        text = generate_latest(self.metrics).decode()
         return [line for line in text.splitlines() if line.startswith(name)]
 
 

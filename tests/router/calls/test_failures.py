@@ -12,7 +12,7 @@ from tests.docs.test_pages import ROOT
 from warmpath.h2grpc.metadata import trailers_of
 from warmpath.proto.errors import Reason, details
 from warmpath.proto.pb.warmpath.wire.v1 import status_details_pb2 as wire
-from warmpath.router.access import guard
+from warmpath.router.access import entrance
 from warmpath.router.calls import failures
 from warmpath.router.calls.failures import FAILURES, failure_of, refusal_of, text_of
 from warmpath.router.ending import EndingError
@@ -70,7 +70,7 @@ def test_the_page_on_failures_has_each_reason_with_the_statuses_that_come_with_i
     told = {name: set(re.findall(r"[A-Z_]+", statuses)) for name, statuses in rows}
     assert set(told) == set(Reason.keys()) - {"REASON_UNSPECIFIED"}
     ours = [*FAILURES.values(), failures.FAULT]
-    given_by = [(one.code, one.reason) for one in ours] + list(guard.CODES.values())
+    given_by = [(one.code, one.reason) for one in ours] + list(entrance.CODES.values())
     for code, reason in given_by:
         assert code.name in told[Reason.Name(reason)]
 

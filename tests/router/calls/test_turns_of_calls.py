@@ -60,8 +60,7 @@ class Fleet:
             Reader(),  # type: ignore[arg-type]
             pods,
             self.parts.ingest,
-            picker=self.parts.picker,
-            loads=self.parts.loads,
+            self.parts.picking,
             decisions=self.decisions,
             attribution=Attribution(),
             clock=lambda: self.parts.now,

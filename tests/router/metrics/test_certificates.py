@@ -7,13 +7,13 @@ import pytest
 
 from tests.servers.certificates import Authority
 from warmpath.process.tls import ServerTls, TlsPaths, expiries
-from warmpath.router.metrics.parts import certificates
+from warmpath.router.assemble.scraped import certificates
 
 SOON, LATER = (dt.datetime(year, 1, 1, tzinfo=dt.UTC) for year in (2190, 2191))
 
 
 def told(tls: ServerTls) -> dict[tuple[str, str], float]:
-    [family] = certificates({"server.tls": tls})
+    family = certificates({"server.tls": tls})
     return {(one.labels["table"], one.labels["file"]): one.value for one in family.samples}
 
 

@@ -1,6 +1,6 @@
 """Exemplars: the trace behind a latency, for scrapers that ask for OpenMetrics."""
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.samples import Exemplar, Timestamp
@@ -21,16 +21,16 @@ class Traced(Tracer):
         return self.id
 
 
-def exemplars(registry: CollectorRegistry, name: str) -> dict[str, Exemplar]:
+def exemplars(metrics: Metrics, name: str) -> dict[str, Exemplar]:
     """Return the exemplars of a histogram, by the upper bound of their bucket."""
-    families = text_string_to_metric_families(open_metrics(registry).decode())
+    families = text_string_to_metric_families(open_metrics(metrics).decode())
     [family] = [one for one in families if one.name == name]
     return {one.labels["le"]: one.exemplar for one in family.samples if one.exemplar}
 
 
 def test_a_bucket_has_the_last_trace_that_fell_into_it_with_its_time() -> None:
-    registry, tracer = CollectorRegistry(), Traced()
-    metrics = Metrics(registry, tracer, iter([10.0, 20.0, 30.0]).__next__)
+    tracer = Traced()
+    metrics = Metrics(tracer, iter([10.0, 20.0, 30.0]).__next__)
     tracer.id = TRACE[::-1]
     metrics.answered("Score", "OK", 0.004)
     tracer.id = TRACE
@@ -39,16 +39,16 @@ def test_a_bucket_has_the_last_trace_that_fell_into_it_with_its_time() -> None:
     tracer.id = ""
     metrics.answered("Score", "OK", 0.002)
     labels = {"trace_id": TRACE}
-    assert exemplars(registry, "warmpath_request_seconds") == {
+    assert exemplars(metrics, "warmpath_request_seconds") == {
         "0.005": Exemplar(labels, 0.003, Timestamp(20, 0))
     }
-    assert exemplars(registry, "warmpath_step_seconds") == {
+    assert exemplars(metrics, "warmpath_step_seconds") == {
         "+Inf": Exemplar(labels, 70.0, Timestamp(30, 0))
     }
-    assert TRACE not in generate_latest(registry).decode()
+    assert TRACE not in generate_latest(metrics).decode()
 
 
 def test_without_traces_there_are_no_exemplars() -> None:
-    registry = CollectorRegistry()
-    Metrics(registry).answered("Score", "OK", 0.004)
-    assert not exemplars(registry, "warmpath_request_seconds")
+    metrics = Metrics()
+    metrics.answered("Score", "OK", 0.004)
+    assert not exemplars(metrics, "warmpath_request_seconds")

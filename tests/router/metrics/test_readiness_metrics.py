@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from warmpath.router.metrics.parts import readiness, ready_pods
+from warmpath.router.assemble.scraped import readiness, ready_pods
 from warmpath.router.pods.table import Pod, PodTable, Status
 from warmpath.router.readiness import LISTENING, Readiness
 
@@ -23,8 +23,7 @@ WELL = Status(healthy=True, reason="well")
 )
 def test_a_pod_is_ready_if_requests_may_be_sent_to_it(status: Status, ready: float) -> None:
     pods = PodTable([Pod("pod-1", "h:1", "demo", (), status, has_events=False)])
-    [of_pods] = ready_pods(pods)
-    [sample] = of_pods.samples
+    [sample] = ready_pods(pods).samples
     assert sample.labels == {"pod": "pod-1", "model": "demo"}
     assert sample.value == ready
 

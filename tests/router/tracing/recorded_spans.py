@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from warmpath.router.tracing.otel_tracer import otel_tracer
+from warmpath.router.tracing.otel_tracer import OtelTracer
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -23,7 +23,7 @@ class Recorded:
     exporter: InMemorySpanExporter = field(default_factory=InMemorySpanExporter)
 
     def __post_init__(self) -> None:
-        self.tracer = otel_tracer([SimpleSpanProcessor(self.exporter)], "1.2", time.time_ns)
+        self.tracer = OtelTracer([SimpleSpanProcessor(self.exporter)], "1.2", time.time_ns)
 
     async def taken_with(self, name: str) -> dict[str, ReadableSpan]:
         """Return as `taken`, once a span with this name has ended: an answer may come before its end."""

@@ -38,14 +38,14 @@ def meter() -> Meter:
 
 
 def test_each_step_is_timed_by_the_clock_and_the_next_begins_where_it_ended(meter: Meter) -> None:
-    steps = Steps(meter, clock=iter([1.0, 3.0, 6.0]).__next__)
+    steps = Steps(meter.stepped, clock=iter([1.0, 3.0, 6.0]).__next__)
     ended = steps.took(Step.READ, steps.begin())
     steps.took(Step.MATCH, ended)
     assert meter.told == [("read", 2.0), ("match", 3.0)]
 
 
 def test_a_step_that_fails_is_timed(meter: Meter) -> None:
-    steps = Steps(meter, clock=iter([1.0, 3.0]).__next__)
+    steps = Steps(meter.stepped, clock=iter([1.0, 3.0]).__next__)
     with pytest.raises(TimeoutError), steps.step(Step.QUEUE):
         raise TimeoutError
     assert meter.told == [("queue", 2.0)]
@@ -53,7 +53,7 @@ def test_a_step_that_fails_is_timed(meter: Meter) -> None:
 
 def test_a_trace_has_every_step_as_a_span(meter: Meter) -> None:
     tracer = Listening()
-    steps = Steps(meter, tracer, iter([0.0, 1.0, 2.0, 3.0]).__next__)
+    steps = Steps(meter.stepped, tracer, iter([0.0, 1.0, 2.0, 3.0]).__next__)
     steps.took(Step.READ, steps.begin())
     with steps.step(Step.TOKENISE):
         pass

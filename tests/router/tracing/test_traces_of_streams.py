@@ -19,7 +19,7 @@ from tests.router.tracing.recorded_spans import (
 )
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.calls.traced import MOST_MESSAGES
+from warmpath.router.calls.service import MOST_MESSAGES
 
 STREAM = "warmpath.v1.Router/ScoreStream"
 

@@ -16,8 +16,8 @@ from warmpath.indexer.keys.key import unpack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.lab.verify.recording import Frame, Life, RecordedRequest, read_recording
 from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
-from warmpath.router.calls.holdings import Holdings
 from warmpath.router.calls.llmd import PodScores
+from warmpath.router.calls.score import Answerer
 from warmpath.router.config.schema import LlmdTable
 from warmpath.router.match.match import Scorer
 from warmpath.router.pods.table import Pod, PodTable
@@ -39,8 +39,14 @@ def scores(*, pure: bool, block_size: int) -> Iterator[tuple[dict[str, float], d
         for number, (pod, rank) in enumerate(ranks.items())
     )
     reader = ReadyPrompts()
-    holdings = Holdings(reader, Scorer(ingest, ""), pods)  # type: ignore[arg-type]
-    answerer = PodScores(holdings, LlmdTable(block_size=block_size, identifier="id"))
+    found = Answerer(
+        reader,  # type: ignore[arg-type]
+        Scorer(ingest, ""),
+        pods,
+        clock=lambda: 0.0,
+        wall_offset=lambda: 0.0,
+    )
+    answerer = PodScores(found, LlmdTable(block_size=block_size, identifier="id"))
     theirs = LlmdIndexer(block_size)
     waiting: list[Frame] = []
 

@@ -14,8 +14,8 @@ from tests.router.ready_prompts import ReadyPrompts
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
-from warmpath.router.calls.holdings import Holdings
 from warmpath.router.calls.llmd import WEIGHTS, PodScores
+from warmpath.router.calls.score import Answerer
 from warmpath.router.config.schema import LlmdTable
 from warmpath.router.match.match import Scorer
 from warmpath.router.pods.table import Pod, PodTable
@@ -64,10 +64,16 @@ def test_pods_score_as_llmd_scores_them(
     reader = ReadyPrompts()
     reader.ids = list(prompt)
     pods = PodTable(Pod(pod, f"{pod}:1", "m", (rank,)) for pod, rank in ranks.items())
-    holdings = Holdings(reader, Scorer(ingest, ""), pods)  # type: ignore[arg-type]
+    found = Answerer(
+        reader,  # type: ignore[arg-type]
+        Scorer(ingest, ""),
+        pods,
+        clock=lambda: 0.0,
+        wall_offset=lambda: 0.0,
+    )
     config = LlmdTable(block_size=BLOCK, identifier="id")
     request = llmd.GetPodScoresRequest(prompt="text", model_name="m")
     with patch.dict(WEIGHTS, cpu=cpu):
-        answer = asyncio.run(PodScores(holdings, config).get_pod_scores(request, 1.0, 1.0))
+        answer = asyncio.run(PodScores(found, config).get_pod_scores(request, 1.0, 1.0))
     ours = {score.pod: round(score.score, 9) for score in answer.scores}
     assert ours == {pod: round(score, 9) for pod, score in theirs.scores(prompt, "m").items()}
