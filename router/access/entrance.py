@@ -20,10 +20,9 @@ from warmpath.h2grpc.method import Method, Refusal
 from warmpath.process.reread import Reread, TokenError, read_token, token_of
 from warmpath.process.tls import ServerTls
 from warmpath.proto.errors import Reason
-from warmpath.router.access.roles import ROLES, is_open
 from warmpath.router.config.check import exposed
 from warmpath.router.config.files import server_tls
-from warmpath.router.config.schema import ClientSpec, Config
+from warmpath.router.config.schema import ClientSpec, Config, Right
 from warmpath.router.metrics.calls import Metrics
 from warmpath.router.transport.call import Call, refused
 
@@ -35,6 +34,37 @@ CODES = {
     "unknown": (grpc.StatusCode.UNAUTHENTICATED, Reason.UNKNOWN_CALLER),
     "role": (grpc.StatusCode.PERMISSION_DENIED, Reason.NO_ROLE),
 }
+
+ROUTER = "/warmpath.v1.Router/"
+
+OPEN = ("/grpc.health.v1.Health/", "/healthz", "/readyz")
+"""Beginnings of the methods and paths that are open to anybody: the router's health."""
+
+ROLES: dict[str, Right] = {
+    f"{ROUTER}Score": "score",
+    f"{ROUTER}ScoreStream": "score",
+    f"{ROUTER}Pick": "score",
+    f"{ROUTER}Report": "score",
+    f"{ROUTER}Explain": "score",
+    "/indexer.v1.IndexerService/GetPodScores": "score",
+    "/query": "score",
+    "/overlap_scores": "score",
+    f"{ROUTER}ListPods": "read",
+    f"{ROUTER}Diagnose": "read",
+    f"{ROUTER}ListDecisions": "read",
+    "/envoy.service.ext_proc.v3.ExternalProcessor/Process": "score",
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": "read",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "read",
+    "/metrics": "read",
+    "/api/v1/Score": "score",
+    "/api/v1/Explain": "score",
+    "/api/v1/ListPods": "read",
+    "/api/v1/ListDecisions": "read",
+    "/api/v1/Diagnose": "read",
+    "/api/v1/live": "read",
+}
+"""The role that each call needs, by the full names of gRPC's methods, and by HTTP's paths. A call that
+is not listed is refused to everybody."""
 
 
 class AccessRefusal(NamedTuple):
@@ -121,7 +151,7 @@ class Entrance:
 
         return {
             name: method
-            if self.is_open or is_open(name)
+            if self.is_open or name.startswith(OPEN)
             else replace(method, refusal=partial(refusal_of, name))
             for name, method in methods.items()
         }

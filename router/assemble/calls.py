@@ -1,11 +1,13 @@
 """Builds what answers calls: Score, Pick and the others, llm-d's, and Envoy's exchanges."""
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from warmpath.h2grpc.method import Method
 from warmpath.process.health import HealthService
@@ -41,10 +43,30 @@ from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.texts import Texts
 from warmpath.router.queue.queueing import held_picks
 from warmpath.router.readiness import PODS
-from warmpath.router.refusal_log import Refusals, keep_telling
+
+log = logging.getLogger(__name__)
 
 TRYING = 0.2
 """Share of `endpoint-picker.pick-seconds` in which a request waits until its template is tried out."""
+
+
+REFUSAL_SECONDS = 10.0
+"""Pause between two looks at what was refused, for the log."""
+
+
+class Refusals(NamedTuple):
+    """The refusals by some limits."""
+
+    limits: str
+    """The keys of the limits."""
+    refused: Callable[[], int]
+    """Returns how many were refused since the start."""
+    runbook: str
+    """The section of docs/guides/operate.md that says what to do, as in its address."""
+    what: str = "calls"
+    """What is refused."""
+    last: Callable[[], str] = str
+    """Returns the address of the last one's client; empty if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +147,7 @@ async def calls(
         tokenize_seconds=limits.tokenize_seconds,
         tracer=means.tracer,
     )
-    telling = partial(keep_telling, _refusals(means, service, admission))
+    telling = partial(_keep_telling, _refusals(means, service, admission))
     stack.callback(kept(Work("telling the log of refused calls", telling)).cancel)
     picker = _endpoint_picker(means, indexed, texts, service, admission)
     return Calls(service, picker, admission)
@@ -196,6 +218,29 @@ def _refusals(means: Means, service: RouterService, admission: Admission) -> lis
             lambda: metrics.last_refused,
         ),
     ]
+
+
+async def _keep_telling(refusals: Sequence[Refusals]) -> None:
+    """Log how many were refused since the last look, if any were, until cancelled.
+
+    A line for each of them would cost what their early refusal saves.
+    """
+    before = [one.refused() for one in refusals]
+    while True:
+        await asyncio.sleep(REFUSAL_SECONDS)
+        for at, one in enumerate(refusals):
+            now = one.refused()
+            refused, before[at] = now - before[at], now
+            if refused:
+                last = one.last()
+                log.warning(
+                    "%d %s were refused by %s%s: docs/guides/operate.md#%s",
+                    refused,
+                    one.what,
+                    one.limits,
+                    last and f", the last one from {last}",
+                    one.runbook,
+                )
 
 
 def methods(means: Means, made: Calls) -> tuple[Mapping[str, Method], HealthService]:

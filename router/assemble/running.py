@@ -15,7 +15,6 @@ from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from warmpath.process.loop import watch_lag
 from warmpath.process.reread import keep_current
 from warmpath.process.tasks import Work, kept
-from warmpath.router import state_file
 from warmpath.router.access.entrance import entrance
 from warmpath.router.assemble.calls import Calls, calls, methods
 from warmpath.router.assemble.index import Indexed, index
@@ -66,15 +65,11 @@ async def running(
 
     The caller closes the `tracer` afterwards.
 
-    Raises OSError if an address cannot be bound, if a file of [watch] or [probe] cannot be used, or if
-    the state file's path must not be written to (`router.state_file`). If a tokenizer cannot be loaded,
-    this is logged and affects only texts of its model: Score refuses them, Pick estimates their tokens
-    by their length. On leaving, the router ends step by step (`router.ending`); then OSError is
-    raised if the state cannot be saved.
+    Raises OSError if an address cannot be bound, or if a file of [watch] or [probe] cannot be used. If a
+    tokenizer cannot be loaded, this is logged and affects only texts of its model: Score refuses them,
+    Pick estimates their tokens by their length. On leaving, the router ends step by step
+    (`router.ending`); then OSError is raised if the state cannot be saved.
     """
-    table = config.index
-    if table.state_file and (problem := state_file.foreign(folder / table.state_file)):
-        raise OSError(f"index.state-file: {problem}")
     async with AsyncExitStack() as stack:
         metrics = Metrics(tracer)
         readiness = Readiness(config.server.ready)

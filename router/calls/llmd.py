@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
-from functools import cache
+from functools import cache, partial
 
 from warmpath.h2grpc.method import Method
 from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
@@ -16,8 +16,8 @@ from warmpath.router.prompt.models import UnknownModelError
 from warmpath.scorer.match import TIERS, Match, spans_of
 
 
-class WeightedBlocks:
-    """Counts the leading blocks of a match as llm-d does; `weights` has one for each tier.
+def weighted_blocks(match: Match, block_size: int, weights: Mapping[str, float]) -> float | None:
+    """Return the leading blocks of a match, each times the weight of its tier; None without any.
 
     A block in several tiers has the highest of their weights. `block_size` is in tokens; a block that
     consists of several of the engine's has the lowest of their weights.
@@ -25,30 +25,21 @@ class WeightedBlocks:
     Source: llm-d-kv-cache 7be76e1, `LongestPrefixScorer` in `pkg/kvcache/kvblock_scorer.go`; sizes:
     `Index.Add` in `pkg/kvcache/kvblock/index.go`.
     """
-
-    def __init__(self, block_size: int, weights: Mapping[str, float]) -> None:
-        self._block_size = block_size
-        self._weights = weights
-        self._heaviest_first = sorted(TIERS, key=lambda tier: -weights[tier])
-
-    def score(self, match: Match) -> float | None:
-        """Return the weighted number of blocks; None if not even the first block is held."""
-        size = self._block_size
-        done, score = 0, 0.0
-        least = math.inf
-        """The lowest weight in the last block, which ends in a later span."""
-        for start, stop, tier in spans_of(match.held, self._heaviest_first):
-            end = min(stop * match.block_size, match.known_tokens)
-            if start * match.block_size >= end:
-                break
-            weight = self._weights[tier]
-            least = min(least, weight)
-            blocks = end // size - done
-            if blocks:
-                score += least + (blocks - 1) * weight
-                done += blocks
-                least = weight if end % size else math.inf
-        return score if done else None
+    done, score = 0, 0.0
+    least = math.inf
+    """The lowest weight in the last block, which ends in a later span."""
+    for start, stop, tier in spans_of(match.held, sorted(TIERS, key=lambda tier: -weights[tier])):
+        end = min(stop * match.block_size, match.known_tokens)
+        if start * match.block_size >= end:
+            break
+        weight = weights[tier]
+        least = min(least, weight)
+        blocks = end // block_size - done
+        if blocks:
+            score += least + (blocks - 1) * weight
+            done += blocks
+            least = weight if end % block_size else math.inf
+    return score if done else None
 
 
 WEIGHTS = {"gpu": 1.0, "cpu": 0.8, "disk": 1.0, "remote": 1.0}
@@ -66,7 +57,7 @@ class PodScores:
 
     def __init__(self, answerer: Answerer, config: LlmdTable) -> None:
         self._answerer = answerer
-        self._blocks = WeightedBlocks(config.block_size, WEIGHTS)
+        self._block_size = config.block_size
         self._identifier = config.identifier
 
     async def get_pod_scores(
@@ -94,7 +85,7 @@ class PodScores:
     def _scores(self, found: HeldBlocks, wanted: Collection[str]) -> dict[str, float]:
         """Return the best score of each identifier; if `wanted` is empty, of all pods."""
         # Ranks often share one match.
-        score_of = cache(self._blocks.score)
+        score_of = cache(partial(weighted_blocks, block_size=self._block_size, weights=WEIGHTS))
         best: dict[str, float] = {}
         for pod in found.pods:
             matches = [found.matches[rank] for rank in pod.ranks if rank in found.matches]

@@ -193,19 +193,12 @@ def _bad_text(raw: bytes, kind: Any) -> str:
         field = kind.fields_by_number.get(one.field_number)
         if field is None or one.wire_type != TEXT_OR_MESSAGE:
             continue
-        if field.type == FieldDescriptor.TYPE_STRING and not _is_text(one.data):
+        is_string = field.type == FieldDescriptor.TYPE_STRING
+        if is_string and one.data.decode(errors="ignore").encode() != one.data:
             return str(field.name)
         if field.message_type and (inner := _bad_text(one.data, field.message_type)):
             return f"{field.name}.{inner}"
     return ""
-
-
-def _is_text(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 async def check_pick(request: pb.PickRequest | pb.ExplainRequest) -> None:

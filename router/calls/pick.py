@@ -180,9 +180,8 @@ class PickAnswerer:
             decode_candidates=[candidate_message(one, offset) for one in decode],
             candidates_left_out=len(choice.options) - len(best),
             decode_candidates_left_out=len(choice.decode) - len(decode),
+            source=choice.source and source_message(choice.source),
         )
-        if choice.source is not None:
-            response.source.CopyFrom(source_message(choice.source))
         self._steps.took(Step.REPLY, begun)
         return response
 
@@ -212,6 +211,7 @@ class PickAnswerer:
             reckoned_tokens=ask.unread,
             reckoned_because=ask.unread_because,
             standing=standing_message(standing),
+            source=choice.source and source_message(choice.source),
         )
         for messages, options in (
             (response.candidates, choice.options),
@@ -226,8 +226,6 @@ class PickAnswerer:
                 messages.extend(some)
         if len(response.candidates) > AT_ONCE:
             await asyncio.sleep(0)
-        if choice.source is not None:
-            response.source.CopyFrom(source_message(choice.source))
         return response
 
     def _stuck(self, choice: Choice, now: float) -> str:

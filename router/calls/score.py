@@ -162,8 +162,15 @@ class Answerer:
         return HeldBlocks(prompt, pods, matches)
 
     def _wanted(self, request: wire.ScoreRequest, read: ReadPrompt) -> Wanted:
-        """Return what a Score asks about."""
-        pods, unknown = self._named(read.prompt.model, request.pods)
+        """Return what a Score asks about: a model's pods or, if it names any, only those."""
+        pods, unknown = self._pods.of_model(read.prompt.model), list[str]()
+        if request.pods:
+            for name in request.pods:
+                check_name("pods", name)
+            by_id = {pod.id: pod for pod in pods}
+            named = dict.fromkeys(request.pods)
+            pods = [by_id[name] for name in named if name in by_id]
+            unknown = [name for name in named if name not in by_id]
         prompt = read.apart(pod.engine for pod in pods)
         asked(prompt, pods)
         ranks = [*chain.from_iterable(map(RANKS, pods))]
@@ -227,20 +234,6 @@ class Answerer:
                     ranks=[self._rank(rank) for rank in pod.ranks],
                 )
         return listed
-
-    def _named(self, model: str, names: Sequence[str]) -> tuple[list[Pod], list[str]]:
-        """Return a model's pods (if `names` is not empty, only those) and the names without a pod."""
-        serving = self._pods.of_model(model)
-        if not names:
-            return serving, []
-        for name in names:
-            check_name("pods", name)
-        by_id = {pod.id: pod for pod in serving}
-        wanted = dict.fromkeys(names)
-        return (
-            [by_id[name] for name in wanted if name in by_id],
-            [name for name in wanted if name not in by_id],
-        )
 
     def _rank(self, rank: Rank) -> pb.Rank:
         message = pb.Rank(

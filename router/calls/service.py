@@ -187,7 +187,7 @@ class RouterService:
     def answer(
         self,
         method: MethodDescriptor,
-        answer: Callable[[Any, float, float], Awaitable[Message] | Message],
+        answer: Callable[[Any, float, float], Awaitable[Message]],
     ) -> Answer:
         """Return what answers a method's messages, of this service or of one beside it.
 
@@ -196,10 +196,8 @@ class RouterService:
         asked = GetMessageClass(method.input_type)
 
         async def reply(request: bytes, timeout: float, patience: float) -> bytes:
-            answered = answer(await parse(asked, request), timeout, patience)
-            return (
-                answered if isinstance(answered, Message) else await answered
-            ).SerializeToString()
+            answered = await answer(await parse(asked, request), timeout, patience)
+            return answered.SerializeToString()
 
         return self.answer_bytes(method.name, reply)
 
@@ -232,7 +230,7 @@ class RouterService:
     def answers(self) -> dict[str, Answer]:
         """Return what answers the methods with one message and one answer, but Pick, by name."""
         picks = self.picks
-        answers: dict[str, Callable[[Any, float, float], Awaitable[Message] | Message]] = {
+        answers: dict[str, Callable[[Any, float, float], Awaitable[Message]]] = {
             "Report": lambda request, *_: picks.reports.report(request),
             "Explain": picks.explain,
             "ListDecisions": lambda request, *_: picks.list_decisions(request),

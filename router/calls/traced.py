@@ -18,50 +18,44 @@ from warmpath.router.transport.call import Call
 
 def traced_methods(methods: Mapping[str, Method], tracer: Tracer) -> dict[str, Method]:
     """Return methods, by their names /SERVICE/METHOD, whose calls have spans."""
-    calls = _TracedCalls(tracer)
-    return {
-        name: Method(
-            partial(calls.run, name[1:], method.run),
-            method.at_once and partial(calls.at_once, name[1:], method.at_once),
-        )
-        for name, method in methods.items()
-    }
+    begun: WeakKeyDictionary[Call, Span] = WeakKeyDictionary()
+    """The spans of calls that could not be answered at once, until they run."""
 
-
-class _TracedCalls:
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
-        self._begun: WeakKeyDictionary[Call, Span] = WeakKeyDictionary()
-        """The spans of calls that could not be answered at once, until they run."""
-
-    def _span(self, name: str, call: Call) -> Span:
+    def span_of(name: str, call: Call) -> Span:
         of_rpc = {"rpc.system.name": "grpc", "rpc.method": name}
-        return self._tracer.call(name, call.metadata, of_rpc)
+        return tracer.call(name, call.metadata, of_rpc)
 
     def at_once(
-        self, name: str, answer: Callable[[bytes, Call], bytes | None], message: bytes, call: Call
+        name: str, answer: Callable[[bytes, Call], bytes | None], message: bytes, call: Call
     ) -> bytes | None:
         """Return an answer at once; a call that is sampled runs with its span instead."""
-        span = self._span(name, call)
+        span = span_of(name, call)
         if not span.is_sampled:
             answered = answer(message, call)
             if answered is not None:
                 return answered
-        self._begun[call] = span
+        begun[call] = span
         return None
 
-    async def run(self, name: str, run: Callable[[Call], Awaitable[None]], call: Call) -> None:
-        """Run a call within its span."""
-        with self._begun.pop(call, None) or self._span(name, call) as span:
+    async def traced(name: str, run: Callable[[Call], Awaitable[None]], call: Call) -> None:
+        with begun.pop(call, None) or span_of(name, call) as span:
+            code = grpc.StatusCode.UNKNOWN
             try:
                 await run(call)
+                code = grpc.StatusCode.OK
             except RefusedError as error:
-                span.ends_with(error.refusal.code.name)
+                code = error.refusal.code
                 raise
             except asyncio.CancelledError:
-                span.ends_with(grpc.StatusCode.CANCELLED.name)
+                code = grpc.StatusCode.CANCELLED
                 raise
-            except Exception:
-                span.ends_with(grpc.StatusCode.UNKNOWN.name)
-                raise
-            span.ends_with(grpc.StatusCode.OK.name)
+            finally:
+                span.ends_with(code.name)
+
+    return {
+        name: Method(
+            partial(traced, name[1:], method.run),
+            method.at_once and partial(at_once, name[1:], method.at_once),
+        )
+        for name, method in methods.items()
+    }

@@ -25,7 +25,7 @@ class Pages(NamedTuple):
     """Pages of other rooms, by path."""
 
     posts: Mapping[str, Page] = {}
-    """Those that take POST. Each needs a role (`router.access.roles`)."""
+    """Those that take POST. Each needs a role (`router.access.entrance`)."""
     gets: Mapping[str, Page] = {}
     """Those that take GET. Each needs a role."""
     files: Mapping[str, Page] = {}

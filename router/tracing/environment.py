@@ -4,6 +4,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
@@ -39,31 +40,29 @@ def tracer_of(environ: Mapping[str, str], version: str) -> Tracer:
         return NO_TRACER
     try:
         # Nothing is loaded where nobody asks for traces.
-        from warmpath.router.tracing.otel_tracer import (  # noqa: PLC0415
-            NoExporterError,
-            OtelTracer,
-            processors_of,
-        )
+        from warmpath.router.tracing.otel_tracer import OtelTracer, processors_of  # noqa: PLC0415
     except ImportError as error:
         text = (
             "no traces, though %s is set: %s is not installed; pip install 'warmpath-router[otel]'"
         )
         log.warning(text, asking, error.name)
         return NO_TRACER
-    try:
-        tracer = OtelTracer(processors_of(exporters(environ)), version, time.time_ns)
-    except NoExporterError as error:
+    known = entry_points(group="opentelemetry_traces_exporter")
+    asked = exporters(environ)
+    if missing := [name for name in asked if name not in known.names]:
         log.warning(
             "no traces, though %s is set: no package with the exporter %s is installed; "
             "the extra warmpath-router[otel] has that of OTEL_EXPORTER_OTLP_PROTOCOL=http/json",
-            *(asking, error.name),
+            *(asking, missing[0]),
         )
+        return NO_TRACER
+    try:
+        tracer = OtelTracer(processors_of([known[name] for name in asked]), version, time.time_ns)
     except Exception as error:  # noqa: BLE001  that of any exporter
         log.warning("no traces, though %s is set: %s: %s", asking, type(error).__name__, error)
-    else:
-        log.info("traces are sent, since %s is set", asking)
-        return tracer
-    return NO_TRACER
+        return NO_TRACER
+    log.info("traces are sent, since %s is set", asking)
+    return tracer
 
 
 def asked_by(environ: Mapping[str, str]) -> str:

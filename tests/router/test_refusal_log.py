@@ -11,19 +11,19 @@ import pytest
 from tests.router.running_router import metrics_page, running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2
 from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
-from warmpath.router import refusal_log
+from warmpath.router.assemble import calls
 from warmpath.router.calls import server
 from warmpath.router.config.read import parse
 
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusal_log, "SECONDS", 0.001)
+    monkeypatch.setattr(calls, "REFUSAL_SECONDS", 0.001)
 
 
 @asynccontextmanager
-async def telling(*refusals: refusal_log.Refusals) -> AsyncIterator[None]:
-    task = asyncio.create_task(refusal_log.keep_telling(refusals))
+async def telling(*refusals: calls.Refusals) -> AsyncIterator[None]:
+    task = asyncio.create_task(calls._keep_telling(refusals))
     await asyncio.sleep(0.05)
     yield
     task.cancel()
@@ -37,7 +37,7 @@ async def test_calls_that_were_refused_since_the_last_look_are_told_by_limit(
     refused = {"limits.one": 7, "limits.two": 0}
     async with telling(
         *(
-            refusal_log.Refusals(limit, partial(refused.__getitem__, limit), "a-section")
+            calls.Refusals(limit, partial(refused.__getitem__, limit), "a-section")
             for limit in refused
         )
     ):
@@ -55,7 +55,7 @@ async def test_calls_that_were_refused_since_the_last_look_are_told_by_limit(
 @pytest.mark.usefixtures("looks")
 async def test_what_is_refused_may_be_connections(caplog: pytest.LogCaptureFixture) -> None:
     refused = [0]
-    refusals = refusal_log.Refusals(
+    refusals = calls.Refusals(
         "a-limit", lambda: refused[0], "a-section", "connections", lambda: "10.0.0.7:51234"
     )
     async with telling(refusals):

@@ -24,7 +24,6 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router import serve, state_file
 from warmpath.router.assemble.running import running
 from warmpath.router.config.read import parse
-from warmpath.router.config.schema import Config
 
 SETTINGS = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
 IDS = list(range(100, 260))
@@ -203,8 +202,6 @@ def test_what_is_no_state_file_is_refused_at_the_start_and_stays(
         said = capsys.readouterr().err
         assert "warmpath.toml:6: index.state-file: " in said
         assert problem in said
-    with pytest.raises(OSError, match=r"index\.state-file: "):
-        asyncio.run(_run(parse(config.read_text(), "test"), tmp_path))
     with pytest.raises(state_file.BadStateError):
         state_file.load(tmp_path / "state", "")
     with pytest.raises(state_file.BadStateError):
@@ -222,11 +219,6 @@ def _as_it_was(place: Path) -> tuple[int, ...]:
 
 def _serve(argv: list[str]) -> int:
     return serve.main(["--config", *argv])
-
-
-async def _run(config: Config, folder: Path) -> None:
-    async with running(config, folder):
-        pass
 
 
 def test_every_process_looks_at_its_own_state_file(

@@ -25,7 +25,7 @@ from tests.router.access.guarded import (
 )
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.access.roles import ROLES
+from warmpath.router.access.entrance import ROLES
 from warmpath.router.calls import llmd as indexer
 from warmpath.router.calls.service import SERVICE
 from warmpath.router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESSOR

@@ -11,8 +11,7 @@ import pytest
 
 from tests.h2grpc.served import BOTH, new_server
 from warmpath.h2grpc.method import Method
-from warmpath.router.access.entrance import Entrance
-from warmpath.router.access.roles import ROLES
+from warmpath.router.access.entrance import ROLES, Entrance
 from warmpath.router.config.schema import ClientSpec
 from warmpath.router.transport.call import Call
 

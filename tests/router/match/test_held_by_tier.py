@@ -7,19 +7,19 @@ from tests.router.pods.test_hybrid import TOKENS, Fleet, removed, stored
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import pack_tokens
-from warmpath.router.calls.llmd import WeightedBlocks
+from warmpath.router.calls.llmd import weighted_blocks
 from warmpath.router.match.match import Matches, Scorer
 from warmpath.router.pages.dynamo import Reach, reach_of
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.strategies import longest_prefix
 
 PROMPT = TokenPrompt("m", pack_tokens(TOKENS), is_whole=True)
-EVEN = WeightedBlocks(4, {"gpu": 1.0, "cpu": 0.5, "disk": 0.25, "remote": 0.125})
+EVEN = {"gpu": 1.0, "cpu": 0.5, "disk": 0.25, "remote": 0.125}
 
 
 def units(matches: Matches, rank: object) -> tuple[float | None, Reach]:
     match = matches[rank]  # type: ignore[index]
-    return EVEN.score(match), reach_of(match)
+    return weighted_blocks(match, 4, EVEN), reach_of(match)
 
 
 def of_hybrid(fleet: Fleet) -> tuple[float | None, Reach]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.router.calls.llmd import WeightedBlocks
+from warmpath.router.calls.llmd import weighted_blocks
 from warmpath.scorer.match import TIERS, match_of
 
 LLMD = {"gpu": 1.0, "cpu": 0.8, "disk": 1.0, "remote": 1.0}
@@ -20,17 +20,17 @@ weights = st.fixed_dictionaries({tier: st.sampled_from([0.0, 0.25, 0.8, 1.0]) fo
 
 def test_llmds_own_examples_score_the_same() -> None:
     # `TestLongestPrefixScorer` and `TestLongestPrefixScorerDifferentTiers` of kvblock_scorer_test.go.
-    blocks = WeightedBlocks(16, LLMD | {"cpu": 0.5})
+    weights = LLMD | {"cpu": 0.5}
     both = match_of([(0, 3, "gpu"), (2, 3, "cpu"), (5, 6, "gpu")], 16)
-    assert blocks.score(both) == 3.0
+    assert weighted_blocks(both, 16, weights) == 3.0
     apart = match_of([(0, 2, "gpu"), (2, 3, "cpu"), (5, 6, "gpu")], 16)
-    assert blocks.score(apart) == 2.5
-    assert blocks.score(match_of([(3, 5, "cpu")], 16)) is None
+    assert weighted_blocks(apart, 16, weights) == 2.5
+    assert weighted_blocks(match_of([(3, 5, "cpu")], 16), 16, weights) is None
 
 
 def test_a_block_in_several_tiers_has_the_highest_of_their_weights() -> None:
-    blocks = WeightedBlocks(16, LLMD)
-    assert blocks.score(match_of([(0, 2, "cpu"), (1, 3, "disk")], 16)) == 0.8 + 1.0 + 1.0
+    match = match_of([(0, 2, "cpu"), (1, 3, "disk")], 16)
+    assert weighted_blocks(match, 16, LLMD) == 0.8 + 1.0 + 1.0
 
 
 @given(stretches, weights)
@@ -42,7 +42,7 @@ def test_each_leading_block_counts_with_the_weight_of_its_heaviest_tier(
     while tiers := [tier for start, stop, tier in held if start <= block < stop]:
         expected += max(weight[tier] for tier in tiers)
         block += 1
-    score = WeightedBlocks(16, weight).score(match_of(held, 16))
+    score = weighted_blocks(match_of(held, 16), 16, weight)
     assert score == (pytest.approx(expected) if block else None)
 
 
@@ -56,5 +56,5 @@ def test_blocks_of_another_size_are_whole_and_as_heavy_as_their_lightest_part(
         tokens += [max(weight[tier] for tier in tiers)] * engines
     whole = len(tokens) // llmds
     expected = sum(min(tokens[at * llmds : (at + 1) * llmds]) for at in range(whole))
-    score = WeightedBlocks(llmds, weight).score(match_of(held, engines))
+    score = weighted_blocks(match_of(held, engines), llmds, weight)
     assert score == (pytest.approx(expected) if whole else None)
