@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import InitVar, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -37,57 +38,37 @@ from warmpath.router.pods.table import Pod, PodTable
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Follower:
-    """Follows pods; close it at the end.
+    """Follows pods; close it at the end. All is called in the thread that follows pods."""
 
-    `credentials` returns those of the next connection to a publisher; None: plain connections. `tls` is
-    for engines with HTTPS. `shared` follows pods that have neither events nor a publisher's address; if
-    it is None, nothing is known of their caches. `observed` receives the engines' loads, `ended` pods
-    whose engine has ended (`Prober`), `gone` pods that were dropped; `listed` is called when pods'
-    adapters have changed, and `answered` returns when a pod last answered a request; all in the thread
-    that follows pods.
-    `saved` is the state file's ranks, for pods that are followed directly. The files of pods' keys are
-    relative to `folder`.
-    """
+    ingest: Ingest
+    pods: PodTable
+    whole: Config
+    folder: Path
+    """The files of pods' keys are relative to it."""
+    credentials: Callable[[], grpc.ChannelCredentials] | None
+    """Returns those of the next connection to a publisher; None: plain connections."""
+    tls: EngineTls
+    """For engines with HTTPS."""
+    shared: SharedPods | None
+    """Follows pods that have neither events nor a publisher's address; None: nothing is known of their
+    caches."""
+    observed: Sink
+    """Receives the engines' loads."""
+    ended: Callable[[Pod], None]
+    """Receives pods whose engine has ended (`Prober`)."""
+    gone: Callable[[Pod], None]
+    """Receives pods that were dropped."""
+    listed: Callable[[], None]
+    """Called when pods' adapters have changed."""
+    answered: Callable[[Pod], float]
+    """Returns when a pod last answered a request."""
+    saved: InitVar[Iterable[SavedRank]]
+    """The state file's ranks, for pods that are followed directly."""
 
-    def __init__(
-        self,
-        ingest: Ingest,
-        pods: PodTable,
-        *,
-        whole: Config,
-        folder: Path,
-        credentials: Callable[[], grpc.ChannelCredentials] | None,
-        tls: EngineTls,
-        shared: SharedPods | None,
-        observed: Sink,
-        ended: Callable[[Pod], None],
-        gone: Callable[[Pod], None],
-        listed: Callable[[], None],
-        answered: Callable[[Pod], float],
-        saved: Iterable[SavedRank],
-    ) -> None:
-        self._ingest = ingest
-        self._pods = pods
-        self._hash_seed = whole.index.hash_seed
-        self._folder = folder
-        self._credentials = credentials
-        self._shared = shared
-        self._gone = gone
-        self._listed = listed
-        self._prober = partial(
-            Prober,
-            interval=whole.probe.interval_seconds,
-            timeout=whole.probe.timeout_seconds,
-            observed=observed,
-            ended=ended,
-            listed=listed,
-            answered=answered,
-        )
-        self._probes = bool(whole.probe.interval_seconds)
-        self._tls = tls
-        self._patience = Patience(tls=tls)
-        self._trusts_network = whole.events.trusted_network
+    def __post_init__(self, saved: Iterable[SavedRank]) -> None:
+        self._patience = Patience(tls=self.tls)
         self._saved = {(one.pod, one.rank, one.model): one for one in saved}
         self._context = zmq.asyncio.Context()
         # A followed rank takes three sockets, a replay one more; the default is 1,023 in total.
@@ -101,8 +82,10 @@ class Follower:
         `name` is what its publisher may call it besides its id; empty: nothing.
         """
         ranks, works = self._followed(spec, name)
-        has_events = bool(spec.events or spec.watch or self._shared)
-        exposed = spec.events if is_exposed(spec.events) and not self._trusts_network else ""
+        has_events = bool(spec.events or spec.watch or self.shared)
+        exposed = (
+            spec.events if is_exposed(spec.events) and not self.whole.events.trusted_network else ""
+        )
         if exposed:
             log.warning(EXPOSED, spec.id, exposed)
         pod = Pod(
@@ -114,17 +97,25 @@ class Follower:
             engine=spec.engine,
             has_events=has_events,
             blocks=spec.blocks,
-            shared="" if self._shared is None or spec.events or spec.watch else self._shared.where,
+            shared="" if self.shared is None or spec.events or spec.watch else self.shared.where,
             exposed=exposed,
             first_rank=spec.first_rank,
             https=spec.https,
             may_be_eagle=spec.eagle,
         )
-        self._pods.add(pod)
-        if self._probes:
-            key = EngineKey(self._folder / spec.key_file if spec.key_file else None)
-            tls = self._tls if spec.https else None
-            prober = self._probers[spec.id] = self._prober(pod, tls=tls, key=key)
+        self.pods.add(pod)
+        if self.whole.probe.interval_seconds:
+            prober = self._probers[spec.id] = Prober(
+                pod,
+                self.whole.probe.interval_seconds,
+                self.whole.probe.timeout_seconds,
+                self.tls if spec.https else None,
+                EngineKey(self.folder / spec.key_file if spec.key_file else None),
+                self.observed,
+                self.ended,
+                self.listed,
+                self.answered,
+            )
             works.append(Work(f"looking at pod {spec.id}", prober.run))
         self._tasks[spec.id] = [kept(work) for work in works]
 
@@ -133,9 +124,9 @@ class Follower:
             return self._watched(spec, name)
         if spec.events:
             return self._direct(spec)
-        if self._shared is not None:
-            return self._shared.follow(spec), []
-        return [self._ingest.add_blind(spec.id, number) for number in range(spec.ranks)], []
+        if self.shared is not None:
+            return self.shared.follow(spec), []
+        return [self.ingest.add_blind(spec.id, number) for number in range(spec.ranks)], []
 
     def _direct(self, spec: config.PodSpec) -> tuple[list[Rank], list[Work]]:
         engine = Engine(
@@ -150,7 +141,7 @@ class Follower:
             blocks=spec.blocks,
             block_size=spec.block_size,
         )
-        ranks = [self._ingest.add(source) for source in engine.sources()]
+        ranks = [self.ingest.add(source) for source in engine.sources()]
         for rank in ranks:
             saved = self._saved.pop((spec.id, rank.number, spec.model), None)
             if saved is not None:
@@ -158,12 +149,12 @@ class Follower:
         return [*ranks], connections(engine, ranks, self._context, self._patience)
 
     def _watched(self, spec: config.PodSpec, name: str) -> tuple[list[Rank], list[Work]]:
-        ranks = [self._ingest.watch(spec.id, number) for number in range(spec.ranks)]
+        ranks = [self.ingest.watch(spec.id, number) for number in range(spec.ranks)]
         watcher = Watcher(
             ranks,
             spec.watch,
-            keyspace=fingerprint(spec.model, self._hash_seed),
-            credentials=self._credentials,
+            keyspace=fingerprint(spec.model, self.whole.index.hash_seed),
+            credentials=self.credentials,
             retry_seconds=self._patience.reconnect_seconds,
             name=name,
         )
@@ -171,34 +162,34 @@ class Follower:
 
     def doubt_models(self, model: str) -> None:
         """Ask the pods of a model, all pods if it is empty, for the models that they serve now."""
-        for pod in self._pods.of_model(model):
+        for pod in self.pods.of_model(model):
             if prober := self._probers.get(pod.id):
                 prober.doubt_models()
 
     def withhold(self, pod_id: str, why: str) -> None:
-        self._pods.pod(pod_id).withheld = why
+        self.pods.pod(pod_id).withheld = why
 
     def serves(self, pod_id: str) -> bool:
-        return self._pods.pod(pod_id).serves
+        return self.pods.pod(pod_id).serves
 
     def is_heard(self, pod_id: str) -> bool:
-        return any(rank.is_connected for rank in self._pods.pod(pod_id).ranks)
+        return any(rank.is_connected for rank in self.pods.pod(pod_id).ranks)
 
     def is_alive(self, pod_id: str) -> bool:
-        return self.is_heard(pod_id) or self._pods.pod(pod_id).status.healthy is True
+        return self.is_heard(pod_id) or self.pods.pod(pod_id).status.healthy is True
 
     async def drop(self, pod_id: str) -> None:
         """Stop following a pod and remove its ranks from the index."""
-        pod = self._pods.remove(pod_id)
+        pod = self.pods.remove(pod_id)
         self._probers.pop(pod_id, None)
         await cancel(self._tasks.pop(pod_id))
-        if self._shared is not None:
-            self._shared.drop(pod_id)
+        if self.shared is not None:
+            self.shared.drop(pod_id)
         for rank in pod.ranks:
-            self._ingest.remove(pod_id, rank.number)
-        self._gone(pod)
+            self.ingest.remove(pod_id, rank.number)
+        self.gone(pod)
         if pod.status.adapters:
-            self._listed()
+            self.listed()
 
     async def close(self) -> None:
         for tasks in self._tasks.values():

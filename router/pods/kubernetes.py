@@ -189,11 +189,7 @@ class KubernetesSource:
 
         A pod that an earlier answer had stays until LISTS in a row have lacked it.
         """
-        answer = await self._ask_pods(api, ANSWER_SECONDS)
-        async with answer:
-            if answer.status != 200:
-                raise await self._refusal("list", answer)
-            listed: dict[str, Any] = await answer.json()
+        listed = await self._said("list", "pods", await self._ask_pods(api, ANSWER_SECONDS))
         try:
             # Go writes an empty list as null.
             found = {pod["metadata"]["uid"]: pod for pod in listed["items"] or ()}
@@ -229,7 +225,7 @@ class KubernetesSource:
                     return
                 was_refused, self._is_refused = self._is_refused, answer.status != 200
                 if self._is_refused:
-                    raise await self._refusal("watch", answer)
+                    await self._said("watch", "pods", answer)
                 if was_refused and not self._is_deaf:
                     self.state.answered()
                 async for line in answer.content:
@@ -267,9 +263,13 @@ class KubernetesSource:
             **options,
         )
 
-    async def _refusal(self, verb: str, answer: Any) -> SourceError:
-        text = await answer.text(errors="replace")
-        return self._refused(verb, "pods", answer.status, answer.reason, text)
+    async def _said(self, verb: str, resource: str, answer: Any) -> Any:
+        """Return what an answer says. Raises SourceError if it is a refusal."""
+        async with answer:
+            if answer.status == 200:
+                return await answer.json()
+            text = await answer.text(errors="replace")
+            raise self._refused(verb, resource, answer.status, answer.reason, text)
 
     async def _ask_pool(self, api: Any) -> bool:
         """Read the InferencePool, if there is one; return whether its labels or ports have changed."""
@@ -286,29 +286,22 @@ class KubernetesSource:
 
         name, namespace = self._pods.inference_pool, self._pods.namespace
         custom = client.CustomObjectsApi(api)
-        error: Exception | None = None
         for group, version in POOL_GROUPS:
-            try:
-                pool = await custom.get_namespaced_custom_object(
-                    group, version, namespace, "inferencepools", name,
-                    _request_timeout=ANSWER_SECONDS,
-                )  # fmt: skip
-            except client.ApiException as failure:
-                if failure.status != 404:
-                    resource = f"inferencepools.{group}"
-                    text = str(failure.body or "")
-                    raise self._refused(
-                        "get", resource, failure.status, failure.reason, text
-                    ) from failure
-                error = failure
+            answer = await custom.get_namespaced_custom_object(
+                group, version, namespace, "inferencepools", name,
+                _preload_content=False, _request_timeout=ANSWER_SECONDS,
+            )  # fmt: skip
+            if answer.status == 404:
+                answer.release()
                 continue
+            pool = await self._said("get", f"inferencepools.{group}", answer)
             try:
                 return read_pool(pool["spec"])
-            except (AttributeError, KeyError, TypeError, ValueError) as failure:
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
                 problem = f"InferencePool {name!r} has no selector or ports that can be read"
-                raise SourceError(problem, advice=CORRECT) from failure
+                raise SourceError(problem, advice=CORRECT) from error
         advice = f"create it in namespace {namespace}, or correct `inference-pool`"
-        raise SourceError(f"no InferencePool {name!r}", advice=advice) from error
+        raise SourceError(f"no InferencePool {name!r}", advice=advice)
 
     def _found(self) -> dict[str, FoundPod]:
         ports = self._pool.ports or (self._pods.port,)

@@ -7,8 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import aiohttp
@@ -91,44 +90,32 @@ class Versioned(msgspec.Struct, frozen=True):
 Said = TypeVar("Said", ModelList, Versioned)
 
 
+@dataclass(eq=False)
 class Prober:
     """Probes one pod over one connection, with a pause of `interval` seconds after each probe.
 
     Each request of a probe waits at most `timeout` seconds. With `tls` it uses HTTPS, and it sends the
-    engine's `key`. `answered` returns when the pod last answered a request, by `clock`. It calls
-
-    `observed` with the load in the engine's metrics and the answer's time by `clock`;
-
-    `ended` when the engine has ended (its port refuses connections, or it answers that it accepts no
-    requests), when it is healthy again, and when it has restarted between two probes;
-
-    `listed` when its adapters have changed.
+    engine's `key`.
     """
 
-    def __init__(
-        self,
-        pod: Pod,
-        *,
-        interval: float,
-        timeout: float,
-        tls: EngineTls | None = None,
-        key: EngineKey | None = None,
-        observed: Sink = lambda *_: None,
-        ended: Callable[[Pod], None] = lambda _: None,
-        listed: Callable[[], None] = lambda: None,
-        answered: Callable[[Pod], float] = lambda _: -math.inf,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._pod = pod
-        self._interval = interval
-        self._timeout = aiohttp.ClientTimeout(total=timeout)
-        self._tls = tls
-        self._key = key or EngineKey()
-        self._observed = observed
-        self._ended = ended
-        self._listed = listed
-        self._answered = answered
-        self._clock = clock
+    pod: Pod
+    interval: float
+    timeout: float
+    tls: EngineTls | None = None
+    key: EngineKey = field(default_factory=EngineKey)
+    observed: Sink = lambda *_: None
+    """Called with the load in the engine's metrics and the answer's time by `clock`."""
+    ended: Callable[[Pod], None] = lambda _: None
+    """Called when the engine has ended (its port refuses connections, or it answers that it accepts no
+    requests), when it is healthy again, and when it has restarted between two probes."""
+    listed: Callable[[], None] = lambda: None
+    """Called when its adapters have changed."""
+    answered: Callable[[Pod], float] = lambda _: -math.inf
+    """Returns when the pod last answered a request, by `clock`."""
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._session: aiohttp.ClientSession
         self._sequences: list[int | None] = []
         self._event_at = -math.inf
         """When a probe last found that events had come."""
@@ -156,7 +143,9 @@ class Prober:
 
     async def run(self) -> None:
         one = aiohttp.TCPConnector(limit=1)
-        async with aiohttp.ClientSession(connector=one, timeout=self._timeout) as session:
+        async with aiohttp.ClientSession(
+            connector=one, timeout=aiohttp.ClientTimeout(total=self.timeout)
+        ) as session:
             while True:
                 await self.look(session)
                 await self._pause()
@@ -164,32 +153,33 @@ class Prober:
     async def _pause(self) -> None:
         """Wait for the interval; less if the models are doubted and were not asked for within it."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._interval):
+            async with asyncio.timeout(self.interval):
                 await self._doubted.wait()
-                await asyncio.sleep(self._listed_at + self._interval - self._clock())
+                await asyncio.sleep(self._listed_at + self.interval - self.clock())
 
     def doubt_models(self) -> None:
         """Ask for the models at once, since they may have changed; at most once an interval."""
         self._doubted.set()
 
     async def look(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
         self._note_events()
-        before = self._pod.status
-        asked_at = self._clock()
-        status, _, error = await self._ask(session, "/health")
+        before = self.pod.status
+        asked_at = self.clock()
+        status, _, error = await self._ask("/health")
         problem, is_late = _problem(status, error)
         self._failures = self._failures + 1 if problem else 0
         self._has_ended = self._has_ended or status == REFUSES or _is_refused(error)
         if self._has_ended and self._was_well and self._away is None:
-            self._away = [(rank, _restarts(rank)) for rank in self._pod.ranks]
+            self._away = [(rank, _restarts(rank)) for rank in self.pod.ranks]
         if not problem:
-            self._pod.status = await self._well(session, before, asked_at)
-            limit_known(self._pod)
+            self.pod.status = await self._well(asked_at)
+            limit_known(self.pod)
         elif is_late:
-            self._pod.status = self._late(before, problem)
-            await self._load(session)
+            self.pod.status = self._late(problem)
+            await self._load()
         elif before.healthy is None or status == REFUSES or self._failures >= FAILURES:
-            self._pod.status = replace(
+            self.pod.status = replace(
                 before,
                 healthy=False,
                 reason=problem,
@@ -199,15 +189,13 @@ class Prober:
             )
         self._tell(before)
 
-    async def _well(
-        self, session: aiohttp.ClientSession, before: Status, asked_at: float
-    ) -> Status:
+    async def _well(self, asked_at: float) -> Status:
         """Return the status of a pod whose /health answers, by its other pages."""
-        pod = self._pod
+        pod, before = self.pod, self.pod.status
         if self._has_ended:
             self._has_ended = False
-            self._ended(pod)
-        page = await self._load(session)
+            self.ended(pod)
+        page = await self._load()
         is_dated = self._note_start(page)
         away = () if is_dated else self._away or ()
         if silent := [rank for rank, count in away if _restarts(rank) == count]:
@@ -218,20 +206,20 @@ class Prober:
         is_due = is_anew or not self._looks % LOOKS
         sleep, slept = self._sleep, self._sleep.state
         if pod.engine == "vllm":
-            await sleep.look(page, partial(self._ask, session), anew=not self._looks % LOOKS)
+            await sleep.look(page, self._ask, anew=not self._looks % LOOKS)
         for rank in pod.ranks if sleep.has_no_cache else ():
             rank.emptied(sleep.reason)
         if sleep.has_no_cache and sleep.state != slept:
-            self._ended(pod)
+            self.ended(pod)
         blocks = cache_blocks(page) if is_anew else 0
         for rank in pod.ranks if blocks else ():
             rank.learn_capacity(blocks)
         told = before
         is_doubted = self._doubted.is_set() or self._named != _adapters(pod.ranks)
         if is_due or is_doubted or self._refused:
-            models, adapters = await self._models(session, before, is_dated=is_dated)
+            models, adapters = await self._models(is_dated=is_dated)
             path = ENGINES[pod.engine].version_path
-            said = await self._read(session, path, Versioned)
+            said = await self._read(path, Versioned)
             is_named = said and 0 < len(said.version.encode()) <= MOST_VERSION_BYTES
             version = said.version if said and is_named else before.version
             told = replace(before, models=models, adapters=adapters, version=version)
@@ -250,39 +238,40 @@ class Prober:
 
     def _tell(self, before: Status) -> None:
         """Log what has changed, and say that the engine has ended if it is down for that."""
-        status = self._pod.status
+        status = self.pod.status
         if status.adapters != before.adapters:
-            self._listed()
+            self.listed()
         if status.refusal != before.refusal:
-            log.warning("pod %s: %s", self._pod.id, status.refusal or "its pages are open again")
+            log.warning("pod %s: %s", self.pod.id, status.refusal or "its pages are open again")
         if (status.healthy, status.is_late) != (before.healthy, before.is_late):
             state = "down" if status.healthy is False else "late" if status.is_late else "up"
             if state == "down":
-                self._down_at = self._clock()
-            log.info("pod %s: %s: %s", self._pod.id, state, status.reason)
+                self._down_at = self.clock()
+            log.info("pod %s: %s: %s", self.pod.id, state, status.reason)
             if status.healthy is False and self._has_ended and not status.is_late:
-                self._ended(self._pod)
+                self.ended(self.pod)
         elif status.healthy is False and status.reason != before.reason:
-            log.info("pod %s: still down: %s", self._pod.id, status.reason)
+            log.info("pod %s: still down: %s", self.pod.id, status.reason)
 
-    def _late(self, before: Status, problem: str) -> Status:
+    def _late(self, problem: str) -> Status:
         """Return the status of a pod whose /health is late: down only where it shows no sign of life.
 
         A pod that is down for another reason stays down until it shows one.
         """
-        last = max(self._event_at, self._answered(self._pod))
+        before = self.pod.status
+        last = max(self._event_at, self.answered(self.pod))
         is_down = before.healthy is False and not before.is_late
         if is_down and (before.refuses or last <= self._down_at):
             return replace(before, reason=problem)
         healthy = True if self._was_well else None
-        if self._failures >= FAILURES and self._clock() - last > SIGN_SECONDS:
+        if self._failures >= FAILURES and self.clock() - last > SIGN_SECONDS:
             healthy = False
         return replace(before, healthy=healthy, reason=problem, is_late=True)
 
     def _note_events(self) -> None:
-        before, self._sequences = self._sequences, [rank.sequence for rank in self._pod.ranks]
+        before, self._sequences = self._sequences, [rank.sequence for rank in self.pod.ranks]
         if before and before != self._sequences:
-            self._event_at = self._clock()
+            self._event_at = self.clock()
 
     def _note_start(self, metrics: bytes) -> bool:
         """Record the engine's start time; a later one than before is a restart.
@@ -299,38 +288,38 @@ class Prober:
         return bool(before and starts)
 
     def _doubt(self, reason: str, ranks: Sequence[Rank]) -> None:
-        log.info("pod %s: restarted: %s", self._pod.id, reason)
+        log.info("pod %s: restarted: %s", self.pod.id, reason)
         for rank in ranks:
             rank.engine_restarted(reason)
 
     def _restarted(self, reason: str) -> None:
         self._looks = 0
-        self._doubt(reason, self._pod.ranks)
-        self._ended(self._pod)
+        self._doubt(reason, self.pod.ranks)
+        self.ended(self.pod)
 
-    async def _load(self, session: aiohttp.ClientSession) -> bytes:
+    async def _load(self) -> bytes:
         """Pass the engine's load to `observed`; return the page of metrics that has it, or the last."""
         page = b""
-        pod = self._pod
+        pod = self.pod
         for path in ENGINES[pod.engine].metrics.paths:
-            page = await self._get(session, path)
+            page = await self._get(path)
             ranks, first = len(pod.ranks), pod.first_rank
-            seen = parse(pod.engine, page, ranks=ranks, first=first, at=self._clock())
+            seen = parse(pod.engine, page, ranks=ranks, first=first, at=self.clock())
             for rank, observed in seen.items():
-                self._observed(self._pod.id, rank, observed)
+                self.observed(self.pod.id, rank, observed)
             if seen:
                 break
         return page
 
-    async def _models(
-        self, session: aiohttp.ClientSession, before: Status, *, is_dated: bool
-    ) -> tuple[Sequence[str], frozenset[str]]:
+    async def _models(self, *, is_dated: bool) -> tuple[Sequence[str], frozenset[str]]:
+        """Return the names that the engine serves, and the adapters among them."""
+        before = self.pod.status.models, self.pod.status.adapters
         self._doubted.clear()
-        self._named = _adapters(self._pod.ranks)
-        self._listed_at = self._clock()
-        listed = await self._read(session, "/v1/models", ModelList)
+        self._named = _adapters(self.pod.ranks)
+        self._listed_at = self.clock()
+        listed = await self._read("/v1/models", ModelList)
         if listed is None:
-            return before.models, before.adapters
+            return before
         bases = self._bases
         self._bases = frozenset(one.id for one in listed.data if one.parent is None)
         if bases - self._bases and not is_dated:
@@ -341,37 +330,35 @@ class Prober:
         if left_out := len(told) - len(names):
             log.warning(
                 "pod %s: %d names in /v1/models are left out: a name may have %d bytes, all names %d",
-                self._pod.id, left_out, MOST_NAME_BYTES, MOST_NAMES_BYTES,
+                self.pod.id, left_out, MOST_NAME_BYTES, MOST_NAMES_BYTES,
             )  # fmt: skip
         if not names:
-            return before.models, before.adapters
+            return before
         adapters = frozenset(one.id for one in listed.data if one.parent is not None)
         return names, adapters.intersection(names)
 
-    async def _read(
-        self, session: aiohttp.ClientSession, path: str, kind: type[Said]
-    ) -> Said | None:
+    async def _read(self, path: str, kind: type[Said]) -> Said | None:
         """Return what a page says; None if it is not there or says something else."""
         try:
-            return msgspec.json.decode(await self._get(session, path), type=kind)
+            return msgspec.json.decode(await self._get(path), type=kind)
         except UNREADABLE:
             return None
 
-    async def _get(self, session: aiohttp.ClientSession, path: str) -> bytes:
+    async def _get(self, path: str) -> bytes:
         """Return the body of an answer with status 200; empty for any other. Raises nothing."""
-        answer = await self._ask(session, path)
+        answer = await self._ask(path)
         return answer.body if answer.status == 200 else b""
 
     def _refusal(self) -> str:
         refused = " and ".join(f"{path} answers {code}" for path, code in self._refused.items())
-        return f"{refused}: {self._key.advice()}" if refused else ""
+        return f"{refused}: {self.key.advice()}" if refused else ""
 
-    async def _ask(self, session: aiohttp.ClientSession, path: str) -> Answer:
+    async def _ask(self, path: str) -> Answer:
         """Ask for a page; once more if the file of the engine's key has another one by now."""
         try:
-            status, body = await self._request(session, path)
-            if status in REFUSALS and await self._key.read_again():
-                status, body = await self._request(session, path)
+            status, body = await self._request(path)
+            if status in REFUSALS and await self.key.read_again():
+                status, body = await self._request(path)
         except (aiohttp.ClientError, TimeoutError) as error:
             return Answer(0, b"", error)
         # Few engines have the pages for sleep, so their refusal does not show that a page is missing.
@@ -381,19 +368,19 @@ class Prober:
             self._refused.pop(path, None)
         return Answer(status, body)
 
-    async def _request(self, session: aiohttp.ClientSession, path: str) -> tuple[int, bytes]:
+    async def _request(self, path: str) -> tuple[int, bytes]:
         """Return the status and body of an answer; the body is empty where it is too long."""
-        url = f"{'https' if self._tls else 'http'}://{self._pod.address}{path}"
+        url = f"{'https' if self.tls else 'http'}://{self.pod.address}{path}"
         # No redirects: a pod must not make the router send requests to other hosts.
-        async with session.get(
+        async with self._session.get(
             url,
-            headers=await self._key.headers(),
+            headers=await self.key.headers(),
             allow_redirects=False,
-            ssl=self._tls.context if self._tls else True,
-            server_hostname=self._tls.name if self._tls else None,
+            ssl=self.tls.context if self.tls else True,
+            server_hostname=self.tls.name if self.tls else None,
         ) as response:
             answer = bytearray()
-            most = MOST_BYTES * -(-max(len(self._pod.ranks), 1) // 16)
+            most = MOST_BYTES * -(-max(len(self.pod.ranks), 1) // 16)
             async for chunk in response.content.iter_any():
                 answer += chunk
                 if len(answer) > most:

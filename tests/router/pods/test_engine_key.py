@@ -49,7 +49,7 @@ async def look(prober: Prober, times: int = 1) -> None:
 
 
 def prober(pod: Pod, key: EngineKey | None = None) -> Prober:
-    return Prober(pod, interval=1, timeout=5, key=key)
+    return Prober(pod, interval=1, timeout=5, key=key or EngineKey())
 
 
 @pytest.mark.parametrize("is_all_guarded", [False, True])
