@@ -20,6 +20,8 @@ class Rank:
     thread feeds a rank; any may read it and call `limit`. Times are seconds of `clock`.
     """
 
+    layout = Layout()
+    """Its cache groups and block sizes."""
     has_events = False
     is_remote = False
     """Whether its blocks are looked up in Redis, prompt by prompt."""
@@ -45,7 +47,6 @@ class Rank:
         self.inexact_since = self.lost_at
         """Since when it is not exact; of no meaning while it is."""
         self._clock = clock
-        self._layout = Layout()
         self._said = self._logged = self.trust
         self._stale: Trust | None = None
         """The trust while its events have been away for too long, in place of what the source says."""
@@ -133,11 +134,6 @@ class Rank:
     # What its source knows; without one nothing
 
     @property
-    def layout(self) -> Layout:
-        """Its cache groups and block sizes."""
-        return self._layout
-
-    @property
     def capacity(self) -> int:
         """Blocks of its fastest tier; 0: not known."""
         return self._capacity or self._learnt
@@ -182,7 +178,7 @@ class Rank:
         self, layout: Layout, sequence: int | None, capacity: int, in_use: int | None
     ) -> None:
         """Take what a publisher says of the cache and of the engine's last batch."""
-        self._layout, self.sequence = layout, sequence
+        self.layout, self.sequence = layout, sequence
         self._capacity, self._blocks_in_use = capacity, in_use
         if sequence != self._emptied_at:
             self.limit("", EMPTIED)

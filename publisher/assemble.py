@@ -51,7 +51,6 @@ class Publishing:
     """A running publisher."""
 
     address: str
-    epoch: str
     cache: PodCache
     server: WatchServer
 
@@ -65,7 +64,15 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
     async with AsyncExitStack() as stack:
         if is_exposed(settings.events):
             log.warning(EXPOSED, settings.pod, settings.events)
-        cache = pod_cache(settings, time.monotonic)
+        cache = PodCache(settings.pod, Journal(secrets.token_hex(8), settings.journal_bytes))
+        for source in settings.sources():
+            cache.add(
+                source,
+                hash_seed=settings.hash_seed,
+                stale_after=STALE_SECONDS,
+                segmented=bool(settings.redis),
+                clock=time.monotonic,
+            )
         keyspace = fingerprint(settings.model, settings.hash_seed)
         server = WatchServer(
             cache,
@@ -114,21 +121,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
             notifying = watched(log_server_warnings(redis), "looking at the Redis server")
             stack.push_async_callback(cancel, [notifying])
         stack.push_async_callback(cancel, [kept(work) for work in works])
-        yield Publishing(address, cache.journal.epoch, cache, server)
-
-
-def pod_cache(settings: Settings, clock: Clock) -> PodCache:
-    """Return the cache of an engine's pod, with its ranks, before the first event."""
-    cache = PodCache(settings.pod, Journal(secrets.token_hex(8), settings.journal_bytes))
-    for source in settings.sources():
-        cache.add(
-            source,
-            hash_seed=settings.hash_seed,
-            stale_after=STALE_SECONDS,
-            segmented=bool(settings.redis),
-            clock=clock,
-        )
-    return cache
+        yield Publishing(address, cache, server)
 
 
 async def collect_forever(

@@ -177,7 +177,7 @@ async def _publish(settings: Settings, bound_to: int | None) -> None:
     loop = asyncio.get_running_loop()
     on_signals(loop, ended.set)
     async with publishing(settings) as running:
-        ready = {"ready": True, "address": running.address, "epoch": running.epoch}
+        ready = {"ready": True, "address": running.address, "epoch": running.cache.journal.epoch}
         print(json.dumps(ready), flush=True)  # noqa: T201  a starter waits for this line
         while bound_to in (None, os.getppid()) and not ended.is_set():
             with contextlib.suppress(TimeoutError):

@@ -53,12 +53,8 @@ async def monitored(event: int, monitor: Any, places: Sequence[str]) -> str:
             return place
 
 
-def is_named(endpoint: str) -> bool:
-    """Return whether an endpoint has a host's name, whose address may change."""
-    return bool(_name(endpoint))
-
-
-def _name(endpoint: str) -> str:
+def name_in(endpoint: str) -> str:
+    """Return the host's name in an endpoint, whose address may change; empty where it has none."""
     match = ENDPOINT.match(endpoint)
     host = (match[2] or "") if match else ""
     try:
@@ -70,7 +66,7 @@ def _name(endpoint: str) -> str:
 
 async def _places(endpoint: str) -> list[str]:
     """Return an endpoint with an address in place of its host's name: one of each family, in order."""
-    name = _name(endpoint)
+    name = name_in(endpoint)
     if not name:
         return [endpoint]
     _, _, port = endpoint.rpartition(":")

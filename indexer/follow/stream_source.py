@@ -140,7 +140,7 @@ class RankIngest(Rank):
         self._show_applied()
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> Layout:  # type: ignore[override]  # nobody sets it
         # Readers in other threads find a group's blocks never before its layout: it stays where it is.
         return self.state.groups.layout
 

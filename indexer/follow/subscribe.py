@@ -20,7 +20,7 @@ from warmpath.indexer.follow.backlog import (
     Backlog,
     drain,
 )
-from warmpath.indexer.follow.dial import CONNECTED, GONE, answered, dial, is_named, monitored
+from warmpath.indexer.follow.dial import CONNECTED, GONE, answered, dial, monitored, name_in
 from warmpath.indexer.follow.instance import Patience
 from warmpath.indexer.follow.stream_source import SILENT_SECONDS, RankIngest
 from warmpath.indexer.follow.tap import END, is_sequence, replay_frames
@@ -116,7 +116,7 @@ class Subscriber:
         try:
             places = await dial(live, self._events)
             try:
-                async with asyncio.timeout(NAME_SECONDS if is_named(self._events) else None):
+                async with asyncio.timeout(NAME_SECONDS if name_in(self._events) else None):
                     place = await answered(live, monitor, places)
             except TimeoutError:
                 return

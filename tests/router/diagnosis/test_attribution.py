@@ -43,7 +43,7 @@ def test_a_pick_counts_what_was_available_and_what_it_captured() -> None:
 def test_the_block_size_of_a_rank_without_events_is_the_one_assumed() -> None:
     attribution = Attribution()
     blind = option("a", 800)
-    blind.rank.layout = Layout()  # type: ignore[misc]
+    blind.rank.layout = Layout()
     made = choice(blind)
     attribution.picked(placed(made), made)
     assert row(attribution).evidence.block_size == BLOCK

@@ -33,7 +33,6 @@ class FakeRank(Rank):
     """A rank that is followed from the first event on."""
 
     has_events = True
-    layout = Layout()  # type: ignore[assignment]  tests set it
 
     def __init__(self, pod: str, number: int = 0, *, block_size: int = BLOCK) -> None:
         super().__init__(pod, number, "not told yet", lambda: 5.0)
