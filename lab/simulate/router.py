@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, get_args
 
 from msgspec import structs
 
-from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.believed import Believed
 from warmpath.indexer.engines.cache_groups import Lookahead
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import Index

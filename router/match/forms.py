@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.believed import Believed
 from warmpath.indexer.engines.cache_groups import Layout, Lookahead
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank

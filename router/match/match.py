@@ -9,7 +9,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.believed import Believed
 from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.engines.cache_groups import Layout, Lookahead
 from warmpath.indexer.index.slot import RankName

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.believed import Believed
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.shared.layout.names import KeyNames

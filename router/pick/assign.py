@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
-from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.believed import Believed
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import MOST_PREFILL, Bookings
 from warmpath.router.load.rank_bookings import Work

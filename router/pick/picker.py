@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.believed import Believed
 from warmpath.indexer.embedded import stored_keys
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank

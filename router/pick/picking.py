@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from random import Random
 
-from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.believed import Believed
 from warmpath.indexer.index.contract import Index
 from warmpath.router.config import schema as config
 from warmpath.router.load.bookings import Bookings

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.conformance.reference_index import ReferenceIndex
-from warmpath.indexer.believed.beliefs import Belief, Believed
+from warmpath.indexer.believed import Belief, Believed
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.array_rank import ArrayState
 from warmpath.indexer.compiled.arrays import Arrays

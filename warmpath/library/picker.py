@@ -10,7 +10,7 @@ import msgspec
 from warmpath.client.checks import check_arguments
 from warmpath.client.load import PodLoad
 from warmpath.client.prompt import AnyPrompt
-from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.believed import Believed
 from warmpath.indexer.embedded import embedded_index
 from warmpath.library.index import Index
 from warmpath.library.picked import Picked, picked_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from warmpath.client.checks import check_arguments
 from warmpath.client.prompt import AnyPrompt
-from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.believed import Believed
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level, Trust
 from warmpath.library.index import Index

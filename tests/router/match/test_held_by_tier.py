@@ -4,7 +4,7 @@ import msgspec
 
 from tests.indexer.followed import new_ingest, source
 from tests.router.pods.test_hybrid import TOKENS, Fleet, removed, stored
-from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.believed import Believed
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.router.calls.llmd import weighted_blocks

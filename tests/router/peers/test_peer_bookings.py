@@ -16,7 +16,7 @@ from tests.router.load.reports import started_on
 from tests.router.peers.fake_store import FakeStore
 from tests.router.peers.inside import check_peers
 from tests.router.pick.picker_parts import KeyedPrompt, Parts, first
-from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.believed import Believed
 from warmpath.indexer.keys.key import WORD_BYTES, pack_words
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Command, CommandRefusedError, UnreachableError

@@ -18,7 +18,7 @@ from tests.router.running_router import metrics_page
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
-from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.believed import Believed
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Redis, Reply
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
