@@ -19,6 +19,7 @@ from warmpath.indexer.follow.stream_source import ORPHAN_BYTES, Clock, RankInges
 from warmpath.indexer.keys.key import WORD_BYTES, pack_words, words_of
 from warmpath.indexer.keys.segment import Segments
 from warmpath.indexer.resolve.change import Added, Change, Emptied, Spot
+from warmpath.indexer.resolve.names import Names
 from warmpath.indexer.resolve.rank_state import PureState
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.stream.machine import PENDING_BYTES
@@ -83,29 +84,22 @@ class Contents:
 
 
 class Pending:
-    """The sink of one rank: changes that are not in the journal yet."""
+    """The sink of one rank: changes of its `names` that are not in the journal yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Names) -> None:
         self.changes: list[Change] = []
-        self._held: dict[Spot, int] = {}
+        self._names = names
 
     def apply(self, change: Change) -> None:
         self.changes.append(change)
-        if isinstance(change, Emptied):
-            self._held.clear()
-        elif isinstance(change, Added):
-            self._held[change.spot] = self._held.get(change.spot, 0) + len(change.keys)
-        else:
-            self._held[change.spot] -= len(change.keys)
 
     def empty(self) -> None:
         """Replace all changes by one: the rank holds nothing."""
-        self.changes.clear()
-        self.apply(Emptied())
+        self.changes = [Emptied()]
 
     def blocks(self, layout: Layout) -> Mapping[Tier, int]:
-        held = self._held.items()
-        return {tier: count for (tier, group), count in held if group == layout.shown}
+        held = self._names.places().items()
+        return {tier: len(keys) for (tier, group), keys in held if group == layout.shown}
 
 
 @dataclass(slots=True)
@@ -145,13 +139,9 @@ class PodCache:
         With `segmented`, the journal names the segment of each key in the shared index. The other
         arguments are as in `RankIngest`.
         """
-        sink = Pending()
-        resolver = Resolver(
-            source.model,
-            hash_seed,
-            orphan_bytes=ORPHAN_BYTES,
-            segments=Segments() if segmented else None,
-        )
+        segments = Segments() if segmented else None
+        resolver = Resolver(source.model, hash_seed, orphan_bytes=ORPHAN_BYTES, segments=segments)
+        sink = Pending(resolver.names)
         rank = RankIngest(
             source,
             PureState(resolver, sink),
