@@ -8,10 +8,13 @@ from warmpath.indexer.follow.stream_source import RankIngest
 
 
 def take_answer(ranks: Mapping[int, RankIngest], answer: bytes) -> None:
-    """Let each rank take its events; `ranks` has them by the engine's own numbers.
+    """Let each rank take its events; `ranks` has them by the engine's own numbers. They are connected.
 
     Events of ranks that are not in `ranks` are counted as skipped, at the first rank.
     """
+    for rank in ranks.values():
+        if not rank.is_connected:
+            rank.connected()
     try:
         events = split(answer)
     except MalformedEventError as error:
@@ -23,11 +26,10 @@ def take_answer(ranks: Mapping[int, RankIngest], answer: bytes) -> None:
         except MalformedEventError as error:
             _take_stray(ranks, error)
             continue
-        rank = ranks.get(number)
-        if rank is None:
+        if (named := ranks.get(number)) is None:
             next(iter(ranks.values())).strays += 1
         else:
-            rank.live(rank.source.topic, event_id, event)
+            named.live(named.source.topic, event_id, event)
 
 
 def _take_stray(ranks: Mapping[int, RankIngest], error: MalformedEventError) -> None:

@@ -60,7 +60,6 @@ class Poller:
         self._timeout = aiohttp.ClientTimeout(total=patience.replay_seconds)
         self._max_bytes = patience.max_frame_bytes
         self._tls = patience.tls
-        self._connected = False
         self._problem = ""
         """What was logged last, since the engine last answered."""
 
@@ -79,7 +78,8 @@ class Poller:
                     self._lost_answer("this process ended")
                     raise
                 else:
-                    self._take(answer)
+                    self._problem = ""
+                    take_answer(self._ranks, answer)
                     self._limit("")
                 finally:
                     waiting.cancel()
@@ -103,7 +103,6 @@ class Poller:
             return bytes(answer)
 
     def failed(self, reason: str) -> None:
-        self._connected = False
         for rank in self._ranks.values():
             rank.failed(reason)
 
@@ -119,15 +118,5 @@ class Poller:
         if reason != self._problem:
             self._problem = reason
             log.warning("%s: %s", self._url, reason)
-        if self._connected:
-            self._connected = False
-            for rank in self._ranks.values():
-                rank.disconnected()
-
-    def _take(self, answer: bytes) -> None:
-        self._problem = ""
-        if not self._connected:
-            self._connected = True
-            for rank in self._ranks.values():
-                rank.connected()
-        take_answer(self._ranks, answer)
+        for rank in self._ranks.values():
+            rank.disconnected()

@@ -214,10 +214,8 @@ class Index:
 
     def _take_answer(self, pod: Pod, answer: bytes) -> None:
         followed = {rank.number: self._followed(pod, rank.number) for rank in pod.ranks}
-        for number, rank in followed.items():
+        for number in followed:
             self._note_numbered(pod.id, number, is_numbered=True)
-            if not rank.is_connected:
-                rank.connected()
         with _doubted_by_errors(*followed.values()):
             take_answer(followed, answer)
 
