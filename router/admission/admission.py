@@ -163,11 +163,6 @@ class Admission:
     def _end_at_once(self) -> None:
         self._at_once = 0.0
 
-    @property
-    def is_open(self) -> bool:
-        """Whether any number of calls may come, since none waits."""
-        return not self.waiting
-
     def room(self, connection: str, *, is_urgent: bool = False) -> int:
         """Return how many more calls of this connection can enter before one of its calls is refused."""
         queue = self._urgent if is_urgent else self._others
@@ -183,10 +178,6 @@ class Admission:
             return 0
         self._changed_places += 1
         return 1
-
-    def gave_way(self, count: int) -> None:
-        """Count calls that the gate has refused."""
-        self.refused += count
 
     def _most(self, *, is_urgent: bool) -> int:
         return self.most_waiting * (URGENT_TIMES if is_urgent else 1)

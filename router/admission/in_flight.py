@@ -120,15 +120,10 @@ class InFlight:
         """Give a place the size in bytes of its message, which has been read."""
         self._reading.pop(place, None)
         place.state = CallState.READ
-        self._remember(place.connection, came=True)
+        self.remember(place.connection, came=True)
         if size != place.bytes:
             self._resize(place, max(size, 1))
-        if self.waiting:
-            self._go_on()
-
-    def has_come(self, connection: str) -> None:
-        """Note that a connection's message came in time; it was answered and needed no place."""
-        self._remember(connection, came=True)
+        self._go_on()
 
     def leave(self, place: Reservation) -> None:
         """Free the place of a call that has ended, in any state."""
@@ -140,14 +135,12 @@ class InFlight:
         else:
             self._reading.pop(place, None)
             self._resize(place, 0)
-        if self.waiting:
-            self._go_on()
+        self._go_on()
 
     def limit_to(self, limit: int) -> None:
         """Change the limit; waiting calls that fit now read their messages."""
         self.limit = limit
-        if self.waiting:
-            self._go_on()
+        self._go_on()
 
     def end_late(self) -> None:
         """End calls whose late message keeps others waiting; each still has to `leave`."""
@@ -163,23 +156,19 @@ class InFlight:
             if kept_out or place.client in waiting:
                 del self._reading[place]
                 self.late += 1
-                self._remember(place.connection, came=False)
+                self.remember(place.connection, came=False)
                 place.wake(LateError(place.seconds))
 
     def _go_on(self, newest: Reservation | None = None) -> None:
         """Give places to those whose turn it is; wake all but the newest, which sees its own state."""
-        for place in self._turns():
-            if place is not newest:
-                place.wake(None)
-
-    def _turns(self) -> list[Reservation]:
-        """Give places to the waiting calls whose turn it is; return them."""
         let_in = []
-        while place := self._next():
+        while self.waiting and (place := self._next()):
             self._waiting.drop(place, has_turn=True)
             self._let_in(place)
             let_in.append(place)
-        return let_in
+        for place in let_in:
+            if place is not newest:
+                place.wake(None)
 
     def _next(self) -> Reservation | None:
         """Return the waiting call whose turn it is if it may read its message now, otherwise None."""
@@ -204,7 +193,8 @@ class InFlight:
         address = address_of(connection)
         return address if came else STRANGER + address
 
-    def _remember(self, connection: str, *, came: bool) -> None:
+    def remember(self, connection: str, *, came: bool) -> None:
+        """Note whether a connection's last message came in time."""
         before = self._client(connection)
         self._known[connection] = came
         self._known.move_to_end(connection)
@@ -242,19 +232,18 @@ class InFlight:
         place.state = CallState.READING
         place.since = self._clock()
         self._reading[place] = None
-        self.bytes += place.bytes
-        if place.client.startswith(STRANGER):
-            self._strangers += place.bytes
-        self._taken[place.client] = self._taken.get(place.client, 0) + place.bytes
-        self._waiting.rank(place.client)
+        self._take(place, place.bytes)
 
     def _resize(self, place: Reservation, size: int) -> None:
-        more = size - place.bytes
+        self._take(place, size - place.bytes)
         place.bytes = size
+
+    def _take(self, place: Reservation, more: int) -> None:
+        """Count `more` bytes of a place."""
         self.bytes += more
         if place.client.startswith(STRANGER):
             self._strangers += more
-        taken = self._taken[place.client] + more
+        taken = self._taken.get(place.client, 0) + more
         if taken:
             self._taken[place.client] = taken
         else:

@@ -49,7 +49,7 @@ class AdmissionGate:
     def rooms(self, client: str) -> tuple[int, int] | None:
         """Return how many calls of a client may begin: others, and urgent ones; None: any number."""
         admission = self._admission
-        if admission.is_open:
+        if not admission.waiting:
             return None
         return admission.room(client), admission.room(client, is_urgent=True)
 
@@ -67,5 +67,5 @@ class AdmissionGate:
 
     def refused(self, method: str, count: int) -> None:
         """Count calls that were refused."""
-        self._admission.gave_way(count)
+        self._admission.refused += count
         self._counts.refused(self._names[method], self.refusal.code.name, count)

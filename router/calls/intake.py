@@ -121,7 +121,7 @@ class Intake:
             answered = answer(message)
         finally:
             if answered is not None:
-                self.calls.has_come(call.peer)
+                self.calls.remember(call.peer, came=True)
                 if admission is not None:
                     admission.answered_at_once(time.perf_counter() - begun)
         return answered

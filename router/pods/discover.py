@@ -15,6 +15,7 @@ from warmpath.router.config import schema as config
 from warmpath.router.config.schema import PodSpec
 from warmpath.router.pods.found_pod import FoundPod
 from warmpath.router.pods.names import Names
+from warmpath.router.pods.table import Pod
 
 log = logging.getLogger(__name__)
 
@@ -173,17 +174,8 @@ class Follows(Protocol):
     def follow(self, spec: config.PodSpec, name: str) -> None:
         """Begin to follow a pod; `name` is as in `FoundPod`."""
 
-    def withhold(self, pod_id: str, why: str) -> None:
-        """Give a followed pod no requests, for this reason; where it is empty, give it some again."""
-
-    def serves(self, pod_id: str) -> bool:
-        """Whether requests may be sent to a followed pod."""
-
-    def is_heard(self, pod_id: str) -> bool:
-        """Whether the events of a followed pod arrive."""
-
-    def is_alive(self, pod_id: str) -> bool:
-        """Whether the events of a followed pod arrive, or its engine has said that it is healthy."""
+    def pod(self, pod_id: str) -> Pod:
+        """Return a followed pod."""
 
     async def drop(self, pod_id: str) -> None:
         """Stop following a pod."""
@@ -240,8 +232,9 @@ class Reconciler:
             is_last = served.isdisjoint({_part(followed), (followed.spec.model, "both")})
             if one is None and followed.is_unlisted and is_last:
                 one = followed
-            is_there = self._follower.is_alive if is_last else self._follower.is_heard
-            if one is None or one != followed or (one.is_unlisted and not is_there(pod_id)):
+            pod = self._follower.pod(pod_id)
+            is_there = pod.is_heard or (is_last and pod.status.healthy is True)
+            if one is None or one != followed or (one.is_unlisted and not is_there):
                 await self._drop(pod_id, source)
                 continue
             if one.is_unlisted and is_last:
@@ -250,7 +243,7 @@ class Reconciler:
                     log.warning(LAST, pod_id, source)
             self._followed[pod_id] = source, one
             if one.withheld != followed.withheld:
-                self._follower.withhold(pod_id, one.withheld)
+                pod.withheld = one.withheld
                 log.info("pod %s: %s", pod_id, one.withheld or "it may take requests again")
         for pod_id in {**before, **found}:
             self._follow(pod_id)
@@ -269,7 +262,7 @@ class Reconciler:
             for pod_id, (owner, followed) in self._followed.items()
             if (one := self._found[owner].get(pod_id)) is not None
             and not one.is_unlisted
-            and self._follower.serves(pod_id)
+            and self._follower.pod(pod_id).serves
         )
 
     def _tell_twins(self) -> None:

@@ -166,17 +166,8 @@ class Follower:
             if prober := self._probers.get(pod.id):
                 prober.doubt_models()
 
-    def withhold(self, pod_id: str, why: str) -> None:
-        self.pods.pod(pod_id).withheld = why
-
-    def serves(self, pod_id: str) -> bool:
-        return self.pods.pod(pod_id).serves
-
-    def is_heard(self, pod_id: str) -> bool:
-        return any(rank.is_connected for rank in self.pods.pod(pod_id).ranks)
-
-    def is_alive(self, pod_id: str) -> bool:
-        return self.is_heard(pod_id) or self.pods.pod(pod_id).status.healthy is True
+    def pod(self, pod_id: str) -> Pod:
+        return self.pods.pod(pod_id)
 
     async def drop(self, pod_id: str) -> None:
         """Stop following a pod and remove its ranks from the index."""

@@ -56,8 +56,8 @@ def limit_known(pod: Pod) -> None:
     """Limit the trust in a pod if its engine's version, caches and models call for it."""
     version = _numbers(pod.status.version)
     reason = ""
-    kind = ENGINES.get(pod.engine)
-    if kind is not None and version and version < kind.faulty_before:
+    kind = ENGINES[pod.engine]
+    if version and version < kind.faulty_before:
         reason = kind.fault.format(pod.status.version)
     elif pod.status.is_hybrid:
         reason = "its model has sliding windows or states, and its events omit them"
@@ -73,9 +73,9 @@ def limit_known(pod: Pod) -> None:
 
 
 def _is_omitted(pod: Pod, name: str) -> bool:
-    kind = ENGINES.get(pod.engine)
-    first = kind.told_from.get(name) if kind is not None else None
-    if kind is None or first is None:
+    kind = ENGINES[pod.engine]
+    first = kind.told_from.get(name)
+    if first is None:
         return False
     version = _numbers(pod.status.version)
     return version < first if version else first is NEVER or not kind.is_presumed_recent

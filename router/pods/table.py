@@ -95,7 +95,12 @@ class Pod:
         """Whether it counts as down for late probes alone: its events, if it has any, are connected."""
         if self.status.healthy is not False or not self.status.is_late:
             return False
-        return not self.has_events or any(rank.is_connected for rank in self.ranks)
+        return not self.has_events or self.is_heard
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether its events arrive."""
+        return any(rank.is_connected for rank in self.ranks)
 
     @property
     def ready(self) -> bool:

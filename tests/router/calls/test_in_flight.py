@@ -346,7 +346,7 @@ def test_a_connection_that_waits_until_it_is_forgotten_is_a_stranger(places: InF
     places.enter("b", _ignored, LIMIT)
     waiting = places.enter("a", _ignored)
     for number in range(MOST_KNOWN):
-        places.has_come(f"later:{number}")
+        places.remember(f"later:{number}", came=True)
     check(places)
     assert places.enter("a", _ignored).client == waiting.client
 

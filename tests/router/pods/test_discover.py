@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -18,7 +19,31 @@ from warmpath.router.config.schema import MOST_ID_CHARACTERS, ModelSpec, PodSetS
 from warmpath.router.pods.discover import Reconciler
 from warmpath.router.pods.found_pod import FoundPod
 from warmpath.router.pods.polled import UNLISTED, DnsSource, FileSource
-from warmpath.router.pods.table import Role
+from warmpath.router.pods.table import Role, Status
+
+
+class Known:
+    """A followed pod."""
+
+    def __init__(self, pod_id: str, follower: "Follower") -> None:
+        self._id, self._follower = pod_id, follower
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "withheld":
+            self._follower.calls.append(f"{self._id}: {value}")
+
+    @property
+    def serves(self) -> bool:
+        return self._id not in self._follower.dead
+
+    @property
+    def is_heard(self) -> bool:
+        return self._id not in self._follower.silent | self._follower.dead
+
+    @property
+    def status(self) -> Status:
+        return Status(healthy=self.serves)
 
 
 class Follower:
@@ -34,17 +59,8 @@ class Follower:
         self.names[spec.id] = name
         self.calls.append(f"+{spec.id}@{spec.address}")
 
-    def withhold(self, pod_id: str, why: str) -> None:
-        self.calls.append(f"{pod_id}: {why}")
-
-    def serves(self, pod_id: str) -> bool:
-        return pod_id not in self.dead
-
-    def is_heard(self, pod_id: str) -> bool:
-        return pod_id not in self.silent | self.dead
-
-    def is_alive(self, pod_id: str) -> bool:
-        return pod_id not in self.dead
+    def pod(self, pod_id: str) -> Known:
+        return Known(pod_id, self)
 
     async def drop(self, pod_id: str) -> None:
         self.calls.append(f"-{pod_id}")
