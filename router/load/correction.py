@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import Literal, NamedTuple
 
 from warmpath.router.load.engine_metrics import Observed
-from warmpath.router.load.other_routers import OthersBook
+from warmpath.router.load.other_routers import NOBODY, OthersBook
 from warmpath.router.load.rank_bookings import NANOSECONDS, Booking, Head, RankBook
 from warmpath.scorer.candidate import Load
 from warmpath.scorer.prefill import PrefillModel
@@ -197,3 +197,45 @@ def _lost(book: RankBook, others: OthersBook, observed: Observed) -> tuple[list[
     lost = min(lost, len(ours) + theirs)
     ours_lost = lost * len(ours) // (len(ours) + theirs) if lost else 0
     return ours[:ours_lost], min(lost - ours_lost, theirs)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the figures from which a load was computed, for explanations."""
+
+    name: str
+    value: float
+    source: Literal["bookings", "routers", "engine", "gateway"]
+    age: float
+    """Seconds since it was observed or received; 0 for own bookings."""
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether it comes from an observation of the rank."""
+        return self.source in {"engine", "gateway"}
+
+
+def parts_of(book: RankBook, others: OthersBook, seen: Seen | None, now: float) -> list[Part]:
+    """Return the figures from which `correct` computes a load."""
+    booked = book.load(now)
+    parts = [
+        Part("booked wait", booked.wait, "bookings", 0.0),
+        Part("booked waiting", booked.waiting, "bookings", 0.0),
+        Part("booked in flight", booked.in_flight, "bookings", 0.0),
+    ]
+    if others is not NOBODY:
+        age = max(0.0, now - others.received_at)
+        parts.append(Part("routers waiting", others.waiting, "routers", age))
+        parts.append(Part("routers in flight", others.in_flight, "routers", age))
+    if seen is not None:
+        age = max(0.0, now - seen.observed.at)
+        for name, value in (
+            ("running", seen.observed.running),
+            ("queue", seen.observed.waiting),
+            ("kv usage", seen.observed.kv_usage),
+            ("others in flight", seen.others),
+            ("others waiting", seen.others_waiting),
+            ("reports lost", correct(book, others, seen).lost),
+        ):
+            parts.append(Part(name, value, seen.source, age))
+    return parts

@@ -9,29 +9,47 @@ are added. A fresh observation, from the engine's metrics or a gateway, corrects
 
 A request takes a moment to reach its engine. Bookings made within SLACK seconds before an observation
 may or may not be part of it, so they count neither as surplus nor as lost.
+
+Columns of loads are kept from one call to the next. A rank's load is recomputed only after an event on
+that rank. The effects of passing time (progress of the head of a queue, observations that become stale)
+are computed for all ranks at once.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.correction import (
     SLACK,
     UNKNOWN,
+    Part,
     Seen,
     Source,
     UnagedLoad,
     correct,
+    parts_of,
     seen_beside,
 )
 from warmpath.router.load.engine_metrics import Observed
-from warmpath.router.load.load_columns import KeptColumns
 from warmpath.router.load.other_routers import NOBODY, OthersBook
-from warmpath.router.load.rank_bookings import RankBook, wait
+from warmpath.router.load.rank_bookings import HEAD_FLOOR, NANOSECONDS, RankBook, wait
 from warmpath.scorer.candidate import Load
 from warmpath.scorer.columns import LoadColumns
+
+FIGURES = len(Load._fields)
+HEAD, BEHIND, TURN, SEEN = range(FIGURES, FIGURES + 4)
+"""Indices of the figures after a load's own: the prefill of the head and that of the requests behind it
+(ns), the time when the head's turn came, and the time of the rank's last observation (s)."""
+FOREIGN = Load._fields.index("foreign_wait")
+NEVER = float("inf")
+"""The time of the head's turn if no request waits."""
+LEAST = 1024
+"""Initial number of ranks in the columns."""
 
 NOTHING = RankBook()
 """The book of a rank without bookings."""
@@ -53,22 +71,6 @@ class Others(Protocol):
         """Note that a rank was observed at `at`; routers that had ended count there no more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One of the figures from which a load was computed, for explanations."""
-
-    name: str
-    value: float
-    source: Literal["bookings", "routers", "engine", "gateway"]
-    age: float
-    """Seconds since it was observed or received; 0 for own bookings."""
-
-    @property
-    def is_observed(self) -> bool:
-        """Whether it comes from an observation of the rank."""
-        return self.source in {"engine", "gateway"}
-
-
 class LoadTable:
     """The load of every rank. Use it and its bookings from one thread."""
 
@@ -85,13 +87,29 @@ class LoadTable:
         self._seen: dict[RankName, Seen] = {}
         self._seen_at = float("-inf")
         """Time of the latest observation of any rank."""
-        self._kept = KeptColumns(self._unaged, stale=stale_seconds)
-        bookings.changed = self._kept.changed
+        bookings.changed = self._changed
         self._others_version = 0
         self._with_others: Collection[RankName] = ()
         """The ranks with other routers' bookings at `_others_version`."""
         self._to_renew: set[RankName] = set()
         """Ranks whose bookings by other routers may have changed since the last `take_changes`."""
+        self._row_of: dict[RankName, int] = {}
+        self._room(LEAST)
+
+    def _room(self, rows: int) -> None:
+        """Allocate empty columns for `rows` ranks."""
+        self._row_of.clear()
+        self._asked: tuple[list[RankName], NDArray[np.intp]] = ([], np.empty(0, np.intp))
+        """The ranks of the last call and their rows, since the next call mostly has the same ranks."""
+        self._figures = np.zeros((SEEN + 1, rows))
+        """By figure and rank; a rank's index here is called its row."""
+        self._is_changed = np.ones(rows, np.bool_)
+        """Whether the load must be recomputed."""
+
+    def _changed(self, name: RankName) -> None:
+        row = self._row_of.get(name)
+        if row is not None:
+            self._is_changed[row] = True
 
     def observe(self, pod: str, rank: int, observed: Observed, source: Source = "engine") -> None:
         """Record an observation of a rank, unless a later one is known."""
@@ -101,7 +119,7 @@ class LoadTable:
             book = self._book(name)
             still_since = _still_since(kept, book, observed)
             self._seen_at = max(self._seen_at, observed.at)
-            self._kept.changed(name)
+            self._changed(name)
             if _is_frozen(book, still_since, observed.at - SLACK):
                 self._seen[name] = Seen(
                     observed, source, 0, 0, UNKNOWN, still_since=still_since, is_frozen=True
@@ -112,7 +130,7 @@ class LoadTable:
             self._seen[name] = seen_beside(book, observed, source, still_since=still_since)
             if self._others is None:
                 # Recomputing at each observation spares the next pick from doing it for all ranks.
-                self._kept.renew(name, observed.at)
+                self.renew(*name, observed.at)
 
     def knows_progress(self, now: float) -> bool:
         """Return whether first tokens are reported, or some rank was observed lately."""
@@ -144,12 +162,17 @@ class LoadTable:
         before, self._with_others = self._with_others, self._others.where()
         self._others_version = version
         for name in {*before, *self._with_others}:
-            self._kept.changed(name)
+            self._changed(name)
             self._to_renew.add(name)
 
     def renew(self, pod: str, rank: int, now: float) -> None:
         """Recompute a rank's load from the latest bookings of other routers, before a pick needs it."""
-        self._kept.renew(RankName(pod, rank), now)
+        name = RankName(pod, rank)
+        unaged = self._unaged(name, now)
+        row = self._row_of.get(name)
+        if row is not None:
+            self._figures[:, row] = _row(unaged)
+            self._is_changed[row] = False
 
     @property
     def has_others(self) -> bool:
@@ -159,7 +182,7 @@ class LoadTable:
     def forget(self, pod: str, rank: int) -> None:
         """Drop the observation of a removed rank."""
         self._seen.pop(RankName(pod, rank), None)
-        self._kept.changed(RankName(pod, rank))
+        self._changed(RankName(pod, rank))
 
     def load(self, pod: str, rank: int, now: float) -> Load:
         """Return a rank's load."""
@@ -170,8 +193,14 @@ class LoadTable:
     def columns(self, ranks: Sequence[RankName], now: float) -> LoadColumns:
         """Return the loads of these ranks as columns, in the order given."""
         now = self._bookings.expire(now)
-        self._take_in(now)
-        return self._kept.columns(ranks, now)
+        figures = self._current(ranks, now)
+        # Bit for bit equal to `router.load.rank_bookings.wait`.
+        whole = figures[HEAD]
+        had = np.maximum(0.0, now - figures[TURN])
+        left = np.maximum(whole - had * NANOSECONDS, HEAD_FLOOR * whole)
+        waits = (figures[BEHIND] + left) / NANOSECONDS
+        figures[0] = np.where(figures[TURN] < NEVER, waits, figures[0])
+        return LoadColumns(*figures[:FIGURES])
 
     def drained(self, ranks: Sequence[RankName], now: float) -> list[float]:
         """Return the seconds of booked prefill that are left on these ranks, by prediction alone.
@@ -181,8 +210,44 @@ class LoadTable:
         not count.
         """
         now = self._bookings.expire(now)
+        figures = self._current(ranks, now)
+        booked = (figures[HEAD] + figures[BEHIND]) / NANOSECONDS - figures[FOREIGN]
+        had = np.maximum(0.0, now - figures[TURN])
+        left: list[float] = np.where(
+            figures[TURN] < NEVER, np.maximum(0.0, booked - had), 0.0
+        ).tolist()
+        return left
+
+    def _current(self, names: Sequence[RankName], now: float) -> NDArray[np.float64]:
+        """Return the figures of these ranks, recomputed where they are outdated."""
         self._take_in(now)
-        return self._kept.drained(ranks, now)
+        rows = self._rows(names)
+        # An observation may have become stale. There may be none: NaN is not more than anything.
+        is_due = self._is_changed[rows] | (now - self._figures[SEEN, rows] > self._stale)
+        if is_due.any():
+            due = np.unique(rows[is_due])
+            name_of = [*self._row_of]
+            made = [_row(self._unaged(name_of[row], now)) for row in due.tolist()]
+            self._figures[:, due] = np.array(made, dtype=np.float64).T
+            self._is_changed[due] = False
+        return self._figures[:, rows]
+
+    def _rows(self, names: Sequence[RankName]) -> NDArray[np.intp]:
+        """Return the rows of these ranks; add those that are missing."""
+        wanted = [*names]
+        if wanted == self._asked[0]:
+            return self._asked[1]
+        row_of = self._row_of
+        missing = [name for name in dict.fromkeys(wanted) if name not in row_of]
+        if len(row_of) + len(missing) > len(self._is_changed):
+            # The columns are full, maybe of removed ranks: start again with these ranks.
+            self._room(max(LEAST, 2 * len(wanted)))
+            missing = [*dict.fromkeys(wanted)]
+        for name in missing:
+            row_of[name] = len(row_of)
+        rows = np.array([row_of[name] for name in wanted], dtype=np.intp)
+        self._asked = wanted, rows
+        return rows
 
     def _unaged(self, name: RankName, now: float) -> UnagedLoad:
         """Return a rank's load without the effects of passing time."""
@@ -191,31 +256,9 @@ class LoadTable:
 
     def explain(self, pod: str, rank: int, now: float) -> list[Part]:
         """Return the figures from which a rank's load is computed, with their sources and ages."""
-        booked = self._bookings.load(pod, rank, now)
-        parts = [
-            Part("booked wait", booked.wait, "bookings", 0.0),
-            Part("booked waiting", booked.waiting, "bookings", 0.0),
-            Part("booked in flight", booked.in_flight, "bookings", 0.0),
-        ]
-        others = self._others_on(RankName(pod, rank), now)
-        if others is not NOBODY:
-            age = max(0.0, now - others.received_at)
-            parts.append(Part("routers waiting", others.waiting, "routers", age))
-            parts.append(Part("routers in flight", others.in_flight, "routers", age))
-        seen = self._fresh(RankName(pod, rank), others, now)
-        if seen is not None:
-            lost = correct(self._book(RankName(pod, rank)), others, seen).lost
-            age = max(0.0, now - seen.observed.at)
-            for name, value in (
-                ("running", seen.observed.running),
-                ("queue", seen.observed.waiting),
-                ("kv usage", seen.observed.kv_usage),
-                ("others in flight", seen.others),
-                ("others waiting", seen.others_waiting),
-                ("reports lost", lost),
-            ):
-                parts.append(Part(name, value, seen.source, age))
-        return parts
+        name, now = RankName(pod, rank), self._bookings.expire(now)
+        others = self._others_on(name, now)
+        return parts_of(self._book(name), others, self._fresh(name, others, now), now)
 
     def _book(self, name: RankName) -> RankBook:
         return self._bookings.ranks.get(name, NOTHING)
@@ -247,3 +290,12 @@ def _is_frozen(book: RankBook, still_since: float, reached: float) -> bool:
         still_since < booking.since <= reached and booking.since > book.answered_at
         for booking in book.unanswered.values()
     )
+
+
+def _row(unaged: UnagedLoad) -> tuple[float, ...]:
+    """Return a rank's figures, in the order of `LoadTable._figures`."""
+    load, nanoseconds, head, free_since, seen_at, _ = unaged
+    if head is None:
+        return (*load, 0, 0, NEVER, seen_at)
+    turn = max(free_since, head.since)
+    return (*load, head.nanoseconds, nanoseconds - head.nanoseconds, turn, seen_at)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from warmpath.indexer.trust import Level, Trust
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.load.table import Part
+from warmpath.router.load.correction import Part
 from warmpath.router.pick.options import Option
 from warmpath.scorer.candidate import Candidate
 from warmpath.scorer.match import TIERS, Match

@@ -10,10 +10,9 @@ from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import KEPT_CANDIDATES, Decisions
 from warmpath.router.diagnosis.evidence import FULL, Evidence
 from warmpath.router.load.bookings import Bookings
-from warmpath.router.load.load_columns import SEEN, _row
 from warmpath.router.load.rank_bookings import RankBook
 from warmpath.router.load.stuck import StuckRanks
-from warmpath.router.load.table import LoadTable
+from warmpath.router.load.table import SEEN, LoadTable, _row
 from warmpath.router.pick.calibration import FASTEST, SLOWEST, Calibration
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.picking import Picking
@@ -155,15 +154,14 @@ def _(stuck: StuckRanks) -> None:
 
 @check.register
 def _(table: LoadTable) -> None:
-    kept = table._kept
-    for name, row in kept._row_of.items():
+    for name, row in table._row_of.items():
         now = table._bookings.expire(0.0)
-        is_stale = now - kept._figures[SEEN, row] > kept._stale
+        is_stale = now - table._figures[SEEN, row] > table._stale
         news = table._others is not None and table._others_version != table._others.version(now)
-        if kept._is_changed[row] or is_stale or news:
+        if table._is_changed[row] or is_stale or news:
             continue
         figures = np.array(_row(table._unaged(name, now)))
-        if not np.array_equal(kept._figures[:, row], figures, equal_nan=True):
+        if not np.array_equal(table._figures[:, row], figures, equal_nan=True):
             raise AssertionError(f"the kept load of {name} is out of date")
 
 

@@ -12,7 +12,7 @@ from tests.router.consistent import check
 from tests.router.pick.weighed import choice, follow, option, placed
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.diagnosis.decisions import ENDS, KEPT_CANDIDATES, Decisions
-from warmpath.router.load.table import Part
+from warmpath.router.load.correction import Part
 from warmpath.router.pick.messages import candidate_message, source_message
 from warmpath.router.pick.pick import Pick
 

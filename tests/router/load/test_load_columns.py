@@ -100,7 +100,7 @@ def test_a_pick_reckons_nothing_that_was_reckoned_when_others_told(
     for name in table.take_changes(10.0):
         table.renew(*name, 10.0)
     asked: list[object] = []
-    monkeypatch.setattr(table._kept, "_unaged", lambda *of: asked.append(of))
+    monkeypatch.setattr(table, "_unaged", lambda *of: asked.append(of))
     assert table.columns(names, 10.0).wait.tolist() == [2.0] * 40
     assert not asked
 
