@@ -12,10 +12,15 @@ from warmpath.indexer.shared.layout.damage import (
     pod_problems,
     wrong_type,
 )
-from warmpath.indexer.shared.layout.living import Living, Owner
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint, is_credible
 from warmpath.indexer.shared.layout.pages import Page, ask_page, read_checkpoint, read_page
-from warmpath.indexer.shared.layout.record import BadRecordError, Record, fields_of, read_record
+from warmpath.indexer.shared.layout.record import (
+    BadRecordError,
+    Living,
+    Record,
+    fields_of,
+    read_record,
+)
 from warmpath.indexer.shared.layout.schema import SchemaError, judge
 from warmpath.indexer.shared.redis.client import RedisClient
 from warmpath.indexer.shared.redis.command import (
@@ -249,9 +254,7 @@ def living_of(pods: dict[str, PodSeen]) -> Living:
     """Return the slots that the pods' records name."""
     living = Living()
     for name, seen in pods.items():
-        record = seen.record
-        owner = Owner(record.token, record.claim, record.building or None) if record else None
-        living.add(name, owner)
+        living.add(name, seen.record)
     return living
 
 
@@ -321,9 +324,9 @@ PAGE = 256
 async def pages(access: Access) -> AsyncIterator[tuple[int, Page]]:
     """Yield all pages of all reachable buckets by bucket number. A field may come twice."""
     for bucket in access.buckets:
-        cursor, is_last = b"0", False
-        while not is_last:
+        cursor = b"0"
+        while cursor:
             (reply,) = await access.ask([ask_page(access.names, bucket, cursor, PAGE)])
             page = read_page(reply)
-            cursor, is_last = page.cursor, page.is_last
+            cursor = page.cursor
             yield bucket, page

@@ -14,9 +14,8 @@ import numpy as np
 from warmpath.cli.index.access import Access, AccessError, PodSeen, living_of, pages
 from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
-from warmpath.indexer.shared.layout.living import Living
 from warmpath.indexer.shared.layout.names import checkpoint
-from warmpath.indexer.shared.layout.record import SLOTS_OF_A_CLAIM
+from warmpath.indexer.shared.layout.record import SLOTS_OF_A_CLAIM, Living
 from warmpath.indexer.shared.redis.command import Command
 from warmpath.process.command_line import USAGE
 

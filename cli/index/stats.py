@@ -15,8 +15,8 @@ from warmpath.cli.console import new_table
 from warmpath.cli.index.access import Access, PodSeen, damage, dead_words, living_of, pages
 from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
-from warmpath.indexer.shared.layout.living import Living
 from warmpath.indexer.shared.layout.names import SCHEMA
+from warmpath.indexer.shared.layout.record import Living
 from warmpath.indexer.shared.records.registry import UNWRITTEN
 from warmpath.indexer.shared.redis.command import Call, Command, script
 from warmpath.indexer.shared.sweep.sweeper import AT_REST

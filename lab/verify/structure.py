@@ -18,9 +18,9 @@ from warmpath.indexer.keys.segment_value import (
     holders,
     spilled_blocks,
 )
-from warmpath.indexer.shared.layout.living import Living
 from warmpath.indexer.shared.layout.names import BORN, WRITES, checkpoint
 from warmpath.indexer.shared.layout.pages import CHECKPOINT, ask_page, read_checkpoint, read_page
+from warmpath.indexer.shared.layout.record import Living
 
 
 class DamageError(Exception):
@@ -150,14 +150,14 @@ async def check_structure(access: Access) -> Structure:
 
 async def _fields(access: Access, number: int, found: Structure) -> dict[bytes, bytes]:
     fields: dict[bytes, bytes] = {}
-    cursor, is_last = b"0", False
-    while not is_last:
+    cursor = b"0"
+    while cursor:
         (reply,) = await access.ask([ask_page(access.names, number, cursor, PAGE)])
         page = read_page(reply)
         found.pods |= page.checkpoints.keys()
         fields |= page.values | page.strange
         fields |= {checkpoint(pod): value for pod, value in page.checkpoints.items()}
-        cursor, is_last = page.cursor, page.is_last
+        cursor = page.cursor
     return fields
 
 

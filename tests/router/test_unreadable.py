@@ -11,7 +11,6 @@ import pytest
 
 from warmpath.indexer.engines import sglang, trtllm, vllm
 from warmpath.indexer.engines.event import Batch, MalformedEventError
-from warmpath.indexer.shared.layout.living import read_owner
 from warmpath.indexer.shared.layout.record import BadRecordError, Claim, read_record
 from warmpath.indexer.shared.writer.machine import rival_of
 from warmpath.router import state_file
@@ -39,11 +38,6 @@ def _record(raw: bytes) -> None:
         read_record({b"token": b"1", b"claim": raw})
 
 
-def _owner(raw: bytes) -> None:
-    with pytest.raises(BadRecordError):
-        read_owner("p", [b"1", raw, None])
-
-
 def _rival(raw: bytes) -> None:
     ours = Claim(owner="one", base=0, places=[], keyspace="k", model="m", ranks=1)
     rival_of("two", raw, ours)
@@ -68,7 +62,7 @@ def _trtllm(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("fault", JSON)
-@pytest.mark.parametrize("read", [_record, _owner, _rival, _statistics, _body, _trtllm])
+@pytest.mark.parametrize("read", [_record, _rival, _statistics, _body, _trtllm])
 def test_json_that_cannot_be_read_costs_only_itself(
     read: Callable[[bytes], None], fault: str
 ) -> None:

@@ -21,7 +21,7 @@ class Page:
     """Some fields of a bucket."""
 
     cursor: bytes
-    """Where the next page begins; b"0" where this page is the last."""
+    """Where the next page begins; empty where this page is the last."""
     values: dict[bytes, bytes] = field(default_factory=dict)
     """Packed values and markers of spilled segments, by field: 8 bytes for a segment, 16 for a block
     that has a field of its own."""
@@ -32,10 +32,6 @@ class Page:
 
     def __len__(self) -> int:
         return len(self.values) + len(self.checkpoints) + len(self.strange)
-
-    @property
-    def is_last(self) -> bool:
-        return self.cursor == b"0"
 
 
 def ask_page(
@@ -53,7 +49,7 @@ def read_page(reply: Sequence[bytes | Sequence[bytes]]) -> Page:
     """Return the page in a reply to HSCAN."""
     cursor, fields = reply
     assert isinstance(cursor, bytes)
-    page = Page(cursor)
+    page = Page(cursor if cursor != b"0" else b"")
     for name, value in zip(fields[::2], fields[1::2], strict=True):
         assert isinstance(name, bytes)
         assert isinstance(value, bytes)

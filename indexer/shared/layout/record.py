@@ -17,8 +17,8 @@ counts as holding nothing.
     blocks:N  distinct blocks that rank N holds, by tier, as JSON
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -149,3 +149,58 @@ def _count(digits: bytes, most: int = MOST_COUNT) -> int:
     if not digits.isdigit() or len(digits) > len(str(most)) or int(digits) > most:
         raise ValueError(f"{digits[:40]!r} is not a number from 0 to {most}")
     return int(digits)
+
+
+class PodSpot(NamedTuple):
+    """The pod and the spot that a living slot belongs to."""
+
+    pod: str
+    spot: SpotOf | None
+    """None while the spot is not known: the claim's content is being written, or the record does
+    not name the spot yet."""
+
+
+class Living:
+    """The slots of all pods, from their records, which are read one after the other.
+
+    A dead slot stays dead: a base is random and belongs to one claim, a claim that no record names
+    is never named again, and the number of a dropped place is never given to another place. So a
+    sweeper may act late on a slot that was dead once. But it must not call a slot dead whose owner
+    it did not read: it has to read the records of all pods that may have written the slot, after it
+    saw the slot.
+    """
+
+    def __init__(self) -> None:
+        self.owners: dict[str, Record | None] = {}
+        self._bases: dict[int, tuple[str, Sequence[SpotOf | None]]] = {}
+
+    def add(self, pod: str, owner: Record | None) -> None:
+        """Add a pod's slots; `owner` is None where the pod has no record."""
+        self.owners[pod] = owner
+        if owner is None:
+            return
+        if owner.building:
+            self._bases[owner.building] = pod, ()
+        if owner.claim is not None:
+            self._bases[owner.claim.base] = pod, owner.claim.places
+
+    def place(self, slot: int) -> PodSpot | None:
+        """Return the place that a slot belongs to; None where the slot is dead."""
+        base, number = divmod(slot, SLOTS_OF_A_CLAIM)
+        found = self._bases.get(base)
+        if found is None:
+            return None
+        pod, places = found
+        if number >= len(places):
+            # A writer writes content first, and names its place in the record afterwards.
+            return PodSpot(pod, None)
+        spot = places[number]
+        return None if spot is None else PodSpot(pod, spot)
+
+    def dead(self, slots: Iterable[int]) -> set[int]:
+        return {slot for slot in slots if self.place(slot) is None}
+
+    def token(self, pod: str) -> int | None:
+        """Return the number of a pod's last claim; None where it has no record."""
+        owner = self.owners.get(pod)
+        return None if owner is None else owner.token

@@ -250,5 +250,5 @@ def _lacking_right(one: Command | Call, refusal: Exception) -> str:
 
 
 def _key_of(one: Command | Call) -> bytes:
-    key, *_ = one.keys if isinstance(one, Call) else (*one.words[1:], b"")
+    key, *_ = *one.keys, b""
     return key if isinstance(key, bytes) else str(key).encode()

@@ -30,6 +30,10 @@ class Command:
 
     words: tuple[Argument, ...]
 
+    @property
+    def keys(self) -> tuple[Argument, ...]:
+        return self.words[1:2]
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -101,8 +101,8 @@ class Scan:
             for column, slot in enumerate(packed.slots):
                 if slot in self._wanted:
                     keys.setdefault(slot, []).append(packed.held(column))
-        bucket.cursor = page.cursor
-        if page.is_last:
+        bucket.cursor = page.cursor or b"0"
+        if not page.cursor:
             if bucket.fields == SEGMENTS and bucket.has_spilled:
                 bucket.fields = BLOCKS
             else:

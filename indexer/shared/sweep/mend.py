@@ -11,7 +11,7 @@ from warmpath.indexer.keys.segment_value import BadSegmentError, decode, spilled
 from warmpath.indexer.shared.layout.damage import ask_pod, heal_call, pod_problems, wrong_type
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.pages import Page, read_checkpoint
-from warmpath.indexer.shared.redis.command import Call, Command, good, script
+from warmpath.indexer.shared.redis.command import Call, Command, script
 from warmpath.indexer.shared.sweep.swept import Asked, Steps, Swept, batches
 from warmpath.indexer.shared.writer.calls import FENCE_MS
 
@@ -23,12 +23,11 @@ def mend_shared(names: KeyNames, swept: Swept) -> Steps[None]:
     buckets = [names.bucket(number) for number in range(names.buckets)]
     yield from _heal([(key,) for key in (names.pods, names.routers, *buckets)], swept)
     pods, routers = yield [Command(("HKEYS", names.pods)), Command(("HKEYS", names.routers))]
-    yield from _heal([(names.reports(_text(name)),) for name in good(routers)], swept)
-    if unnamed := [name for name in good(pods) if _text(name).encode() != name]:
+    yield from _heal([(names.reports(_text(name)),) for name in routers], swept)
+    if unnamed := [name for name in pods if _text(name).encode() != name]:
         _note(swept, f"{names.pods}: {len(unnamed)} names of pods are no text")
         for some in batches(unnamed):
-            (reply,) = yield [Command(("HDEL", names.pods, *some))]
-            good(reply)
+            yield [Command(("HDEL", names.pods, *some))]
 
 
 def mend_pods(names: KeyNames, pods: Sequence[str], swept: Swept) -> Steps[None]:
@@ -37,8 +36,7 @@ def mend_pods(names: KeyNames, pods: Sequence[str], swept: Swept) -> Steps[None]
         yield from _heal(
             [(names.record(pod), names.log(pod), names.fence(pod)) for pod in some], swept
         )
-        asked: Asked = [one for pod in some for one in ask_pod(names, pod)]
-        replies = [good(reply) for reply in (yield asked)]
+        replies = yield [one for pod in some for one in ask_pod(names, pod)]
         doomed: Asked = []
         for number, pod in enumerate(some):
             for key, problem in pod_problems(names, pod, *replies[3 * number : 3 * number + 3]):
@@ -49,8 +47,7 @@ def mend_pods(names: KeyNames, pods: Sequence[str], swept: Swept) -> Steps[None]
                 )
                 _note(swept, f"{key}: {problem}")
         if doomed:
-            for reply in (yield doomed):
-                good(reply)
+            yield doomed
 
 
 def mend_bucket(names: KeyNames, bucket: int, page: Page, swept: Swept) -> Steps[None]:
@@ -84,8 +81,7 @@ def mend_bucket(names: KeyNames, bucket: int, page: Page, swept: Swept) -> Steps
         commands.append(Command(("UNLINK", key)))
         _note(swept, problem)
     if commands:
-        for reply in (yield commands):
-            good(reply)
+        yield commands
 
 
 def _text(name: bytes) -> str:
@@ -97,7 +93,7 @@ def _heal(parts: Sequence[tuple[str, ...]], swept: Swept) -> Steps[None]:
     for some in batches(parts):
         replies = yield [heal_call(*keys) for keys in some]
         for keys, removed in zip(some, replies, strict=True):
-            for place in good(removed):
+            for place in removed:
                 _note(swept, wrong_type(keys[place - 1]))
 
 

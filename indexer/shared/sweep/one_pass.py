@@ -29,16 +29,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from warmpath.indexer.keys.segment_value import slots_of, spilled_blocks
-from warmpath.indexer.shared.layout.living import Living, Owner, ask_owner, read_owner
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
-from warmpath.indexer.shared.layout.pages import (
-    ask_page,
-    read_checkpoint,
-    read_page,
-)
-from warmpath.indexer.shared.redis.command import Argument, Call, Command, good, script
+from warmpath.indexer.shared.layout.pages import ask_page, read_checkpoint, read_page
+from warmpath.indexer.shared.layout.record import BadRecordError, Living, Record, read_record
+from warmpath.indexer.shared.redis.command import Argument, Call, Command, script
 from warmpath.indexer.shared.sweep.mend import mend_bucket, mend_pods, mend_shared
-from warmpath.indexer.shared.sweep.swept import Steps, Swept, batches
+from warmpath.indexer.shared.sweep.swept import Asked, Steps, Swept, batches
 from warmpath.indexer.shared.writer.calls import FENCE_MS, purge_calls
 from warmpath.indexer.trust import PROMISED_SECONDS
 
@@ -56,6 +52,10 @@ REMEMBERED_MS = 3_600_000
 """For how long a pod without a record stays in the hash of pods."""
 
 
+OWNED = b"token", b"claim", b"building"
+"""The fields of a record from which the pod's slots follow."""
+
+
 @dataclass(slots=True)
 class _Noted:
     fields: dict[bytes, bytes] = field(default_factory=dict)
@@ -64,181 +64,169 @@ class _Noted:
     """The claims' numbers in the checkpoints of pods without a record."""
 
 
-class _Records:
-    """The records of pods, and the pods whose claims' numbers are kept."""
-
-    def __init__(self, first: Living) -> None:
-        self.first = first
-        """By the records at the pass's beginning."""
-        self.are_old = False
-        """Whether no reader believes those records any more."""
-        self.met = set(first.owners)
-        """Pods that were listed, or whose checkpoints were met."""
-        self.last = first
-        """By the records as read last."""
-        self.kept: dict[str, int] = {}
-        """The claim's number that `outlive.lua` kept of each pod without a record."""
-
-
 def sweep(names: KeyNames, swept: Swept) -> Steps[None]:
     """Make one pass: yield commands, and take the replies that are sent back.
 
-    An empty list, at most once a pass, asks for a pause of `DEAD_SECONDS`.
-    Raises CommandRefusedError or UnreachableError where a reply is one, and BadRecordError where a
+    An empty list, at most once a pass, asks for a pause of `DEAD_SECONDS`. Raises BadRecordError where a
     record cannot be read: without it no slot is known to be dead.
     """
-    yield from mend_shared(names, swept)
-    yield from mend_pods(names, (yield from _listed(names)), swept)
-    records = _Records((yield from _living(names, ())))
-    listed = records.first.owners
-    forgotten = yield from _roll(names, listed)
-    for start in range(0, names.buckets, BUCKETS_AT_ONCE):
-        buckets = range(start, min(start + BUCKETS_AT_ONCE, names.buckets))
-        yield from _sweep_buckets(names, buckets, records, swept)
-    # Redis may have lost the hash of pods but not the pods: put those back that the buckets named.
-    found = {pod: records.last.owners.get(pod) for pod in records.met - listed.keys()}
-    yield from _roll(names, found)
-    living = yield from _living(names, forgotten)
-    gone = [pair for pair in forgotten.items() if living.token(pair[0]) is None]
-    for some in batches(gone):
-        words: tuple[Argument, ...] = tuple(chain.from_iterable(some))
-        (left,) = yield [Call(script("leave"), (names.pods,), words)]
-        swept.forgotten += good(left)
+    return _Pass(names, swept).steps()
 
 
-def _listed(names: KeyNames) -> Steps[list[str]]:
-    (reply,) = yield [Command(("HKEYS", names.pods))]
-    return [name.decode(errors="replace") for name in good(reply)]
+class _Pass:
+    def __init__(self, names: KeyNames, swept: Swept) -> None:
+        self._names = names
+        self._swept = swept
+        self._first = self._last = Living()
+        """By the records at the pass's beginning, and as read last."""
+        self._are_old = False
+        """Whether no reader believes the first records any more."""
+        self._met: set[str] = set()
+        """Pods that were listed, or whose checkpoints were met."""
+        self._kept: dict[str, int] = {}
+        """The claim's number that `outlive.lua` kept of each pod without a record."""
 
+    def steps(self) -> Steps[None]:
+        names = self._names
+        yield from mend_shared(names, self._swept)
+        yield from mend_pods(names, (yield from self._listed()), self._swept)
+        self._first = self._last = yield from self._living(())
+        listed = self._first.owners
+        self._met = set(listed)
+        forgotten = yield from self._roll(listed)
+        for start in range(0, names.buckets, BUCKETS_AT_ONCE):
+            yield from self._sweep(range(start, min(start + BUCKETS_AT_ONCE, names.buckets)))
+        # Redis may have lost the hash of pods but not the pods: put those back that the buckets named.
+        yield from self._roll(
+            {pod: self._last.owners.get(pod) for pod in self._met - listed.keys()}
+        )
+        living = yield from self._living(forgotten)
+        gone = [pair for pair in forgotten.items() if living.token(pair[0]) is None]
+        for some in batches(gone):
+            words: tuple[Argument, ...] = tuple(chain.from_iterable(some))
+            (left,) = yield [Call(script("leave"), (names.pods,), words)]
+            self._swept.forgotten += left
 
-def _living(names: KeyNames, others: Iterable[str]) -> Steps[Living]:
-    """Read the records of all pods in the hash of pods, and of `others`."""
-    listed = yield from _listed(names)
-    living = Living()
-    for some in batches(list(dict.fromkeys([*listed, *others]))):
-        replies = yield [ask_owner(names, pod) for pod in some]
-        for pod, owner in zip(some, replies, strict=True):
-            living.add(pod, read_owner(pod, good(owner)))
-    return living
+    def _listed(self) -> Steps[list[str]]:
+        (reply,) = yield [Command(("HKEYS", self._names.pods))]
+        return [pod.decode() for pod in reply]
 
+    def _living(self, others: Iterable[str]) -> Steps[Living]:
+        """Read the records of all pods in the hash of pods, and of `others`."""
+        listed = yield from self._listed()
+        living = Living()
+        for some in batches(list(dict.fromkeys([*listed, *others]))):
+            replies = yield [Command(("HMGET", self._names.record(pod), *OWNED)) for pod in some]
+            for pod, values in zip(some, replies, strict=True):
+                fields = {name: value for name, value in zip(OWNED, values, strict=True) if value}
+                try:
+                    living.add(pod, read_record(fields))
+                except BadRecordError as error:
+                    why = f"the record of pod {pod!r} cannot be read: {error.__cause__}"
+                    raise BadRecordError(why) from error
+        return living
 
-def _roll(names: KeyNames, owners: Mapping[str, Owner | None]) -> Steps[dict[str, bytes]]:
-    """Note which pods have a record; return the pods to be forgotten, with their values in the hash."""
-    forgotten: dict[str, bytes] = {}
-    for is_there in (True, False):
-        for some in batches([one for one, owner in owners.items() if is_there is bool(owner)]):
-            words: tuple[Argument, ...] = (REMEMBERED_MS, len(some) * is_there, *some)
-            (reply,) = yield [Call(script("roll"), (names.pods,), words)]
-            old = good(reply)
-            forgotten |= {
-                pod.decode(): value for pod, value in zip(old[::2], old[1::2], strict=True)
-            }
-    return forgotten
+    def _roll(self, owners: Mapping[str, Record | None]) -> Steps[dict[str, bytes]]:
+        """Note which pods have a record; return those to be forgotten, with their values in the hash."""
+        forgotten: dict[str, bytes] = {}
+        for is_there in (True, False):
+            for some in batches([one for one, owner in owners.items() if is_there is bool(owner)]):
+                words: tuple[Argument, ...] = (REMEMBERED_MS, len(some) * is_there, *some)
+                (old,) = yield [Call(script("roll"), (self._names.pods,), words)]
+                forgotten |= {
+                    pod.decode(): value for pod, value in zip(old[::2], old[1::2], strict=True)
+                }
+        return forgotten
 
+    def _sweep(self, buckets: Collection[int]) -> Steps[None]:
+        noted: dict[int, _Noted] = {}
+        size = 0
+        for bucket in buckets:
+            cursor = b"0"
+            while cursor:
+                (reply,) = yield [ask_page(self._names, bucket, cursor, PAGE)]
+                page = read_page(reply)
+                cursor = page.cursor
+                self._swept.fields += len(page.values)
+                yield from mend_bucket(self._names, bucket, page, self._swept)
+                one = noted.setdefault(bucket, _Noted())
+                for pod, value in page.checkpoints.items():
+                    if self._first.token(pod) is None:
+                        one.gone[pod] = read_checkpoint(value)[0]
+                for name, value in page.values.items():
+                    if spilled_blocks(value) is None and self._first.dead(slots_of(value)):
+                        one.fields[name] = value
+                        size += len(value)
+                if size >= NOTED_BYTES:
+                    yield from self._remove(noted)
+                    noted, size = {}, 0
+        yield from self._remove(noted)
 
-def _sweep_buckets(
-    names: KeyNames, buckets: Collection[int], records: _Records, swept: Swept
-) -> Steps[None]:
-    noted: dict[int, _Noted] = {}
-    size = 0
-    for bucket in buckets:
-        cursor, is_last = b"0", False
-        while not is_last:
-            (reply,) = yield [ask_page(names, bucket, cursor, PAGE)]
-            page = read_page(good(reply))
-            cursor, is_last = page.cursor, page.is_last
-            swept.fields += len(page.values)
-            yield from mend_bucket(names, bucket, page, swept)
-            one = noted.setdefault(bucket, _Noted())
-            for pod, value in page.checkpoints.items():
-                if records.first.token(pod) is None:
-                    one.gone[pod] = read_checkpoint(value)[0]
-            for name, value in page.values.items():
-                if spilled_blocks(value) is None and records.first.dead(slots_of(value)):
-                    one.fields[name] = value
-                    size += len(value)
-            if size >= NOTED_BYTES:
-                yield from _remove(names, noted, records, swept)
-                noted, size = {}, 0
-    yield from _remove(names, noted, records, swept)
+    def _remove(self, noted: Mapping[int, _Noted]) -> Steps[None]:
+        """Retire checkpoints and purge dead slots in the buckets in which any were noted."""
+        checkpoints: dict[int, dict[str, int]] = {}
+        for bucket, one in noted.items():
+            if one.fields:
+                self._swept.noted += len(one.fields)
+                checkpoints[bucket] = yield from self._checkpoints(bucket)
+            elif one.gone:
+                checkpoints[bucket] = one.gone
+        if not checkpoints:
+            return
+        pods = set().union(*checkpoints.values())
+        yield from mend_pods(self._names, sorted(pods - self._met), self._swept)
+        if not self._are_old and any(one.fields for one in noted.values()):
+            self._are_old = True
+            yield []
+        living = self._last = yield from self._living(pods)
+        self._met |= living.owners.keys()
+        yield from self._keep_numbers(checkpoints.values())
+        for bucket, tokens in checkpoints.items():
+            if not (yield from self._retire(bucket, tokens)):
+                self._swept.doubted += 1
+                continue
+            fields = noted[bucket].fields
+            slots = {slot for value in fields.values() for slot in slots_of(value)}
+            dead = living.dead(self._first.dead(slots))
+            for call in purge_calls(self._names, bucket, fields, dead):
+                (purged,) = yield [call]
+                self._swept.purged += purged
 
+    def _checkpoints(self, bucket: int) -> Steps[dict[str, int]]:
+        found: dict[str, int] = {}
+        cursor = b"0"
+        while cursor:
+            asked = ask_page(self._names, bucket, cursor, CHECKPOINTS, checkpoints_only=True)
+            (reply,) = yield [asked]
+            page = read_page(reply)
+            cursor = page.cursor
+            found |= {pod: read_checkpoint(value)[0] for pod, value in page.checkpoints.items()}
+        return found
 
-def _remove(
-    names: KeyNames, noted: Mapping[int, _Noted], records: _Records, swept: Swept
-) -> Steps[None]:
-    """Retire checkpoints and purge dead slots in the buckets in which any were noted."""
-    checkpoints: dict[int, dict[str, int]] = {}
-    for bucket, one in noted.items():
-        if one.fields:
-            swept.noted += len(one.fields)
-            checkpoints[bucket] = yield from _checkpoints(names, bucket)
-        elif one.gone:
-            checkpoints[bucket] = one.gone
-    if not checkpoints:
-        return
-    pods = set().union(*checkpoints.values())
-    yield from mend_pods(names, sorted(pods - records.met), swept)
-    if not records.are_old and any(one.fields for one in noted.values()):
-        records.are_old = True
-        yield []
-    living = records.last = yield from _living(names, pods)
-    records.met |= living.owners.keys()
-    yield from _keep_numbers(names, checkpoints.values(), records)
-    for bucket, tokens in checkpoints.items():
-        is_latest = yield from _retire(names, bucket, tokens, living, swept)
-        if not is_latest:
-            swept.doubted += 1
-            continue
-        fields = noted[bucket].fields
-        slots = {slot for value in fields.values() for slot in slots_of(value)}
-        dead = living.dead(records.first.dead(slots))
-        for call in purge_calls(names, bucket, fields, dead):
-            (reply,) = yield [call]
-            swept.purged += good(reply)
-
-
-def _checkpoints(names: KeyNames, bucket: int) -> Steps[dict[str, int]]:
-    found: dict[str, int] = {}
-    cursor, is_last = b"0", False
-    while not is_last:
-        (reply,) = yield [ask_page(names, bucket, cursor, CHECKPOINTS, checkpoints_only=True)]
-        page = read_page(good(reply))
-        cursor, is_last = page.cursor, page.is_last
-        found |= {pod: read_checkpoint(value)[0] for pod, value in page.checkpoints.items()}
-    return found
-
-
-def _keep_numbers(
-    names: KeyNames, checkpoints: Iterable[Mapping[str, int]], records: _Records
-) -> Steps[None]:
-    """Keep the highest number of each pod without a record, for as long as a fence lives."""
-    highest: dict[str, int] = {}
-    for tokens in checkpoints:
-        for pod, token in tokens.items():
-            if records.last.token(pod) is None:
+    def _keep_numbers(self, checkpoints: Iterable[Mapping[str, int]]) -> Steps[None]:
+        """Keep the highest number of each pod without a record, for as long as a fence lives."""
+        highest: dict[str, int] = {}
+        for pod, token in chain.from_iterable(tokens.items() for tokens in checkpoints):
+            if self._last.token(pod) is None:
                 highest[pod] = max(highest.get(pod, 0), token)
-    calls = [
-        Call(script("outlive"), (names.fence(pod),), (token, FENCE_MS))
-        for pod, token in highest.items()
-        if records.kept.get(pod, -1) < token
-    ]
-    for some in batches(calls):
-        for reply in (yield list(some)):
-            good(reply)
-    records.kept |= highest
+        calls = [
+            Call(script("outlive"), (self._names.fence(pod),), (token, FENCE_MS))
+            for pod, token in highest.items()
+            if self._kept.get(pod, -1) < token
+        ]
+        for some in batches(calls):
+            yield list(some)
+        self._kept |= highest
 
-
-def _retire(
-    names: KeyNames, bucket: int, tokens: Mapping[str, int], living: Living, swept: Swept
-) -> Steps[bool]:
-    """Delete the checkpoints of pods without a record; return whether all records are the latest."""
-    calls: list[Command | Call] = []
-    for some in batches(list(tokens.items())):
-        triples: list[Argument] = []
-        for pod, token in some:
-            known = living.token(pod)
-            triples += [checkpoint(pod), token if known is None else known, int(known is None)]
-        calls.append(Call(script("retire"), (names.bucket(bucket),), tuple(triples)))
-    retired = [good(reply) for reply in (yield calls)] if calls else []
-    swept.retired += sum(max(0, count) for count in retired)
-    return min(retired, default=0) >= 0
+    def _retire(self, bucket: int, tokens: Mapping[str, int]) -> Steps[bool]:
+        """Delete the checkpoints of pods without a record; return whether all records are the latest."""
+        calls: Asked = []
+        for some in batches(list(tokens.items())):
+            triples: list[Argument] = []
+            for pod, token in some:
+                known = self._last.token(pod)
+                triples += [checkpoint(pod), token if known is None else known, int(known is None)]
+            calls.append(Call(script("retire"), (self._names.bucket(bucket),), tuple(triples)))
+        retired = (yield calls) if calls else []
+        self._swept.retired += sum(max(0, count) for count in retired)
+        return min(retired, default=0) >= 0

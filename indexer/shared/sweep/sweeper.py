@@ -3,7 +3,7 @@
 The process that has the lease sweeps. When its pass is over it lets the lease run out: that is the pause
 until the next pass, which any process may make. The lease of a sweeper that dies runs out as well. The
 lease only spares work: two sweepers at once, or one whose lease ran out while it stood still, do no
-harm (`indexer.shared.layout.living`).
+harm (`indexer.shared.layout.record.Living`).
 """
 
 import asyncio
@@ -173,7 +173,7 @@ class Sweeper:
                 if self._redis.disruptions != disruptions:
                     raise DisruptedError("a connection to Redis was lost or made meanwhile")
                 asks = len(asked)
-                asked = steps.send(replies)
+                asked = steps.send([good(reply) for reply in replies])
                 # What a step took longer than planned is not made up for later.
                 due = max(due, now) + (self.counts.fields - looked + asks) / self._fields_per_second
                 if due - self._clock() > LEAST_SLEEP:

@@ -10,7 +10,9 @@ Asked = list[Command | Call]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Steps = Generator[Asked, list[Reply], Result]
-"""Commands to run, one list after the other, and their result. Send the replies of each list."""
+"""Commands to run, one list after the other, and their result. Send the replies of each list.
+
+An error among them ends the steps."""
 
 AT_ONCE = 256
 """How many pods or fields one list of commands, or one command, is about, at most."""

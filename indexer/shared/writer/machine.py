@@ -21,16 +21,15 @@ from msgspec.structs import replace
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.layout.schema import SchemaError, ensure_call, judge
-from warmpath.indexer.shared.redis.command import Call
-from warmpath.indexer.shared.writer.calls import RecordCalls
-from warmpath.indexer.shared.writer.lease import AUDITS_OF_A_LEASE, LAST_PAUSE, Lease, Retry
+from warmpath.indexer.shared.redis.command import Call, Command, script
+from warmpath.indexer.shared.writer.calls import FENCE_MS
+from warmpath.indexer.shared.writer.lease import AUDITS_OF_A_LEASE, LAST_PAUSE, Lease
 from warmpath.indexer.shared.writer.steps import (
     AnewError,
     Cause,
     Rest,
     Steps,
     TakenError,
-    WriterCounts,
     WriterState,
 )
 from warmpath.indexer.shared.writer.tenure import Tenure
@@ -89,16 +88,14 @@ class Writer:
         place: str = "",
     ) -> None:
         self.state = WriterState.UNCLAIMED
-        self.counts = WriterCounts()
         self.written_at: float | None = None
         """When, by the clock, Redis last had all changes up to `applied` for certain; None: never."""
         self.tenure: Tenure | None = None
         """The work under the last claim, which may be over; None before the first."""
         self._names = names
         self._cache = cache
-        self._calls = RecordCalls(names, cache.pod, owner, round(lease * 1000))
-        self._lease = Lease(self._calls, lease, clock)
-        self._retry = Retry(cache.pod, self._lease, self.counts)
+        self._lease = Lease(names, cache.pod, lease, clock)
+        self.counts = self._lease.counts
         self._rival = ""
         """The other writer that was logged last, since this one had the pod."""
         self._own = Claim(
@@ -114,7 +111,7 @@ class Writer:
 
     @property
     def trouble(self) -> str:
-        return self._retry.trouble
+        return self._lease.trouble
 
     @property
     def token(self) -> int:
@@ -147,7 +144,7 @@ class Writer:
                 )
                 # Where Redis loses the content again and again, the writer slows down.
                 lasted = self.counts.audits - audits > AUDITS_OF_A_LEASE
-                pause = 0.0 if lasted else self._retry.longer(pause)
+                pause = 0.0 if lasted else self._lease.longer(pause)
             except TakenError:
                 yield from self._wait()
                 cause, floor, pause = Cause.FREE, 0, 0.0
@@ -164,35 +161,38 @@ class Writer:
 
     def _claim(self, cause: Cause, floor: int, pause: float) -> Steps[Tenure]:
         self._enter(WriterState.CLAIMING, cause)
-        yield from self._lease.give_up(f"everything is to be written anew: {cause}")
+        lease, names = self._lease, self._names
+        lease.is_given_up = True
+        yield from lease.keep(f"everything is to be written anew: {cause}")
         if pause:
             yield Rest(pause)
         yield from self._ensure_schema()
         # The pod is listed before its claim has a base: sweepers remove the slots of unlisted pods.
-        yield from self._retry.asked([self._calls.enlist()])
-        base = self._random_base()
+        yield from lease.asked([lease.enlist_call()])
+        claim = replace(self._own, base=self._random_base())
         reason = f"everything is being written anew: {cause}"
         # Tokens never go back, even where Redis has lost the fence: an earlier writer that still runs
         # may have any lower one.
         floor = max(floor, self.token)
-        call = self._calls.claim(base, take_over=self._takes_over, floor=floor, reason=reason)
-        ((claimed, token),) = yield from self._retry.asked([call])
+        words = claim.owner, claim.base, int(self._takes_over), floor, lease.ms, FENCE_MS, reason
+        keys = names.record(lease.pod), names.fence(lease.pod)
+        ((claimed, token),) = yield from lease.asked([Call(script("claim"), keys, words)])
         self._takes_over = False
         if not claimed:
             raise TakenError
-        self._lease.hold(token)
-        return Tenure(self._cache, replace(self._own, base=base), self._retry, self._bucket_life)
+        lease.hold(token)
+        return Tenure(self._cache, claim, lease, self._bucket_life)
 
     def _ensure_schema(self) -> Steps[None]:
         while True:
-            [reply] = yield from self._retry.asked([ensure_call(self._names)], over=False)
+            [reply] = yield from self._lease.asked([ensure_call(self._names)], over=False)
             try:
                 judge(self._names, reply)
             except SchemaError as error:
-                self._retry.in_trouble(str(error))
+                self._lease.in_trouble(str(error))
                 yield Rest(LAST_PAUSE)
             else:
-                self._retry.out_of_trouble()
+                self._lease.out_of_trouble()
                 return
 
     def _become_current(self) -> None:
@@ -213,13 +213,13 @@ class Writer:
             if has_news:
                 yield from tenure.batch()
                 self.written_at = self._clock()
-            seconds = min(self._lease.seconds_to_audit, self._lease.seconds_to_confirmation)
-            if seconds <= 0:
-                now = self._clock()
-                yield from tenure.audit() if self._lease.seconds_to_audit <= 0 else tenure.confirm()
+            now = self._clock()
+            due = min(self._lease.audit_at, self._lease.confirm_at)
+            if due <= now:
+                yield from tenure.audit() if self._lease.audit_at <= now else tenure.confirm()
                 self.written_at = now
             elif not has_news:
-                yield Rest(seconds, until_news=True)
+                yield Rest(due - now, until_news=True)
 
     def _wait(self) -> Steps[None]:
         """Wait until no other writer has the pod.
@@ -228,12 +228,14 @@ class Writer:
         server's clock, which was set back, keeps it.
         """
         self._enter(WriterState.WAITING, "another writer has the pod")
-        self._lease.let_go()
+        self._lease.token = 0
+        record = self._names.record(self._cache.pod)
         left, read_at = 0, self._clock()
         renewed_at = read_at
         while True:
             yield Rest(self._lease.audit_seconds)
-            owner, claim, rest = yield from self._retry.asked(self._calls.owner_of())
+            asked = ("HGET", record, "owner"), ("HGET", record, "claim"), ("PTTL", record)
+            owner, claim, rest = yield from self._lease.asked([Command(words) for words in asked])
             # This writer is the owner where its own claim arrived late.
             if owner is None or owner == self._own.owner.encode():
                 return
@@ -258,6 +260,4 @@ class Writer:
 
     def farewell(self) -> list[Call]:
         """Return the calls to make at the writer's end: they make the record unsound for readers."""
-        if not self.token:
-            return []
-        return [self._calls.keep(self.token, "its publisher has ended")]
+        return [self._lease.keep_call("its publisher has ended")] if self.token else []

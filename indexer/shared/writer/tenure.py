@@ -7,17 +7,17 @@ later claim has it, a write whose outcome is not known can be repeated, and a lo
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
 
 from warmpath.indexer.shared.layout.names import checkpoint
 from warmpath.indexer.shared.layout.pages import read_checkpoint
 from warmpath.indexer.shared.layout.record import Claim
-from warmpath.indexer.shared.redis.command import Call, Command, Reply
+from warmpath.indexer.shared.redis.command import Argument, Call, Command, Reply, script
 from warmpath.indexer.shared.writer.calls import Status, apply_calls, fence_call, outcome
-from warmpath.indexer.shared.writer.changes import KeysOf, Where, net, portions, whole
-from warmpath.indexer.shared.writer.claimed import Claimed
-from warmpath.indexer.shared.writer.lease import CONFIRM_SECONDS, Retry
+from warmpath.indexer.shared.writer.changes import Claimed, KeysOf, Where, net, portions, whole
+from warmpath.indexer.shared.writer.lease import CONFIRM_SECONDS, Lease
 from warmpath.indexer.shared.writer.steps import AnewError, Cause, Steps
 from warmpath.indexer.watch.pod_cache import PodCache
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
@@ -65,37 +65,26 @@ BATCH_BYTES = 1 << 20
 """The most bytes of a batch, and so of an entry of the log, unless one delta is larger."""
 
 
-class Confirmation(NamedTuple):
-    """A confirmation of the record that was sent, or will be."""
-
-    call: Call
-    begun: float
-    shown: float
-    """The moment of the engine, by the clock, that the index shows with it."""
-
-
 class Tenure:
-    """The work under one claim, which has the lease of `retry`. `claim` has no places yet.
+    """The work under one claim, which has the lease. `claim` has no places yet.
 
     Call first `fence`, then `rebuild`; from then on `batch`, `audit` and `confirm`, in any order. Each
     raises AnewError where something in Redis is not as the writer left it: the tenure is over then.
     `bucket_life` is in seconds.
     """
 
-    def __init__(self, cache: PodCache, claim: Claim, retry: Retry, bucket_life: float) -> None:
+    def __init__(self, cache: PodCache, claim: Claim, lease: Lease, bucket_life: float) -> None:
         self.claimed = Claimed(claim)
         self.applied = 0
         """The last sequence of the journal that Redis has."""
         self.writes: dict[int, int] = {}
         """How often each bucket was written to under this claim, for the buckets that it has taken."""
         self._cache = cache
-        self._retry = retry
-        self._lease = retry.lease
-        self._counts = retry.counts
-        self._token = self._lease.token
-        self._calls = self._lease.calls
-        self._clock = self._lease.clock
-        self._names = self._calls.names
+        self._lease = lease
+        self._token = lease.token
+        self._clock = lease.clock
+        self._names = lease.names
+        self._record, self._log_key = self._names.record(cache.pod), self._names.log(cache.pod)
         self._bucket_life = bucket_life
         self._bucket_ms = round(bucket_life * 1000)
         self._audits = 0
@@ -117,7 +106,7 @@ class Tenure:
             fence_call(self._names, bucket, self._cache.pod, self._token, self._bucket_ms)
             for bucket in buckets
         ]
-        found = [outcome(reply) for reply in (yield from self._retry.asked(calls))]
+        found = [outcome(reply) for reply in (yield from self._lease.asked(calls))]
         highest = max(one.token for one in found)
         if any(one.status is not Status.APPLIED for one in found):
             # Also where a bucket has this very token already: another writer, whose record was
@@ -134,12 +123,12 @@ class Tenure:
         sequence = cache.journal.sequence
         claimed.say(cache.states())
         yield from self._apply(whole(claimed, contents))
-        call = self._calls.publish(self._token, sequence, claimed)
-        ((status, *_),) = yield from self._retry.asked([call])
-        if status < 0:
-            raise AnewError(Cause.RECORD)
+        claim = claimed.claim()
+        head = self._token, claim.base, claim.owner, sequence, self._lease.ms
+        said = _claim_words(claim) + self._said(claimed.states)
+        yield from self._recorded("publish", (*head, *said), sequence)
         self.applied = sequence
-        self._lease.demand_audit()
+        self._lease.audit_at = self._clock()
 
     def batch(self) -> Steps[None]:
         """Write the journal's next deltas to Redis. There must be at least one."""
@@ -155,20 +144,16 @@ class Tenure:
         if len(claim.places) > MOST_PLACES:
             raise AnewError(Cause.PLACES)
         yield from self._apply(changes.items())
-        last = deltas[-1].sequence
+        first, last = deltas[0].sequence, deltas[-1].sequence
         entry = pb.Deltas(deltas=deltas).SerializeToString()
         kept = self._log.add(last, len(entry))
-        moved = claim if claim.places != before.places else None
-        call = self._calls.log(
-            *(self._token, self.applied, claimed),
-            deltas=deltas, entry=entry, first_kept=kept, moved=moved,
-        )  # fmt: skip
+        head = self._token, self.applied, first, last, entry, kept, self._lease.ms
+        said = self._said({delta.state.rank for delta in deltas})
+        said += _claim_words(claim) if claim.places != before.places else []
         # Redis takes a confirmation that goes along only if it has this batch.
-        ((status, *_),) = yield from self._asked([call], last)
-        if status < 0:
-            raise AnewError(Cause.RECORD)
+        yield from self._recorded("log", (*head, *said), last)
         self.applied = last
-        self._counts.batches += 1
+        self._lease.counts.batches += 1
 
     def audit(self) -> Steps[None]:
         """Check that every bucket is as the writer left it; confirm that, now or with the next batch.
@@ -176,13 +161,14 @@ class Tenure:
         Raises AnewError if a bucket is not, or the record is lost. Now and then it renews the buckets'
         time to live, too.
         """
-        now = self._lease.begin_audit()
+        lease, now = self._lease, self._clock()
+        lease.audit_at = now + lease.audit_seconds
         names, pod = self._names, self._cache.pod
         name = checkpoint(pod)
         asked: list[Command | Call]
         asked = [Command(("HGET", names.bucket(one), name)) for one in self.writes]
         enlists = self._audits % AUDITS_OF_AN_ENLISTING == 0
-        asked += [self._calls.enlist()] if enlists else []
+        asked += [lease.enlist_call()] if enlists else []
         if now >= self._touch_at:
             self._touch_at = now + self._bucket_life / TOUCHES_OF_A_LIFE
             asked += [
@@ -190,9 +176,7 @@ class Tenure:
             ]
         # While there is news, the audit is confirmed with the next batch only.
         has_news = self._cache.journal.sequence > self.applied
-        replies = (
-            yield from self._asked(asked, self.applied) if has_news else self._retry.asked(asked)
-        )
+        replies = yield from self._asked(asked, self.applied) if has_news else lease.asked(asked)
         if enlists and replies[len(self.writes)]:
             # The pod was not in the hash of pods, so its slots may have been swept.
             raise AnewError(Cause.FORGOTTEN)
@@ -208,47 +192,59 @@ class Tenure:
                 raise AnewError(Cause.LOST)
         self._audits += 1
         if self._cache.journal.sequence > self.applied:
-            self._lease.demand_confirmation()
+            lease.confirm_at = self._clock()
         else:
             yield from self.confirm()
-        self._lease.end_audit()
-        self._counts.audits += 1
+        # The next one is due after half an interval or later: that leaves time to write.
+        lease.audit_at = max(lease.audit_at, self._clock() + lease.audit_seconds / 2)
+        lease.counts.audits += 1
 
     def confirm(self) -> Steps[None]:
         """Renew the lease, and tell the record by how much the index may be behind the engine."""
         self._note_moment()
-        confirming = self._confirmation(self.applied)
-        (reply,) = yield from self._retry.asked([confirming.call])
-        if reply[0] < 0:
+        yield from self._asked([], self.applied, insist=True)
+
+    def _recorded(self, name: str, words: tuple[Argument, ...], applied: int) -> Steps[None]:
+        """Call a script for record and log."""
+        call = Call(script(name), (self._record, self._log_key), words)
+        ((status, *_),) = yield from self._asked([call], applied)
+        if status < 0:
             raise AnewError(Cause.RECORD)
-        self._confirmed(confirming)
 
-    def _asked(self, asked: Sequence[Command | Call], applied: int) -> Steps[list[Reply]]:
-        """Return the replies. A confirmation that is almost due goes along: a round trip may be long."""
-        if not self._audits or self._lease.seconds_to_confirmation > CONFIRM_SECONDS / 2:
-            return (yield from self._retry.asked(asked))
-        confirming = self._confirmation(applied)
-        *replies, reply = yield from self._retry.asked([*asked, confirming.call])
-        if reply[0] > 0:
-            self._confirmed(confirming)
-        return replies
+    def _asked(
+        self, asked: Sequence[Command | Call], applied: int, *, insist: bool = False
+    ) -> Steps[list[Reply]]:
+        """Return the replies. A confirmation that is almost due goes along: a round trip may be long.
 
-    def _confirmation(self, applied: int) -> Confirmation:
-        now = self._clock()
+        With `insist` it goes in any case; raises AnewError where Redis does not take it.
+        """
+        lease, now = self._lease, self._clock()
+        is_due = self._audits and lease.confirm_at - now <= CONFIRM_SECONDS / 2
+        if not (is_due or insist):
+            return (yield from lease.asked(asked))
         while self._moments and self._moments[0][0] <= applied:
             self._shown = max(self._shown, self._moments.popleft()[1])
         self._confirmations += 1
-        call = self._calls.renew(
-            self._token, applied, self._audits,
-            confirmation=self._confirmations, behind=self._behind,
-        )  # fmt: skip
+        behind = "" if self._behind is None else self._behind
+        words = self._token, applied, self._audits, lease.ms, self._confirmations, behind
         self._behind = None
-        return Confirmation(call, now, self._shown)
+        renewal = Call(script("renew"), (self._record,), words)
+        *replies, (status, *_) = yield from lease.asked([*asked, renewal])
+        if status > 0:
+            if self._shown > -math.inf:
+                self._behind = math.ceil((self._clock() - self._shown) * 1000)
+            lease.confirmed(now, self._shown)
+        elif insist:
+            raise AnewError(Cause.RECORD)
+        return replies
 
-    def _confirmed(self, confirming: Confirmation) -> None:
-        if confirming.shown > -math.inf:
-            self._behind = math.ceil((self._clock() - confirming.shown) * 1000)
-        self._lease.confirmed(confirming.begun, confirming.shown)
+    def _said(self, ranks: Collection[int]) -> list[Argument]:
+        """Return the fields of the record about some ranks, and their values."""
+        words: list[Argument] = []
+        for rank in sorted(ranks):
+            words += [f"state:{rank}", self.claimed.states[rank].SerializeToString()]
+            words += [f"blocks:{rank}", msgspec.json.encode(self.claimed.blocks(rank))]
+        return words
 
     def _note_moment(self) -> None:
         self._moments.append((self._cache.journal.sequence, self._cache.moment(self._clock())))
@@ -272,7 +268,7 @@ class Tenure:
                 replies = yield from self._asked(list(calls.values()), self.applied)
                 for bucket, reply in zip(calls, replies, strict=True):
                     self._applied(bucket, reply)
-            self._counts.changes += sum(len(a) + len(g) for a, g in portion.values())
+            self._lease.counts.changes += sum(len(a) + len(g) for a, g in portion.values())
 
     def _applied(self, bucket: int, reply: Reply) -> None:
         found = outcome(reply)
@@ -281,6 +277,10 @@ class Tenure:
             raise AnewError(Cause.FENCED, found.token)
         if found.status is Status.GAP or found.count != self.writes[bucket]:
             raise AnewError(Cause.LOST)
+
+
+def _claim_words(claim: Claim) -> list[Argument]:
+    return ["claim", msgspec.json.encode(claim)]
 
 
 def _bounded(deltas: Sequence[pb.Delta]) -> list[pb.Delta]:

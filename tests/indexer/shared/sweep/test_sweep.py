@@ -14,7 +14,7 @@ from tests.indexer.shared.model_writer import ModelWriter, content
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import SLOTS_OF_A_CLAIM
-from warmpath.indexer.shared.redis.command import Call, Command, Reply, script
+from warmpath.indexer.shared.redis.command import Call, Command, Reply, good, script
 from warmpath.indexer.shared.sweep.one_pass import REMEMBERED_MS, sweep
 from warmpath.indexer.shared.sweep.swept import Swept
 
@@ -37,7 +37,7 @@ class OnePass:
 
     def step(self) -> None:
         """Do what is asked now."""
-        replies = [self._answer(one) for one in self.asked]
+        replies = [good(self._answer(one)) for one in self.asked]
         try:
             self.asked = self._steps.send(replies)
         except StopIteration:
