@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 from warmpath.indexer.shared.redis.command import (
     Call,
@@ -40,22 +41,20 @@ _OF_THE_COMMAND = frozenset(
 class RedisClient:
     """Implements `command.Redis`. Belongs to one event loop; any number of tasks may ask at once."""
 
+    topology: Topology
+    """Is set before anything is asked: its nodes call `disrupted`."""
+
     def __init__(self, *, named: str = "", tls: bool = False) -> None:
         """`named` is as in `address.parse`; `tls` says whether connections use TLS."""
         self.disruptions = 0
         self._named = named
         self._is_tls = tls
-        self._topology: Topology | None = None
 
     def disrupted(self) -> None:
         self.disruptions += 1
 
-    def use(self, topology: Topology) -> None:
-        self._topology = topology
-
     async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
-        assert self._topology is not None
-        round_ = _Round(self._topology, asked, self.disrupted)
+        round_ = _Round(self.topology, asked, self.disrupted)
         try:
             async with asyncio.timeout(timeout):
                 await round_.run()
@@ -70,8 +69,7 @@ class RedisClient:
 
         Of a master that Sentinel names it is the sentinels' name. Raises as `Topology.node_of`.
         """
-        assert self._topology is not None
-        return (await self._topology.node_of(key.encode())).name
+        return (await self.topology.node_of(key.encode())).name
 
     def _explained(self, one: Command | Call, reply: Reply) -> Reply:
         """Return a reply; an error with the addition of what helps."""
@@ -87,8 +85,7 @@ class RedisClient:
         return type(reply)(f"{reply} ({hint})") if hint else reply
 
     async def close(self) -> None:
-        if self._topology is not None:
-            await self._topology.close()
+        await self.topology.close()
 
 
 class _Round:
@@ -122,16 +119,11 @@ class _Round:
         todo = list(range(len(self._asked)))
         while todo:
             groups, todo = await self._group(todo), []
-            if len(groups) == 1:
-                [((node, asking), numbers)] = groups.items()
-                await self._ask(node, numbers, asking=asking)
+            asks = [self._ask(*group, numbers) for group, numbers in groups.items()]
+            if len(asks) == 1:
+                await asks[0]
             else:
-                await asyncio.gather(
-                    *(
-                        self._ask(node, numbers, asking=asking)
-                        for (node, asking), numbers in groups.items()
-                    )
-                )
+                await asyncio.gather(*asks)
             self._is_to_wait = False
             for (node, _), numbers in groups.items():
                 todo += await self._again(node, numbers)
@@ -155,7 +147,7 @@ class _Round:
     async def _node_of(self, number: int) -> Node:
         return await self._topology.node_of(_key_of(self._asked[number]))
 
-    async def _ask(self, node: Node, numbers: list[int], *, asking: bool) -> None:
+    async def _ask(self, node: Node, asking: bool, numbers: list[int]) -> None:
         got: list[Reply] = []
         problem: Reply = _MISSING
         try:
@@ -163,16 +155,14 @@ class _Round:
         except CommandFailedError as error:
             problem = error
         finally:
-            for number, reply in zip(numbers, got, strict=False):
+            # What did not come also replaces a passing refusal from the attempt before.
+            for number, reply in zip_longest(numbers, got, fillvalue=problem):
                 self.replies[number] = reply
             if any(
                 isinstance(self._asked[number], Command) and _is_of_the_node(reply)
                 for number, reply in zip(numbers, got, strict=False)
             ):
                 self._disrupted()
-            for number in numbers[len(got) :]:
-                # This also replaces a passing refusal from the attempt before.
-                self.replies[number] = problem
 
     async def _again(self, node: Node, numbers: list[int]) -> list[int]:
         again = []

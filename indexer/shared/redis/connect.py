@@ -33,7 +33,7 @@ from warmpath.indexer.shared.redis.fault import NO_CONNECTION, TLS_HINT
 from warmpath.indexer.shared.redis.link import Wire
 from warmpath.indexer.shared.redis.node import Node
 from warmpath.indexer.shared.redis.sentinel import SentinelMaster
-from warmpath.indexer.shared.redis.topology import Cluster, OneNode
+from warmpath.indexer.shared.redis.topology import Cluster, Topology
 from warmpath.process.command_line import PLAIN_THERE, in_words
 from warmpath.process.reread import read_bytes
 from warmpath.process.tls import TlsPaths
@@ -81,25 +81,19 @@ async def connect(settings: RedisSettings) -> RedisClient:
     """
     address = parse(settings.url, named=settings.named)
     _check(settings, address)
-    dial = partial(_dial, settings, tls=address.tls, log_in=True)
     client = RedisClient(named=settings.named, tls=address.tls)
+    dial = partial(_dial, settings, tls=address.tls, log_in=True)
+    places, disrupted = address.places, client.disrupted
     match address.kind:
         case RedisKind.CLUSTER:
-            client.use(Cluster(address.places, dial, client.disrupted))
+            client.topology = Cluster(places, dial, disrupted)
         case RedisKind.SENTINEL:
-            client.use(
-                SentinelMaster(
-                    address.master,
-                    address.places,
-                    dial=dial,
-                    # Without logging in: the ACL user is for servers only.
-                    dial_sentinel=partial(_dial, settings, tls=address.tls, log_in=False),
-                    disrupted=client.disrupted,
-                )
-            )
+            # Without logging in: the ACL user is for servers only.
+            ask = partial(_dial, settings, tls=address.tls, log_in=False)
+            client.topology = SentinelMaster(address.master, places, dial, ask, disrupted)
         case RedisKind.STANDALONE:
-            [place] = address.places
-            client.use(OneNode(Node(str(place), partial(dial, place), client.disrupted)))
+            [place] = places
+            client.topology = Topology(Node(str(place), partial(dial, place), disrupted))
     return client
 
 
@@ -161,15 +155,15 @@ async def _dial(settings: RedisSettings, place: HostPort, *, tls: bool, log_in: 
         async with asyncio.timeout(CONNECT_SECONDS):
             await connection.connect()  # type: ignore[no-untyped-call]
     except BaseException as error:
-        await connection.hang_up()
+        await connection.close()
         if isinstance(error, ResponseError):
             raise _refused(error) from None
         if isinstance(error, TimeoutError):
             raise UnreachableError(f"{NO_CONNECTION} {CONNECT_SECONDS:g} s") from None
         if isinstance(error, Exception):
-            raise UnreachableError(_unanswered(error, tls=tls)) from error
+            raise UnreachableError(connection.why(error)) from error
         raise
-    return _RedisWire(connection, tls=tls)
+    return connection
 
 
 def _password(settings: RedisSettings) -> str:
@@ -192,47 +186,26 @@ class _Parser(DefaultParser):  # type: ignore[misc, valid-type]
 
 
 class _Plain(Connection):
-    """A connection that can be closed at once.
+    """Implements `link.Wire`: a connection that can be closed at once.
 
     redis-py itself closes only after everything is sent: while a server stands still, unsent data would
     stay, and under TLS also the socket, for half a minute.
+
+    Any error of it is a lost connection. A transport that is closed while it is used raises OSError, and
+    uvloop's RuntimeError, asyncio's AttributeError, or whatever the layer of TLS makes of it.
     """
 
     transport: asyncio.WriteTransport | None = None
+    was_answered = False
 
     async def _connect(self) -> None:
         await super()._connect()  # type: ignore[no-untyped-call]
         assert self._writer is not None
         self.transport = self._writer.transport
 
-    async def hang_up(self) -> None:
-        with contextlib.suppress(Exception):
-            await self.disconnect(nowait=True)
-        if self.transport is not None:
-            _abort(self.transport)
-
-
-class _Tls(SSLConnection, _Plain):
-    """A connection under TLS that can be closed at once."""
-
-
-class _RedisWire:
-    """Implements `link.Wire` on a connection of redis-py.
-
-    Any error of it is a lost connection. A transport that is closed while it is used raises OSError, and
-    uvloop's RuntimeError, asyncio's AttributeError, or whatever the layer of TLS makes of it.
-    """
-
-    def __init__(self, connection: "_Plain | _Tls", *, tls: bool) -> None:
-        self._connection = connection
-        self._is_tls = tls
-        self._was_answered = False
-        assert connection.transport is not None
-        self._transport = connection.transport
-
     @property
     def is_open(self) -> bool:
-        return bool(self._connection.is_connected)
+        return bool(self.is_connected)
 
     async def send(self, commands: Sequence[tuple[Argument, ...]]) -> None:
         """Write commands. redis-py hands all of them to the transport before it first waits."""
@@ -240,47 +213,52 @@ class _RedisWire:
             raise UnreachableError("the connection is closed")
         packed = [hiredis.pack_command(words) for words in commands]  # type: ignore[arg-type]
         try:
-            await self._connection.send_packed_command(packed, check_health=False)
+            await self.send_packed_command(packed, check_health=False)
         except BaseException as error:
-            _abort(self._transport)
+            self._abort()
             if isinstance(error, Exception):
-                raise UnreachableError(self._why(error)) from error
+                raise UnreachableError(self.why(error)) from error
             raise
 
     async def receive(self) -> Reply:
         try:
-            reply = await self._connection.read_response(disconnect_on_error=False)
+            reply = await self.read_response(disconnect_on_error=False)
         except ResponseError as error:
             reply = _refused(error)
         except Exception as error:
-            raise UnreachableError(self._why(error)) from error
-        self._was_answered = True
+            raise UnreachableError(self.why(error)) from error
+        self.was_answered = True
         return reply
 
-    def _why(self, error: Exception) -> str:
-        return _line(error) if self._was_answered else _unanswered(error, tls=self._is_tls)
+    def why(self, error: Exception) -> str:
+        """Return why a server did not answer, without its address, which callers add."""
+        text = _line(error)
+        return text if self.was_answered else _unanswered(text, tls=isinstance(self, _Tls))
 
     async def is_dirty(self) -> bool:
         try:
-            return bool(await self._connection.can_read())
+            return bool(await self.can_read())
         except Exception:  # noqa: BLE001 - any error means that it is closed
             return True
 
     async def close(self, *, wait: bool = False) -> None:
-        if self.is_open and self._transport.get_write_buffer_size():
-            _abort(self._transport)
-        if not wait:
-            await self._connection.hang_up()
-            return
+        if self.is_open and self.transport and self.transport.get_write_buffer_size():
+            self._abort()
         with contextlib.suppress(Exception):
-            await self._connection.disconnect()
+            await self.disconnect(nowait=not wait)
+        if not wait:
+            self._abort()
+
+    def _abort(self) -> None:
+        # A transport that is closed need not be aborted, and some cannot be: in Python 3.11.2 (Debian
+        # 12) one under TLS that was closed twice.
+        with contextlib.suppress(Exception):
+            if self.transport is not None:
+                self.transport.abort()
 
 
-def _abort(transport: asyncio.WriteTransport) -> None:
-    # A transport that is closed need not be aborted, and some cannot be: in Python 3.11.2 (Debian 12)
-    # one under TLS that was closed twice.
-    with contextlib.suppress(Exception):
-        transport.abort()
+class _Tls(SSLConnection, _Plain):
+    """A connection under TLS that can be closed at once."""
 
 
 def _refused(error: ResponseError) -> CommandRefusedError:
@@ -290,9 +268,8 @@ def _refused(error: ResponseError) -> CommandRefusedError:
     return CommandRefusedError(wrapped[1] if wrapped else text)
 
 
-def _unanswered(error: Exception, *, tls: bool) -> str:
-    """Return why a server did not answer at all, without its address, which callers add."""
-    text = _line(error)
+def _unanswered(text: str, *, tls: bool) -> str:
+    """Return why a server did not answer at all."""
     if match := _CONNECTING.fullmatch(text):
         number, text = int(match[1]), match[2]
         if text.startswith("Connect call failed"):

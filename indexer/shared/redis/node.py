@@ -80,16 +80,20 @@ class Node:
         """
         link = await self._connected()
         commands: list[tuple[Argument, ...]] = []
-        loads: dict[int, str] = {}
-        """The digests of scripts, by the position of the command that loads each."""
+        loads: list[int] = []
+        """The positions of the commands that load scripts."""
         own: list[int] = []
         """The positions of the caller's own commands."""
         for one in asked:
-            words = (
-                self._with_script(link, one, commands, loads)
-                if isinstance(one, Call)
-                else one.words
-            )
+            if isinstance(one, Call):
+                name = digest(one.script)
+                if name not in link.scripts:
+                    link.scripts.add(name)
+                    loads.append(len(commands))
+                    commands.append(("SCRIPT", "LOAD", one.script.source))
+                words = "EVALSHA", name, len(one.keys), *one.keys, *one.arguments
+            else:
+                words = one.words
             if asking:
                 commands.append(("ASKING",))
             own.append(len(commands))
@@ -101,29 +105,27 @@ class Node:
         try:
             await link.ask(commands, got)
         finally:
-            refusal = None
-            for number, name in loads.items():
-                if number >= len(got) or isinstance(got[number], CommandRefusedError):
-                    link.scripts.discard(name)
-                    refusal = got[number] if number < len(got) else None
-            mine = [got[number] for number in own if number < len(got)]
+            loaded = [got[number] for number in loads if number < len(got)]
+            refusal = next((one for one in loaded if isinstance(one, CommandRefusedError)), None)
             # The refusal to load a script is more helpful than the error about a missing script.
             replies += [
-                refusal if refusal and str(reply).startswith("NOSCRIPT") else reply
-                for reply in mine
+                refusal if refusal and str(got[number]).startswith("NOSCRIPT") else got[number]
+                for number in own
+                if number < len(got)
             ]
 
-    @staticmethod
-    def _with_script(
-        link: Link, call: Call, commands: list[tuple[Argument, ...]], loads: dict[int, str]
-    ) -> tuple[Argument, ...]:
-        """Return a call's words; where the link lacks the script, add a command that loads it."""
-        name = digest(call.script)
-        if name not in link.scripts:
-            link.scripts.add(name)
-            loads[len(commands)] = name
-            commands.append(("SCRIPT", "LOAD", call.script.source))
-        return "EVALSHA", name, len(call.keys), *call.keys, *call.arguments
+    async def answer(self, words: tuple[Argument, ...], seconds: float, about: str = "") -> Reply:
+        """Return the reply to one command. Raises where it is refused, or not answered so soon."""
+        replies: list[Reply] = []
+        try:
+            async with asyncio.timeout(seconds):
+                await self.ask([Command(words)], replies)
+        except TimeoutError:
+            raise self.late(seconds) from None
+        [reply] = replies
+        if isinstance(reply, CommandRefusedError):
+            raise CommandRefusedError(f"{self.name}: {about}{reply}")
+        return reply
 
     def forget_script(self, script: Script) -> None:
         """Send a script again before its next call: the node does not have it any more."""

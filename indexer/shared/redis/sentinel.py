@@ -6,7 +6,6 @@ from functools import partial
 
 from warmpath.indexer.shared.redis.address import HostPort
 from warmpath.indexer.shared.redis.command import (
-    Command,
     CommandFailedError,
     CommandRefusedError,
     Reply,
@@ -14,7 +13,7 @@ from warmpath.indexer.shared.redis.command import (
 )
 from warmpath.indexer.shared.redis.link import Link, Wire
 from warmpath.indexer.shared.redis.node import Node, NotSentError
-from warmpath.indexer.shared.redis.topology import DialPlace, Disrupted, NoCluster
+from warmpath.indexer.shared.redis.topology import DialPlace, Disrupted, Topology
 
 ANSWER_SECONDS = 1.0
 """How long a sentinel may take to answer, and a server to say whether it is a master."""
@@ -24,18 +23,18 @@ LOOK_SECONDS = 1.0
 A master that was replaced while it lived goes on answering until it learns of that: 10 s or more."""
 
 
-class SentinelMaster(NoCluster):
-    """Implements `topology.Topology` for the master with one name."""
+class SentinelMaster(Topology):
+    """The master with one name, which holds every key."""
 
     def __init__(
         self,
         name: str,
         sentinels: Iterable[HostPort],
-        *,
         dial: DialPlace,
         dial_sentinel: DialPlace,
         disrupted: Disrupted,
     ) -> None:
+        super().__init__(Node(f"master {name}", self._dial, disrupted))
         self._name = name
         self._dial_place = dial
         self._loop = asyncio.get_running_loop()
@@ -43,23 +42,22 @@ class SentinelMaster(NoCluster):
             Node(f"sentinel {place}", partial(dial_sentinel, place), lambda: None)
             for place in sentinels
         ]
-        self._master = Node(f"master {name}", self._dial, disrupted)
         self._place: HostPort | None = None
         """The server of the last connection; None before the first."""
         self._looking: asyncio.Task[None] | None = None
         self._look_at = 0.0
 
     def late(self, seconds: float) -> Exception | None:
-        if self._master.is_connected:
+        if self._node.is_connected:
             return None
         asked = [one for one in self._sentinels if one.is_connecting]
-        is_found = self._master.failure is not None or len(asked) < len(self._sentinels)
-        return (self._master if is_found else asked[0]).late(seconds)
+        is_found = self._node.failure is not None or len(asked) < len(self._sentinels)
+        return (self._node if is_found else asked[0]).late(seconds)
 
-    async def node_of(self, key: bytes) -> Node:  # noqa: ARG002 - all keys lie on it
+    async def node_of(self, key: bytes) -> Node:
         if self._looking is None and self._loop.time() >= self._look_at:
             self._looking = self._loop.create_task(self._look())
-        return self._master
+        return await super().node_of(key)
 
     async def doubt(self, node: Node) -> bool:
         """Close the connection, so that the sentinels are asked for the master again; return True."""
@@ -70,7 +68,7 @@ class SentinelMaster(NoCluster):
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])
-        for node in (self._master, *self._sentinels):
+        for node in (self._node, *self._sentinels):
             await node.close()
 
     async def _dial(self) -> Wire:
@@ -100,8 +98,8 @@ class SentinelMaster(NoCluster):
 
     async def _look(self) -> None:
         try:
-            if self._master.is_connected and await self._find() != self._place:
-                await self._master.hang_up()
+            if self._node.is_connected and await self._find() != self._place:
+                await self._node.hang_up()
         except CommandFailedError:
             pass  # No sentinel answers, and the connection is as good as before.
         finally:
@@ -133,14 +131,7 @@ class SentinelMaster(NoCluster):
         return max(found, key=lambda one: one[0])[1]
 
     async def _ask(self, sentinel: Node) -> tuple[int, HostPort]:
-        replies: list[Reply] = []
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                await sentinel.ask([Command(("SENTINEL", "MASTER", self._name))], replies)
-        except TimeoutError:
-            raise sentinel.late(ANSWER_SECONDS) from None
-        [reply] = replies
-        if isinstance(reply, CommandRefusedError):
-            raise CommandRefusedError(f"{sentinel.name}: {self._name!r}: {reply}")
+        words, about = ("SENTINEL", "MASTER", self._name), f"{self._name!r}: "
+        reply = await sentinel.answer(words, ANSWER_SECONDS, about)
         facts = dict(zip(reply[::2], reply[1::2], strict=True))
         return int(facts[b"config-epoch"]), HostPort(facts[b"ip"].decode(), int(facts[b"port"]))

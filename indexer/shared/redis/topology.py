@@ -3,15 +3,9 @@
 import asyncio
 from binascii import crc_hqx
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
 
 from warmpath.indexer.shared.redis.address import HostPort
-from warmpath.indexer.shared.redis.command import (
-    Command,
-    CommandFailedError,
-    CommandRefusedError,
-    Reply,
-)
+from warmpath.indexer.shared.redis.command import CommandFailedError, CommandRefusedError
 from warmpath.indexer.shared.redis.link import Wire
 from warmpath.indexer.shared.redis.node import Node, NotSentError, again
 
@@ -35,61 +29,43 @@ def slot_of(key: bytes) -> int:
     return crc_hqx(key, 0) % SLOTS
 
 
-class Topology(Protocol):
-    """Finds the node to ask for each key, and follows a cluster's redirections."""
-
-    def late(self, seconds: float) -> Exception | None:
-        """Return why the servers were not reached within `seconds`; None where they were."""
-
-    async def node_of(self, key: bytes) -> Node:
-        """Return the node to ask. Raises CommandRefusedError or UnreachableError where none is known."""
-
-    async def moved(self, place: str, slot: int, sender: Node) -> None:
-        """Follow MOVED, which `sender` sent: a slot lies at that place ("host:port") for good."""
-
-    def asked(self, place: str, key: bytes, sender: Node) -> Node:
-        """Follow ASK: return the node ("host:port") that has a key already, while its slot moves."""
-
-    async def doubt(self, node: Node) -> bool:
-        """Look for the master again, since `node` may not be it; return whether to ask again."""
-
-    async def close(self) -> None:
-        """Close every connection."""
-
-
-class NoCluster:
-    """Refuses a cluster's redirections: the node belongs to a cluster, and the URL does not."""
-
-    async def moved(self, place: str, slot: int, sender: Node) -> None:  # noqa: ARG002 - as below
-        self.asked(place, b"", sender)
-
-    def asked(self, place: str, key: bytes, sender: Node) -> Node:  # noqa: ARG002 - the Protocol's
-        raise CommandRefusedError(
-            f"{sender.name} belongs to a cluster, whose URL begins with redis-cluster://"
-        )
-
-
-class OneNode(NoCluster):
-    """The topology of a single server, which holds every key."""
+class Topology:
+    """Finds the node to ask for each key. Here it is a single server, which holds every key."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
     def late(self, seconds: float) -> Exception | None:
+        """Return why the servers were not reached within `seconds`; None where they were."""
         node = self._node
         return node.late(seconds) if node.failure or node.is_connecting else None
 
     async def node_of(self, key: bytes) -> Node:  # noqa: ARG002 - all keys lie on it
+        """Return the node to ask. Raises CommandRefusedError or UnreachableError where none is known."""
         return self._node
 
-    async def doubt(self, node: Node) -> bool:  # noqa: ARG002 - the Protocol's
+    async def moved(self, place: str, slot: int, sender: Node) -> None:  # noqa: ARG002 - a cluster's
+        """Follow MOVED, which `sender` sent: a slot lies at that place ("host:port") for good."""
+        self.asked(place, b"", sender)
+
+    def asked(self, place: str, key: bytes, sender: Node) -> Node:  # noqa: ARG002 - a cluster's
+        """Follow ASK: return the node ("host:port") that has a key already, while its slot moves.
+
+        Where the URL is not a cluster's, its redirections are refused.
+        """
+        raise CommandRefusedError(
+            f"{sender.name} belongs to a cluster, whose URL begins with redis-cluster://"
+        )
+
+    async def doubt(self, node: Node) -> bool:  # noqa: ARG002 - there is no other
+        """Look for the master again, since `node` may not be it; return whether to ask again."""
         return False
 
     async def close(self) -> None:
         await self._node.close()
 
 
-class Cluster:
+class Cluster(Topology):
     """The nodes of a cluster. Only masters are asked."""
 
     def __init__(self, seeds: Iterable[HostPort], dial: DialPlace, disrupted: Disrupted) -> None:
@@ -125,7 +101,7 @@ class Cluster:
         place = self._slots[slot]
         if place is None:
             raise CommandRefusedError(f"CLUSTERDOWN no node of the cluster serves slot {slot}")
-        return self._node(place)
+        return self._at(place)
 
     async def moved(self, place: str, slot: int, sender: Node) -> None:
         there = _read_place(place, sender)
@@ -141,7 +117,7 @@ class Cluster:
         if self._ahead.get(key) != there:
             self._ahead[key] = there
             self._disrupted()
-        return self._node(there)
+        return self._at(there)
 
     async def doubt(self, node: Node) -> bool:  # noqa: ARG002 - all of it is looked up
         return await self._refresh() is None
@@ -153,7 +129,7 @@ class Cluster:
         for node in self._nodes.values():
             await node.close()
 
-    def _node(self, place: HostPort) -> Node:
+    def _at(self, place: HostPort) -> Node:
         node = self._nodes.get(place)
         if node is None:
             node = Node(str(place), lambda: self._dial(place), self._disrupted)
@@ -178,7 +154,7 @@ class Cluster:
             places = list(dict.fromkeys([*self._nodes, *self._seeds]))
             turn = self._turn % len(places)
             places = places[turn:] + places[:turn]
-            places.sort(key=lambda place: not self._node(place).is_connected)
+            places.sort(key=lambda place: not self._at(place).is_connected)
             for place in places:
                 try:
                     slots = await self._ask_slots(place)
@@ -195,16 +171,9 @@ class Cluster:
             self._not_before = self._loop.time() + REFRESH_PAUSE
 
     async def _ask_slots(self, place: HostPort) -> list[HostPort | None]:
-        node, replies = self._node(place), list[Reply]()
-        try:
-            async with asyncio.timeout(REFRESH_SECONDS):
-                await node.ask([Command(("CLUSTER", "SLOTS"))], replies)
-        except TimeoutError:
-            raise node.late(REFRESH_SECONDS) from None
-        if isinstance(replies[0], CommandRefusedError):
-            raise CommandRefusedError(f"{place}: {replies[0]}")
+        found = await self._at(place).answer(("CLUSTER", "SLOTS"), REFRESH_SECONDS)
         slots: list[HostPort | None] = [None] * SLOTS
-        for first, last, (host, port, *_), *_ in replies[0]:
+        for first, last, (host, port, *_), *_ in found:
             master = HostPort(host.decode() if host else place.host, port)
             slots[first : last + 1] = [master] * (last + 1 - first)
         if not any(slots):

@@ -34,9 +34,9 @@ class Stand:
     @property
     def transport(self) -> asyncio.WriteTransport:
         """The transport of the open connection."""
-        node: Node = self.redis._topology._node  # type: ignore[attr-defined]
+        node: Node = self.redis.topology._node  # type: ignore[attr-defined]
         assert node._link is not None
-        transport: asyncio.WriteTransport = node._link._wire._transport  # type: ignore[attr-defined]
+        transport: asyncio.WriteTransport = node._link._wire.transport  # type: ignore[attr-defined]
         return transport
 
     async def answers(self) -> None:
