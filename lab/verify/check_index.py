@@ -22,7 +22,7 @@ from warmpath.cli.asking import print_rich
 from warmpath.cli.index.access import Access, PodSeen, damage, dead_words
 from warmpath.cli.index.command import act_on_index, add_access
 from warmpath.indexer.shared.layout.record import Claim, SpotOf
-from warmpath.indexer.shared.replica.scan import Scan
+from warmpath.indexer.shared.replica.run import Scan
 from warmpath.lab.verify.difference import (
     NOTHING,
     Compared,

@@ -233,8 +233,8 @@ def _copies(replica: Replica) -> Iterator[Metric]:
     """Yield the metrics of the copies of pods."""
     name = "shared_index"
     yield single(f"{name}_disruptions", replica.redis.disruptions)
-    yield single(f"{name}_log_entries", replica.entries())
-    counts = replica.resyncs()
+    yield single(f"{name}_log_entries", replica.counts.entries)
+    counts = replica.counts.resyncs
     yield metric(f"{name}_resyncs", [([why], counts[why]) for why in Resync])
     yield metric(f"{name}_lag_deltas", [([pod], lag) for pod, lag in replica.lags().items()])
 

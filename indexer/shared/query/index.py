@@ -7,7 +7,7 @@ Each read also returns when the bucket was made, and how many writes it has had 
 bucket that was lost and made again, or that has gone back to old data, is not what its writers left, so
 every rank is in doubt until its writer has audited the index again.
 
-Buckets that fail several times in a row are left alone for a while (`reach`): answers do not wait for
+Buckets that fail several times in a row are left alone for a while (`buckets`): answers do not wait for
 them.
 """
 
@@ -23,14 +23,12 @@ from warmpath.indexer.index.slot import Place, RankName
 from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.query.lookup import LookUp
-from warmpath.indexer.shared.query.lost_buckets import LIFE, Lives
+from warmpath.indexer.shared.query.buckets import LIFE, Life, Lives, Reach, problem_of
+from warmpath.indexer.shared.query.lookup import Copied, Keys, SegmentCache, rounds
 from warmpath.indexer.shared.query.places import Places
-from warmpath.indexer.shared.query.reach import Reach, problem_of
-from warmpath.indexer.shared.query.segment_cache import Copied, Keys, SegmentCache
 from warmpath.indexer.shared.records.record_source import RemoteRank
 from warmpath.indexer.shared.records.registry import AWAY, UNCONFIRMED, Registry
-from warmpath.indexer.shared.redis.command import Redis
+from warmpath.indexer.shared.redis.command import Command, Redis
 from warmpath.indexer.trust import PROMISED_SECONDS, Level, Trust
 from warmpath.process.tasks import cancel, watched
 
@@ -163,8 +161,8 @@ class RemoteIndex:
     def _begin_read(self, wanted: Sequence[Keys]) -> asyncio.Task[None]:
         lasts = [int(part[-1]) for part in wanted]
         # These are segments of one prompt, so only the last can be incomplete.
-        look_up = LookUp(self._names, np.concatenate(wanted))
-        task = watched(self._read(look_up), "reading of the shared index")
+        keys = np.concatenate(wanted)
+        task = watched(self._read(keys), "reading of the shared index")
         self._reading.update(dict.fromkeys(lasts, task))
 
         def ended(_: asyncio.Task[None]) -> None:
@@ -174,25 +172,30 @@ class RemoteIndex:
         task.add_done_callback(ended)
         return task
 
-    async def _read(self, look_up: LookUp) -> None:
+    async def _read(self, keys: Keys) -> None:
         begun = self._clock()
         failed: dict[int, str] = {}
         answered: set[int] = set()
-        asked = look_up.commands()
-        while asked:
-            left = READ_SHARE * self.deadline - (self._clock() - begun)
-            parts, asked_at = look_up.asked, self._clock()
-            replies = await self._redis.run(asked, timeout=max(0.0, left))
-            look_up.feed(replies)
-            self.lives.compare(look_up.lives, asked_at, self._clock())
+        values: dict[bytes, bytes | None] = {}
+        bucket_key = self._names.bucket
+        for parts in rounds(self._names, keys, values):
+            asked_at = self._clock()
+            left = READ_SHARE * self.deadline - (asked_at - begun)
+            replies = await self._redis.run(
+                [Command(("HMGET", bucket_key(one), *of, *LIFE)) for one, of in parts.items()],
+                timeout=max(0.0, left),
+            )
+            lives: dict[int, Life] = {}
             for (bucket, fields), reply in zip(parts.items(), replies, strict=True):
-                problem = problem_of(reply, len(fields) + len(LIFE))
-                if problem:
+                if problem := problem_of(reply, len(fields) + len(LIFE)):
                     failed[bucket] = problem
-                else:
-                    answered.add(bucket)
-                    self._keep(fields, reply[: len(fields)], begun)
-            asked = look_up.more()
+                    continue
+                *found, born, writes = reply
+                lives[bucket] = born, writes
+                answered.add(bucket)
+                values.update(zip(fields, found, strict=True))
+                self._keep(fields, found, begun)
+            self.lives.compare(lives, asked_at, self._clock())
         seconds = self._clock() - begun
         self.reads += 1
         self.read_seconds += seconds

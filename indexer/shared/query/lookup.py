@@ -1,10 +1,12 @@
-"""A look-up in the shared index, without sockets: from keys to commands, from replies to stretches.
+"""A look-up in the shared index, without sockets: which fields to read, and who holds what by them.
 
-It sends one HMGET for each bucket, all in one round trip. Segments where very many prompts diverge
-are spilled; their wanted blocks take a second round trip.
+One HMGET reads each bucket, all in one round trip. Segments where very many prompts diverge are spilled;
+their wanted blocks take a second round trip.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,58 +17,37 @@ from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.keys.segment_value import BadSegmentError
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.query.lost_buckets import LIFE, Life
-from warmpath.indexer.shared.redis.command import Command, Reply
 
+Keys = NDArray[np.uint64]
+ENTRY_BYTES = 500
+"""The bytes of a part besides its value, estimated on the high side: three dict entries, name, time."""
 Values = Mapping[bytes, bytes | None]
 """The values of fields, which are named as in their bucket; None for a field that is not there."""
 
 
-class LookUp:
-    """One look-up. Send `commands` and `feed` the replies; do the same with `more` until it is empty.
+def rounds(
+    names: KeyNames, keys: Sequence[int] | Keys, values: Values
+) -> Iterator[dict[int, list[bytes]]]:
+    """Yield the fields to read of each bucket, in a round trip or two; `keys` are a prompt's.
 
-    `keys` are a prompt's, from its first block on.
+    What was read has to be in `values` before the next one: None for a field that is not there.
     """
+    packed = np.asarray(keys, "<u8").tobytes()
+    yield _by_bucket(names, (segment for segment, _, _ in spans(packed)))
+    wanted: dict[bytes, None] = {}
+    for segment, start, stop in spans(packed):
+        if segment_value.is_spilled(values.get(segment)):
+            wanted |= dict.fromkeys(block_fields(packed, segment, start, stop))
+    if wanted:
+        yield _by_bucket(names, wanted)
 
-    def __init__(self, names: KeyNames, keys: Sequence[int] | NDArray[np.uint64]) -> None:
-        self.values: dict[bytes, bytes | None] = {}
-        """The values of all fields that were asked for so far; None also where the read failed."""
-        self.lives: dict[int, Life] = {}
-        """The life of each bucket in the last replies."""
-        self.asked: dict[int, list[bytes]] = {}
-        """The fields of each bucket in the commands that wait for their replies, in their order."""
-        self._names = names
-        self._packed = np.asarray(keys, "<u8").tobytes()
 
-    def commands(self) -> list[Command]:
-        return self._commands(segment for segment, _, _ in spans(self._packed))
-
-    def more(self) -> list[Command]:
-        """Return the commands of the second round trip, for blocks of spilled segments."""
-        wanted: dict[bytes, None] = {}
-        for segment, start, stop in spans(self._packed):
-            if segment_value.is_spilled(self.values.get(segment)):
-                wanted |= dict.fromkeys(block_fields(self._packed, segment, start, stop))
-        return self._commands(field for field in wanted if field not in self.values)
-
-    def _commands(self, fields: Iterable[bytes]) -> list[Command]:
-        by_bucket: dict[int, list[bytes]] = {}
-        for field in fields:
-            segment = int.from_bytes(field[:WORD_BYTES], "little")
-            by_bucket.setdefault(self._names.bucket_of(segment), []).append(field)
-        self.asked = by_bucket
-        bucket = self._names.bucket
-        return [Command(("HMGET", bucket(number), *of, *LIFE)) for number, of in by_bucket.items()]
-
-    def feed(self, replies: Sequence[Reply]) -> None:
-        self.lives = {}
-        for (bucket, fields), reply in zip(self.asked.items(), replies, strict=True):
-            self.values.update(dict.fromkeys(fields))
-            if isinstance(reply, list) and len(reply) == len(fields) + len(LIFE):
-                *values, born, writes = reply
-                self.lives[bucket] = born, writes
-                self.values.update(zip(fields, values, strict=True))
-        self.asked = {}
+def _by_bucket(names: KeyNames, fields: Iterable[bytes]) -> dict[int, list[bytes]]:
+    by_bucket: dict[int, list[bytes]] = {}
+    for field in fields:
+        segment = int.from_bytes(field[:WORD_BYTES], "little")
+        by_bucket.setdefault(names.bucket_of(segment), []).append(field)
+    return by_bucket
 
 
 def spans(keys: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -89,7 +70,7 @@ Part = tuple[int, int, bytes | None]
 """The first block, the end, and the packed value with the holders of the blocks between."""
 
 
-def stretches(keys: NDArray[np.uint64], values: Values) -> tuple[list[Stretch], list[Exception]]:
+def stretches(keys: Keys, values: Values) -> tuple[list[Stretch], list[Exception]]:
     """Return who holds which of `keys` according to `values`, and the errors of malformed values.
 
     Where a field is malformed, or not in `values`, nobody counts as holding its blocks.
@@ -120,3 +101,123 @@ def _problem(value: bytes | None) -> BadSegmentError:
     except BadSegmentError as error:
         return error
     raise AssertionError
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """The copy's answer about a prompt."""
+
+    stretches: list[Stretch]
+    read_at: float
+    """When the oldest of its parts was read; infinite where none was."""
+    missing: int
+    """How many blocks are in no part that was read."""
+    failed: list[Exception]
+    """The errors of malformed values; their blocks do not count as missing."""
+
+
+class SegmentCache:
+    """A bounded copy of the parts of the index that were read, and of when each was read.
+
+    A part is a field of a bucket as it was read: a segment, or a wanted block of a spilled segment. A
+    field that Redis did not have is a part too: nobody holds its blocks.
+
+    It holds at most `max_bytes`, by estimate; the least recently used part goes first. Belongs to one
+    thread. Times are seconds of a monotonic clock.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self.hits = 0
+        """Segments that `lacking` was asked for and that had been read recently enough."""
+        self.misses = 0
+        self.evicted = 0
+        self._values: dict[bytes, bytes | None] = {}
+        """By field, the least recently used first."""
+        self._read_at: dict[bytes, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def put(self, field: bytes, value: bytes | None, now: float) -> None:
+        """Keep a field's value; None where the bucket has no such field."""
+        if field in self._values:
+            self._remove(field)
+        self._values[field] = value
+        self._read_at[field] = now
+        self.bytes += _bytes_of(value)
+        while self.bytes > self.max_bytes:
+            self._remove(next(iter(self._values)))
+            self.evicted += 1
+
+    def _remove(self, field: bytes) -> None:
+        self.bytes -= _bytes_of(self._values.pop(field))
+        del self._read_at[field]
+
+    def lacking(self, keys: Keys, since: float) -> list[int]:
+        """Return the segments of a prompt that were not read after `since`, by first block.
+
+        `keys` are the keys of the whole prompt. A spilled segment counts as read if all of its blocks
+        among `keys` were read.
+        """
+        packed = np.asarray(keys, "<u8").tobytes()
+        read_at = self._read_at.get
+        starts: list[int] = []
+        segments = 0
+        for segment, start, stop in spans(packed):
+            segments += 1
+            at = read_at(segment, -inf)
+            if at >= since and segment_value.is_spilled(self._values.get(segment)):
+                fields = block_fields(packed, segment, start, stop)
+                at = min(read_at(field, -inf) for field in fields)
+            if at < since:
+                starts.append(start)
+        self.misses += len(starts)
+        self.hits += segments - len(starts)
+        return starts
+
+    def match(self, keys: Keys, *, leading: bool = False) -> Copied:
+        """Return who holds which of a prompt's blocks, by the copy.
+
+        With `leading`, age and missing blocks are those of the parts up to the first block that nobody
+        holds.
+        """
+        packed = np.asarray(keys, "<u8").tobytes()
+        found, failed = stretches(keys, self._values)
+        end = _reach(found) if leading else len(keys)
+        read_at, missing = inf, 0
+        for segment, start, stop in spans(packed):
+            if start > end:
+                break
+            fields = {segment: stop - start}
+            if segment_value.is_spilled(self._values.get(segment)):
+                fields |= dict.fromkeys(block_fields(packed, segment, start, stop), 1)
+            for field, blocks in fields.items():
+                at = self._touch(field)
+                if at is None:
+                    missing += blocks
+                else:
+                    read_at = min(read_at, at)
+        return Copied(found, read_at, missing, failed)
+
+    def _touch(self, field: bytes) -> float | None:
+        """Make a part the most recently used; return when it was read, None where it never was."""
+        at = self._read_at.get(field)
+        if at is not None:
+            self._values[field] = self._values.pop(field)
+        return at
+
+
+def _reach(found: list[Stretch]) -> int:
+    """Return the first block that nobody holds."""
+    end = 0
+    for _, start, stop in sorted(found, key=lambda one: one.start):
+        if start > end:
+            break
+        end = max(end, stop)
+    return end
+
+
+def _bytes_of(value: bytes | None) -> int:
+    return ENTRY_BYTES + len(value or b"")

@@ -30,10 +30,8 @@ from warmpath.indexer.shared.redis.command import (
     UnreachableError,
 )
 from warmpath.indexer.shared.redis.fault import NO_CONNECTION, TLS_HINT
-from warmpath.indexer.shared.redis.link import Wire
-from warmpath.indexer.shared.redis.node import Node
-from warmpath.indexer.shared.redis.sentinel import SentinelMaster
-from warmpath.indexer.shared.redis.topology import Cluster, Topology
+from warmpath.indexer.shared.redis.node import Node, Wire
+from warmpath.indexer.shared.redis.topology import Cluster, SentinelMaster, Topology
 from warmpath.process.command_line import PLAIN_THERE, in_words
 from warmpath.process.reread import read_bytes
 from warmpath.process.tls import TlsPaths
@@ -186,7 +184,7 @@ class _Parser(DefaultParser):  # type: ignore[misc, valid-type]
 
 
 class _Plain(Connection):
-    """Implements `link.Wire`: a connection that can be closed at once.
+    """Implements `node.Wire`: a connection that can be closed at once.
 
     redis-py itself closes only after everything is sent: while a server stands still, unsent data would
     stay, and under TLS also the socket, for half a minute.

@@ -16,9 +16,10 @@ Redis had dropped from a bucket. So the pod is degraded until its writer has aud
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from warmpath.indexer.resolve.change import Spot
 from warmpath.indexer.shared.layout.names import KeyNames
@@ -38,6 +39,10 @@ OLD = "this router's copy of the pod has to be read anew"
 CATCHING_UP = (
     "this router's copy is new, and its publisher has not audited the index since it was read"
 )
+
+
+Hold = Callable[[list[int]], None]
+"""Takes the keys that a slot holds."""
 
 
 class CopyState(StrEnum):
@@ -69,13 +74,13 @@ class Resync(StrEnum):
     """Copying went wrong: a bug of ours."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """The copy, the rank and the place that a slot stands for."""
+@dataclass(slots=True)
+class CopyCounts:
+    """Counts of the work on all copies so far."""
 
-    copy: "PodCopy"
-    rank: int
-    spot: Spot
+    resyncs: Counter[Resync] = field(default_factory=Counter)
+    entries: int = 0
+    """Entries of the log that were applied."""
 
 
 class PodCopy:
@@ -85,19 +90,24 @@ class PodCopy:
     `prefix` the prefix of the pod's record.
     """
 
-    def __init__(self, pod: str, ranks: Sequence[WatchedRank], keyspace: str, prefix: str) -> None:
+    def __init__(
+        self,
+        pod: str,
+        ranks: Sequence[WatchedRank],
+        keyspace: str,
+        prefix: str,
+        counts: CopyCounts,
+    ) -> None:
         self.pod = pod
         self.state = CopyState.NOTHING
         self.position = 0
         """The last sequence of its writer's journal that is in the copy."""
-        self.resyncs: Counter[Resync] = Counter()
-        self.entries = 0
-        """Entries of the log that were applied."""
         self.moment = -math.inf
         """The last moment, by the router's clock, up to which the copy shows the engine."""
         self._ranks = ranks
         self._keyspace = keyspace
         self._prefix = prefix
+        self._counts = counts
         self._record: Record | None = None
         """The record as last read; None where the pod has none."""
         self._begun: Record | None = None
@@ -230,7 +240,7 @@ class PodCopy:
                 return False
             self._ranks[delta.state.rank].take_delta(delta)
             self.position = delta.sequence
-        self.entries += 1
+        self._counts.entries += 1
         return True
 
     def _limit(self, limit: str, now: float) -> None:
@@ -252,7 +262,7 @@ class PodCopy:
 
     def _need(self, why: Resync) -> None:
         self.state = CopyState.NEEDED
-        self.resyncs[why] += 1
+        self._counts.resyncs[why] += 1
         log.info("pod %s: its blocks are to be read from the shared index: %s", self.pod, why)
         for rank in self._ranks:
             rank.limit(OLD)
@@ -282,8 +292,8 @@ class PodCopy:
         if self.state in {CopyState.READ, CopyState.FOLLOWING}:
             self._need(Resync.FAILED)
 
-    def begin(self) -> dict[int, Holder]:
-        """Begin to read the buckets; return the pod's slots by the record as last read.
+    def begin(self) -> dict[int, Hold]:
+        """Begin to read the buckets; return what takes the keys of each slot of the record as last read.
 
         Blocks that were copied from the same writer stay until the reading is over, since the pod still
         holds most of them.
@@ -299,12 +309,12 @@ class PodCopy:
         self.position = record.applied
         self.state = CopyState.READING
         return {
-            claim.slot(number): Holder(self, place.rank, (place.tier, place.group))
+            claim.slot(number): partial(self._hold, place.rank, (place.tier, place.group))
             for number, place in enumerate(claim.places)
             if place is not None and place.rank < len(self._ranks)
         }
 
-    def hold(self, rank: int, spot: Spot, keys: list[int]) -> None:
+    def _hold(self, rank: int, spot: Spot, keys: list[int]) -> None:
         if self.state is CopyState.READING:
             self._ranks[rank].take_keys(spot, keys)
 

@@ -7,15 +7,19 @@ between two polls: where copies need it, make one pass over all buckets for all 
 import asyncio
 import logging
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 
-from warmpath.indexer.keys.segment_value import BadSegmentError
+import numpy as np
+from numpy.typing import NDArray
+
+from warmpath.indexer.keys.key import WORD_BYTES
+from warmpath.indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
 from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.layout.pages import Page, read_page
 from warmpath.indexer.shared.records.registry import AWAY, UNREAD, Registry
-from warmpath.indexer.shared.redis.command import CommandFailedError, Redis
-from warmpath.indexer.shared.replica.pod_copy import CopyState, Holder, PodCopy, Resync
-from warmpath.indexer.shared.replica.scan import Scan
+from warmpath.indexer.shared.redis.command import Command, CommandFailedError, Redis, Reply
+from warmpath.indexer.shared.replica.pod_copy import CopyCounts, CopyState, Hold, PodCopy
 from warmpath.indexer.watch.watched_source import WatchedRank
 
 log = logging.getLogger(__name__)
@@ -28,6 +32,101 @@ SCAN_PAUSE = 0.5
 """Seconds between two passes over the buckets."""
 FIND_SECONDS = 2.0
 """How long after its start a replica waits for the first pod; without one it is settled then."""
+FIELDS = 128
+"""About how many fields a page has: mostly 100 KiB, at most 500 KiB."""
+AT_ONCE = 8
+"""Buckets that are read at the same time, a page of each in one round trip."""
+SEGMENTS = b"?" * WORD_BYTES
+BLOCKS = b"?" * 2 * WORD_BYTES
+
+Keys = dict[int, list[NDArray[np.uint64]]]
+"""The keys that each slot holds."""
+
+
+class _Bucket:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.begin()
+
+    def begin(self) -> None:
+        self.fields = SEGMENTS
+        self.cursor = b"0"
+        self.disruptions: int | None = None
+        """The number of disruptions before the first page was asked for; None until then."""
+        self.has_spilled = False
+
+
+class Scan:
+    """One pass over all buckets, a page at a time, that collects the `wanted` slots' keys. Sans-I/O.
+
+    HSCAN returns every field that exists all the time from its first page to its last, as long as the
+    same server answers. Where the server may have changed, the pass begins the bucket again. A segment
+    that is spilled during the scan moves its blocks to new fields, which HSCAN may have passed already.
+    So the pass scans the fields of segments first, and where any segment is spilled, those of single
+    blocks afterwards: blocks that move later were read with their segment.
+
+    `disruptions` is the value of `Redis.disruptions`: in `asked` before the commands are sent, in `take`
+    after the replies came.
+    """
+
+    def __init__(self, names: KeyNames, wanted: Collection[int]) -> None:
+        self._names = names
+        self._wanted = frozenset(wanted)
+        self._waiting = deque(_Bucket(number) for number in range(names.buckets))
+        self._open: list[_Bucket] = []
+        self.problem = ""
+        """Why one of the last pages could not be read; empty where all were."""
+
+    @property
+    def is_over(self) -> bool:
+        return not self._waiting and not self._open
+
+    def asked(self, disruptions: int) -> list[Command]:
+        while self._waiting and len(self._open) < AT_ONCE:
+            self._open.append(self._waiting.popleft())
+        commands = []
+        for bucket in self._open:
+            if bucket.disruptions is None:
+                bucket.disruptions = disruptions
+            name = self._names.bucket(bucket.number)
+            words = "HSCAN", name, bucket.cursor, "MATCH", bucket.fields, "COUNT", FIELDS
+            commands.append(Command(words))
+        return commands
+
+    def take(self, replies: Sequence[Reply], disruptions: int) -> list[Keys]:
+        """Take the replies; return the keys on each page, some perhaps for a second time.
+
+        A bucket that failed is begun again, and `problem` says why. Raises BadSegmentError.
+        """
+        self.problem = ""
+        found = []
+        for bucket, reply in zip(list(self._open), replies, strict=True):
+            if isinstance(reply, CommandFailedError):
+                self.problem = str(reply)
+                bucket.begin()
+            elif bucket.disruptions != disruptions:
+                bucket.begin()
+            else:
+                found.append(self._page(bucket, read_page(reply)))
+        return found
+
+    def _page(self, bucket: _Bucket, page: Page) -> Keys:
+        keys: Keys = {}
+        for name, value in page.values.items():
+            if len(name) == WORD_BYTES and spilled_blocks(value) is not None:
+                bucket.has_spilled = True
+                continue
+            packed = decode(value)
+            for column, slot in enumerate(packed.slots):
+                if slot in self._wanted:
+                    keys.setdefault(slot, []).append(packed.held(column))
+        bucket.cursor = page.cursor or b"0"
+        if not page.cursor:
+            if bucket.fields == SEGMENTS and bucket.has_spilled:
+                bucket.fields = BLOCKS
+            else:
+                self._open.remove(bucket)
+        return keys
 
 
 class Replica:
@@ -48,6 +147,7 @@ class Replica:
         self.redis = redis
         self.polled_at = clock()
         """When, by the clock, Redis last answered for every pod; the start before the first time."""
+        self.counts = CopyCounts()
         self.due = math.inf
         """When, by the clock, the first pod is to be degraded by `expire`, unless more is read."""
         self._names = names
@@ -57,20 +157,17 @@ class Replica:
         self._settled: Callable[[str], None] | None = settled
         self._copies: dict[str, PodCopy] = {}
         self._scan: Scan | None = None
-        self._holders: Mapping[int, Holder] = {}
-        self._reading: Sequence[PodCopy] = ()
-        """The copies that the present pass reads the buckets for."""
+        self._holds: dict[int, Hold] = {}
+        """What takes the keys of each slot that the present pass is for."""
         self._not_before = clock()
         self._no_pods_until = clock() + FIND_SECONDS
         self._trouble = ""
-        self._resyncs_of_gone: Counter[Resync] = Counter()
-        self._entries_of_gone = 0
 
     def __contains__(self, pod: str) -> bool:
         return pod in self._copies
 
     def add(self, pod: str, ranks: Sequence[WatchedRank], keyspace: str) -> None:
-        self._copies[pod] = PodCopy(pod, ranks, keyspace, self._names.prefix)
+        self._copies[pod] = PodCopy(pod, ranks, keyspace, self._names.prefix, self.counts)
 
     def remove(self, pod: str) -> None:
         """Drop a pod's copy; the caller has to empty the pod's ranks."""
@@ -78,8 +175,6 @@ class Replica:
         # It takes no more keys of a reading that is under way.
         copy.state = CopyState.NOTHING
         self._registry.forget(pod)
-        self._resyncs_of_gone += copy.resyncs
-        self._entries_of_gone += copy.entries
 
     async def run(self) -> None:
         while True:
@@ -150,15 +245,12 @@ class Replica:
         needed = [copy for copy in self._copies.values() if copy.state is CopyState.NEEDED]
         if not needed:
             return
-        holders: dict[int, Holder] = {}
         for copy in needed:
-            holders |= copy.begin()
-        self._reading = needed
-        self._holders = holders
-        self._scan = Scan(self._names, holders)
+            self._holds |= copy.begin()
+        self._scan = Scan(self._names, self._holds)
 
     async def _read_pages(self, scan: Scan) -> None:
-        if not any(copy.state is CopyState.READING for copy in self._reading):
+        if not any(copy.state is CopyState.READING for copy in self._copies.values()):
             self._end_scan()
             return
         commands = scan.asked(self.redis.disruptions)
@@ -172,23 +264,18 @@ class Replica:
         self._say(scan.problem)
         for page in pages:
             for slot, parts in page.items():
-                holder = self._holders[slot]
-                keys = [key for part in parts for key in part.tolist()]
-                holder.copy.hold(holder.rank, holder.spot, keys)
+                self._holds[slot]([key for part in parts for key in part.tolist()])
             await asyncio.sleep(0)
         if scan.problem:
             await asyncio.sleep(self._poll_seconds)
         if scan.is_over:
-            for copy in self._reading:
-                copy.end(CopyState.READ)
-            self._end_scan()
+            self._end_scan(CopyState.READ)
 
-    def _end_scan(self) -> None:
-        for copy in self._reading:
-            copy.end(CopyState.NEEDED)
+    def _end_scan(self, state: CopyState = CopyState.NEEDED) -> None:
+        for copy in self._copies.values():
+            copy.end(state)
         self._scan = None
-        self._holders = {}
-        self._reading = ()
+        self._holds = {}
         self._not_before = self._clock() + SCAN_PAUSE
 
     def _say(self, problem: str) -> None:
@@ -209,16 +296,6 @@ class Replica:
             failed = f"the first attempt to copy the pods failed, and others follow: {problem}"
             self._settled(failed if problem else "every pod that has a publisher is copied")
             self._settled = None
-
-    def resyncs(self) -> Counter[Resync]:
-        counts = self._resyncs_of_gone.copy()
-        for copy in list(self._copies.values()):
-            counts += copy.resyncs
-        return counts
-
-    def entries(self) -> int:
-        copies = list(self._copies.values())
-        return self._entries_of_gone + sum(copy.entries for copy in copies)
 
     def lags(self) -> dict[str, int]:
         return {copy.pod: copy.lag for copy in list(self._copies.values())}

@@ -6,7 +6,8 @@ import numpy as np
 
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import SLOTS_OF_A_CLAIM
-from warmpath.indexer.shared.query.lookup import LookUp, stretches
+from warmpath.indexer.shared.query.buckets import LIFE
+from warmpath.indexer.shared.query.lookup import rounds, stretches
 from warmpath.indexer.shared.redis.command import Command
 from warmpath.indexer.shared.writer.calls import apply_calls
 from warmpath.lab.bench.redis.layout import Changes, Talk
@@ -33,12 +34,13 @@ class PackedLayout:
             yield [Command(tuple(words))]
 
     def look_up(self, keys: Sequence[int]) -> Talk[dict[int, int]]:
-        asked = LookUp(self._names, keys)
-        asked.feed((yield asked.commands()))
-        more = asked.more()
-        if more:
-            asked.feed((yield more))
-        found, _ = stretches(np.asarray(keys, "<u8"), asked.values)
+        values: dict[bytes, bytes | None] = {}
+        bucket = self._names.bucket
+        for wanted in rounds(self._names, keys, values):
+            read = [Command(("HMGET", bucket(one), *of, *LIFE)) for one, of in wanted.items()]
+            for fields, reply in zip(wanted.values(), (yield read), strict=True):
+                values.update(zip(fields, reply, strict=False))
+        found, _ = stretches(np.asarray(keys, "<u8"), values)
         return {self._pods[slot]: stop for slot, start, stop in found if not start}
 
     def add(self, pod: int, changes: Changes) -> Talk[None]:

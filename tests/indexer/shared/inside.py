@@ -1,10 +1,10 @@
 """Looks inside the stateful parts of the shared index: each function fails where one contradicts itself."""
 
 from warmpath.indexer.shared.layout.record import SpotOf
+from warmpath.indexer.shared.query.buckets import FAILURES, LONGEST_PAUSE, PAUSE, Breaker
 from warmpath.indexer.shared.query.index import RemoteIndex
+from warmpath.indexer.shared.query.lookup import SegmentCache, _bytes_of
 from warmpath.indexer.shared.query.places import Places
-from warmpath.indexer.shared.query.reach import FAILURES, LONGEST_PAUSE, PAUSE, Breaker
-from warmpath.indexer.shared.query.segment_cache import SegmentCache, _bytes_of
 from warmpath.indexer.shared.replica.pod_copy import CopyState
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.shared.writer.machine import Writer

@@ -84,7 +84,7 @@ async def test_after_a_bug_a_copy_is_read_anew_before_it_is_believed(
         await until(lambda: len(levels) == 3)
         assert set(levels) == {Level.DEGRADED}
         await until_exact(rank, pod)
-        assert replica.resyncs() == {Resync.START: 1, Resync.FAILED: 1}
+        assert replica.counts.resyncs == {Resync.START: 1, Resync.FAILED: 1}
         assert sum(rank.blocks().values()) == 3
     finally:
         running.cancel()

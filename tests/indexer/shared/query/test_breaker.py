@@ -1,15 +1,16 @@
 """The circuit breaker opens after failures in a row, probes, and closes; against a model of it."""
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.indexer.shared.inside import check_breaker
-from warmpath.indexer.shared.query.reach import (
+from warmpath.indexer.shared.query.buckets import (
     FAILURES,
     LONGEST_PAUSE,
     PAUSE,
     Breaker,
-    BreakerState,
+    problem_of,
 )
 
 
@@ -25,7 +26,7 @@ def probes_until_closed(breaker: Breaker, *, fail: int) -> list[float]:
     at, step = [], 0
     while not breaker.is_closed:
         now = step / 1000
-        if breaker.take_probe(now):
+        if breaker.is_due(now):
             breaker.probed(now, ok=len(at) == fail)
             at.append(now)
         step += 1
@@ -39,45 +40,37 @@ def test_the_pause_between_probes_doubles_to_a_bound() -> None:
     assert [round(pause, 2) for pause in pauses] == expected
 
 
-def test_one_probe_is_let_through_at_a_time() -> None:
-    breaker = opened()
-    assert not breaker.take_probe(PAUSE - 0.01)
-    assert breaker.take_probe(PAUSE)
-    assert breaker.state is BreakerState.HALF_OPEN
-    assert not breaker.take_probe(PAUSE)
-    # The pause is twice as long by now; the probe is given up for lost.
-    assert breaker.take_probe(PAUSE + 2 * PAUSE)
-
-
 def test_what_closed_on_a_probe_opens_again_on_one_failure_and_waits_longer() -> None:
     breaker = opened()
-    assert breaker.take_probe(1.0)
     breaker.probed(1.0, ok=True)
     assert breaker.is_closed
     breaker.failed(1.0)
-    assert (breaker.state, breaker.openings) == (BreakerState.OPEN, 2)
-    assert not breaker.take_probe(1.0 + PAUSE)
-    assert breaker.take_probe(1.0 + 2 * PAUSE)
+    assert (breaker.is_closed, breaker.openings) == (False, 2)
+    assert not breaker.is_due(1.0 + PAUSE)
+    assert breaker.is_due(1.0 + 2 * PAUSE)
 
 
 def test_a_success_after_the_probe_heals_it_wholly() -> None:
     breaker = opened()
-    breaker.take_probe(1.0)
     breaker.probed(1.0, ok=True)
     breaker.succeeded()
     for _ in range(FAILURES - 1):
         breaker.failed(2.0)
     assert breaker.is_closed
     breaker.failed(2.0)
-    assert breaker.take_probe(2.0 + PAUSE)
+    assert breaker.is_due(2.0 + PAUSE)
 
 
 def test_what_was_asked_before_it_opened_changes_nothing_any_more() -> None:
     breaker = opened()
     breaker.succeeded()
     breaker.failed(0.0)
-    breaker.probed(0.0, ok=True)
-    assert (breaker.state, breaker.openings) == (BreakerState.OPEN, 1)
+    assert (breaker.is_closed, breaker.openings) == (False, 1)
+
+
+@pytest.mark.parametrize("reply", [None, b"what", [], [b"\x01\0\x01\0", None, None, None], 3])
+def test_a_reply_that_is_none_is_a_problem(reply: object) -> None:
+    assert "does not fit" in problem_of(reply, 5)
 
 
 class BreakerMachine(RuleBasedStateMachine):
@@ -110,17 +103,16 @@ class BreakerMachine(RuleBasedStateMachine):
             self.last_probe = self.now
 
     @precondition(lambda self: not self.breaker.is_closed)
-    @rule(ok=st.sampled_from([True, False, None]))
-    def probe(self, *, ok: bool | None) -> None:
-        taken = self.breaker.take_probe(self.now)
+    @rule(ok=st.booleans())
+    def probe(self, *, ok: bool) -> None:
+        taken = self.breaker.is_due(self.now)
         waited = self.now - self.last_probe
         assert taken or waited <= LONGEST_PAUSE + 1e-6
         assert not taken or waited >= PAUSE - 1e-6
         if not taken:
             return
         self.last_probe = self.now
-        if ok is not None:
-            self.breaker.probed(self.now, ok=ok)
+        self.breaker.probed(self.now, ok=ok)
         if ok:
             assert self.breaker.is_closed
             self.in_a_row = FAILURES - 1

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,8 +10,7 @@ from warmpath.indexer.index.contract import Stretch
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.keys.segment_value import BadSegmentError, encode, pack
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.query.lookup import LookUp, stretches
-from warmpath.indexer.shared.redis.command import CommandRefusedError, Reply, UnreachableError
+from warmpath.indexer.shared.query.lookup import Keys, rounds, stretches
 
 NAMES = KeyNames("t", buckets=4)
 Content = dict[int, dict[int, set[int]]]
@@ -37,26 +35,18 @@ def stored(content: Content, spilled: Sequence[int] = ()) -> dict[str, dict[byte
     return found
 
 
-def answered(look_up: LookUp, server: dict[str, dict[bytes, bytes]]) -> int:
-    """Answer until nothing more is asked; return the number of rounds."""
-    rounds = 0
-    commands = look_up.commands()
-    while commands:
-        rounds += 1
-        replies: list[Reply] = []
-        buckets = [command.words[1] for command in commands]
-        assert len(set(buckets)) == len(buckets), "one command a bucket"
-        for command in commands:
-            name, bucket, *fields = command.words
-            assert name == "HMGET"
-            replies.append([server.get(str(bucket), {}).get(bytes(field)) for field in fields])  # type: ignore[arg-type]
-        look_up.feed(replies)
-        commands = look_up.more()
-    return rounds
-
-
-def found(look_up: LookUp, keys: Sequence[int]) -> tuple[list[Stretch], list[Exception]]:
-    return stretches(np.asarray(keys, "<u8"), look_up.values)
+def found(
+    keys: Sequence[int] | Keys, server: dict[str, dict[bytes, bytes]]
+) -> tuple[list[Stretch], list[Exception]]:
+    """Return what is found on a server in two rounds at most."""
+    values: dict[bytes, bytes | None] = {}
+    trips = 0
+    for parts in rounds(NAMES, keys, values):
+        trips += 1
+        for bucket, fields in parts.items():
+            values |= {one: server.get(NAMES.bucket(bucket), {}).get(one) for one in fields}
+    assert trips <= 2
+    return stretches(np.asarray(keys, "<u8"), values)
 
 
 def expected(held: list[set[int]]) -> list[Stretch]:
@@ -98,71 +88,41 @@ def prompts(draw: st.DrawFn) -> tuple[list[int], Content, list[int]]:
 @given(prompts())
 def test_a_prompt_is_found_wherever_it_lies(case: tuple[list[int], Content, list[int]]) -> None:
     keys, content, spilled = case
-    look_up = LookUp(NAMES, keys)
-    rounds = answered(look_up, stored(content, spilled))
-    assert rounds <= 2
     held = [content[keys[at - at % SEGMENT]].get(key, set()) for at, key in enumerate(keys)]
-    parts, failed = found(look_up, keys)
+    parts, failed = found(keys, stored(content, spilled))
     assert sorted(parts) == expected(held)
     assert failed == []
 
 
-@pytest.mark.parametrize("error", [CommandRefusedError("no"), UnreachableError("gone")])
-def test_a_bucket_that_does_not_answer_leaves_the_others(error: Exception) -> None:
+def test_what_was_not_read_leaves_the_rest() -> None:
     keys = list(range(100, 100 + 3 * SEGMENT))
-    content: Content = {
-        keys[start]: {key: {5} for key in keys[start : start + SEGMENT]}
-        for start in range(0, len(keys), SEGMENT)
-    }
-    names = KeyNames("t", buckets=3 * SEGMENT)
-    look_up = LookUp(names, keys)
-    fields = [word(segment) for segment in content]
-    look_up.commands()
-    first, last = (encode(pack(content[keys[at]])) for at in (0, 128))
-    look_up.feed([[first, b"1.2", b"3"], error, [last, None, None]])
-    assert not look_up.more()
-    assert found(look_up, keys) == ([Stretch(5, 0, 64), Stretch(5, 128, 192)], [])
-    assert look_up.values[fields[1]] is None
-    assert [*look_up.lives.values()] == [(b"1.2", b"3"), (None, None)], (
-        "of the second nothing is known"
-    )
-
-
-@pytest.mark.parametrize("reply", [None, b"what", [], [b"\x01\0\x01\0", None, None, None], 3])
-def test_a_reply_that_is_none_is_an_error_of_its_bucket(reply: Reply) -> None:
-    look_up = LookUp(NAMES, [1, 2, 3])
-    look_up.commands()
-    look_up.feed([reply])
-    assert look_up.more() == []
-    assert found(look_up, [1, 2, 3]) == ([], [])
-    assert look_up.lives == {}
+    first, last = (encode(pack({keys[at]: {5}})) for at in (0, 128))
+    values = {word(keys[0]): first, word(keys[128]): last}
+    assert len(list(rounds(NAMES, keys, values))) == 1
+    of_all = stretches(np.asarray(keys, "<u8"), values)
+    assert of_all == ([Stretch(5, 0, 1), Stretch(5, 128, 129)], [])
 
 
 @given(st.binary(min_size=1, max_size=120), st.integers(0, 2))
 def test_a_bad_value_says_that_nobody_holds_its_blocks(junk: bytes, kind: int) -> None:
     keys = list(range(100, 200))
-    look_up = LookUp(KeyNames("t", buckets=1), keys)
-    look_up.commands()
     good = encode(pack({key: {5} for key in keys[64:]}))
-    look_up.feed([[bytes([kind, 0, 1, 0]) + junk, good, b"1.2", b"3"]])
-    for command in look_up.more():
-        look_up.feed([[*[junk] * (len(command.words) - 4), b"1.2", b"3"]])
-    parts, failed = found(look_up, keys)
-    assert Stretch(5, 64, 100) in parts
+    values = {word(100): bytes([kind, 0, 1, 0]) + junk, word(164): good}
+    for parts in rounds(NAMES, keys, values):
+        values |= {one: junk for of in parts.values() for one in of if one not in values}
+    held, failed = stretches(np.asarray(keys, "<u8"), values)
+    assert Stretch(5, 64, 100) in held
     for error in failed:
         assert isinstance(error, BadSegmentError)
 
 
 def test_a_value_of_no_bytes_is_bad_and_not_one_that_is_missing() -> None:
-    look_up = LookUp(NAMES, [1])
-    answered(look_up, {NAMES.bucket(NAMES.bucket_of(1)): {word(1): b""}})
-    parts, [problem] = found(look_up, [1])
+    parts, [problem] = found([1], {NAMES.bucket(NAMES.bucket_of(1)): {word(1): b""}})
     assert not parts
     assert isinstance(problem, BadSegmentError)
 
 
 def test_keys_may_be_an_array() -> None:
     keys = np.array([2**63 + 1, 2], np.uint64)
-    look_up = LookUp(NAMES, keys)
-    answered(look_up, stored({2**63 + 1: {2**63 + 1: {1}, 2: {1}}}))
-    assert found(look_up, keys)[0] == [Stretch(1, 0, 2)]
+    server = stored({2**63 + 1: {2**63 + 1: {1}, 2: {1}}})
+    assert found(keys, server)[0] == [Stretch(1, 0, 2)]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.query.lost_buckets import Life, Lives
+from warmpath.indexer.shared.query.buckets import Life, Lives
 from warmpath.indexer.shared.redis.command import Reply, UnreachableError
 
 NAMES = KeyNames("t", buckets=3)

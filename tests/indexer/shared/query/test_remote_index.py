@@ -24,7 +24,7 @@ from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.query.index import RemoteIndex
-from warmpath.indexer.shared.query.segment_cache import SegmentCache
+from warmpath.indexer.shared.query.lookup import SegmentCache
 from warmpath.indexer.shared.records.record_source import RemoteRank
 from warmpath.indexer.shared.records.registry import Registry
 from warmpath.indexer.shared.redis.command import Redis

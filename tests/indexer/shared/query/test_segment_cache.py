@@ -13,7 +13,7 @@ from warmpath.indexer.index.contract import Stretch
 from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.keys.segment_value import encode, pack
-from warmpath.indexer.shared.query.segment_cache import ENTRY_BYTES, SegmentCache
+from warmpath.indexer.shared.query.lookup import ENTRY_BYTES, SegmentCache
 
 ROOMY = 1 << 30
 

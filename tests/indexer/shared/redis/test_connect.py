@@ -13,7 +13,7 @@ import redis as redis_py
 
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
-from warmpath.indexer.shared.redis import link
+from warmpath.indexer.shared.redis import node
 from warmpath.indexer.shared.redis.command import (
     Call,
     Command,
@@ -190,7 +190,7 @@ async def test_a_slow_server_is_not_a_lost_one(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Replies that are late because the machine is busy are slow too.
-    monkeypatch.setattr(link, "PATIENCE", 60.0)
+    monkeypatch.setattr(node, "PATIENCE", 60.0)
     async with connected(relay.url) as redis:
         assert await ask(redis, "SET", "a", 1) == b"OK"
         relay.latency = 0.1
@@ -385,7 +385,7 @@ async def test_a_lone_server_is_no_cluster(redis_server: RedisServer) -> None:
 async def test_a_server_that_stands_still_is_not_said_to_have_closed_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(link, "PATIENCE", 0.0)
+    monkeypatch.setattr(node, "PATIENCE", 0.0)
     with RedisServer() as server:
         server.pause()
         async with connected(server.url) as redis:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpath.indexer.shared.redis.command import Argument, Reply, UnreachableError
-from warmpath.indexer.shared.redis.link import Link
+from warmpath.indexer.shared.redis.node import Link
 
 
 class Echo:

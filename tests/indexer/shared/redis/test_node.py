@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from warmpath.indexer.shared.redis.command import Command
-from warmpath.indexer.shared.redis.link import Wire
-from warmpath.indexer.shared.redis.node import Node, NotSentError
+from warmpath.indexer.shared.redis.node import Node, NotSentError, Wire
 
 
 async def test_who_waits_for_a_connection_that_is_given_up_is_told_and_not_cancelled() -> None:

@@ -11,8 +11,8 @@ from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Command, Redis
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.shared.redis.topology import slot_of
-from warmpath.indexer.shared.replica import scan
-from warmpath.indexer.shared.replica.scan import Scan
+from warmpath.indexer.shared.replica import run
+from warmpath.indexer.shared.replica.run import Scan
 from warmpath.indexer.shared.writer.calls import apply_calls, fence_call
 
 POD = "p"
@@ -87,7 +87,7 @@ async def test_every_wanted_key_of_every_bucket_is_found_and_no_other(
 async def test_a_segment_that_is_spilled_during_the_pass_is_found_whole(
     redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "FIELDS", 4)
+    monkeypatch.setattr(run, "FIELDS", 4)
     async with bucketed(redis_server.url, prefix) as one:
         # Past 512 records a segment is spilled: one before the pass, others after each of its pages.
         held = {1: list(range(600)), 2: list(range(10_000, 10_400))}
@@ -113,7 +113,7 @@ async def test_a_segment_that_is_spilled_during_the_pass_is_found_whole(
 async def test_a_bucket_that_moves_to_another_node_during_the_pass_is_begun_again(
     redis_cluster: RedisCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "FIELDS", 20)
+    monkeypatch.setattr(run, "FIELDS", 20)
     async with bucketed(redis_cluster.url, prefix) as one:
         for segment in range(1, 1000):
             await one.add(SLOT, segment, segment_keys(segment))
@@ -144,7 +144,7 @@ async def test_a_bucket_that_moves_to_another_node_during_the_pass_is_begun_agai
 async def test_a_page_that_fails_is_asked_again_and_nothing_is_missed(
     redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "FIELDS", 20)
+    monkeypatch.setattr(run, "FIELDS", 20)
     async with bucketed(redis_server.url, prefix, buckets=2) as one:
         for segment in range(1, 500):
             await one.add(SLOT, segment, segment_keys(segment))

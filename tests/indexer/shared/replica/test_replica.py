@@ -121,7 +121,7 @@ class Stand:
         return self.replica._copies["p"]
 
     def resyncs(self) -> dict[Resync, int]:
-        return dict(self.replica.resyncs())
+        return dict(self.replica.counts.resyncs)
 
     def blocks(self, tier: Tier = Tier.GPU) -> int:
         return self.rank.blocks().get(tier, 0)

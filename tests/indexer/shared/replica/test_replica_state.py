@@ -30,7 +30,7 @@ from tests.indexer.shared.publisher_model import PublisherModel
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.replica import pod_copy, scan
+from warmpath.indexer.shared.replica import pod_copy
 from warmpath.indexer.shared.replica.pod_copy import CopyState
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.shared.writer.steps import WriterState
@@ -256,8 +256,8 @@ def test_what_is_exact_is_true_whatever_is_lost(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pod_copy, "PAGE", 2)
-    monkeypatch.setattr(scan, "FIELDS", 1)
-    monkeypatch.setattr(scan, "AT_ONCE", 1)
+    monkeypatch.setattr("warmpath.indexer.shared.replica.run.FIELDS", 1)
+    monkeypatch.setattr("warmpath.indexer.shared.replica.run.AT_ONCE", 1)
     monkeypatch.setattr("warmpath.indexer.shared.replica.run.SCAN_PAUSE", 0.1)
     Copying.server = AskedServer(server)
     run: Any = run_state_machine_as_test

@@ -1,28 +1,30 @@
-"""Decides which buckets answers may read: each has a circuit breaker (`Breaker`), and is probed.
+"""Decides which buckets answers may read, and finds out that Redis has lost one.
 
-A read for an answer may be large, and a probe is small. So a probe that succeeds does not make up for
-failed reads; it only lets the next answer read the bucket again.
+Each bucket has a circuit breaker (`Breaker`): one that fails several times in a row is left alone for a
+while, and probed.
 
-A breaker: a bucket that fails several times in a row is left alone for a while. Sans-I/O.
+    closed --failures in a row--> open --after a pause the probe succeeds--> on probation
+       ^                          ^  |                                         |  |
+       |           the probe fails+--+                  one more failure: open-+  |
+       +---------------------------------------------------------a success -------+
 
-    closed --failures in a row--> open --a pause--> half-open --the probe succeeds--> on probation
-       ^                           ^                    |                                 |  |
-       |                           +---the probe fails--+          one more failure: open-+  |
-       +------------------------------------------------------------------a success ---------+
+A read for an answer may be large, and a probe is small and may succeed where reads fail. So a probe that
+succeeds does not make up for failed reads; it only lets the next answer read the bucket again. The pause
+doubles each time, up to a bound, and is short again only after the success of a read.
 
-The pause doubles each time, up to a bound, and is short again only after the success of a request
-that was not a probe: a probe is small, and may succeed where larger requests fail.
+Breakers are those of Michael Nygard's "Release It!" (2007), chapter 5. Probation is ours: closed, but
+one failure opens the breaker again.
 
-The states are those of Michael Nygard's "Release It!" (2007), chapter 5. Probation is ours: closed,
-but one failure opens the breaker again.
+Redis may drop one key, or all of them, while every connection stays. A bucket that is made again after
+that has another time (`names.BORN`), and a bucket that is not there has none. Where Redis loads old
+data, a bucket has the time that it had, but fewer writes than before (`names.WRITES`).
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.layout.names import BORN, WRITES, KeyNames, is_credible
 from warmpath.indexer.shared.records.registry import AWAY
 from warmpath.indexer.shared.redis.command import Command, CommandFailedError, Redis, Reply
 from warmpath.indexer.trust import Level, Trust
@@ -37,46 +39,29 @@ LONGEST_PAUSE = 8.0
 """The longest pause between two probes, seconds."""
 
 
-class BreakerState(StrEnum):
-    """The requests that a breaker lets through: all, none, or only a probe."""
-
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half-open"
-
-
 class Breaker:
     """Decides whether callers may ask a bucket. `now` is a monotonic clock's time, in seconds."""
 
     def __init__(self) -> None:
-        self.state = BreakerState.CLOSED
         self.openings = 0
         """How often it has opened; a failed probe does not count."""
         self._failures = 0
         self._pause = PAUSE
-        self._probe_at = 0.0
+        self._probe_at: float | None = None
+        """When the next probe is due; None while it is closed."""
 
     @property
     def is_closed(self) -> bool:
-        return self.state is BreakerState.CLOSED
+        return self._probe_at is None
 
-    def take_probe(self, now: float) -> bool:
-        """Return whether a probe is due; the caller then makes it and passes the result to `probed`.
-
-        A probe without a result after a pause counts as lost, and another is due.
-        """
-        if self.is_closed or now < self._probe_at:
-            return False
-        self.state = BreakerState.HALF_OPEN
-        self._probe_at = now + self._pause
-        return True
+    def is_due(self, now: float) -> bool:
+        """Return whether a probe is due; the caller then makes it and passes the result to `probed`."""
+        return self._probe_at is not None and now >= self._probe_at
 
     def probed(self, now: float, *, ok: bool) -> None:
-        """Take the result of a probe, also of one that already counts as lost."""
-        if self.state is not BreakerState.HALF_OPEN:
-            return
+        """Take the result of a probe that was due."""
         if ok:
-            self.state = BreakerState.CLOSED
+            self._probe_at = None
             self._failures = FAILURES - 1
         else:
             self._open(now)
@@ -93,12 +78,10 @@ class Breaker:
             return
         self._failures += 1
         if self._failures >= FAILURES:
+            self.openings += 1
             self._open(now)
 
     def _open(self, now: float) -> None:
-        if self.state is BreakerState.CLOSED:
-            self.openings += 1
-        self.state = BreakerState.OPEN
         self._failures = 0
         self._probe_at = now + self._pause
         self._pause = min(LONGEST_PAUSE, 2 * self._pause)
@@ -176,10 +159,11 @@ class Reach:
         left alone yet.
         """
         now = self._clock()
+        due = {number for number, breaker in enumerate(self._breakers) if breaker.is_due(now)}
         numbers = [
             number
             for number, breaker in enumerate(self._breakers)
-            if (breaker.is_closed and all_buckets) or breaker.take_probe(now)
+            if number in due or (all_buckets and breaker.is_closed)
         ]
         if not numbers:
             return False
@@ -192,9 +176,9 @@ class Reach:
         for number, reply in zip(numbers, replies, strict=True):
             breaker, problem = self._breakers[number], problem_of(reply, 1)
             self.problem = problem or self.problem
-            if not breaker.is_closed:
+            if number in due:
                 breaker.probed(now, ok=not problem)
-            elif problem:
+            elif problem and breaker.is_closed:
                 breaker.failed(now)
                 failed = True
         self._update_trouble()
@@ -235,3 +219,72 @@ def problem_of(reply: Reply, fields: int) -> str:
     if not isinstance(reply, list) or len(reply) != fields:
         return "the shared index sent a reply that does not fit the request"
     return ""
+
+
+LIFE = BORN, WRITES
+"""The fields to read for a bucket's life."""
+Life = tuple[bytes | None, bytes | None]
+"""Their values; None for a field that is not there."""
+
+
+class Lives:
+    """Calls `lost` where a bucket was made again since it was last read, is gone, or has gone back.
+
+    The first reading of a bucket calls `lost` too, since nobody knows what happened before.
+    """
+
+    def __init__(self, names: KeyNames, lost: Callable[[], None]) -> None:
+        self.losses = 0
+        """How often `lost` was called."""
+        self._names = names
+        self._lost = lost
+        self._of: dict[int, tuple[bytes | None, int, float]] = {}
+        """When each bucket was made, its writes by then, and when that was read."""
+        self._read_at: int | None = None
+        """The value of `Redis.disruptions` when all buckets were read; None if `ask` has to."""
+
+    def ask(self, disruptions: int) -> list[Command]:
+        """Return commands that read all buckets; none where that was done since the last disruption.
+
+        A doubt, or a loss that was found since, makes it read them too.
+        """
+        if self._read_at == disruptions:
+            return []
+        buckets = range(self._names.buckets)
+        return [Command(("HMGET", self._names.bucket(bucket), *LIFE)) for bucket in buckets]
+
+    def doubt(self) -> None:
+        """Make the next `ask` read all buckets, since some were probably created anew."""
+        self._read_at = None
+
+    def take(self, replies: Sequence[Reply], disruptions: int, asked_at: float, now: float) -> None:
+        """Process the replies to `ask`, called at `asked_at` with this number of disruptions."""
+        read: dict[int, Life] = {
+            bucket: (reply[0], reply[1])
+            for bucket, reply in enumerate(replies)
+            if isinstance(reply, list) and len(reply) == len(LIFE)
+        }
+        self.compare(read, asked_at, now)
+        if len(read) == self._names.buckets:
+            self._read_at = disruptions
+
+    def compare(self, read: Mapping[int, Life], asked_at: float, now: float) -> None:
+        """Compare what was read with what is known, by bucket; the times are of one clock."""
+        is_lost = False
+        for bucket, (born, writes) in read.items():
+            count = int(writes) if writes and is_credible(writes) else 0
+            before = self._of.get(bucket)
+            if before is None or before[0] != born:
+                is_lost = True
+            elif count < before[1]:
+                # A reading that was asked for before the other one came may have been overtaken by it.
+                if asked_at < before[2]:
+                    continue
+                is_lost = True
+            self._of[bucket] = born, count, now
+        if is_lost:
+            # Redis mostly loses several buckets together. The next `ask` reads all, so that prompts
+            # do not find the other losses one by one.
+            self._read_at = None
+            self.losses += 1
+            self._lost()
