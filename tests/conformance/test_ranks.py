@@ -18,7 +18,7 @@ from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.records.record_source import RemoteRank
-from warmpath.indexer.shared.records.registry import Moment, Reading, Unconfirmed
+from warmpath.indexer.shared.records.registry import Reading
 from warmpath.indexer.trust import Level, Trust
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
@@ -68,7 +68,7 @@ def by_record() -> Stand:
         """A registry whose pod has no claim, and says what the stand says."""
 
         def __getattr__(self, name: str) -> Callable[..., object]:
-            said = {"reading": Reading(Unconfirmed(), Moment(), problem=""), "trust_of": stand.said}
+            said = {"reading": Reading(problem=""), "trust_of": stand.said}
             return lambda *_: said.get(name, stand.now)
 
     rank = RemoteRank(

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import (
@@ -23,13 +23,7 @@ from warmpath.indexer.shared.layout.record import (
     read_record,
 )
 from warmpath.indexer.shared.layout.schema import SchemaError, fits
-from warmpath.indexer.shared.redis.command import (
-    Command,
-    CommandRefusedError,
-    Redis,
-    Reply,
-    UnreachableError,
-)
+from warmpath.indexer.shared.redis.command import Command, CommandFailedError, Redis, Reply
 from warmpath.indexer.trust import MOST_REASON, PROMISED_SECONDS, Level
 from warmpath.process.logs import shortened
 
@@ -120,8 +114,8 @@ UNWRITTEN = "its publisher is writing what it holds"
 class Reading:
     """The last good reading of a pod's record, and the problem of the last attempt since."""
 
-    doubt: Unconfirmed
-    moment: Moment
+    doubt: Unconfirmed = field(default_factory=Unconfirmed)
+    moment: Moment = field(default_factory=Moment)
     fields: Mapping[bytes, bytes] | None = None
     """None before the first reading."""
     record: Record | None = None
@@ -132,7 +126,7 @@ class Reading:
     """Why the last attempt failed; empty where it did not."""
 
 
-_NO_READING = Reading(Unconfirmed(), Moment())
+_NO_READING = Reading()
 
 
 class Registry:
@@ -169,9 +163,7 @@ class Registry:
             self._redis.run([*first, *asked], timeout=timeout), self._check_schema(timeout)
         )
         records = replies[len(first) :]
-        self.is_answered = not any(
-            isinstance(reply, UnreachableError | CommandRefusedError) for reply in records
-        )
+        self.is_answered = not any(isinstance(reply, CommandFailedError) for reply in records)
         if unfit:
             for pod in pods:
                 self._of(pod).problem = unfit
@@ -191,7 +183,7 @@ class Registry:
             is_said = await fits(self._redis, self._names, timeout=timeout)
         except SchemaError as error:
             self._unfit = str(error)
-        except (CommandRefusedError, UnreachableError):
+        except CommandFailedError:
             # The replies for the records fail alike; the last finding about the schema stands.
             pass
         else:
@@ -214,18 +206,19 @@ class Registry:
             record = reading.record
             if reading.problem:
                 reading.doubt.lost()
-            elif not reading.moment.read(record, asked_at):
+                continue
+            if not reading.moment.read(record, asked_at):
                 # Redis has gone back to old data, as after DEBUG RELOAD or behind a proxy.
                 self.lost()
                 reading.doubt.lost()
-            if not reading.problem and before == now:
+            if before == now:
                 reading.doubt.read(*((record.token, record.audits) if record else (0, 0)))
 
     def _of(self, pod: str) -> Reading:
-        return self._readings.setdefault(pod, Reading(Unconfirmed(), Moment()))
+        return self._readings.setdefault(pod, Reading())
 
     def _take_one(self, reading: Reading, reply: Reply) -> None:
-        if isinstance(reply, UnreachableError | CommandRefusedError):
+        if isinstance(reply, CommandFailedError):
             reading.problem = f"{AWAY}{reply}"
             return
         fields = fields_of(reply)

@@ -24,8 +24,16 @@ from functools import partial
 from warmpath.indexer.resolve.change import Spot
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim, Record
-from warmpath.indexer.shared.records.registry import LATE, UNWRITTEN, Unconfirmed, nobody, refusal
-from warmpath.indexer.shared.redis.command import Command, Reply
+from warmpath.indexer.shared.records.registry import (
+    AWAY,
+    LATE,
+    UNWRITTEN,
+    Registry,
+    Unconfirmed,
+    nobody,
+    refusal,
+)
+from warmpath.indexer.shared.redis.command import Command, CommandFailedError, Reply
 from warmpath.indexer.trust import PROMISED_SECONDS
 from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.process.bytes import read_message
@@ -86,8 +94,7 @@ class CopyCounts:
 class PodCopy:
     """One pod's copy: its position in the pod's log, and what it needs to go on.
 
-    `ranks` are the pod's, in order. `keyspace` is the fingerprint of the router's own keys,
-    `prefix` the prefix of the pod's record.
+    `ranks` are the pod's, in order. `keyspace` is the fingerprint of the router's own keys.
     """
 
     def __init__(
@@ -95,7 +102,9 @@ class PodCopy:
         pod: str,
         ranks: Sequence[WatchedRank],
         keyspace: str,
-        prefix: str,
+        *,
+        names: KeyNames,
+        registry: Registry,
         counts: CopyCounts,
     ) -> None:
         self.pod = pod
@@ -106,7 +115,8 @@ class PodCopy:
         """The last moment, by the router's clock, up to which the copy shows the engine."""
         self._ranks = ranks
         self._keyspace = keyspace
-        self._prefix = prefix
+        self._names = names
+        self._registry = registry
         self._counts = counts
         self._record: Record | None = None
         """The record as last read; None where the pod has none."""
@@ -129,7 +139,7 @@ class PodCopy:
         record = self._record
         return max(0, record.applied - self.position) if record else 0
 
-    def asked(self, names: KeyNames) -> Command | None:
+    def asked(self) -> Command | None:
         """Return the command for the log's next entries, to be run before the record is read.
 
         None while the copy follows no log.
@@ -137,24 +147,26 @@ class PodCopy:
         if self.state not in {CopyState.READ, CopyState.FOLLOWING}:
             return None
         # An entry is named by the last sequence that is in it.
-        words = "XRANGE", names.log(self.pod), f"{self.position + 1}-0", "+", "COUNT", PAGE
+        words = "XRANGE", self._names.log(self.pod), f"{self.position + 1}-0", "+", "COUNT", PAGE
         return Command(words)
 
-    def take(
-        self, record: Record | None, limit: str, entries: Reply, *, moment: float, now: float
-    ) -> bool:
-        """Take a record that was read without an error; return whether the log may have more entries.
+    def take(self, entries: Reply, now: float) -> bool:
+        """Take the record as the registry last read it; return whether the log may have more entries.
 
-        `limit` is the reason why the pod's ranks cannot be exact now (`Registry.limit`); empty: none.
         `entries` are the reply to the command of `asked`, which Redis ran before it read the record.
-        `moment` is the last one up to which the record shows the engine, by the clock of `now`.
         """
+        reading, limit = self._registry.reading(self.pod), self._registry.limit(self.pod)
+        is_unread = isinstance(entries, CommandFailedError)
+        if problem := reading.problem or (f"{AWAY}{entries}" if is_unread else ""):
+            self.lost(problem)
+            return False
         if self._problem:
             log.info("pod %s: the shared index can be read again", self.pod)
             self._problem = self._nothing = ""
+        record = reading.record
         claim = record.claim if record else None
         if record is None or claim is None:
-            why = nobody(self._prefix) if record is None else record.reason or UNWRITTEN
+            why = nobody(self._names.prefix) if record is None else record.reason or UNWRITTEN
             self._hold_nothing(why)
             return False
         if refused := refusal(claim, self._keyspace, len(self._ranks)):
@@ -180,7 +192,7 @@ class PodCopy:
                 self._take_over(record)
             has_more = self._follow(record, before, entries)
         if self.state is CopyState.FOLLOWING and self.position >= record.applied:
-            self.moment = moment
+            self.moment = reading.moment.at
         self._limit(limit, now)
         return has_more and self.state is CopyState.FOLLOWING
 

@@ -17,7 +17,7 @@ from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.pages import Page, read_page
-from warmpath.indexer.shared.records.registry import AWAY, UNREAD, Registry
+from warmpath.indexer.shared.records.registry import UNREAD, Registry
 from warmpath.indexer.shared.redis.command import Command, CommandFailedError, Redis, Reply
 from warmpath.indexer.shared.replica.pod_copy import CopyCounts, CopyState, Hold, PodCopy
 from warmpath.indexer.watch.watched_source import WatchedRank
@@ -167,7 +167,10 @@ class Replica:
         return pod in self._copies
 
     def add(self, pod: str, ranks: Sequence[WatchedRank], keyspace: str) -> None:
-        self._copies[pod] = PodCopy(pod, ranks, keyspace, self._names.prefix, self.counts)
+        self._copies[pod] = PodCopy(
+            *(pod, ranks, keyspace),
+            names=self._names, registry=self._registry, counts=self.counts,
+        )  # fmt: skip
 
     def remove(self, pod: str) -> None:
         """Drop a pod's copy; the caller has to empty the pod's ranks."""
@@ -203,31 +206,19 @@ class Replica:
 
     async def _poll(self) -> bool:
         copies = list(self._copies.values())
-        asked = [(copy, command) for copy in copies if (command := copy.asked(self._names))]
+        asked = [(copy, command) for copy in copies if (command := copy.asked())]
         pods = [copy.pod for copy in copies]
         logs = [command for _, command in asked]
         replies = await self._registry.read(pods, logs, POLL_TIMEOUT)
         entries = {copy.pod: reply for (copy, _), reply in zip(asked, replies, strict=True)}
-        is_answered = self._registry.is_answered
         has_more = False
         for copy in copies:
-            if self._copies.get(copy.pod) is not copy:
-                continue
-            log_entries = entries.get(copy.pod)
-            reading = self._registry.reading(copy.pod)
-            problem = reading.problem
-            if isinstance(log_entries, CommandFailedError):
-                problem = problem or f"{AWAY}{log_entries}"
-                is_answered = False
-            if problem:
-                copy.lost(problem)
-                continue
-            limit, moment = self._registry.limit(copy.pod), reading.moment.at
-            now = self._clock()
-            has_more |= copy.take(reading.record, limit, log_entries, moment=moment, now=now)
-            # Other tasks of the event loop need their turn.
-            await asyncio.sleep(0)
-        if is_answered:
+            if self._copies.get(copy.pod) is copy:
+                has_more |= copy.take(entries.get(copy.pod), self._clock())
+                # Other tasks of the event loop need their turn.
+                await asyncio.sleep(0)
+        is_read = not any(isinstance(reply, CommandFailedError) for reply in replies)
+        if is_read and self._registry.is_answered:
             self.polled_at = self._clock()
         self.due = min((copy.due for copy in copies), default=math.inf)
         return has_more

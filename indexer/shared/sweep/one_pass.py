@@ -33,8 +33,15 @@ from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.pages import ask_page, read_checkpoint, read_page
 from warmpath.indexer.shared.layout.record import BadRecordError, Living, Record, read_record
 from warmpath.indexer.shared.redis.command import Argument, Call, Command, script
-from warmpath.indexer.shared.sweep.mend import mend_bucket, mend_pods, mend_shared
-from warmpath.indexer.shared.sweep.swept import Asked, Steps, Swept, batches
+from warmpath.indexer.shared.sweep.mend import (
+    Asked,
+    Steps,
+    Swept,
+    batches,
+    mend_bucket,
+    mend_pods,
+    mend_shared,
+)
 from warmpath.indexer.shared.writer.calls import FENCE_MS, purge_calls
 from warmpath.indexer.trust import PROMISED_SECONDS
 

@@ -22,8 +22,8 @@ from warmpath.indexer.shared.redis.command import (
     good,
     script,
 )
+from warmpath.indexer.shared.sweep.mend import Swept
 from warmpath.indexer.shared.sweep.one_pass import DEAD_SECONDS, sweep
-from warmpath.indexer.shared.sweep.swept import Swept
 
 log = logging.getLogger(__name__)
 

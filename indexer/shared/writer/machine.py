@@ -24,14 +24,7 @@ from warmpath.indexer.shared.layout.schema import SchemaError, ensure_call, judg
 from warmpath.indexer.shared.redis.command import Call, Command, script
 from warmpath.indexer.shared.writer.calls import FENCE_MS
 from warmpath.indexer.shared.writer.lease import AUDITS_OF_A_LEASE, LAST_PAUSE, Lease
-from warmpath.indexer.shared.writer.steps import (
-    AnewError,
-    Cause,
-    Rest,
-    Steps,
-    TakenError,
-    WriterState,
-)
+from warmpath.indexer.shared.writer.steps import AnewError, Cause, Rest, Steps, WriterState
 from warmpath.indexer.shared.writer.tenure import Tenure
 from warmpath.indexer.watch.pod_cache import PodCache
 from warmpath.process.bytes import UNREADABLE
@@ -130,7 +123,12 @@ class Writer:
             self.counts.rebuilds[cause] += 1
             audits = self.counts.audits
             try:
-                tenure = self.tenure = yield from self._claim(cause, floor, pause)
+                tenure = yield from self._claim(cause, floor, pause)
+                if tenure is None:
+                    yield from self._wait()
+                    cause, floor, pause = Cause.FREE, 0, 0.0
+                    continue
+                self.tenure = tenure
                 self._enter(WriterState.FENCING)
                 yield from tenure.fence()
                 self._enter(WriterState.REBUILDING)
@@ -145,9 +143,6 @@ class Writer:
                 # Where Redis loses the content again and again, the writer slows down.
                 lasted = self.counts.audits - audits > AUDITS_OF_A_LEASE
                 pause = 0.0 if lasted else self._lease.longer(pause)
-            except TakenError:
-                yield from self._wait()
-                cause, floor, pause = Cause.FREE, 0, 0.0
 
     def _enter(self, state: WriterState, why: str = "") -> None:
         if state is not self.state:
@@ -159,7 +154,8 @@ class Writer:
             )  # fmt: skip
             self.state = state
 
-    def _claim(self, cause: Cause, floor: int, pause: float) -> Steps[Tenure]:
+    def _claim(self, cause: Cause, floor: int, pause: float) -> Steps[Tenure | None]:
+        """Claim the pod; return None where another writer has it."""
         self._enter(WriterState.CLAIMING, cause)
         lease, names = self._lease, self._names
         lease.is_given_up = True
@@ -179,7 +175,7 @@ class Writer:
         ((claimed, token),) = yield from lease.asked([Call(script("claim"), keys, words)])
         self._takes_over = False
         if not claimed:
-            raise TakenError
+            return None
         lease.hold(token)
         return Tenure(self._cache, claim, lease, self._bucket_life)
 

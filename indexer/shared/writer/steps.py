@@ -64,10 +64,6 @@ class AnewError(Exception):
         """The highest claim number that was found in a bucket; 0 where none was looked for."""
 
 
-class TakenError(Exception):
-    """Another writer has the pod."""
-
-
 @dataclass(slots=True)
 class WriterCounts:
     """Counts of a writer's work so far."""

@@ -15,8 +15,8 @@ from tests.servers.redis_server import RedisServer
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import SLOTS_OF_A_CLAIM
 from warmpath.indexer.shared.redis.command import Call, Command, Reply, good, script
+from warmpath.indexer.shared.sweep.mend import Swept
 from warmpath.indexer.shared.sweep.one_pass import REMEMBERED_MS, sweep
-from warmpath.indexer.shared.sweep.swept import Swept
 
 PODS = ("one", "two/2")
 SEGMENTS = (0, 1, 2, 5)
