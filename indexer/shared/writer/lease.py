@@ -39,7 +39,7 @@ PAUSES_OF_A_LEASE = 4
 
 
 class Lease:
-    """The lease of a pod's record, `seconds` long, and the requests that are made under it.
+    """A writer's lease of its pod's record, `seconds` long, and the requests that it makes meanwhile.
 
     Batches and audits renew it; where there are none, `keep` does.
     """

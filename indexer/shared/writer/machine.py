@@ -57,7 +57,7 @@ BUCKET_LIFE = 86_400.0
 """Seconds that a bucket stays after its writers end, unless a process sets another time."""
 
 
-class Writer:
+class Writer(Lease):
     """Writes the blocks of a pod's cache, then the changes in its journal.
 
     `owner` is a random name for one life of this writer. `random_base` returns 47 random bits. Its first
@@ -80,15 +80,13 @@ class Writer:
         clock: Callable[[], float],
         place: str = "",
     ) -> None:
+        super().__init__(names, cache.pod, lease, clock)
         self.state = WriterState.UNCLAIMED
         self.written_at: float | None = None
         """When, by the clock, Redis last had all changes up to `applied` for certain; None: never."""
         self.tenure: Tenure | None = None
         """The work under the last claim, which may be over; None before the first."""
-        self._names = names
         self._cache = cache
-        self._lease = Lease(names, cache.pod, lease, clock)
-        self.counts = self._lease.counts
         self._rival = ""
         """The other writer that was logged last, since this one had the pod."""
         self._own = Claim(
@@ -100,16 +98,6 @@ class Writer:
         self._place = place
         self._bucket_life = bucket_life
         self._random_base = random_base
-        self._clock = clock
-
-    @property
-    def trouble(self) -> str:
-        return self._lease.trouble
-
-    @property
-    def token(self) -> int:
-        """The number of its claim; 0 where it has none."""
-        return self._lease.token
 
     @property
     def applied(self) -> int:
@@ -137,12 +125,10 @@ class Writer:
                 yield from self._go_on(tenure)
             except AnewError as error:
                 cause, floor = error.cause, error.floor
-                log.warning(
-                    "pod %s: shared index: %s; everything is written anew", self._cache.pod, cause
-                )
+                log.warning("pod %s: shared index: %s; everything is written anew", self.pod, cause)
                 # Where Redis loses the content again and again, the writer slows down.
                 lasted = self.counts.audits - audits > AUDITS_OF_A_LEASE
-                pause = 0.0 if lasted else self._lease.longer(pause)
+                pause = 0.0 if lasted else self.longer(pause)
 
     def _enter(self, state: WriterState, why: str = "") -> None:
         if state is not self.state:
@@ -150,55 +136,54 @@ class Writer:
             log.log(
                 logging.INFO if is_news else logging.DEBUG,
                 "pod %s: shared index: %s, was %s%s",
-                self._cache.pod, state, self.state, f": {why}" if why else "",
+                self.pod, state, self.state, f": {why}" if why else "",
             )  # fmt: skip
             self.state = state
 
     def _claim(self, cause: Cause, floor: int, pause: float) -> Steps[Tenure | None]:
         """Claim the pod; return None where another writer has it."""
         self._enter(WriterState.CLAIMING, cause)
-        lease, names = self._lease, self._names
-        lease.is_given_up = True
-        yield from lease.keep(f"everything is to be written anew: {cause}")
+        self.is_given_up = True
+        yield from self.keep(f"everything is to be written anew: {cause}")
         if pause:
             yield Rest(pause)
         yield from self._ensure_schema()
         # The pod is listed before its claim has a base: sweepers remove the slots of unlisted pods.
-        yield from lease.asked([lease.enlist_call()])
+        yield from self.asked([self.enlist_call()])
         claim = replace(self._own, base=self._random_base())
         reason = f"everything is being written anew: {cause}"
         # Tokens never go back, even where Redis has lost the fence: an earlier writer that still runs
         # may have any lower one.
         floor = max(floor, self.token)
-        words = claim.owner, claim.base, int(self._takes_over), floor, lease.ms, FENCE_MS, reason
-        keys = names.record(lease.pod), names.fence(lease.pod)
-        ((claimed, token),) = yield from lease.asked([Call(script("claim"), keys, words)])
+        words = claim.owner, claim.base, int(self._takes_over), floor, self.ms, FENCE_MS, reason
+        keys = self.names.record(self.pod), self.names.fence(self.pod)
+        ((claimed, token),) = yield from self.asked([Call(script("claim"), keys, words)])
         self._takes_over = False
         if not claimed:
             return None
-        lease.hold(token)
-        return Tenure(self._cache, claim, lease, self._bucket_life)
+        self.hold(token)
+        return Tenure(self._cache, claim, self, self._bucket_life)
 
     def _ensure_schema(self) -> Steps[None]:
         while True:
-            [reply] = yield from self._lease.asked([ensure_call(self._names)], over=False)
+            [reply] = yield from self.asked([ensure_call(self.names)], over=False)
             try:
-                judge(self._names, reply)
+                judge(self.names, reply)
             except SchemaError as error:
-                self._lease.in_trouble(str(error))
+                self.in_trouble(str(error))
                 yield Rest(LAST_PAUSE)
             else:
-                self._lease.out_of_trouble()
+                self.out_of_trouble()
                 return
 
     def _become_current(self) -> None:
-        self.written_at = self._clock()
+        self.written_at = self.clock()
         self._rival = ""
         self._enter(WriterState.CURRENT)
         if self._place:
             log.info(
                 "pod %s: writing to the shared index at %s under prefix %s",
-                self._cache.pod, self._place, self._names.prefix,
+                self.pod, self._place, self.names.prefix,
             )  # fmt: skip
             self._place = ""
 
@@ -208,11 +193,11 @@ class Writer:
             has_news = self._cache.journal.sequence > tenure.applied
             if has_news:
                 yield from tenure.batch()
-                self.written_at = self._clock()
-            now = self._clock()
-            due = min(self._lease.audit_at, self._lease.confirm_at)
+                self.written_at = self.clock()
+            now = self.clock()
+            due = min(self.audit_at, self.confirm_at)
             if due <= now:
-                yield from tenure.audit() if self._lease.audit_at <= now else tenure.confirm()
+                yield from tenure.audit() if self.audit_at <= now else tenure.confirm()
                 self.written_at = now
             elif not has_news:
                 yield Rest(due - now, until_news=True)
@@ -224,22 +209,22 @@ class Writer:
         server's clock, which was set back, keeps it.
         """
         self._enter(WriterState.WAITING, "another writer has the pod")
-        self._lease.token = 0
-        record = self._names.record(self._cache.pod)
-        left, read_at = 0, self._clock()
+        self.token = 0
+        record = self.names.record(self.pod)
+        left, read_at = 0, self.clock()
         renewed_at = read_at
         while True:
-            yield Rest(self._lease.audit_seconds)
+            yield Rest(self.audit_seconds)
             asked = ("HGET", record, "owner"), ("HGET", record, "claim"), ("PTTL", record)
-            owner, claim, rest = yield from self._lease.asked([Command(words) for words in asked])
+            owner, claim, rest = yield from self.asked([Command(words) for words in asked])
             # This writer is the owner where its own claim arrived late.
             if owner is None or owner == self._own.owner.encode():
                 return
             self._log_rival(owner.decode(errors="replace"), claim)
-            now = self._clock()
+            now = self.clock()
             if rest > left - (now - read_at) * 1000 / 2:
                 renewed_at = now
-            elif now - renewed_at > max(self._lease.seconds, LEAST_LEFT):
+            elif now - renewed_at > max(self.seconds, LEAST_LEFT):
                 self._takes_over = True
                 return
             left, read_at = rest, now
@@ -248,7 +233,7 @@ class Writer:
         rival = rival_of(owner, said, self._own)
         if rival and owner != self._rival:
             self._rival = owner
-            pod = self._cache.pod
+            pod = self.pod
             log.warning(
                 "pod %s: shared index: %s; two publishers have --pod %s: give each pod its own id",
                 pod, rival, pod,
@@ -256,4 +241,4 @@ class Writer:
 
     def farewell(self) -> list[Call]:
         """Return the calls to make at the writer's end: they make the record unsound for readers."""
-        return [self._lease.keep_call("its publisher has ended")] if self.token else []
+        return [self.keep_call("its publisher has ended")] if self.token else []

@@ -50,7 +50,7 @@ def check_writer(writer: Writer) -> None:
     if writer.state is WriterState.CURRENT:
         assert writer.token
         assert writer.tenure is not None
-        assert set(writer.tenure.writes) == set(range(writer._names.buckets))
+        assert set(writer.tenure.writes) == set(range(writer.names.buckets))
 
 
 def check_tenure(tenure: Tenure) -> None:

@@ -113,7 +113,7 @@ class PublisherModel:
         """Let the writer audit now, however long ago its last audit was, until one has succeeded."""
         audits = self.writer.counts.audits
         while self.writer.counts.audits == audits:
-            self.writer._lease.audit_at = -math.inf
+            self.writer.audit_at = -math.inf
             self.write(1)
 
     def confirm(self) -> None:
