@@ -23,7 +23,7 @@ from warmpath.indexer.shared.redis.address import AddressError
 from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.sweep.sweeper import Sweeper
 from warmpath.indexer.shared.writer.machine import BUCKET_LIFE, Writer
-from warmpath.indexer.shared.writer.run import News, random_base, write
+from warmpath.indexer.shared.writer.run import write
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.process.health import HealthService
 from warmpath.process.reread import keep_current
@@ -96,8 +96,8 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
             cache, server, writer, time.monotonic, tls=[("listen", entrance.tls), ("engine", tls)]
         )
         await stack.enter_async_context(entrance.metrics(collector))
-        news = News()
-        wake = [server.wake, news.wake]
+        news = asyncio.Event()
+        wake = [server.wake, news.set]
         files = [one.files for one in (entrance.tls, tls) if one is not None]
         works = [
             *connections(settings, cache.ranks, context, Patience(tls=EngineTls(tls))),
@@ -185,7 +185,6 @@ def _writer(settings: Settings, cache: PodCache, keyspace: str, address: str) ->
         watch=settings.advertise or (address if _is_reachable(address) else ""),
         lease=settings.redis_lease_seconds,
         bucket_life=BUCKET_LIFE,
-        random_base=random_base,
         clock=time.monotonic,
         place=settings.redis.partition("://")[2],
     )

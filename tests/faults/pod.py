@@ -15,7 +15,7 @@ from warmpath.indexer.keys.key import Keyspace, chain, fingerprint, pack_tokens
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.run import News, random_base, write
+from warmpath.indexer.shared.writer.run import write
 from warmpath.indexer.shared.writer.steps import WriterState
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.process.tasks import cancel, watched
@@ -128,7 +128,7 @@ class Publisher:
         source = RankSource(pod.name, 0, MODEL, vllm.decode, has_replay=False)
         self._rank = self.cache.add(source, stale_after=1e9, segmented=True, clock=lambda: 0.0)
         self._rank.connected()
-        self._news = News()
+        self._news = asyncio.Event()
         self.writer = Writer(
             names,
             self.cache,
@@ -138,7 +138,6 @@ class Publisher:
             watch="",
             lease=lease,
             bucket_life=86_400.0,
-            random_base=random_base,
             clock=clock,
         )
         self.tasks: list[asyncio.Task[None]] = []
@@ -148,7 +147,7 @@ class Publisher:
     def start(self) -> None:
         """Start the writer, and what tells it that this process keeps up."""
         collecting = collect_forever(
-            self.cache, [self._news.wake], pause=COLLECT_SECONDS, clock=self._clock
+            self.cache, [self._news.set], pause=COLLECT_SECONDS, clock=self._clock
         )
         writing = write(self.redis, self.writer, self._news, timeout=self._timeout)
         self.tasks = [watched(collecting, "collecting"), watched(writing, "writing")]
@@ -159,7 +158,7 @@ class Publisher:
         held = {tier: set(keys) for (tier, _), keys in self._rank.state.held().items() if keys}
         assert held == {tier: keys for tier, keys in truth.items() if keys}
         self.cache.collect()
-        self._news.wake()
+        self._news.set()
 
     @property
     def sequence(self) -> int:

@@ -59,7 +59,6 @@ class RemoteRank(Rank):
         self._close = close
         self._doubt: Trust | None = None
         self._state: pb.RankState | None = None
-        self._problem = ""
         self.refused = ""
         """Why this router cannot use the rank's blocks, as last logged; empty where it can."""
 
@@ -81,15 +80,8 @@ class RemoteRank(Rank):
         If the index does not answer, or nobody confirms the record any more, nothing is learnt about the
         engine: `is_connected` stays.
         """
-        self._problem = problem
-        self._take_record()
-        recorded = self.recorded
-        if not problem and (recorded.level, recorded.reason) != (Level.STALE, LATE):
-            is_read = self._registry.reading(self.pod).read_at is not None
-            self.is_connected = is_read and recorded.level not in {Level.STALE, Level.COLD}
-
-    def _take_record(self) -> None:
-        record = self._registry.reading(self.pod).record
+        reading = self._registry.reading(self.pod)
+        record = reading.record
         state = record.states.get(self.number) if record and record.claim else None
         if state is not self._state:
             self._state = state
@@ -97,7 +89,7 @@ class RemoteRank(Rank):
             self.take_figures(*figures)
         claim = record.claim if record else None
         refused = refusal(claim, self._keyspace, self._ranks) if claim else ""
-        level, reason = (Level.COLD, refused) if refused else self._believed()
+        level, reason = (Level.COLD, refused) if refused else self._believed(problem)
         before = self.recorded
         if (level, reason) != (before.level, before.reason):
             # Each attempt may change the reason; `since` stays, as the level was the same all the time.
@@ -112,6 +104,9 @@ class RemoteRank(Rank):
         if refused and refused != self.refused and self.number == 0:
             log.warning("pod %s: %s", self.pod, refused)
         self.refused = refused
+        if not problem and (level, reason) != (Level.STALE, LATE):
+            is_read = reading.read_at is not None
+            self.is_connected = is_read and level not in {Level.STALE, Level.COLD}
 
     def _log_cold(self, before: str) -> None:
         """Log why the pod is cold, once for each kind of reason; rank 0 logs for all of its ranks."""
@@ -120,7 +115,7 @@ class RemoteRank(Rank):
             is_fault = reason.startswith(AWAY)
             log.log(logging.WARNING if is_fault else logging.INFO, "pod %s: %s", self.pod, reason)
 
-    def _believed(self) -> tuple[Level, str]:
+    def _believed(self, problem: str) -> tuple[Level, str]:
         level, reason = self._registry.trust_of(self.pod, self.number)
         if level is Level.COLD:
             return level, reason
@@ -133,7 +128,7 @@ class RemoteRank(Rank):
             return Level.STALE, reading.problem
         if reason == LATE and -math.inf < reading.moment.at <= now - self._stale_after:
             return Level.STALE, LATE
-        problem = reading.problem or self._problem
+        problem = reading.problem or problem
         if problem and (level is Level.EXACT or reason in {UNCONFIRMED, LATE}):
             return Level.DEGRADED, problem
         return level, reason

@@ -126,7 +126,7 @@ class _Round:
                 await asyncio.gather(*asks)
             self._is_to_wait = False
             for (node, _), numbers in groups.items():
-                todo += await self._again(node, numbers)
+                todo += [one for one in numbers if await self._is_to_repeat(node, one)]
             todo.sort()
             if todo and self._is_to_wait:
                 await asyncio.sleep(self._pause)
@@ -164,26 +164,21 @@ class _Round:
             ):
                 self._disrupted()
 
-    async def _again(self, node: Node, numbers: list[int]) -> list[int]:
-        again = []
-        for number in numbers:
-            reply = self.replies[number]
-            if isinstance(reply, NotSentError):
-                # Once for each command: another node may have the slots of a node that is gone.
-                if number not in self._redirected and await self._is_elsewhere(node, number):
-                    self._redirected.add(number)
-                    again.append(number)
-            elif isinstance(reply, CommandRefusedError) and await self._is_passing(
-                node, number, reply
-            ):
-                again.append(number)
-        return again
-
-    async def _is_elsewhere(self, node: Node, number: int) -> bool:
+    async def _is_to_repeat(self, node: Node, number: int) -> bool:
+        reply = self.replies[number]
+        if isinstance(reply, CommandRefusedError):
+            return await self._is_passing(node, number, reply)
+        # Once for each command: another node may have the slots of a node that is gone.
+        if not isinstance(reply, NotSentError) or number in self._redirected:
+            return False
         try:
-            return await self._topology.doubt(node) and await self._node_of(number) is not node
+            is_known = await self._topology.doubt(node)
+            if not is_known or await self._node_of(number) is node:
+                return False
         except CommandFailedError:
             return False
+        self._redirected.add(number)
+        return True
 
     async def _is_passing(self, node: Node, number: int, reply: CommandRefusedError) -> bool:
         code, *rest = str(reply).split(" ")

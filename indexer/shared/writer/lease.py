@@ -64,16 +64,11 @@ class Lease:
         """When, by the clock, the next audit is due. Only an audit makes the record sound."""
         self.confirm_at = 0.0
         """When, by the clock, the next confirmation is due; a batch takes it along."""
-        self._kept_at = 0.0
+        self.kept_at = 0.0
         """When, by the clock, it was last claimed, audited or kept."""
         self._shown = -math.inf
         """The moment of the engine, by the clock, that the last confirmation shows."""
         self._last_pause = min(LAST_PAUSE, seconds / PAUSES_OF_A_LEASE)
-
-    def hold(self, token: int) -> None:
-        self.token = token
-        self._kept_at = self.clock()
-        self.is_given_up = False
 
     def confirmed(self, begun: float, shown: float) -> None:
         """Record that a confirmation that began then has renewed the record.
@@ -82,14 +77,14 @@ class Lease:
         """
         is_ahead = shown - self._shown > LATE_SECONDS
         is_behind = LATE_SECONDS < begun - shown < math.inf
-        self._kept_at, self._shown = begun, shown
+        self.kept_at, self._shown = begun, shown
         self.confirm_at = begun + (
             0 if is_ahead else SOON_SECONDS if is_behind else CONFIRM_SECONDS
         )
 
     def keep_in_time(self) -> Steps[None]:
         """Renew the lease in a rebuild as often as audits do, and once a second at least."""
-        if self.clock() >= self._kept_at + min(self.audit_seconds, LEAST_KEPT):
+        if self.clock() >= self.kept_at + min(self.audit_seconds, LEAST_KEPT):
             yield from self.keep("")
 
     def keep(self, reason: str) -> Steps[None]:
@@ -102,7 +97,7 @@ class Lease:
             return
         (reply,) = yield Commands([self.keep_call(reason)])
         if not isinstance(reply, Exception):
-            self._kept_at = self.clock()
+            self.kept_at = self.clock()
             if reply[0] < 0 and not self.is_given_up:
                 raise AnewError(Cause.RECORD)
 

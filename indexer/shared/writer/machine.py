@@ -12,7 +12,9 @@ can be reached.
 """
 
 import logging
+import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 import msgspec
@@ -76,9 +78,9 @@ class Writer(Lease):
         watch: str,
         lease: float,
         bucket_life: float,
-        random_base: Callable[[], int],
         clock: Callable[[], float],
         place: str = "",
+        random_base: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(names, cache.pod, lease, clock)
         self.state = WriterState.UNCLAIMED
@@ -97,7 +99,7 @@ class Writer(Lease):
         """Whether its next claim wins over another writer's."""
         self._place = place
         self._bucket_life = bucket_life
-        self._random_base = random_base
+        self._random_base = random_base or partial(secrets.randbits, 47)
 
     @property
     def applied(self) -> int:
@@ -161,7 +163,8 @@ class Writer(Lease):
         self._takes_over = False
         if not claimed:
             return None
-        self.hold(token)
+        self.token, self.is_given_up = token, False
+        self.kept_at = self.clock()
         return Tenure(self._cache, claim, self, self._bucket_life)
 
     def _ensure_schema(self) -> Steps[None]:

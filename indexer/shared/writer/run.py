@@ -1,9 +1,7 @@
 """Runs a pod's writer: sends its requests to Redis, and wakes it when the journal has grown."""
 
 import asyncio
-import contextlib
 import logging
-import secrets
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -19,31 +17,10 @@ PAUSE = 0.01
 FAREWELL_SECONDS = 0.5
 
 
-def random_base() -> int:
-    """Return a random base for a claim."""
-    return secrets.randbits(47)
-
-
-class News:
-    """Wakes a writer."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-        self.wake = self._event.set
-
-    async def wait(self, seconds: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._event.wait()
-        told = self._event.is_set()
-        self._event.clear()
-        return told
-
-
 async def write(
-    redis: Redis, writer: Writer, news: News, *, timeout: float, pause: float = PAUSE
+    redis: Redis, writer: Writer, news: asyncio.Event, *, timeout: float, pause: float = PAUSE
 ) -> None:
-    """Write until cancelled. `timeout` bounds one round trip, seconds."""
+    """Write until cancelled; `news` wakes the writer. `timeout` bounds one round trip, seconds."""
     try:
         while True:
             try:
@@ -57,14 +34,22 @@ async def write(
         await _replies(redis, writer.farewell(), FAREWELL_SECONDS)
 
 
-async def _run(redis: Redis, writer: Writer, news: News, timeout: float, pause: float) -> NoReturn:
+async def _run(
+    redis: Redis, writer: Writer, news: asyncio.Event, timeout: float, pause: float
+) -> NoReturn:
     steps = writer.steps()
     step = next(steps)
     while True:
         if isinstance(step, Commands):
             step = steps.send(await _replies(redis, step.asked, timeout))
         elif step.until_news:
-            if await news.wait(step.seconds):
+            try:
+                async with asyncio.timeout(step.seconds):
+                    await news.wait()
+            except TimeoutError:
+                pass
+            else:
+                news.clear()
                 await asyncio.sleep(pause)
             step = steps.send(())
         else:

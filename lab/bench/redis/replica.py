@@ -18,7 +18,7 @@ from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.run import News, random_base, write
+from warmpath.indexer.shared.writer.run import write
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.lab.bench.figure import Figure
@@ -100,7 +100,7 @@ class Publisher:
             source, stale_after=SECONDS, segmented=True, clock=time.monotonic
         )
         self.rank.connected()
-        self.news = News()
+        self.news = asyncio.Event()
         self.writer = Writer(
             NAMES,
             self.cache,
@@ -110,7 +110,6 @@ class Publisher:
             watch="",
             lease=10.0,
             bucket_life=86_400.0,
-            random_base=random_base,
             clock=time.monotonic,
         )
 
@@ -118,7 +117,7 @@ class Publisher:
 @asynccontextmanager
 async def writing(redis: Redis, publisher: Publisher) -> AsyncIterator[None]:
     """Write a publisher's pod to Redis while the context is open."""
-    wake = [publisher.news.wake]
+    wake = [publisher.news.set]
     works = [
         write(redis, publisher.writer, publisher.news, timeout=5.0),
         collect_forever(publisher.cache, wake, pause=COLLECT_SECONDS, clock=time.monotonic),
@@ -198,6 +197,6 @@ async def _feed(
         feed(publisher.rank, batches)
         feed(rank, batches)
         if publisher.cache.collect():
-            publisher.news.wake()
+            publisher.news.set()
         seed += 1
         await asyncio.sleep(PACE)

@@ -158,7 +158,7 @@ async def _write(publishers: Sequence[Publisher], turns: Sequence[Sequence[bytes
         for publisher in publishers:
             feed(publisher.rank, batches)
             if publisher.cache.collect():
-                publisher.news.wake()
+                publisher.news.set()
         while any(one.writer.applied < one.cache.journal.sequence for one in publishers):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 

@@ -22,7 +22,7 @@ from warmpath.indexer.shared.records.registry import LATE, Registry
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.run import News, random_base, write
+from warmpath.indexer.shared.writer.run import write
 from warmpath.indexer.trust import PROMISED_SECONDS, Level
 from warmpath.process.tasks import cancel, watched
 
@@ -69,10 +69,10 @@ class Routers:
 async def routers(reading: str, writing: RedisSettings, prefix: str) -> AsyncIterator[Routers]:
     names = KeyNames(prefix, buckets=3)
     redis, writes = await connect(RedisSettings(reading)), await connect(writing)
-    publisher, news = Follower(time.monotonic), News()
+    publisher, news = Follower(time.monotonic), asyncio.Event()
     writer = Writer(
         names, publisher.cache, owner="o", keyspace="k", model="m", watch="",
-        lease=60.0, bucket_life=600.0, random_base=random_base, clock=time.monotonic,
+        lease=60.0, bucket_life=600.0, clock=time.monotonic,
     )  # fmt: skip
     remote = RemoteIndex(
         redis, names, Registry(redis, names, time.monotonic), deadline=5.0, stale_after=600.0,
@@ -105,13 +105,13 @@ async def routers(reading: str, writing: RedisSettings, prefix: str) -> AsyncIte
         await writes.close()
 
 
-async def follow(publisher: Follower, news: News) -> None:
+async def follow(publisher: Follower, news: asyncio.Event) -> None:
     """Turn as the loop of a publisher does."""
     while True:
         publisher.rank.tick()
         publisher.cache.collect()
         publisher.cache.pulse.beat(time.monotonic())
-        news.wake()
+        news.set()
         await asyncio.sleep(0.02)
 
 

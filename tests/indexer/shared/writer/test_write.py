@@ -21,7 +21,7 @@ from warmpath.indexer.shared.layout.record import Record, read_record
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.shared.writer.calls import Status, apply_calls, outcome
 from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.run import News, random_base, write
+from warmpath.indexer.shared.writer.run import write
 from warmpath.indexer.shared.writer.steps import Cause, WriterState
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.process.tasks import cancel, watched
@@ -44,7 +44,7 @@ class Pod:
         self.cache = PodCache("p", Journal("epoch", max_bytes=1 << 20))
         self.cache.pulse = Awake(time.monotonic)
         self.rank, self.resolver = published(self.cache)
-        self.news = [News()]
+        self.news = [asyncio.Event()]
 
     def store(self, *prompts: range) -> None:
         for prompt in prompts:
@@ -84,11 +84,11 @@ async def writing(
     timeout: float = 0.5,
 ) -> AsyncIterator[Writing]:
     redis = await connect(RedisSettings(url))
-    news = News()
+    news = asyncio.Event()
     pod.news.append(news)
     writer = Writer(
         names, pod.cache, owner=owner, keyspace="k", model="m", watch="127.0.0.1:1",
-        lease=lease, bucket_life=1000.0, random_base=random_base,
+        lease=lease, bucket_life=1000.0,
         clock=time.monotonic,
     )  # fmt: skip
     task = watched(write(redis, writer, news, timeout=timeout, pause=0.001), "writing")
