@@ -58,7 +58,7 @@ class Pod:
     def tell(self) -> None:
         self.cache.collect()
         for one in self.news:
-            one.wake()
+            one.set()
 
     @property
     def truth(self) -> dict[Tier, set[int]]:
