@@ -33,7 +33,7 @@ from warmpath.indexer.shared.redis.command import (
     UnreachableError,
 )
 from warmpath.indexer.shared.redis.fault import Fault, fault_of
-from warmpath.indexer.shared.sweep.swept import batches
+from warmpath.indexer.shared.sweep.mend import batches
 from warmpath.process.command_line import NO_ANSWER
 
 NO_NODE = ("CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN")
