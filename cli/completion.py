@@ -36,7 +36,10 @@ def parsers(
         except ModuleNotFoundError:
             # A part of the extra `router` is not installed, and then the command does not run either.
             continue
-        yield from _with_subcommands(point.name, parser_of(command))
+        parser = parser_of(command)
+        yield point.name, parser
+        for name, below in _subcommands(parser).items():
+            yield f"{point.name} {name}", below
 
 
 def parser_of(command: Callable[[Sequence[str]], int]) -> argparse.ArgumentParser:
@@ -54,21 +57,10 @@ def parser_of(command: Callable[[Sequence[str]], int]) -> argparse.ArgumentParse
     raise TypeError(f"{command} parses no arguments")
 
 
-def _with_subcommands(
-    words: str, parser: argparse.ArgumentParser
-) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    yield words, parser
-    for name, below in subcommands(parser).items():
-        yield from _with_subcommands(f"{words} {name}", below)
-
-
-def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return a parser's subcommands by their names."""
+def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     # argparse has no public way to its options and subcommands.
-    for action in parser._actions:  # noqa: SLF001
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-            return dict(action.choices)
-    return {}
+    found = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]  # noqa: SLF001
+    return dict(found[0].choices) if found else {}
 
 
 def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
@@ -84,22 +76,17 @@ def _bash(found: Sequence[tuple[str, argparse.ArgumentParser]]) -> str:
     below, values, options, places = [], [], [], []
     for words, parser in found:
         names = [name for one in _options(parser) for name in one.option_strings]
-        if under := subcommands(parser):
+        if under := _subcommands(parser):
             below.append(f'    "{words}") _warmpath_below "{_words([*under])}" && return ;;')
         options.append(f'    "{words}") options="{_words(names)}" ;;')
-        for one in _options(parser):
-            if one.nargs == 0 or isinstance(one, argparse._SubParsersAction):  # noqa: SLF001
-                continue
-            if not one.option_strings:
-                if one.choices:
-                    places.append(f'    "{words}") _warmpath_words "{_words([*one.choices])}" ;;')
-                continue
-            at = "|".join(f'"{words} {name}"' for name in one.option_strings)
-            if one.choices:
-                does = f'_warmpath_words "{_words([*one.choices])}"'
-            else:
-                does = "_warmpath_files" if _is_path(one) else ":"
-            values.append(f"    {at}) {does}; return ;;")
+        for one in _options(parser) if not under else ():
+            offers = f'_warmpath_words "{_words([*one.choices])}"' if one.choices else ""
+            if not one.option_strings and offers:
+                places.append(f'    "{words}") {offers} ;;')
+            elif one.option_strings and one.nargs != 0:
+                at = "|".join(f'"{words} {name}"' for name in one.option_strings)
+                does = offers or ("_warmpath_files" if one.type is Path else ":")
+                values.append(f"    {at}) {does}; return ;;")
     lines = [
         "# Completion of warmpath for bash, from `warmpath completion bash`.",
         '_warmpath_words() { COMPREPLY=($(compgen -W "$1" -- "$cur")); }',
@@ -124,15 +111,11 @@ def _bash(found: Sequence[tuple[str, argparse.ArgumentParser]]) -> str:
     return "\n".join(lines)
 
 
-def _is_path(action: argparse.Action) -> bool:
-    return action.type is Path
-
-
 def _zsh(found: Sequence[tuple[str, argparse.ArgumentParser]]) -> str:
     commands = [_named(words, parser) for words, parser in found if " " not in words]
     below, cases = [], []
     for words, parser in found:
-        if under := subcommands(parser):
+        if under := _subcommands(parser):
             named = [_named(name, one) for name, one in under.items()]
             below += [
                 f"    {words})",
@@ -171,7 +154,7 @@ def _specs(parser: argparse.ArgumentParser) -> Iterator[str]:
     for one in _options(parser):
         value = ""
         if one.nargs != 0:
-            said = "_files" if _is_path(one) else ""
+            said = "_files" if one.type is Path else ""
             said = f"({_words([*one.choices])})" if one.choices else said
             value = f":{one.dest}:{said}"
         if not one.option_strings:

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from warmpath.process.reread import LOOK_SECONDS, read_bytes
-from warmpath.router.config.doubts import warnings
+from warmpath.router.config.doubts import doubts
+from warmpath.router.config.mistakes import dotted
 from warmpath.router.config.read import MOST_BYTES, ConfigError, check
 from warmpath.router.config.schema import Config, Table
 
@@ -96,8 +97,8 @@ class Reloader:
             await self._apply(merged)
             self._config = merged
         log.info("the configuration is reloaded: %s", ", ".join(taken) or "nothing to take over")
-        for warning in warnings(self._config):
-            log.warning("the configuration: %s", warning)
+        for at, doubt in doubts(self._config):
+            log.warning("the configuration: %s: %s", dotted(at), doubt)
         if refused:
             needs = "needs" if len(refused) == 1 else "need"
             log.warning("%s %s a restart", ", ".join(refused), needs)

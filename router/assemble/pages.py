@@ -44,7 +44,7 @@ async def pages(
         wall_offset=chosen.wall_offset,
         begun=time.monotonic(),
     )
-    live = LiveStream(views, calls.service.picks.list_decisions, clock=time.monotonic)
+    live = LiveStream(views, calls.service.picks.list_decisions)
     remembering = kept(Work("remembering the last hour", live.remember))
     stack.callback(remembering.cancel)
     limits = means.config.limits

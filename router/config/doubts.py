@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from warmpath.router.config.form import Path, Problem
-from warmpath.router.config.mistakes import dotted
 from warmpath.router.config.schema import Config, PodSetSpec, PodSpec, Table
 
 ONLY_IN_QUEUE = (
@@ -14,11 +13,6 @@ ONLY_IN_QUEUE = (
     "usual-class", "shares",
 )  # fmt: skip
 """Keys of [queue] that only the queue reads; engines may order by `prefill-times` without it."""
-
-
-def warnings(config: Config) -> list[str]:
-    """Return a line for each doubtful setting, with its key."""
-    return [f"{dotted(at)}: {doubt}" for at, doubt in doubts(config)]
 
 
 def doubts(config: Config) -> Iterator[Problem]:

@@ -69,7 +69,7 @@ def json_calls(
                 await check_values(body, MOST_VALUES)
             except FieldError as error:
                 raise _refused(f"{error.problem}{TOO_MANY}") from None
-            return await in_thread(_message_bytes, body, asked)
+            return await in_thread(message_of, body, asked)
 
         async def shown(reply: bytes) -> web.Response:
             text = await in_thread(_json, reply, told)
@@ -90,13 +90,6 @@ def json_calls(
     return {PATH + name: page(SERVICE.methods_by_name[name]) for name in METHODS}
 
 
-def _message_bytes(body: bytes, kind: type[Any]) -> bytes:
-    try:
-        return bytes(message_of(body, kind).SerializeToString())
-    except NoRequestError as error:
-        raise _refused(f"is not the method's request as JSON: {str(error)[:MOST_WHY]}") from None
-
-
 def _refused(problem: str) -> RefusedError:
     return RefusedError(Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"body: {problem}"))
 
@@ -110,12 +103,8 @@ def _json(reply: bytes, kind: type[Any]) -> str:
     )
 
 
-class NoRequestError(Exception):
-    """A body is not a method's request as JSON."""
-
-
-def message_of(body: bytes, kind: type[Any]) -> Any:
-    """Return the message of `kind` that a body holds. Raises NoRequestError if it holds none."""
+def message_of(body: bytes, kind: type[Any]) -> bytes:
+    """Return the message of `kind` that a body holds, serialised. Raises RefusedError if it has none."""
     text: str | None = None
 
     def without_text(members: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -141,6 +130,6 @@ def message_of(body: bytes, kind: type[Any]) -> Any:
         message = json_format.ParseDict(value, kind())
         if text is not None:
             message.prompt.text = text
+        return bytes(message.SerializeToString())
     except (*FAULTS, json_format.ParseError) as error:
-        raise NoRequestError(str(error)) from None
-    return message
+        raise _refused(f"is not the method's request as JSON: {str(error)[:MOST_WHY]}") from None

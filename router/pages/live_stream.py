@@ -30,31 +30,6 @@ MOST = 720
 """Points that are kept: an hour."""
 
 
-class History:
-    """Keeps the `most` last points that `look` returned.
-
-    Their times change with `wall_offset()`, which was added to each.
-    """
-
-    def __init__(
-        self, look: Callable[[], View], wall_offset: Callable[[], float], most: int = MOST
-    ) -> None:
-        self._look = look
-        self._wall_offset = wall_offset
-        self._points: deque[tuple[float, View]] = deque(maxlen=most)
-        """Points, each with the offset in its time."""
-
-    def add(self) -> None:
-        self._points.append((self._wall_offset(), self._look()))
-
-    def points(self) -> Sequence[View]:
-        now = self._wall_offset()
-        return [
-            point if added == now else point | {"at": point["at"] - added + now}
-            for added, point in self._points
-        ]
-
-
 LIVE = "/api/v1/live"
 MOST_VIEWERS = 16
 FRAME_SECONDS = 2.0
@@ -70,13 +45,11 @@ ListDecisions = Callable[[pb.ListDecisionsRequest], Awaitable[pb.ListDecisionsRe
 class LiveStream:
     """Sends the same frames to all viewers; a frame is made once, and none while nobody watches."""
 
-    def __init__(
-        self, views: Views, decisions: ListDecisions, *, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, views: Views, decisions: ListDecisions, most_points: int = MOST) -> None:
         self._views = views
         self._decisions = decisions
-        self._clock = clock
-        self._history = History(views.point, views.wall_offset)
+        self._points: deque[tuple[float, View]] = deque(maxlen=most_points)
+        """The history, oldest first: points, each with the wall offset in its time."""
         self._places = Places(MOST_VIEWERS)
         self._ending = asyncio.Event()
         self._frame = b""
@@ -86,8 +59,19 @@ class LiveStream:
     async def remember(self) -> None:
         """Add a point to the history every few seconds, until cancelled."""
         while True:
-            self._history.add()
+            self.add_point()
             await asyncio.sleep(PAUSE)
+
+    def add_point(self) -> None:
+        self._points.append((self._views.wall_offset(), self._views.point()))
+
+    def points(self) -> Sequence[View]:
+        """Return the points of the history; their times change with the machine's clock."""
+        now = self._views.wall_offset()
+        return [
+            point if added == now else point | {"at": point["at"] - added + now}
+            for added, point in self._points
+        ]
 
     def end(self) -> None:
         """End all streams; later ones end at once."""
@@ -115,7 +99,7 @@ class LiveStream:
         )
         await response.prepare(request)
         try:
-            await _write(response, _event("history", self._history.points()))
+            await _write(response, _event("history", self.points()))
             while not self._ending.is_set():
                 await _write(response, await self._latest())
                 with suppress(TimeoutError):
@@ -129,7 +113,7 @@ class LiveStream:
 
     async def _latest(self) -> bytes:
         async with self._making:
-            now = self._clock()
+            now = self._views.clock()
             if now - self._made_at >= FRAME_SECONDS / 2:
                 listed = await self._decisions(pb.ListDecisionsRequest(limit=DECISIONS))
                 decisions = [decision_view(one) for one in listed.decisions]

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from warmpath.router import serve
-from warmpath.router.config.doubts import warnings
+from warmpath.router.config.doubts import doubts
+from warmpath.router.config.mistakes import dotted
 from warmpath.router.config.read import parse
 
 MODEL = '[[models]]\nname = "m"\n'
@@ -29,7 +30,7 @@ def pod(name: str, *keys: str) -> str:
     ],
 )  # fmt: skip
 def test_what_is_hardly_meant_is_warned_of(text: str, warning: str) -> None:
-    [told] = warnings(parse(text, "text"))
+    [told] = told_of(text)
     assert told.startswith(warning)
 
 
@@ -51,7 +52,7 @@ def test_what_is_hardly_meant_is_warned_of(text: str, warning: str) -> None:
     ],
 )  # fmt: skip
 def test_a_key_without_effect_is_named_with_the_reason(text: str, key: str, reason: str) -> None:
-    [told] = warnings(parse(text, "text"))
+    [told] = told_of(text)
     assert told.startswith(f"{key}: has no effect: ")
     assert reason in told
 
@@ -75,7 +76,11 @@ def test_a_key_without_effect_is_named_with_the_reason(text: str, key: str, reas
     ],
 )  # fmt: skip
 def test_what_may_well_be_meant_and_has_an_effect_is_not(text: str) -> None:
-    assert not warnings(parse(text, "text"))
+    assert not told_of(text)
+
+
+def told_of(text: str) -> list[str]:
+    return [f"{dotted(at)}: {doubt}" for at, doubt in doubts(parse(text, "text"))]
 
 
 def test_the_routers_log_warns_at_the_start_with_the_file_and_the_line(
