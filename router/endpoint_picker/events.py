@@ -1,11 +1,25 @@
-"""The events of one HTTP exchange that a gateway sends, in the order in which they happen."""
+"""The events of one HTTP exchange that a gateway sends, and the actions that the exchange asks for.
+
+These are picks, replies to the gateway, and reports.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from warmpath.proto.report_event import ReportEvent
 from warmpath.router.endpoint_picker.protocol import BodyMode
+from warmpath.router.inference_api.model_name import Renaming
+
+Side = Literal["request", "response"]
+Part = Literal["headers", "body", "trailers"]
 
 Headers = tuple[tuple[str, str], ...]
 """Names in lower case, and values; a name may come more than once."""
+Settings = tuple[tuple[str, str], ...]
+"""Names and values of headers that replace others of the same name."""
 
 
 class Modes(msgspec.Struct, frozen=True):
@@ -17,64 +31,122 @@ class Modes(msgspec.Struct, frozen=True):
     """Whether the gateway ignores replies and the picker only watches (`observability_mode`)."""
 
 
-class RequestHeaders(msgspec.Struct, frozen=True):
-    """The headers of a request have arrived."""
+class Event(msgspec.Struct, frozen=True):
+    """A part of a request or of a response has arrived."""
 
-    headers: Headers
+    side: Side
+    part: Part
     ends: bool = False
-    """Whether nothing of the request follows."""
-    modes: Modes = Modes()
+    """Whether nothing of the request or the response follows."""
+    headers: Headers = ()
+    data: bytes = b""
+    """The piece of the body."""
+    modes: Modes | None = None
+    """Set with a request's headers, and with a response's if they are the first event of an exchange."""
     subset: frozenset[str] | None = None
     """The only endpoints that may be picked; None: all. Each event of a request may have this."""
-
-
-class RequestBody(msgspec.Struct, frozen=True):
-    """A piece of the request's body."""
-
-    data: bytes
-    ends: bool = False
-    """Whether nothing of the request follows."""
-    subset: frozenset[str] | None = None
-
-
-class RequestTrailers(msgspec.Struct, frozen=True):
-    """The request ends with trailers."""
-
-    subset: frozenset[str] | None = None
-
-
-class ResponseHeaders(msgspec.Struct, frozen=True):
-    """The response begins."""
-
-    headers: Headers
-    ends: bool = False
     served: str = ""
-    """The endpoint that served the request; empty if the gateway does not name it."""
-    modes: Modes | None = None
-    """Set only if this is the first event of an exchange."""
+    """With a response's headers: the endpoint that served the request; empty if it is not named."""
     own_reason: str = ""
-    """The reason if the response is the gateway's own, such as NO_POD; empty for an endpoint's."""
+    """With a response's headers: the reason if the response is the gateway's own, such as NO_POD; empty
+    for an endpoint's."""
 
 
-class ResponseBody(msgspec.Struct, frozen=True):
-    """A piece of the response's body."""
+class WantPick(msgspec.Struct, frozen=True):
+    """The exchange needs a pick; its caller then calls `picked`, `refused` or `let_through`."""
 
-    data: bytes
+    path: str
+    body: bytes
+    """The whole body, or its beginning."""
+    content_type: str
+    content_encoding: str
+    model: str
+    """The model's name that a header asks to put into the body for the engine; empty: the body's own."""
+    session: str
+    priority: str
+    """The class that a header names; empty: none."""
+    tenant: str
+    """The tenant that a header names; empty: none."""
+    subset: frozenset[str] | None
+    headers: Mapping[str, str]
+    """All of the request's headers, for the names of its trace."""
+    is_shadow: bool
+    """Whether the gateway chooses the endpoint itself, and the picker only watches the exchange."""
+
+
+class Endpoint(NamedTuple):
+    """A rank of a pod that may serve the request."""
+
+    pod: str
+    rank: int
+    cached_tokens: int | None
+    """Tokens of the prompt that it is predicted to hold; None: the prompt is not known."""
+    saved_seconds: float
+    """Seconds of prefill that these tokens are predicted to save."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The pick for an exchange."""
+
+    booking_id: str
+    endpoints: Mapping[str, Endpoint]
+    """By address, best first, in the order to try them; at least one."""
+    engine_rank: int | None = None
+    """The engine's own number of the picked rank; None if its pod has only one rank."""
+    prefill: str = ""
+    """The address of the pod that is to prefill; empty: the one that serves the request. The booking is
+    on it, and so are the cached tokens of the endpoints."""
+    body: bytes | None = None
+    """The body with another model's name; None if it stays."""
+    renaming: Renaming | None = None
+    """The names of the model, if `body` has another than the client gave."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """The reply to headers, to a piece of a body, or to trailers."""
+
+    side: Side
+    part: Part
+    put: Settings = ()
+    remove: tuple[str, ...] = ()
+    endpoints: str = ""
+    """The endpoints for the metadata, separated by commas; empty: the reply names none. They come later
+    than with the headers if these had to be answered before the pick."""
+    data: bytes | None = None
+    """The piece that the gateway sends on in place of its own; None: the gateway's own piece."""
     ends: bool = False
+    is_sent_back: bool = False
+    """Whether the body is sent back in pieces, each in a reply of its own."""
+    shows_body: BodyMode | None = None
+    """With a request's headers: how the gateway is to show the response's body, and the request's not at
+    all; None: as it is configured."""
 
 
-class ResponseTrailers(msgspec.Struct, frozen=True):
-    """The response ends with trailers."""
+@dataclass(frozen=True, slots=True)
+class ImmediateReply:
+    """A response in place of an engine's; the exchange is over."""
+
+    status: int
+    body: bytes
+    put: Settings = ()
 
 
-Event = (
-    RequestHeaders
-    | RequestBody
-    | RequestTrailers
-    | ResponseHeaders
-    | ResponseBody
-    | ResponseTrailers
-)
+class WantReport(msgspec.Struct, frozen=True):
+    """Asks for a report on the progress of the picked request."""
+
+    booking_id: str
+    event: ReportEvent
+    where: Endpoint | None = None
+    """With `started`: the endpoint that serves the request."""
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    is_refusal: bool = False
+    """With `failed`: whether the picked rank refused the request, or another endpoint answered it."""
+
+
+Action = WantPick | Reply | ImmediateReply | WantReport
 
 
 class MessageError(Exception):

@@ -4,24 +4,18 @@ gateway ─► receive ─► WantPick ─► the pick ─► picked, refused or
 └─► replies, and reports on the pick once it is booked
 """
 
-from warmpath.router.endpoint_picker.actions import (
+from warmpath.router.endpoint_picker.events import (
     Action,
-    NoPickResponse,
-    Reply,
+    Event,
+    ImmediateReply,
+    OrderError,
     WantReport,
 )
-from warmpath.router.endpoint_picker.events import (
-    Event,
-    OrderError,
-    RequestBody,
-    RequestHeaders,
-    RequestTrailers,
-    ResponseBody,
-    ResponseHeaders,
-)
+from warmpath.router.endpoint_picker.outcomes import NoPick
 from warmpath.router.endpoint_picker.protocol import HeaderNames
-from warmpath.router.endpoint_picker.request_side import RequestSide, RequestState
-from warmpath.router.endpoint_picker.response_side import ResponseSide, ResponseState
+from warmpath.router.endpoint_picker.request_side import RequestSide
+from warmpath.router.endpoint_picker.response_side import ResponseSide
+from warmpath.router.endpoint_picker.side import State
 
 
 class Exchange:
@@ -40,56 +34,43 @@ class Exchange:
     @property
     def is_over(self) -> bool:
         """Whether no further event can come."""
-        has_response = self.response.state is ResponseState.ENDED
-        return self._is_refused or (has_response and self.request.state is RequestState.ENDED)
+        has_response = self.response.state is State.ENDED
+        return self._is_refused or (has_response and self.request.state is State.ENDED)
 
     @property
     def is_settled(self) -> bool:
         """Whether a reply has said where the request goes, or its response has begun."""
-        begun = self.request.state in (RequestState.PASSING, RequestState.ENDED)
-        return begun or self.response.state is not ResponseState.NEW
+        begun = self.request.state in (State.PASSING, State.ENDED)
+        return begun or self.response.state is not State.NEW
 
     @property
     def may_end(self) -> bool:
         """Whether the gateway can go on alone: no part of a body is held here or on its way here."""
         request, response = self.request, self.response
-        if request.state is RequestState.NEW and response.state is ResponseState.NEW:
+        if request.state is State.NEW and response.state is State.NEW:
             return True
-        if request.state in (RequestState.HOLDING, RequestState.PICKING):
+        if request.state in (State.HOLDING, State.PICKING):
             return False
-        if request.state is RequestState.PASSING and request.modes.request.sends_back:
+        if request.state is State.PASSING and request.mode.sends_back:
             return False
-        return response.state is not ResponseState.PASSING or not response.modes.response.sends_back
+        return response.state is not State.PASSING or not response.mode.sends_back
 
     def receive(self, event: Event) -> list[Action]:
         """Take an event. Raises OrderError."""
-        if isinstance(event, RequestHeaders | RequestBody | RequestTrailers):
-            return self._receive_request(event)
-        if self.request.state is RequestState.HOLDING:
+        is_head = event.part == "headers"
+        if event.side == "request":
+            if is_head and self.response.state is not State.NEW:
+                raise OrderError("a request began after its response")
+            actions = self.request.receive(event)
+            self.response.modes = self.request.modes
+            return actions
+        if self.request.state is State.HOLDING:
             # The gateway itself has answered, with a time-out for example.
             self.request.abandon()
-        if isinstance(event, ResponseHeaders):
-            if event.modes is not None:
-                self.response.modes = event.modes
-            return self.response.headers(event)
-        if isinstance(event, ResponseBody):
-            return self.response.body(event)
-        return self.response.trailers()
+        self.response.modes = event.modes or self.response.modes
+        return self.response.receive(event)
 
-    def _receive_request(
-        self, event: RequestHeaders | RequestBody | RequestTrailers
-    ) -> list[Action]:
-        if isinstance(event, RequestHeaders):
-            if self.response.state is not ResponseState.NEW:
-                raise OrderError("a request began after its response")
-            actions = self.request.headers(event)
-            self.response.modes = event.modes
-            return actions
-        if isinstance(event, RequestBody):
-            return self.request.body(event)
-        return self.request.trailers(event)
-
-    def refused(self, refusal: NoPickResponse) -> list[Reply]:
+    def refused(self, refusal: NoPick) -> list[ImmediateReply]:
         """End the exchange with a response of the picker's own."""
         self._is_refused = not self.request.modes.is_watched
         return self.request.refused(refusal)

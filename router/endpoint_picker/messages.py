@@ -4,33 +4,23 @@ The messages are those of the package `xds-protos`. Only processes that serve th
 module: the import takes 12 ms and less than 1 MB.
 """
 
-from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from google.protobuf.message import DecodeError
 
-from warmpath.router.endpoint_picker.actions import (
-    BodyReply,
-    HeadersReply,
-    ImmediateReply,
-    Reply,
-    Settings,
-    TrailersReply,
-)
 from warmpath.router.endpoint_picker.addresses import endpoint
 from warmpath.router.endpoint_picker.events import (
     Event,
     Headers,
+    ImmediateReply,
     MessageError,
     Modes,
-    RequestBody,
-    RequestHeaders,
-    RequestTrailers,
-    ResponseBody,
-    ResponseHeaders,
-    ResponseTrailers,
+    Part,
+    Reply,
+    Settings,
+    Side,
 )
 from warmpath.router.endpoint_picker.protocol import (
     DESTINATION,
@@ -52,6 +42,10 @@ metadata may name thousands of endpoints."""
 BODY_TAGS = (0x22, 0x2A)
 """The tags of `request_body` and `response_body`, with which a message with that field begins."""
 
+PARTS: dict[str, tuple[Side, Part]] = {
+    f"{side}_{part}": (side, part) for side in get_args(Side) for part in get_args(Part)
+}
+"""The side and the part of each field with a part of an HTTP exchange."""
 REPLACES = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 
@@ -63,95 +57,71 @@ def event_of(raw: bytes) -> Event:
         message = pb.ProcessingRequest.FromString(raw)
     except DecodeError as error:
         raise MessageError("a message is not a ProcessingRequest") from error
-    match message.WhichOneof("request"):
-        case "response_body":
-            body = message.response_body
-            return ResponseBody(body.body, body.end_of_stream)
-        case "request_body":
-            body = message.request_body
-            return RequestBody(body.body, body.end_of_stream, _subset(message))
-        case "request_headers":
-            head = message.request_headers
-            headers = _headers(head.headers.headers)
-            return RequestHeaders(headers, head.end_of_stream, _modes(message), _subset(message))
-        case "response_headers":
-            head = message.response_headers
-            # Only the first message of an exchange has its modes.
-            modes = _modes(message) if message.HasField("protocol_config") else None
-            headers = _headers(head.headers.headers)
-            return ResponseHeaders(
-                headers, head.end_of_stream, _served(message), modes, _own_reason(message)
-            )
-        case "request_trailers":
-            return RequestTrailers(_subset(message))
-        case "response_trailers":
-            return ResponseTrailers()
-    raise MessageError("a message has no known part of an HTTP exchange")
+    if (found := message.WhichOneof("request")) is None:
+        raise MessageError("a message has no known part of an HTTP exchange")
+    side, part = PARTS[found]
+    told = getattr(message, found)
+    subset = _subset(message) if side == "request" else None
+    if part == "trailers":
+        return Event(side, part, ends=True, subset=subset)
+    if part == "body":
+        return Event(side, part, told.end_of_stream, data=told.body, subset=subset)
+    headers = _headers(told.headers.headers)
+    if side == "request":
+        return Event(side, part, told.end_of_stream, headers, modes=_modes(message), subset=subset)
+    # Only the first message of an exchange has its modes.
+    modes = _modes(message) if message.HasField("protocol_config") else None
+    return Event(
+        side,
+        part,
+        told.end_of_stream,
+        headers,
+        modes=modes,
+        served=_served(message),
+        own_reason=_own_reason(message),
+    )
 
 
-def bytes_of(reply: Reply) -> bytes:
+def bytes_of(reply: Reply | ImmediateReply) -> bytes:
     """Return a reply as a ProcessingResponse."""
     # Each message is filled in place: one given to another's constructor would be copied, with the
     # piece of a body in it.
     message = pb.ProcessingResponse()
-    if isinstance(reply, BodyReply):
-        if reply.data is None and not reply.put:
-            return _unchanged(reply.side)
-        _fill_body(message, reply)
-    elif isinstance(reply, HeadersReply):
-        of_side = message.request_headers if reply.side == "request" else message.response_headers
-        of_side.response.SetInParent()
-        _change(message, of_side.response, reply)
-        if reply.shows_body is not None:
-            # The field's other modes are their defaults; the request's body is not shown then.
-            message.mode_override.response_body_mode = reply.shows_body
-            message.mode_override.SetInParent()
-    elif isinstance(reply, TrailersReply):
-        getattr(message, f"{reply.side}_trailers").SetInParent()
-        _tell(message, reply.endpoints)
-    else:
-        assert isinstance(reply, ImmediateReply)
+    if isinstance(reply, ImmediateReply):
         immediate = message.immediate_response
         immediate.status.code = reply.status
         immediate.body = reply.body
         _put(immediate.headers, reply.put)
+    else:
+        _fill(message, reply)
     raw: bytes = message.SerializeToString(deterministic=True)
     return raw
 
 
-def _fill_body(message: Any, reply: BodyReply) -> None:
-    of_side = message.request_body if reply.side == "request" else message.response_body
-    common = of_side.response
+def _fill(message: Any, reply: Reply) -> None:
+    told = getattr(message, f"{reply.side}_{reply.part}")
+    told.SetInParent()
+    if reply.endpoints:
+        space = message.dynamic_metadata.fields[NAMESPACE].struct_value
+        space.fields[DESTINATION].string_value = reply.endpoints
+    if reply.part == "trailers":
+        return
+    common = told.response
+    common.SetInParent()
+    common.clear_route_cache = bool(reply.endpoints)
+    if reply.put or reply.remove:
+        _put(common.header_mutation, reply.put)
+        common.header_mutation.remove_headers.extend(reply.remove)
     if reply.is_sent_back:
         piece = common.body_mutation.streamed_response
         piece.body, piece.end_of_stream = reply.data, reply.ends
         piece.SetInParent()
     elif reply.data is not None:
         common.body_mutation.body = reply.data
-    _change(message, common, reply)
-
-
-@lru_cache(2)
-def _unchanged(side: str) -> bytes:
-    message = pb.ProcessingResponse()
-    getattr(message, f"{side}_body").response.SetInParent()
-    raw: bytes = message.SerializeToString()
-    return raw
-
-
-def _change(message: Any, common: Any, reply: HeadersReply | BodyReply) -> None:
-    if reply.put or reply.remove:
-        _put(common.header_mutation, reply.put)
-        common.header_mutation.remove_headers.extend(reply.remove)
-    if reply.endpoints:
-        common.clear_route_cache = True
-        _tell(message, reply.endpoints)
-
-
-def _tell(message: Any, endpoints: str) -> None:
-    if endpoints:
-        space = message.dynamic_metadata.fields[NAMESPACE].struct_value
-        space.fields[DESTINATION].string_value = endpoints
+    if reply.shows_body is not None:
+        # The field's other modes are their defaults; the request's body is not shown then.
+        message.mode_override.response_body_mode = reply.shows_body
+        message.mode_override.SetInParent()
 
 
 def _put(mutation: Any, put: Settings) -> None:

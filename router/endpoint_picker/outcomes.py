@@ -13,24 +13,13 @@ import msgspec
 from warmpath.proto.errors import Reason
 from warmpath.router.admission.admission import BusyError
 from warmpath.router.calls.failures import reason_of, text_of
-from warmpath.router.endpoint_picker.actions import ImmediateReply, NoPickResponse, Settings
+from warmpath.router.endpoint_picker.events import ImmediateReply, Settings
 from warmpath.router.endpoint_picker.pick import UnmatchedSubsetError
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.queue.request import QueueFullError
 
 UNAVAILABLE = 503
 TOO_MANY = 429
-
-
-def immediate(refusal: NoPickResponse, header: str) -> ImmediateReply:
-    """Return a refusal as a response, in the form of OpenAI's errors; `header` gets the reason."""
-    error = {"message": refusal.text, "type": TYPES[refusal.status], "code": refusal.reason}
-    put: Settings = (("content-type", "application/json"),)
-    if header:
-        put += ((header, refusal.reason),)
-    if refusal.retry_after:
-        put += (("retry-after", str(math.ceil(refusal.retry_after))),)
-    return ImmediateReply(refusal.status, msgspec.json.encode({"error": error}), put)
 
 
 TYPES = {UNAVAILABLE: "service_unavailable", TOO_MANY: "too_many_requests"}
@@ -55,10 +44,16 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NoPick:
-    """A request that gets no pick."""
+    """A request that gets no pick, and the response to it."""
 
     outcome: Outcome
-    refusal: NoPickResponse
+    status: int
+    """HTTP's status."""
+    reason: str
+    """One word for programs."""
+    text: str
+    retry_after: float = 0.0
+    """Seconds after which the client may retry; 0: the response names no time."""
 
     @property
     def is_ours(self) -> bool:
@@ -74,19 +69,23 @@ def failure_of(error: Exception, seconds: float) -> NoPick:
     text = text_of(error)
     match error:
         case NoPodError():
-            outcome = Outcome.NO_POD
-            refusal = NoPickResponse(UNAVAILABLE, Reason.Name(Reason.NO_POD), text)
+            return NoPick(Outcome.NO_POD, UNAVAILABLE, Reason.Name(Reason.NO_POD), text)
         case UnmatchedSubsetError():
-            outcome = Outcome.SUBSET_UNMATCHED
-            refusal = NoPickResponse(UNAVAILABLE, "SUBSET_UNMATCHED", str(error))
+            return NoPick(Outcome.SUBSET_UNMATCHED, UNAVAILABLE, "SUBSET_UNMATCHED", str(error))
         case BusyError() | QueueFullError():
-            outcome = Outcome.OVERLOADED
-            refusal = NoPickResponse(TOO_MANY, reason_of(error), text, error.seconds)
+            return NoPick(Outcome.OVERLOADED, TOO_MANY, reason_of(error), text, error.seconds)
         case TimeoutError():
-            outcome = Outcome.LATE
             text = f"no pick was made within {seconds:g} s (endpoint-picker.pick-seconds)"
-            refusal = NoPickResponse(UNAVAILABLE, "PICK_LATE", text)
-        case _:
-            outcome = Outcome.FAULT
-            refusal = NoPickResponse(UNAVAILABLE, Reason.Name(Reason.INTERNAL_ERROR), text)
-    return NoPick(outcome, refusal)
+            return NoPick(Outcome.LATE, UNAVAILABLE, "PICK_LATE", text)
+    return NoPick(Outcome.FAULT, UNAVAILABLE, Reason.Name(Reason.INTERNAL_ERROR), text)
+
+
+def immediate(refusal: NoPick, header: str) -> ImmediateReply:
+    """Return a refusal as a response, in the form of OpenAI's errors; `header` gets the reason."""
+    error = {"message": refusal.text, "type": TYPES[refusal.status], "code": refusal.reason}
+    put: Settings = (("content-type", "application/json"),)
+    if header:
+        put += ((header, refusal.reason),)
+    if refusal.retry_after:
+        put += (("retry-after", str(math.ceil(refusal.retry_after))),)
+    return ImmediateReply(refusal.status, msgspec.json.encode({"error": error}), put)

@@ -7,8 +7,8 @@ from itertools import islice
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.pick import PickAnswerer, Reckoned
 from warmpath.router.config.schema import EndpointPickerTable
-from warmpath.router.endpoint_picker.actions import Endpoint, Picked, WantPick
 from warmpath.router.endpoint_picker.addresses import endpoint, only_model, pods_at
+from warmpath.router.endpoint_picker.events import Endpoint, Picked, WantPick
 from warmpath.router.inference_api.model_name import Renaming, with_model
 from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import InferenceRequest

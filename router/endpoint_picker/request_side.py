@@ -7,59 +7,36 @@ modes NONE and STREAMED) or with the answer to the body (BUFFERED). The pick for
 the headers in every mode, since nothing is sent before both sides have agreed.
 """
 
-from collections.abc import Iterator
-from enum import Enum
+from typing import Literal
 
-from warmpath.router.endpoint_picker.actions import (
+from warmpath.router.endpoint_picker.events import (
     Action,
-    BodyReply,
-    HeadersReply,
-    NoPickResponse,
+    Event,
+    ImmediateReply,
+    Modes,
     Picked,
     Reply,
     Settings,
-    Side,
-    TrailersReply,
     WantPick,
-)
-from warmpath.router.endpoint_picker.events import (
-    Modes,
-    OrderError,
-    RequestBody,
-    RequestHeaders,
-    RequestTrailers,
     is_upgrade,
 )
-from warmpath.router.endpoint_picker.outcomes import immediate
-from warmpath.router.endpoint_picker.protocol import (
-    DESTINATION,
-    PIECE_BYTES,
-    RANK,
-    BodyMode,
-    HeaderNames,
-)
+from warmpath.router.endpoint_picker.outcomes import NoPick, immediate
+from warmpath.router.endpoint_picker.protocol import DESTINATION, RANK, BodyMode, HeaderNames
+from warmpath.router.endpoint_picker.side import OneSide, State
 
 BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 
 
-class RequestState(Enum):
-    """The progress of the request."""
+class RequestSide(OneSide):
+    """One request. Each method returns the next actions, in order."""
 
-    NEW = 0
-    HOLDING = 1
-    PICKING = 2
-    PASSING = 3
-    ENDED = 4
-
-
-class RequestSide:
-    """One request. Each method returns the next actions, in order; events raise OrderError."""
+    side: Literal["request"] = "request"
 
     def __init__(self, names: HeaderNames, most_bytes: int) -> None:
         """Hold at most `most_bytes` of a body, and the piece with which it exceeds that."""
-        self._names = names
+        super().__init__(names)
         self._most_bytes = most_bytes
-        self._headers: RequestHeaders = RequestHeaders(())
+        self._head = Event("request", "headers")
         self._subset: frozenset[str] | None = None
         self._held: list[bytes] = []
         self._has_body = False
@@ -69,63 +46,46 @@ class RequestSide:
         self._has_replied = False
         """Whether the headers were answered before the pick."""
         self.held_bytes = 0
-        self.state = RequestState.NEW
-
-    @property
-    def modes(self) -> Modes:
-        """How the gateway sends bodies."""
-        return self._headers.modes
 
     @property
     def holds(self) -> bool:
         """Whether the router holds a body of which it may still let the rest pass unread."""
-        modes = self.modes
-        can_pass = modes.request is BodyMode.FULL_DUPLEX_STREAMED or modes.is_watched
-        return self.state is RequestState.HOLDING and can_pass
+        can_pass = self.mode is BodyMode.FULL_DUPLEX_STREAMED or self.modes.is_watched
+        return self.state is State.HOLDING and can_pass
 
-    def headers(self, event: RequestHeaders) -> list[Action]:
-        """Take the request's headers."""
-        if self.state is not RequestState.NEW:
-            raise OrderError("headers of a request came twice")
-        self._headers, self._subset = event, event.subset
-        mode, is_watched = event.modes.request, event.modes.is_watched
-        if event.ends or mode is BodyMode.NONE or is_upgrade(event.headers):
+    def _headers(self, event: Event) -> list[Action]:
+        self._head, self._subset, self.modes = event, event.subset, event.modes or Modes()
+        if event.ends or self.mode is BodyMode.NONE or is_upgrade(event.headers):
             return self._want()
-        if mode is BodyMode.FULL_DUPLEX_STREAMED or is_watched:
-            self.state = RequestState.HOLDING
+        if self.mode is BodyMode.FULL_DUPLEX_STREAMED or self.modes.is_watched:
+            self.state = State.HOLDING
             return []
-        if mode in BUFFERED:
+        if self.mode in BUFFERED:
             # The gateway sends the body only after this reply, and then still accepts new headers.
-            self.state, self._has_replied = RequestState.HOLDING, True
-            return [HeadersReply("request", remove=self._names.in_request)]
+            self.state, self._has_replied = State.HOLDING, True
+            return [Reply("request", "headers", remove=self._names.in_request)]
         return self._want()
 
-    def body(self, event: RequestBody) -> list[Action]:
-        """Take a piece of the body."""
-        if event.ends and self.state is RequestState.ENDED:
-            # Envoy may say twice that a body ends (its issue 46237), or once more after the headers.
-            return repeated("request", self.modes, self.modes.request)
-        self._check_open()
+    def _body(self, event: Event) -> list[Action]:
         self._has_body, self._body_ended = True, event.ends
-        if self.state is RequestState.PASSING:
-            self.state = RequestState.ENDED if event.ends else RequestState.PASSING
-            return [*self._passed(event.data)]
+        if self.state is State.PASSING:
+            self.state = State.ENDED if event.ends else State.PASSING
+            if self.modes.is_watched:
+                return []
+            if self.mode.sends_back:
+                return [*self._pieces(event.data, ends=event.ends)]
+            return [Reply("request", "body")]
         self._subset = self._subset if event.subset is None else event.subset
         self._held.append(event.data)
         self.held_bytes += len(event.data)
-        if event.ends or (self.modes.request in BUFFERED and not self.modes.is_watched):
-            return self._want()
-        if self.held_bytes > self._most_bytes:
-            return self._want()
-        return []
+        is_whole = event.ends or (self.mode in BUFFERED and not self.modes.is_watched)
+        return self._want() if is_whole or self.held_bytes > self._most_bytes else []
 
-    def trailers(self, event: RequestTrailers) -> list[Action]:
-        """Take the request's trailers."""
-        self._check_open()
+    def _trailers(self, event: Event) -> list[Action]:
         self._has_trailers = True
-        if self.state is RequestState.PASSING:
-            self.state = RequestState.ENDED
-            return [] if self.modes.is_watched else [TrailersReply("request")]
+        if self.state is State.PASSING:
+            self.state = State.ENDED
+            return [] if self.modes.is_watched else [Reply("request", "trailers")]
         self._subset = self._subset if event.subset is None else event.subset
         return self._want()
 
@@ -147,29 +107,25 @@ class RequestSide:
         """Send the request on without a pick."""
         return self._go_on((), "", None)
 
-    def refused(self, refusal: NoPickResponse) -> list[Reply]:
+    def refused(self, refusal: NoPick) -> list[ImmediateReply]:
         """Send a response in place of an engine's."""
         self.abandon()
         return [] if self.modes.is_watched else [immediate(refusal, self._names.ours.reason)]
 
     def abandon(self) -> None:
         """Expect no more of the request, and drop what is held."""
-        self.state = RequestState.ENDED
+        self.state = State.ENDED
         self._drop()
 
     def _drop(self) -> None:
         self._held, self.held_bytes = [], 0
 
-    def _check_open(self) -> None:
-        if self.state not in (RequestState.HOLDING, RequestState.PASSING):
-            raise OrderError("a request goes on before its headers, or after its end")
-
     def _want(self) -> list[Action]:
-        self.state = RequestState.PICKING
+        self.state = State.PICKING
         body = b"".join(self._held)
         self._held = [body]
         # The first value of a header counts. A header without a name is one that is not configured.
-        values, ours = dict(reversed(self._headers.headers)), self._names.ours
+        values, ours = dict(reversed(self._head.headers)), self._names.ours
         values[""] = ""
         return [
             WantPick(
@@ -188,9 +144,9 @@ class RequestSide:
         ]
 
     def _go_on(self, put: Settings, endpoints: str, body: bytes | None) -> list[Reply]:
-        assert self.state is RequestState.PICKING
-        has_ended = self._headers.ends or self._body_ended or self._has_trailers
-        self.state = RequestState.ENDED if has_ended else RequestState.PASSING
+        assert self.state is State.PICKING
+        has_ended = self._head.ends or self._body_ended or self._has_trailers
+        self.state = State.ENDED if has_ended else State.PASSING
         held = b"".join(self._held) if body is None else body
         self._drop()
         if self.modes.is_watched:
@@ -199,42 +155,20 @@ class RequestSide:
         if body is not None and has_ended and not self._has_trailers:
             put += (("content-length", str(len(body))),)
         if self._has_replied and self._has_body:
-            replies.append(BodyReply("request", body, put=put, endpoints=endpoints))
+            replies.append(Reply("request", "body", put, endpoints=endpoints, data=body))
         elif self._has_replied:
             # No body came, only trailers, and the headers were answered already.
-            return [TrailersReply("request", endpoints)]
+            return [Reply("request", "trailers", endpoints=endpoints)]
         else:
+            # A gateway that is to keep the body of a WebSocket is told how to show the response's.
+            keeps = self.mode in BUFFERED and is_upgrade(self._head.headers)
+            shows_body = self.modes.response if keeps else None
             removed = self._names.of_request(put)
-            shows_body = self._shows_body()
-            replies.append(HeadersReply("request", put, removed, endpoints, shows_body))
+            replies.append(
+                Reply("request", "headers", put, removed, endpoints, shows_body=shows_body)
+            )
             if self._has_body:
-                replies += pieces("request", held, ends=self._body_ended)
+                replies += self._pieces(held, ends=self._body_ended)
         if self._has_trailers:
-            replies.append(TrailersReply("request"))
+            replies.append(Reply("request", "trailers"))
         return replies
-
-    def _shows_body(self) -> BodyMode | None:
-        """Return how the gateway is to show the response's body, if it is to keep the request's own."""
-        waits = self.modes.request in BUFFERED and is_upgrade(self._headers.headers)
-        return self.modes.response if waits else None
-
-    def _passed(self, data: bytes) -> Iterator[Reply]:
-        if self.modes.is_watched:
-            return
-        if self.modes.request.sends_back:
-            yield from pieces("request", data, ends=self._body_ended)
-        else:
-            yield BodyReply("request")
-
-
-def repeated(side: Side, modes: Modes, mode: BodyMode) -> list[Action]:
-    """Return the answer to the end of a body that has ended already."""
-    return [] if modes.is_watched or mode.sends_back else [BodyReply(side)]
-
-
-def pieces(side: Side, data: bytes, *, ends: bool) -> Iterator[BodyReply]:
-    """Yield a body that is sent back, in pieces that gateways take; an empty one is a piece, too."""
-    for at in range(0, len(data) or 1, PIECE_BYTES):
-        is_last = at + PIECE_BYTES >= len(data)
-        piece = data[at : at + PIECE_BYTES]
-        yield BodyReply(side, piece, ends=ends and is_last, is_sent_back=True)

@@ -1,28 +1,21 @@
 """The response of an exchange: passes it on with headers about the pick, and reports on the pick."""
 
 from collections.abc import Iterator
-from enum import Enum
+from typing import Literal
 
 from warmpath.proto.report_event import ReportEvent
-from warmpath.router.endpoint_picker.actions import (
-    Action,
-    BodyReply,
-    Endpoint,
-    HeadersReply,
-    Picked,
-    Settings,
-    TrailersReply,
-    WantReport,
-)
 from warmpath.router.endpoint_picker.events import (
-    Modes,
-    OrderError,
-    ResponseBody,
-    ResponseHeaders,
+    Action,
+    Endpoint,
+    Event,
+    Picked,
+    Reply,
+    Settings,
+    WantReport,
     value_of,
 )
 from warmpath.router.endpoint_picker.protocol import BodyMode, HeaderNames
-from warmpath.router.endpoint_picker.request_side import pieces, repeated
+from warmpath.router.endpoint_picker.side import OneSide, State
 from warmpath.router.inference_api.model_name import NameInResponse
 from warmpath.router.inference_api.response import UsageReader
 
@@ -33,40 +26,28 @@ TIMED_OUT = ("408", "504")
 """Those with which a proxy on the way says that the engine has not answered."""
 
 
-class ResponseState(Enum):
-    """The progress of the response."""
+class ResponseSide(OneSide):
+    """One response. A booking, if the request was picked for, ends once, with FINISHED or FAILED.
 
-    NEW = 0
-    PASSING = 1
-    ENDED = 2
-
-
-class ResponseSide:
-    """One response. Each method returns the next actions, in order; events raise OrderError.
-
-    A booking, if the request was picked for, ends once, with FINISHED or FAILED. Reports come before
-    replies, since a gateway may be gone while it is replied to.
+    Reports come before replies, since a gateway may be gone while it is replied to.
     """
 
+    side: Literal["response"] = "response"
+
     def __init__(self, names: HeaderNames) -> None:
-        self._names = names
+        super().__init__(names)
         self._picked: Picked | None = None
         self._is_booked = False
         self._has_first_token = False
         self._usage: UsageReader | None = None
         self._name: NameInResponse | None = None
-        self.modes = Modes()
-        self.state = ResponseState.NEW
 
     def booked(self, picked: Picked) -> None:
         """Report on this pick from now on."""
         self._picked, self._is_booked = picked, True
 
-    def headers(self, event: ResponseHeaders) -> list[Action]:
-        """Take the response's headers."""
-        if self.state is not ResponseState.NEW:
-            raise OrderError("headers of a response came twice")
-        self.state = ResponseState.PASSING
+    def _headers(self, event: Event) -> list[Action]:
+        self.state = State.PASSING
         reports: list[Action] = []
         where: Endpoint | None = None
         if self._picked is not None:
@@ -88,21 +69,17 @@ class ResponseSide:
             reports += self._ended()
         if self.modes.is_watched:
             return reports
-        return [*reports, HeadersReply("response", put, removed)]
+        return [*reports, Reply("response", "headers", put, removed)]
 
-    def _can_rename(self, event: ResponseHeaders) -> bool:
+    def _can_rename(self, event: Event) -> bool:
         """Whether the response can have another name of the model than the engine told."""
-        if event.ends or self.modes.is_watched or self.modes.response is BodyMode.NONE:
+        if event.ends or self.modes.is_watched or self.mode is BodyMode.NONE:
             return False
         encoding = value_of(event.headers, "content-encoding").strip().lower()
         kind = value_of(event.headers, "content-type").partition(";")[0].strip().lower()
         return encoding in ("", "identity") and kind in RENAMED_KINDS
 
-    def body(self, event: ResponseBody) -> list[Action]:
-        """Take a piece of the body."""
-        if event.ends and self.state is ResponseState.ENDED:
-            return repeated("response", self.modes, self.modes.response)
-        self._check_open()
+    def _body(self, event: Event) -> list[Action]:
         reports: list[Action] = []
         if self._is_booked and self._usage is not None:
             self._usage.feed(event.data)
@@ -116,32 +93,28 @@ class ResponseSide:
         data = event.data
         if self._name is not None:
             # Elsewhere trailers may follow, with which nothing that is held can be sent on.
-            may_hold = self.modes.response.sends_back and not event.ends
+            may_hold = self.mode.sends_back and not event.ends
             data = self._name.feed(data, may_hold=may_hold)
-        if self.modes.response.sends_back:
-            return [*reports, *pieces("response", data, ends=event.ends)]
-        return [*reports, BodyReply("response", data if data != event.data else None)]
+        if self.mode.sends_back:
+            return [*reports, *self._pieces(data, ends=event.ends)]
+        changed = data if data != event.data else None
+        return [*reports, Reply("response", "body", data=changed)]
 
-    def trailers(self) -> list[Action]:
-        """Take the response's trailers."""
-        self._check_open()
-        replies: list[Action] = [] if self.modes.is_watched else [TrailersReply("response")]
+    def _trailers(self, event: Event) -> list[Action]:
+        del event
+        replies: list[Action] = [] if self.modes.is_watched else [Reply("response", "trailers")]
         if self._name is not None and (left := self._name.feed(b"", may_hold=False)):
-            replies = [*pieces("response", left, ends=False), *replies]
+            replies = [*self._pieces(left, ends=False), *replies]
         return [*self._ended(), *replies]
 
     def closed(self) -> Iterator[WantReport]:
         """Yield the last report on a booking: no more events come."""
         # A gateway that sends no bodies closes the stream at the exchange's end, however it ended.
-        is_unseen = self.modes.response is BodyMode.NONE
-        if self.state is ResponseState.PASSING and is_unseen:
+        is_unseen = self.mode is BodyMode.NONE
+        if self.state is State.PASSING and is_unseen:
             yield from self._ended()
         else:
             yield from self._end("failed")
-
-    def _check_open(self) -> None:
-        if self.state is not ResponseState.PASSING:
-            raise OrderError("a response goes on before its headers, or after its end")
 
     def _where(self, picked: Picked, served: str) -> Endpoint | None:
         """Return the endpoint that serves the request; None if it is not one of the pick's."""
@@ -151,9 +124,7 @@ class ResponseSide:
             return None
         return next(iter(picked.endpoints.values()))
 
-    def _began(
-        self, picked: Picked, where: Endpoint | None, event: ResponseHeaders
-    ) -> Iterator[WantReport]:
+    def _began(self, picked: Picked, where: Endpoint | None, event: Event) -> Iterator[WantReport]:
         first = next(iter(picked.endpoints.values()))
         is_elsewhere = where is not first and not picked.prefill
         if where is not None and (is_elsewhere or self.modes.is_watched):
@@ -175,7 +146,7 @@ class ResponseSide:
         return tuple(one for one in told if one[0])
 
     def _ended(self) -> Iterator[WantReport]:
-        self.state = ResponseState.ENDED
+        self.state = State.ENDED
         if self._usage is not None:
             self._usage.end()
         yield from self._end("finished")
@@ -200,11 +171,11 @@ class ResponseSide:
         return WantReport(report.booking_id, event, where, prompt, cached, usage.output_tokens)
 
 
-def _is_error(event: ResponseHeaders) -> bool:
+def _is_error(event: Event) -> bool:
     status = value_of(event.headers, ":status")
     return status.isdecimal() and int(status) >= LEAST_ERROR
 
 
-def _is_refusal(event: ResponseHeaders) -> bool:
+def _is_refusal(event: Event) -> bool:
     """Return whether an endpoint has answered, not only a gateway that waited for one in vain."""
     return not event.own_reason and value_of(event.headers, ":status") not in TIMED_OUT

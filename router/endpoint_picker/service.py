@@ -21,8 +21,16 @@ from warmpath.router.calls.intake import Waiter, begins
 from warmpath.router.calls.report import ReportAnswerer
 from warmpath.router.config.schema import EndpointPickerTable
 from warmpath.router.ending import Drain, EndingError
-from warmpath.router.endpoint_picker.actions import Action, Picked, Reply, WantPick, WantReport
-from warmpath.router.endpoint_picker.events import MessageError, OrderError
+from warmpath.router.endpoint_picker.events import (
+    Action,
+    ImmediateReply,
+    MessageError,
+    OrderError,
+    Picked,
+    Reply,
+    WantPick,
+    WantReport,
+)
 from warmpath.router.endpoint_picker.exchange import Exchange
 from warmpath.router.endpoint_picker.messages import bytes_of, event_of
 from warmpath.router.endpoint_picker.outcomes import NoPick, Outcome, failure_of
@@ -145,7 +153,7 @@ class Stream:
         if self._span is not None:
             self._span.event(report.event)
 
-    async def _write(self, reply: Reply) -> None:
+    async def _write(self, reply: Reply | ImmediateReply) -> None:
         """Write a reply, which goes out with those that follow before the next wait for the gateway."""
         if self._call.put(bytes_of(reply)) > MOST_UNSENT_BYTES:
             await self._call.drain()
@@ -163,13 +171,14 @@ class Stream:
 
     async def _pick_and_tell(self, want: WantPick) -> None:
         begun = time.perf_counter()
-        outcome, reason, replies = Outcome.GONE, "", list[Reply]()
+        outcome, reason = Outcome.GONE, ""
+        replies: Sequence[Reply | ImmediateReply] = ()
         try:
             found = await self._found(want)
             if isinstance(found, NoPick):
                 replies = self._unpicked(found)
                 await self._tell(replies)
-                outcome, reason = found.outcome, found.refusal.reason
+                outcome, reason = found.outcome, found.reason
             else:
                 picked, telling = found
                 with telling:
@@ -186,7 +195,7 @@ class Stream:
         for reply in replies[FIRST:]:
             await self._write(reply)
 
-    async def _tell(self, replies: Sequence[Reply]) -> None:
+    async def _tell(self, replies: Sequence[Reply | ImmediateReply]) -> None:
         for reply in replies[:FIRST]:
             await self._write(reply)
         await self._call.drain()
@@ -202,10 +211,10 @@ class Stream:
                 log.exception("a pick failed")
             return failure
 
-    def _unpicked(self, failure: NoPick) -> list[Reply]:
+    def _unpicked(self, failure: NoPick) -> Sequence[Reply | ImmediateReply]:
         if failure.is_ours and self._desk.may_let_through:
             return self.exchange.request.let_through()
-        return self.exchange.refused(failure.refusal)
+        return self.exchange.refused(failure)
 
 
 class EndpointPickerService:

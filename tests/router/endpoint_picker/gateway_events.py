@@ -4,15 +4,15 @@ import json
 from typing import Any
 
 from warmpath.router.config.schema import PickerHeadersTable
-from warmpath.router.endpoint_picker.actions import Endpoint, Picked, WantPick
 from warmpath.router.endpoint_picker.events import (
+    Endpoint,
+    Event,
     Modes,
-    RequestBody,
-    RequestHeaders,
-    ResponseBody,
-    ResponseHeaders,
+    Picked,
+    WantPick,
 )
 from warmpath.router.endpoint_picker.exchange import Exchange
+from warmpath.router.endpoint_picker.outcomes import NoPick, Outcome
 from warmpath.router.endpoint_picker.protocol import BodyMode, HeaderNames, names_of
 
 NAMES: HeaderNames = names_of(PickerHeadersTable())
@@ -34,19 +34,33 @@ def post(
     ends: bool = False,
     modes: Modes | None = None,
     **fields: Any,
-) -> RequestHeaders:
+) -> Event:
     """Return the headers of a request with a JSON body."""
     whole = ((":method", "POST"), (":path", path), ("content-type", "application/json"), *headers)
-    return RequestHeaders(whole, ends, modes or Modes(), **fields)
+    return Event("request", "headers", ends, whole, modes=modes or Modes(), **fields)
 
 
-def body(data: bytes, *, ends: bool = True, **fields: Any) -> RequestBody:
-    return RequestBody(data, ends, **fields)
+def body(data: bytes, *, ends: bool = True, **fields: Any) -> Event:
+    return Event("request", "body", ends, data=data, **fields)
 
 
-def answer(status: int = 200, kind: str = "application/json", **fields: Any) -> ResponseHeaders:
+def answer(status: int = 200, kind: str = "application/json", **fields: Any) -> Event:
     """Return the headers of a response."""
-    return ResponseHeaders(((":status", str(status)), ("content-type", kind)), **fields)
+    headers = ((":status", str(status)), ("content-type", kind))
+    return Event("response", "headers", headers=headers, **fields)
+
+
+def piece(data: bytes, ends: bool = False) -> Event:
+    """Return a piece of a response's body."""
+    return Event("response", "body", ends, data=data)
+
+
+REQUEST_TRAILERS = Event("request", "trailers", ends=True)
+RESPONSE_TRAILERS = Event("response", "trailers", ends=True)
+
+
+def refusal(status: int, reason: str, text: str, retry_after: float = 0.0) -> NoPick:
+    return NoPick(Outcome.NO_POD, status, reason, text, retry_after)
 
 
 def event(value: object) -> bytes:
@@ -54,8 +68,8 @@ def event(value: object) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
-def token(text: str = "a") -> ResponseBody:
-    return ResponseBody(event({"choices": [{"text": text}]}))
+def token(text: str = "a") -> Event:
+    return piece(event({"choices": [{"text": text}]}))
 
 
 def picking(one: Exchange, *events: Any) -> WantPick:

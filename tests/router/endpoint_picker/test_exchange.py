@@ -11,6 +11,8 @@ from tests.router.endpoint_picker.gateway_events import (
     NAMES,
     ONE,
     PICKED,
+    REQUEST_TRAILERS,
+    RESPONSE_TRAILERS,
     TWO,
     USAGE,
     answer,
@@ -19,49 +21,42 @@ from tests.router.endpoint_picker.gateway_events import (
     exchange,
     pick,
     picking,
+    piece,
     post,
+    refusal,
     token,
 )
-from warmpath.router.endpoint_picker.actions import (
-    BodyReply,
-    HeadersReply,
-    ImmediateReply,
-    NoPickResponse,
-    Picked,
-    TrailersReply,
-    WantPick,
-    WantReport,
-)
 from warmpath.router.endpoint_picker.events import (
+    Event,
+    ImmediateReply,
     Modes,
     OrderError,
-    RequestHeaders,
-    RequestTrailers,
-    ResponseBody,
-    ResponseHeaders,
-    ResponseTrailers,
+    Picked,
+    Reply,
+    WantPick,
+    WantReport,
 )
 from warmpath.router.endpoint_picker.exchange import Exchange
 from warmpath.router.endpoint_picker.protocol import DESTINATION, PICKERS_OWN, PIECE_BYTES, BodyMode
 from warmpath.router.inference_api.model_name import Renaming
 
 BOTH = f"{ONE},{TWO}"
-TO_BOTH = HeadersReply(
-    "request", ((DESTINATION, BOTH),), NAMES.of_request(((DESTINATION, BOTH),)), BOTH
+TO_BOTH = Reply(
+    "request", "headers", ((DESTINATION, BOTH),), NAMES.of_request(((DESTINATION, BOTH),)), BOTH
 )
 TOLD = (
     ("x-warmpath-pod", "pod-1"),
     ("x-warmpath-cached-tokens", "48"),
     ("x-warmpath-saved-seconds", "0.250"),
 )
-FROM_ONE = HeadersReply("response", TOLD, ("x-warmpath-reason",))
-REFUSAL = NoPickResponse(503, "NO_POD", "no pod serves 'm'")
+FROM_ONE = Reply("response", "headers", TOLD, ("x-warmpath-reason",))
+REFUSAL = refusal(503, "NO_POD", "no pod serves 'm'")
 
 
-def sent_back(*pieces: bytes, side: str = "request", ends: bool = True) -> list[BodyReply]:
+def sent_back(*pieces: bytes, side: str = "request", ends: bool = True) -> list[Reply]:
     last = len(pieces) - 1
     return [
-        BodyReply(side, piece, ends=ends and at == last, is_sent_back=True)  # type: ignore[arg-type]
+        Reply(side, "body", data=piece, ends=ends and at == last, is_sent_back=True)  # type: ignore[arg-type]
         for at, piece in enumerate(pieces)
     ]
 
@@ -102,11 +97,11 @@ def test_where_the_body_comes_after_the_answer_to_the_headers_the_pick_comes_wit
 def test_a_buffered_body_is_answered_with_the_pick(mode: BodyMode) -> None:
     one = exchange()
     headers = post(modes=Modes(mode))
-    assert one.receive(headers) == [HeadersReply("request", remove=NAMES.in_request)]
+    assert one.receive(headers) == [Reply("request", "headers", remove=NAMES.in_request)]
     assert not one.request.holds
     assert picking(one, body(b"{}")).body == b"{}"
     put = ((DESTINATION, BOTH),)
-    assert one.request.picked(PICKED) == [BodyReply("request", put=put, endpoints=BOTH)]
+    assert one.request.picked(PICKED) == [Reply("request", "body", put=put, endpoints=BOTH)]
 
 
 def test_a_body_that_the_gateway_holds_in_part_is_picked_for_by_that_part() -> None:
@@ -118,13 +113,15 @@ def test_a_body_that_the_gateway_holds_in_part_is_picked_for_by_that_part() -> N
 
 def test_trailers_end_a_body() -> None:
     one = exchange()
-    replies = pick(one, post(), body(b"{}", ends=False), RequestTrailers())
-    assert replies == [TO_BOTH, *sent_back(b"{}", ends=False), TrailersReply("request")]
+    replies = pick(one, post(), body(b"{}", ends=False), REQUEST_TRAILERS)
+    assert replies == [TO_BOTH, *sent_back(b"{}", ends=False), Reply("request", "trailers")]
 
 
 def test_trailers_without_a_body_are_told_of_the_pick_where_the_headers_have_gone() -> None:
     one = exchange()
-    assert pick(one, post(modes=BUFFERED), RequestTrailers()) == [TrailersReply("request", BOTH)]
+    assert pick(one, post(modes=BUFFERED), REQUEST_TRAILERS) == [
+        Reply("request", "trailers", endpoints=BOTH)
+    ]
 
 
 def test_a_long_body_is_sent_back_in_pieces_that_gateways_take() -> None:
@@ -156,7 +153,7 @@ def test_a_body_that_does_not_end_in_time_is_picked_for_by_its_beginning() -> No
     assert isinstance(want, WantPick)
     assert one.request.hold_no_more() == []
     assert one.request.picked(PICKED) == [TO_BOTH, *sent_back(b"{", ends=False)]
-    assert one.receive(RequestTrailers()) == [TrailersReply("request")]
+    assert one.receive(REQUEST_TRAILERS) == [Reply("request", "trailers")]
 
 
 def test_a_gateway_that_holds_the_body_itself_is_waited_for() -> None:
@@ -192,8 +189,8 @@ def test_no_engine_tells_clients_what_only_the_picker_may_tell() -> None:
     one = exchange()
     picking(one, post(ends=True))
     one.request.let_through()
-    spoofed = ResponseHeaders(((":status", "200"), ("x-warmpath-pod", "x")))
-    assert one.receive(spoofed) == [HeadersReply("response", (), NAMES.in_response)]
+    spoofed = Event("response", "headers", headers=((":status", "200"), ("x-warmpath-pod", "x")))
+    assert one.receive(spoofed) == [Reply("response", "headers", (), NAMES.in_response)]
 
 
 def test_the_rank_of_a_pod_with_several_is_told_to_its_engine() -> None:
@@ -217,11 +214,11 @@ def test_a_response_passes_and_its_usage_is_reported() -> None:
     one = exchange()
     pick(one, post(), body(b"{}"))
     assert one.receive(answer()) == [FROM_ONE]
-    assert one.receive(ResponseBody(b'{"usage": ')) == sent_back(
+    assert one.receive(piece(b'{"usage": ')) == sent_back(
         b'{"usage": ', side="response", ends=False
     )
     rest = json.dumps(USAGE).encode() + b"}"
-    [report, reply] = one.receive(ResponseBody(rest, ends=True))
+    [report, reply] = one.receive(piece(rest, ends=True))
     assert [reply] == sent_back(rest, side="response")
     assert report == WantReport("b-1", "finished", None, 50, 48, 2)
     assert one.is_over
@@ -232,12 +229,12 @@ def test_the_first_token_of_a_streamed_response_is_reported_once() -> None:
     one = exchange()
     pick(one, post(modes=BUFFERED), body(b"{}"))
     one.receive(answer(kind="text/event-stream"))
-    reply = BodyReply("response")
-    assert one.receive(ResponseBody(b": ping\n\n")) == [reply]
+    reply = Reply("response", "body")
+    assert one.receive(piece(b": ping\n\n")) == [reply]
     assert one.receive(token()) == [WantReport("b-1", "first_token"), reply]
     assert one.receive(token("b")) == [reply]
-    assert one.receive(ResponseBody(event({"choices": [], "usage": USAGE}))) == [reply]
-    assert one.receive(ResponseBody(b"data: [DONE]\n\n", ends=True)) == [
+    assert one.receive(piece(event({"choices": [], "usage": USAGE}))) == [reply]
+    assert one.receive(piece(b"data: [DONE]\n\n", ends=True)) == [
         WantReport("b-1", "finished", None, 50, 48, 2), reply,
     ]  # fmt: skip
 
@@ -246,9 +243,9 @@ def test_trailers_end_a_response() -> None:
     one = exchange()
     pick(one, post(), body(b"{}"))
     one.receive(answer(kind="application/grpc"))
-    one.receive(ResponseBody(b"x"))
-    assert one.receive(ResponseTrailers()) == [
-        WantReport("b-1", "finished"), TrailersReply("response"),
+    one.receive(piece(b"x"))
+    assert one.receive(RESPONSE_TRAILERS) == [
+        WantReport("b-1", "finished"), Reply("response", "trailers"),
     ]  # fmt: skip
 
 
@@ -276,9 +273,9 @@ def test_an_endpoint_that_was_not_told_releases_the_booking_and_is_not_named() -
     pick(one, post(), body(b"{}"))
     assert one.receive(answer(served="10.0.0.9:80")) == [
         WantReport("b-1", "failed", is_refusal=True),
-        HeadersReply("response", (), NAMES.in_response),
+        Reply("response", "headers", (), NAMES.in_response),
     ]  # fmt: skip
-    replies = one.receive(ResponseBody(b"{}", ends=True))
+    replies = one.receive(piece(b"{}", ends=True))
     assert replies == sent_back(b"{}", side="response")
     assert one.closed() == []
 
@@ -291,9 +288,10 @@ def test_an_engines_error_releases_the_booking_at_once_and_tells_nothing_of_the_
     pick(one, post(), body(b"{}"))
     report, told = one.receive(answer(status))
     assert report == WantReport("b-1", "failed", is_refusal=status not in (408, 504))
-    assert isinstance(told, HeadersReply)
+    assert isinstance(told, Reply)
+    assert told.part == "headers"
     assert told.put == TOLD[:1]
-    assert one.receive(ResponseBody(b"{}", ends=True)) == sent_back(b"{}", side="response")
+    assert one.receive(piece(b"{}", ends=True)) == sent_back(b"{}", side="response")
     assert one.closed() == []
 
 
@@ -302,7 +300,7 @@ def test_figures_that_contradict_each_other_are_not_reported() -> None:
     pick(one, post(), body(b"{}"))
     one.receive(answer())
     told = {"usage": USAGE | {"prompt_tokens": 5}}
-    [report, *_] = one.receive(ResponseBody(json.dumps(told).encode(), ends=True))
+    [report, *_] = one.receive(piece(json.dumps(told).encode(), ends=True))
     assert report == WantReport("b-1", "finished", None, None, None, 2)
 
 
@@ -329,7 +327,7 @@ def test_where_the_gateway_sends_no_body_of_the_response_its_end_is_the_streams(
 def test_a_refusal_answers_in_place_of_an_engine() -> None:
     one = exchange()
     picking(one, post(), body(b"{}"))
-    [reply] = one.refused(NoPickResponse(429, "OVERLOADED", "more requests come", retry_after=1.2))
+    [reply] = one.refused(refusal(429, "OVERLOADED", "more requests come", retry_after=1.2))
     assert isinstance(reply, ImmediateReply)
     assert reply.status == 429
     assert json.loads(reply.body) == {
@@ -349,19 +347,19 @@ def test_a_refusal_answers_in_place_of_an_engine() -> None:
 def test_a_request_without_a_pick_goes_on_with_all_of_its_body() -> None:
     one = exchange()
     picking(one, post(), body(b"{}"))
-    removed = HeadersReply("request", (), NAMES.in_request)
+    removed = Reply("request", "headers", (), NAMES.in_request)
     assert one.request.let_through() == [removed, *sent_back(b"{}")]
     one = exchange()
     picking(one, post(modes=BUFFERED), body(b"{}"))
-    assert one.request.let_through() == [BodyReply("request")]
+    assert one.request.let_through() == [Reply("request", "body")]
     assert one.closed() == []
 
 
 def test_a_response_without_a_request_passes() -> None:
     one = exchange()
     told = answer(modes=Modes(response=BodyMode.STREAMED))
-    assert one.receive(told) == [HeadersReply("response", (), NAMES.in_response)]
-    assert one.receive(ResponseBody(b"x", ends=True)) == [BodyReply("response")]
+    assert one.receive(told) == [Reply("response", "headers", (), NAMES.in_response)]
+    assert one.receive(piece(b"x", ends=True)) == [Reply("response", "body")]
     assert one.closed() == []
 
 
@@ -369,7 +367,7 @@ def test_a_gateways_own_answer_ends_a_request_that_is_held() -> None:
     one = exchange()
     one.receive(post())
     one.receive(body(b"{", ends=False))
-    assert one.receive(answer(408)) == [HeadersReply("response", (), NAMES.in_response)]
+    assert one.receive(answer(408)) == [Reply("response", "headers", (), NAMES.in_response)]
     assert one.request.held_bytes == 0
     assert one.request.hold_no_more() == []
 
@@ -383,7 +381,7 @@ def test_a_watched_exchange_is_a_shadow_pick_and_is_not_answered() -> None:
     assert one.request.picked(PICKED) == []
     one.response.booked(PICKED)
     assert one.receive(answer(served=TWO)) == [WantReport("b-1", "started", PICKED.endpoints[TWO])]
-    [report] = one.receive(ResponseBody(json.dumps({"usage": USAGE}).encode(), ends=True))
+    [report] = one.receive(piece(json.dumps({"usage": USAGE}).encode(), ends=True))
     assert report == WantReport("b-1", "finished", None, 50, 48, 2)
 
 
@@ -404,14 +402,14 @@ def test_a_watched_exchange_of_which_nobody_tells_who_served_it_does_not_count()
     "events",
     [
         [body(b"")],
-        [RequestTrailers()],
-        [ResponseBody(b"")],
-        [ResponseTrailers()],
+        [REQUEST_TRAILERS],
+        [piece(b"")],
+        [RESPONSE_TRAILERS],
         [post(), post()],
         [answer(), answer()],
         [answer(), post()],
-        [answer(ends=True), ResponseBody(b"")],
-        [answer(), ResponseTrailers(), ResponseTrailers()],
+        [answer(ends=True), piece(b"")],
+        [answer(), RESPONSE_TRAILERS, RESPONSE_TRAILERS],
     ],
 )
 def test_what_http_does_not_allow_is_refused(events: list[object]) -> None:
@@ -433,9 +431,10 @@ def test_a_websocket_is_picked_for_at_its_headers(
 ) -> None:
     modes = Modes(mode, BodyMode.STREAMED)
     one = exchange()
-    asked = RequestHeaders(((":path", "/v1/realtime"), *headers), modes=modes)
+    asked = Event("request", "headers", headers=((":path", "/v1/realtime"), *headers), modes=modes)
     told, *rest = pick(one, asked)
-    assert isinstance(told, HeadersReply)
+    assert isinstance(told, Reply)
+    assert told.part == "headers"
     assert not rest
     assert told.endpoints == f"{ONE},{TWO}"
     is_kept = mode in (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
@@ -462,7 +461,7 @@ def test_the_stream_may_end_where_no_part_of_a_body_is_here() -> None:
 RENAMED = replace(PICKED, body=b"{}", renaming=Renaming("demo", "gpt"))
 
 
-def renaming(modes: Modes, response: ResponseHeaders) -> tuple[Exchange, Any]:
+def renaming(modes: Modes, response: Event) -> tuple[Exchange, Any]:
     """Return an exchange whose model has another name, and the reply to its response's headers."""
     one = exchange()
     head, *rest = [post(modes=modes), body(b"{}")]
@@ -478,19 +477,22 @@ def test_a_response_gets_the_clients_name_of_the_model() -> None:
     assert "content-length" in reply.remove
     sent = b""
     for data, ends in ((b'{"model":"de', False), (b'mo","usage":null', False), (b"}", True)):
-        for action in one.receive(ResponseBody(data, ends)):
-            sent += action.data if isinstance(action, BodyReply) and action.data else b""
+        for action in one.receive(piece(data, ends)):
+            sent += (
+                action.data
+                if (isinstance(action, Reply) and action.part == "body") and action.data
+                else b""
+            )
     assert sent == b'{"model":"gpt","usage":null}'
 
 
 def test_a_piece_for_a_piece_is_renamed_within_itself() -> None:
     one, _ = renaming(BUFFERED, answer())
     replies = [
-        one.receive(ResponseBody(data))[-1]
-        for data in (b'{"model":"demo",', b'"model":"de', b'mo"}')
+        one.receive(piece(data))[-1] for data in (b'{"model":"demo",', b'"model":"de', b'mo"}')
     ]
     assert replies == [
-        BodyReply("response", b'{"model":"gpt",'), BodyReply("response"), BodyReply("response")
+        Reply("response", "body", data=b'{"model":"gpt",'), Reply("response", "body"), Reply("response", "body")
     ]  # fmt: skip
 
 
@@ -498,20 +500,20 @@ def test_what_is_held_of_a_response_comes_before_its_trailers() -> None:
     one, _ = renaming(Modes(), answer())
     assert [
         action
-        for action in one.receive(ResponseBody(b'{"model":'))
-        if isinstance(action, BodyReply)
-    ] == [BodyReply("response", b"{", is_sent_back=True)]
-    *_, left, trailers = one.receive(ResponseTrailers())
-    assert left == BodyReply("response", b'"model":', is_sent_back=True)
-    assert trailers == TrailersReply("response")
+        for action in one.receive(piece(b'{"model":'))
+        if (isinstance(action, Reply) and action.part == "body")
+    ] == [Reply("response", "body", data=b"{", is_sent_back=True)]
+    *_, left, trailers = one.receive(RESPONSE_TRAILERS)
+    assert left == Reply("response", "body", data=b'"model":', is_sent_back=True)
+    assert trailers == Reply("response", "trailers")
 
 
 @pytest.mark.parametrize(
     "response",
     [answer(kind="audio/wav"), answer(ends=True),
-     ResponseHeaders(((":status", "200"), ("content-type", "application/json"), ("content-encoding", "gzip")))],
+     Event("response", "headers", headers=((":status", "200"), ("content-type", "application/json"), ("content-encoding", "gzip")))],
 )  # fmt: skip
-def test_other_responses_keep_their_length(response: ResponseHeaders) -> None:
+def test_other_responses_keep_their_length(response: Event) -> None:
     _, reply = renaming(Modes(), response)
     assert "content-length" not in reply.remove
 
@@ -521,6 +523,7 @@ def test_a_gateways_own_answer_has_its_reason_and_no_pod() -> None:
     pick(one, post(), body(b"{}"))
     reports = one.receive(answer(503, ends=True, own_reason="NO_POD"))
     *_, reply = reports
-    assert isinstance(reply, HeadersReply)
+    assert isinstance(reply, Reply)
+    assert reply.part == "headers"
     assert reply.put == (("x-warmpath-reason", "NO_POD"),)
     assert reports[:-1] == [WantReport("b-1", "failed")], "the engine may still owe an answer"

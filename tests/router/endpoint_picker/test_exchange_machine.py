@@ -10,28 +10,24 @@ from tests.examples import examples
 from tests.router.endpoint_picker.gateway_events import (
     ONE,
     PICKED,
+    REQUEST_TRAILERS,
+    RESPONSE_TRAILERS,
     TWO,
     answer,
     body,
     exchange,
+    piece,
     post,
+    refusal,
 )
 from warmpath.proto.report_event import ReportEvent
-from warmpath.router.endpoint_picker.actions import (
-    BodyReply,
-    HeadersReply,
-    ImmediateReply,
-    NoPickResponse,
-    TrailersReply,
-    WantPick,
-    WantReport,
-)
 from warmpath.router.endpoint_picker.events import (
+    ImmediateReply,
     Modes,
     OrderError,
-    RequestTrailers,
-    ResponseBody,
-    ResponseTrailers,
+    Reply,
+    WantPick,
+    WantReport,
 )
 from warmpath.router.endpoint_picker.protocol import BodyMode
 
@@ -55,7 +51,7 @@ class Exchanges(RuleBasedStateMachine):
         self.reports: list[ReportEvent] = []
         self.told: dict[str, list[bytes]] = {"request": [], "response": []}
         """The pieces of each body that were told."""
-        self.sent: dict[str, list[BodyReply]] = {"request": [], "response": []}
+        self.sent: dict[str, list[Reply]] = {"request": [], "response": []}
         self.replies: list[Any] = []
         self.parts: dict[str, int] = {"request": 0, "response": 0}
         """Events of each side that a gateway wants answered one by one."""
@@ -85,7 +81,7 @@ class Exchanges(RuleBasedStateMachine):
         """Take the end of a body again: only a gateway that waits for an answer gets one."""
         modes = self.modes or Modes()
         mode = modes.request if side == "request" else modes.response
-        answers = [] if modes.is_watched or mode.sends_back else [BodyReply(side)]  # type: ignore[arg-type]
+        answers = [] if modes.is_watched or mode.sends_back else [Reply(side, "body")]  # type: ignore[arg-type]
         assert actions == answers
 
     def act(self, actions: list[Any]) -> None:
@@ -108,7 +104,7 @@ class Exchanges(RuleBasedStateMachine):
         assert self.modes is None or not self.modes.is_watched
         assert not self.refused
         self.replies.append(reply)
-        if isinstance(reply, BodyReply):
+        if isinstance(reply, Reply) and reply.part == "body":
             self.sent[reply.side].append(reply)
 
     @property
@@ -128,7 +124,7 @@ class Exchanges(RuleBasedStateMachine):
     @precondition(lambda self: self.is_idle)
     @rule()
     def request_trailers(self) -> None:
-        self.take(RequestTrailers(), "request", "trailers", ends=True)
+        self.take(REQUEST_TRAILERS, "request", "trailers", ends=True)
 
     @precondition(lambda self: self.is_idle)
     @rule(
@@ -143,12 +139,12 @@ class Exchanges(RuleBasedStateMachine):
     @precondition(lambda self: self.is_idle)
     @rule(data=PIECES | st.just(b'data: {"choices":[{}]}\n\n'), ends=st.booleans())
     def response_body(self, data: bytes, ends: bool) -> None:
-        self.take(ResponseBody(data, ends), "response", "body", ends=ends)
+        self.take(piece(data, ends), "response", "body", ends=ends)
 
     @precondition(lambda self: self.is_idle)
     @rule()
     def response_trailers(self) -> None:
-        self.take(ResponseTrailers(), "response", "trailers", ends=True)
+        self.take(RESPONSE_TRAILERS, "response", "trailers", ends=True)
 
     @precondition(lambda self: self.is_idle)
     @rule()
@@ -178,7 +174,7 @@ class Exchanges(RuleBasedStateMachine):
     @rule()
     def refuse(self) -> None:
         self.wants, self.outcomes = False, self.outcomes + 1
-        self.act(list(self.one.refused(NoPickResponse(503, "NO_POD", "no pod"))))
+        self.act(list(self.one.refused(refusal(503, "NO_POD", "no pod"))))
         assert self.modes is not None
         self.refused = not self.modes.is_watched
         if self.refused:
@@ -230,7 +226,7 @@ class Exchanges(RuleBasedStateMachine):
             return
         for side, mode in (("request", self.modes.request), ("response", self.modes.response)):
             kinds = [
-                (HeadersReply, BodyReply, TrailersReply).index(type(one))
+                ("headers", "body", "trailers").index(one.part)
                 for one in self.replies
                 if not isinstance(one, ImmediateReply) and one.side == side
             ]
