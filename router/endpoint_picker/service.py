@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 import grpc
 
@@ -33,7 +34,7 @@ from warmpath.router.endpoint_picker.events import (
 )
 from warmpath.router.endpoint_picker.exchange import Exchange
 from warmpath.router.endpoint_picker.messages import bytes_of, event_of
-from warmpath.router.endpoint_picker.outcomes import NoPick, Outcome, failure_of
+from warmpath.router.endpoint_picker.outcomes import Outcome, failure_of
 from warmpath.router.endpoint_picker.pick import EndpointPicks
 from warmpath.router.endpoint_picker.protocol import SERVICE, names_of
 from warmpath.router.metrics.calls import Metrics
@@ -65,14 +66,8 @@ MOST_HELD_BYTES = 128 << 20
 class Stream:
     """One stream, in one task."""
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        call: Call,
-        desk: "EndpointPickerService",
-        tracer: Tracer = NO_TRACER,
-    ) -> None:
-        self.exchange = exchange
+    def __init__(self, call: Call, desk: "EndpointPickerService", tracer: Tracer) -> None:
+        self.exchange = desk.exchange()
         self._tracer = tracer
         self._begun = time.perf_counter() if tracer.is_on else 0.0
         self._span: Span | None = None
@@ -112,10 +107,9 @@ class Stream:
     async def take(self, raw: bytes) -> None:
         """Handle a message. Raises OrderError and MessageError: the gateway is at fault."""
         actions = self.exchange.receive(event_of(raw))
-        if self._count_held():
-            await self._act(actions)
-        else:
-            await self._act(actions or self.exchange.request.hold_no_more())
+        if not self._count_held() and not actions:
+            actions = self.exchange.request.hold_no_more()
+        await self._act(actions)
         self._count_held()
 
     async def close(self) -> None:
@@ -171,16 +165,23 @@ class Stream:
 
     async def _pick_and_tell(self, want: WantPick) -> None:
         begun = time.perf_counter()
+        asker = Asker(self._call.peer, self._call, request_id_of(want.headers.items()))
         outcome, reason = Outcome.GONE, ""
         replies: Sequence[Reply | ImmediateReply] = ()
         try:
-            found = await self._found(want)
-            if isinstance(found, NoPick):
-                replies = self._unpicked(found)
+            try:
+                picked, telling = await self._desk.pick(want, asker)
+            except Exception as error:
+                failure = failure_of(error, self._desk.pick_seconds)
+                if failure.outcome is Outcome.FAULT:
+                    log.exception("a pick failed")
+                if failure.is_ours and self._desk.may_let_through:
+                    replies = self.exchange.request.let_through()
+                else:
+                    replies = self.exchange.refused(failure)
                 await self._tell(replies)
-                outcome, reason = found.outcome, found.reason
+                outcome, reason = failure.outcome, failure.reason
             else:
-                picked, telling = found
                 with telling:
                     replies = self.exchange.request.picked(picked)
                     # If a reply cannot be sent, the pick is withdrawn.
@@ -199,22 +200,6 @@ class Stream:
         for reply in replies[:FIRST]:
             await self._write(reply)
         await self._call.drain()
-
-    async def _found(self, want: WantPick) -> tuple[Picked, AbstractContextManager[None]] | NoPick:
-        named = request_id_of(want.headers.items())
-        asker = Asker(self._call.peer, self._call, named)
-        try:
-            return await self._desk.pick(want, asker)
-        except Exception as error:
-            failure = failure_of(error, self._desk.pick_seconds)
-            if failure.outcome is Outcome.FAULT:
-                log.exception("a pick failed")
-            return failure
-
-    def _unpicked(self, failure: NoPick) -> Sequence[Reply | ImmediateReply]:
-        if failure.is_ours and self._desk.may_let_through:
-            return self.exchange.request.let_through()
-        return self.exchange.refused(failure)
 
 
 class EndpointPickerService:
@@ -248,13 +233,12 @@ class EndpointPickerService:
         self._meter = meter
         self._drain = drain
         self._admission = admission
-        self._names = names_of(config.headers)
-        self._most_body_bytes = most_body_bytes
+        self.exchange = partial(Exchange, names_of(config.headers), most_body_bytes)
+        """Begins an exchange."""
 
     async def process(self, call: Call) -> None:
         """Drive an exchange; all messages are bytes. Raises RefusedError."""
-        exchange = Exchange(self._names, self._most_body_bytes)
-        stream = Stream(exchange, call, self, self._tracer)
+        stream = Stream(call, self, self._tracer)
         self.streams += 1
         try:
             with self._drain.streaming():
