@@ -31,9 +31,8 @@ from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.limits import TimeLeft
-from warmpath.router.prompt.read_prompt import Form
 from warmpath.router.prompt.reader import PromptReader
-from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.router.prompt.token_prompt import Form, TokenPrompt
 from warmpath.router.queue.held_picks import HeldPicks
 from warmpath.router.queue.request import ANYBODY, Asker
 from warmpath.router.queue.standing import engine_priority, standing_message, waits, with_waiting

@@ -18,7 +18,7 @@ from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import MOST_SESSION_BYTES
 from warmpath.router.prompt.models import ModelTable, UnknownModelError
-from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN
+from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
 from warmpath.router.queue.request import ANYBODY, Asker
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.scorer.prefill import PrefillModel

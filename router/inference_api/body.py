@@ -11,7 +11,7 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.request import not_allowed, text_of
 from warmpath.router.prompt.bodies.fields import FieldError, RawFields
 from warmpath.router.prompt.limits import MOST_NAME_BYTES, PromptLimits
-from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN
+from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
 
 MEDIA = frozenset(
     ("data", "url", "image_url", "file_data", "image_data", "audio_data", "video_data")

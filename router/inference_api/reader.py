@@ -13,7 +13,7 @@ from warmpath.router.inference_api.model_name import read_model
 from warmpath.router.inference_api.request import InferenceRequest, UnreadError
 from warmpath.router.prompt.bodies.fields import MOST_VALUES, FieldError, raw_fields
 from warmpath.router.prompt.limits import PromptLimits
-from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN
+from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
 
 MOST_SEARCHED_BYTES = 64 << 10
 """Most bytes at each end of a form that are searched for the model's field; a file lies between."""

@@ -2,17 +2,12 @@
 
 Names and lists beside the prompt have limits too, since they are kept for a while, in caches and among
 the last picks, and every name is compared.
-
-Prompts are truncated as vLLM 0.32 does (`vllm/renderers/params.py`). Without `truncation_side`, vLLM's
-tokenizer cuts a text: it keeps the special tokens and the last of the others. Token ids, and any prompt
-for which a side is named, are cut with their special tokens.
 """
 
 import asyncio
 from dataclasses import dataclass
-from typing import Literal
 
-from warmpath.indexer.keys.key import TOKEN_BYTES
+from warmpath.indexer.keys.extra import Item
 from warmpath.router.prompt.bad_request import BadRequestError
 
 MOST_NAME_BYTES = 1024
@@ -66,39 +61,24 @@ class TimeLeft:
         return max(0.0, self._end - self._loop.time())
 
 
-Side = Literal["left", "right"]
+def check_item(field: str, item: Item, *, begin: int, tokens: int | None) -> int:
+    """Check an item's hash and its placeholder tokens; return the position of the token after them.
 
-
-@dataclass(frozen=True, slots=True)
-class Truncation:
-    """The request to keep at most `tokens` of a prompt's tokens."""
-
-    tokens: int
-    side: Side | None = None
-    """The side that is cut off; None: the left, as vLLM's tokenizers do."""
-
-
-class NoRoomError(Exception):
-    """The special tokens alone take all the tokens that may be kept, or more."""
-
-
-def cut(ids: bytes, truncation: Truncation) -> bytes:
-    """Return the packed token ids that are kept."""
-    size = truncation.tokens * TOKEN_BYTES
-    return ids[:size] if truncation.side == "right" else ids[-size:]
-
-
-def cut_between(ids: bytes, plain: bytes, truncation: Truncation) -> bytes:
-    """Return the packed ids that are kept if the special tokens around the `plain` ones stay.
-
-    Raises NoRoomError, and ValueError if the special tokens are not around the others.
+    The item before it ends at the position `begin`. `tokens` is the prompt's number of tokens, None
+    where it is not known. Raises BadRequestError.
     """
-    places = range(0, len(ids) - len(plain) + 1, TOKEN_BYTES)
-    begin = next((at for at in places if ids.startswith(plain, at)), None)
-    if begin is None:
-        raise ValueError("the special tokens are not around the others")
-    end = begin + len(plain)
-    room = truncation.tokens - (len(ids) - len(plain)) // TOKEN_BYTES
-    if room <= 0:
-        raise NoRoomError
-    return ids[:begin] + cut(plain, Truncation(room, truncation.side)) + ids[end:]
+    if not item.hash:
+        raise BadRequestError(f"{field}.hash", "is empty")
+    check_name(f"{field}.hash", item.hash)
+    if item.length < 1:
+        raise BadRequestError(
+            f"{field}.length", f"is {item.length}; an item has at least one token"
+        )
+    if item.offset < begin:
+        raise BadRequestError(
+            f"{field}.offset", f"is {item.offset}; the item before it ends at {begin}"
+        )
+    end = item.offset + item.length
+    if tokens is not None and end > tokens:
+        raise BadRequestError(field, f"ends at token {end}; the prompt has {tokens} tokens")
+    return end

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import msgspec
 from google.protobuf.unknown_fields import UnknownFieldSet
 from msgspec.structs import replace
 
@@ -20,11 +21,11 @@ from warmpath.router.prompt.bodies.openai import (
     parse_chat,
     parse_completions,
 )
-from warmpath.router.prompt.items import check_item
-from warmpath.router.prompt.limits import PromptLimits, check_name
+from warmpath.router.prompt.limits import PromptLimits, check_item, check_name
 from warmpath.router.prompt.models import Model, ModelTable
 from warmpath.router.prompt.plain import PlainPrompt, highest_token, unpacked
-from warmpath.router.prompt.prompt import CheckedPrompt
+from warmpath.router.prompt.token_prompt import Form
+from warmpath.router.prompt.truncate import Truncation
 
 AnyPrompt = pb.Prompt | wire.Prompt
 """A prompt of the contract, or of Score's own schema, which leaves a list of ids packed."""
@@ -45,10 +46,39 @@ LONG = 256 << 10
 MOST_CHARACTER_BYTES = 4
 """Most bytes that a character takes in UTF-8."""
 
-NO_BODY = PromptBody(
-    content=b"", model="", cache_salt="", extra_key="", lora_path="", reads_cache=True
-)
+NO_BODY = PromptBody()
 """Takes the place of the body for a prompt that is not given as a request body."""
+
+
+class CheckedPrompt(msgspec.Struct, frozen=True):
+    """A prompt that has passed all checks that need no tokenizer."""
+
+    model: Model
+    adapter: str
+    """Empty for none."""
+    field: str
+    """The request's field that holds the content, for errors about it: `prompt.text`, say."""
+    content: bytes | Text | ChatBody
+    """Token ids (4 bytes each, little-endian: `pack_tokens`), a text or a chat."""
+    cache_salt: str
+    extra_key: str
+    """SGLang's `extra_key`: requests with different ones share no cached blocks."""
+    items: tuple[Item, ...]
+    lora_path: str
+    """The adapter that a body names in SGLang's field `lora_path`."""
+    reads_cache: bool
+    truncation: Truncation | None
+
+    @property
+    def form(self) -> Form:
+        """The kind of its content, whichever field it came in."""
+        match self.content:
+            case bytes():
+                return "ids"
+            case Text():
+                return "text"
+            case ChatBody():
+                return "chat"
 
 
 def gives_ids(message: AnyPrompt) -> bool:

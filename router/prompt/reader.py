@@ -1,20 +1,32 @@
-"""Reads a prompt of any form, ids, text or chat: parses it, then has texts and chats tokenised."""
+"""Reads a prompt of any form: parses it, renders a chat and has texts tokenised, in a caller's time."""
 
 import asyncio
 
+import msgspec
+
+from warmpath.indexer.keys.key import TOKEN_BYTES
 from warmpath.prefixstore.chats.render_worker import RenderCrashedError, RenderTimeoutError
-from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
+from warmpath.prefixstore.chats.renderer import BrokenTemplateError
+from warmpath.prefixstore.chats.template import TemplateError
+from warmpath.prefixstore.pool import Tokens
+from warmpath.prefixstore.tokenizers.remote import EngineTokenizer, chat_text
+from warmpath.prefixstore.tokenizers.tokenizer import (
+    InvalidTextError,
+    LongPieceError,
+    Tokenizer,
+    TokenizerUnavailableError,
+)
 from warmpath.prefixstore.waiting import ClosedError, FullError
-from warmpath.router.prompt.bad_request import NoTokenizerError
-from warmpath.router.prompt.limits import PromptLimits
-from warmpath.router.prompt.parse import LONG, AnyPrompt, PromptParser
+from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
+from warmpath.router.prompt.bodies.openai import ChatBody, Text
+from warmpath.router.prompt.limits import PromptLimits, TimeLeft
+from warmpath.router.prompt.models import Model
+from warmpath.router.prompt.parse import LONG, AnyPrompt, CheckedPrompt, PromptParser
 from warmpath.router.prompt.plain import PlainPrompt
-from warmpath.router.prompt.prompt import CheckedPrompt
-from warmpath.router.prompt.read_prompt import ReadPrompt
 from warmpath.router.prompt.texts import Texts
-from warmpath.router.prompt.token_prompt import TokenPrompt
-from warmpath.router.prompt.tokenise import Ids, Tokeniser, reckoned
+from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt
 from warmpath.router.prompt.trace import Trace
+from warmpath.router.prompt.truncate import Ids, NoRoomError, cut_between, fits, reckon, truncated
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 
 UNREAD = (
@@ -28,20 +40,41 @@ UNREAD = (
 """Errors that mean that a text cannot be tokenised now, whatever its content."""
 
 
+class _Task(msgspec.Struct, frozen=True):
+    """A prompt, the time left for it, and the trace of its steps."""
+
+    prompt: CheckedPrompt
+    left: TimeLeft
+    trace: Trace | None
+
+    def step(self, name: str) -> None:
+        """Record the end of a step."""
+        if self.trace:
+            self.trace.step(name)
+
+    def refused(self, problem: str) -> BadRequestError:
+        """Return the error for a `truncate_prompt_tokens` that cannot be honoured."""
+        body = self.prompt.field.removesuffix(".prompt")
+        return BadRequestError(f"{body}.truncate_prompt_tokens", problem)
+
+
 class PromptReader:
     """Reads prompts of all forms."""
 
     def __init__(self, texts: Texts, limits: PromptLimits, steps: Steps = NO_STEPS) -> None:
+        self._texts = texts
+        self._limits = limits
         self._steps = steps
         self._untokenised: dict[tuple[str, str], str] = {}
         """By model and field, why nothing configured could tokenise the last prompt."""
-        self._tokeniser = Tokeniser(texts.tokenizers, texts.renderer, texts.pool, limits)
-        self._parser = PromptParser(texts.models, limits, self._tokeniser.vocab_size)
+        self._troubles: dict[str, str] = {}
+        """By model, why its tokenizer was unavailable at the last attempt; traced ones aside."""
+        self._parser = PromptParser(texts.models, limits, self._vocab_size)
 
     def troubles(self) -> dict[str, str]:
         """Return the models whose texts or chats could not be tokenised last time, with the reasons."""
         asked = {model: reason for (model, _), reason in self._untokenised.items()}
-        return asked | self._tokeniser.troubles()
+        return asked | self._texts.tokenizers.failures() | self._troubles
 
     async def read(
         self,
@@ -81,7 +114,7 @@ class PromptReader:
                 self._untokenised[model, prompt.field] = str(error)
             if not may_reckon:
                 raise
-            found, because = reckoned(prompt), str(error)
+            found, because = _reckoned(prompt), str(error)
         if found.unread and not because:
             because = "the text was not tokenised in time"
         return ReadPrompt(
@@ -107,8 +140,168 @@ class PromptReader:
         model, adapter = self._parser.plain(prompt)
         return ReadPrompt(TokenPrompt(model.name, prompt.ids, adapter), 0)
 
+    def _vocab_size(self, model: Model) -> int:
+        return model.vocab_size or self._texts.tokenizers.vocab_size(model.tokenizer)
+
     async def _tokens(self, prompt: CheckedPrompt, timeout: float, trace: Trace | None) -> Ids:
-        if isinstance(prompt.content, bytes):
-            return await self._tokeniser.tokens(prompt, timeout, trace)
+        content = prompt.content
+        if isinstance(content, bytes):
+            return truncated(Ids(content), prompt.truncation)
+        task = _Task(prompt, TimeLeft(timeout), trace)
         with self._steps.step(Step.TOKENISE):
-            return await self._tokeniser.tokens(prompt, timeout, trace)
+            if isinstance(content, ChatBody):
+                return await self._chat(content, task)
+            return await self._text(content.text, task, special=content.add_special_tokens)
+
+    async def _text(self, text: str, task: _Task, *, special: bool) -> Ids:
+        """Return a text's tokens; `special` says whether special tokens are added around them."""
+        model, field = task.prompt.model, task.prompt.field
+        if not text:
+            raise BadRequestError(field, "is empty; at least one character is needed")
+        if not model.tokenizer:
+            raise NoTokenizerError(
+                field, f"model {model.name!r} has no tokenizer configured; send token ids"
+            )
+        tokenizer = await self._tokenizer(task)
+        if tokenizer is None:
+            return Ids(b"", unread=reckon(text))
+        try:
+            found = await self._encode(model.tokenizer, tokenizer, text, task, special=special)
+        except LongPieceError as error:
+            raise NoTokenizerError(field, str(error)) from error
+        except InvalidTextError as error:
+            raise BadRequestError(field, str(error)) from error
+        except TokenizerUnavailableError as error:
+            raise self._unavailable(task, error) from error
+        if task.trace:
+            task.trace.tokenised(text, found)
+            await task.trace.find_ends(tokenizer)
+        ids = Ids(found.ids, found.covered_chars, found.memo, reckon(text, found.covered_chars))
+        cut = task.prompt.truncation
+        if not special or ids.unread or cut is None or cut.side or fits(found.ids, cut):
+            return truncated(ids, cut)
+        plain = await self._encode(model.tokenizer, tokenizer, text, task, special=False)
+        if plain.covered_chars < len(text):
+            return truncated(ids._replace(unread=reckon(text)), cut)
+        try:
+            return Ids(cut_between(found.ids, plain.ids, cut), found.covered_chars)
+        except NoRoomError:
+            problem = f"is {cut.tokens}; the tokenizer's special tokens alone are as many"
+            raise task.refused(problem) from None
+        except ValueError as error:
+            raise task.refused(f"cannot be honoured: {error}") from error
+
+    async def _chat(self, content: ChatBody, task: _Task) -> Ids:
+        """Return a chat's tokens: from an engine if one tokenises for the model, else by the template.
+
+        If the engine fails, a chat template of the router's own is the fall-back.
+        """
+        model, field, cut = task.prompt.model, task.prompt.field, task.prompt.truncation
+        if model.tokenizer:
+            tokenizer = await self._tokenizer(task)
+            if tokenizer is None:
+                return Ids(b"", unread=reckon(_text_of(content, field)))
+            if isinstance(tokenizer, EngineTokenizer):
+                if cut and not cut.side and content.add_special_tokens:
+                    raise task.refused(
+                        "needs truncation_side beside add_special_tokens: the engine renders the chat"
+                    )
+                try:
+                    # Chats have a store beside that of texts, so no text can be taken for a chat.
+                    name, text = f"{model.tokenizer}\nchat", _text_of(content, field)
+                    found = await self._encode(name, tokenizer.chats, text, task, special=False)
+                    if task.trace:
+                        task.trace.tokenised("", found)
+                    unread = reckon(text, found.covered_chars)
+                    return truncated(Ids(found.ids, 0, found.memo, unread), cut)
+                except InvalidTextError as error:
+                    raise BadRequestError(field, str(error)) from error
+                except TokenizerUnavailableError as error:
+                    if not self._texts.renderer.knows(model.name):
+                        raise self._unavailable(task, error) from error
+        text = await self._render(content, task)
+        task.step("render the chat")
+        return await self._text(text, task, special=content.add_special_tokens)
+
+    async def _render(self, content: ChatBody, task: _Task) -> str:
+        name = task.prompt.model.name
+        try:
+            return await self._texts.renderer.render(name, content.chat, task.left.seconds())
+        except KeyError as error:
+            raise NoTokenizerError(
+                "prompt.chat_body", f"model {name!r} has no chat template; send token ids"
+            ) from error
+        except (RenderCrashedError, RenderTimeoutError):
+            raise
+        except BrokenTemplateError as error:
+            # This template fails for every chat, so the request is not at fault.
+            raise NoTokenizerError("prompt.chat_body.messages", error.problem) from error
+        except TemplateError as error:
+            field = f"prompt.chat_body.{error.field or 'messages'}"
+            raise BadRequestError(field, error.problem) from error
+
+    async def _tokenizer(self, task: _Task) -> Tokenizer | None:
+        name = task.prompt.model.tokenizer
+        tokenizer = self._texts.tokenizers.held(name)
+        try:
+            if tokenizer is None:
+                # The timeout ends only the wait: the cache goes on loading.
+                async with asyncio.timeout(task.left.seconds()):
+                    tokenizer = await self._texts.tokenizers.get(name)
+        except TimeoutError:
+            return None
+        except TokenizerUnavailableError as error:
+            raise self._unavailable(task, error) from error
+        task.step("have the tokenizer")
+        return tokenizer
+
+    async def _encode(
+        self,
+        tokenizer_id: str,
+        tokenizer: Tokenizer,
+        text: str,
+        task: _Task,
+        *,
+        special: bool,
+    ) -> Tokens:
+        found = await self._texts.pool.encode(
+            tokenizer_id,
+            tokenizer,
+            text,
+            add_special_tokens=special,
+            timeout=task.left.seconds(),
+        )
+        task.step("tokenise")
+        self._troubles.pop(task.prompt.model.name, None)
+        self._limits.check_tokens(task.prompt.field, len(found.ids) // TOKEN_BYTES)
+        return found
+
+    def _unavailable(
+        self, task: _Task, error: TokenizerUnavailableError
+    ) -> TokenizerUnavailableError:
+        model = task.prompt.model
+        # A traced request is somebody's look, whose failure says nothing of the traffic.
+        if task.trace is None:
+            self._troubles[model.name] = str(error)
+        return TokenizerUnavailableError(
+            f"model {model.name!r}: its tokenizer is unavailable: {error}; token ids need none"
+        )
+
+
+def _reckoned(prompt: CheckedPrompt) -> Ids:
+    """Return a prompt's tokens without a tokenizer; for a text or chat, only an estimated number.
+
+    Raises BadRequestError for a chat that cannot be written as JSON.
+    """
+    content = prompt.content
+    if isinstance(content, bytes):
+        return truncated(Ids(content), prompt.truncation)
+    text = content.text if isinstance(content, Text) else _text_of(content, prompt.field)
+    return truncated(Ids(b"", unread=reckon(text)), prompt.truncation)
+
+
+def _text_of(chat: ChatBody, field: str) -> str:
+    try:
+        return chat_text(chat.request())
+    except InvalidTextError as error:
+        raise BadRequestError(field, str(error)) from error

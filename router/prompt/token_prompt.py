@@ -1,11 +1,12 @@
 """A prompt as the tokens that engines cache, and its blocks that a request could find cached."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.engines.cache_groups import Lookahead
@@ -18,6 +19,9 @@ from warmpath.indexer.keys.key import (
     unpack_tokens,
     unpack_words,
 )
+
+Form = Literal["ids", "text", "chat"]
+"""The form in which a request gives its prompt."""
 
 
 class Memo(Protocol):
@@ -105,6 +109,35 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
             made += packed_keys(Chain(parent, rest, block_size, blocks - done))
             memo.keep(root, block_size, made)
         return made
+
+
+class ReadPrompt(msgspec.Struct, frozen=True):
+    """A prompt with its tokens."""
+
+    prompt: TokenPrompt
+    covered_chars: int
+    """Characters of the text that the tokens cover; 0 for token ids, and for a chat that the engine
+    rendered."""
+    lora_path: str = ""
+    """The adapter that a body names in SGLang's field `lora_path`."""
+    unread: int = 0
+    """Estimated tokens of the part of the text that was not tokenised."""
+    unread_because: str = ""
+    form: Form = "ids"
+    """The prompt's form in the request."""
+
+    def apart(self, engines: Iterable[str]) -> TokenPrompt:
+        """Return the prompt with the namespace that pods of these engines use.
+
+        Engines other than SGLang ignore SGLang's own fields.
+        """
+        prompt = self.prompt
+        if not (self.lora_path or prompt.extra_key):
+            return prompt
+        if "sglang" not in engines:
+            return replace(prompt, extra_key="") if prompt.extra_key else prompt
+        adapter = prompt.lora or self.lora_path
+        return prompt if adapter == prompt.lora else replace(prompt, lora=adapter)
 
 
 @lru_cache(4096)

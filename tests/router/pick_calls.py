@@ -26,8 +26,7 @@ from warmpath.router.peers.received import RouterSums
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.pods.table import Pod, PodTable
-from warmpath.router.prompt.read_prompt import ReadPrompt
-from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt
 
 BLOCKS = 4
 MOMENT = 0.05

@@ -6,10 +6,8 @@ from pathlib import Path
 from warmpath.client.prompt import AnyPrompt, Prompt, prompt_of
 from warmpath.indexer.keys.key import TOKEN_BYTES, pack_tokens
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.items import check_item
-from warmpath.router.prompt.limits import check_count, check_name
-from warmpath.router.prompt.read_prompt import ReadPrompt
-from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.router.prompt.limits import check_count, check_item, check_name
+from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt
 
 Tokenizer = str | Path | Callable[[str], Sequence[int]]
 """A model's folder with its tokenizer.json, or a function from a text to its token ids."""

@@ -22,7 +22,7 @@ from warmpath.router.prompt.bodies.fields import (
     packed_ids,
     raw_fields,
 )
-from warmpath.router.prompt.limits import Truncation
+from warmpath.router.prompt.truncate import Truncation
 
 T = TypeVar("T", str, bool)
 
@@ -91,16 +91,16 @@ class Text(msgspec.Struct, frozen=True):
 class PromptBody(msgspec.Struct, frozen=True):
     """A request body."""
 
-    content: bytes | Text | ChatBody
+    content: bytes | Text | ChatBody = b""
     """Token ids (4 bytes each, little-endian: `pack_tokens`), a text or a chat."""
-    model: str
+    model: str = ""
     """Empty if the body names none."""
-    cache_salt: str
-    extra_key: str
+    cache_salt: str = ""
+    extra_key: str = ""
     """SGLang's `extra_key`: requests with different ones share no cached blocks."""
-    lora_path: str
+    lora_path: str = ""
     """The adapter in SGLang's field `lora_path`."""
-    reads_cache: bool
+    reads_cache: bool = True
     truncation: Truncation | None = None
 
 

@@ -23,8 +23,7 @@ from warmpath.indexer.trust import Trust
 from warmpath.router.match.match import Scorer
 from warmpath.router.pods.namespaces import asked, limit_known
 from warmpath.router.pods.table import Pod, Status
-from warmpath.router.prompt.read_prompt import ReadPrompt
-from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt
 from warmpath.scorer.strategies import longest_prefix
 
 

@@ -12,8 +12,7 @@ from warmpath.router.calls.score import Answerer
 from warmpath.router.match.match import Scorer
 from warmpath.router.pods.table import Pod, PodTable, Status
 from warmpath.router.prompt.plain import PlainPrompt
-from warmpath.router.prompt.read_prompt import ReadPrompt
-from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt
 
 PODS = st.sampled_from(["a", "b", "c"])
 RANKS = st.integers(0, 1)

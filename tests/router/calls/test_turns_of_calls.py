@@ -22,8 +22,7 @@ from warmpath.router.match.match import Scorer
 from warmpath.router.pick.messages import AT_ONCE, LEVELS
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.read_prompt import ReadPrompt
-from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt
 
 PODS = 300
 

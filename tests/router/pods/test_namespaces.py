@@ -13,8 +13,7 @@ from warmpath.indexer.trust import Level
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pods.namespaces import asked, limit_known
 from warmpath.router.pods.table import Pod, Status
-from warmpath.router.prompt.read_prompt import ReadPrompt
-from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt
 
 
 def pod(engine: str, version: str = "", models: tuple[str, ...] = ("m",)) -> Pod:

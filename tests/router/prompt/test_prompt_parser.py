@@ -11,10 +11,10 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies.openai import ChatBody, Text
-from warmpath.router.prompt.limits import PromptLimits, Truncation
+from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.models import Model, ModelTable, UnknownModelError
-from warmpath.router.prompt.parse import PromptParser, gives_ids
-from warmpath.router.prompt.prompt import CheckedPrompt
+from warmpath.router.prompt.parse import CheckedPrompt, PromptParser, gives_ids
+from warmpath.router.prompt.truncate import Truncation
 
 MODEL = Model("m", vocab_size=100)
 IDS = [1, 2, 3, 4]

@@ -21,7 +21,7 @@ from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.reader import UNREAD, PromptReader
 from warmpath.router.prompt.texts import Texts, texts
-from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN, Ids
+from warmpath.router.prompt.truncate import CHARS_PER_TOKEN, Ids
 
 LIMITS = PromptLimits(max_prompt_bytes=1 << 20, max_prompt_tokens=1 << 20)
 OF_TOKENIZERS = {
