@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,15 +13,15 @@ from warmpath.prefixstore.chats.jinja_template import TemplateError, check_synta
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from warmpath.process.command_line import FINE, FOUND, USAGE, command_parser
 from warmpath.router.config.doubts import doubts
-from warmpath.router.config.files import Dated, dated, engine_credentials
+from warmpath.router.config.files import Dated, dated
 from warmpath.router.config.form import Path as KeyPath
 from warmpath.router.config.form import Problem
 from warmpath.router.config.mistakes import Mistakes, dotted
 from warmpath.router.config.read import ConfigError, mistakes
-from warmpath.router.config.schema import Config, ProbeTable
+from warmpath.router.config.schema import Config
 from warmpath.router.pods.discover import CONFIGURATION, of_twin, twins
 from warmpath.router.pods.look import Looked, look, sources
-from warmpath.router.prompt.tokenizer_sources import Sources, template_of
+from warmpath.router.prompt.tokenizer_sources import local_source, template_of
 
 MOST_NAMES = 8
 """Pods of one source that are named; --json has all."""
@@ -197,18 +196,13 @@ def _tokenizers(found: Mistakes, folder: Path) -> Iterator[Problem]:
         for position, model in enumerate(config.models)
         if (model.tokenizer or model.hub.offline) and found.spares(("models", position))
     ]
-    if not local:
-        return
-    # No engine is asked, so that a mistake in [probe] plays no part.
-    probe = config.probe if found.spares(("probe",)) else ProbeTable()
-    with Sources(folder, time.monotonic, engine_credentials(probe, folder)) as tokenizers:
-        for position, model in local:
-            source = tokenizers.local(model)
-            assert source is not None
-            try:
-                template = template_of(source.load(), model)
-                for text in template.texts() if template else ():
-                    check_syntax(text)
-            except (TokenizerUnavailableError, TemplateError) as error:
-                key = "tokenizer" if model.tokenizer else "hub"
-                yield ("models", position, key), str(error)
+    for position, model in local:
+        source = local_source(model, folder)
+        assert source is not None
+        try:
+            template = template_of(source.load(), model)
+            for text in template.texts() if template else ():
+                check_syntax(text)
+        except (TokenizerUnavailableError, TemplateError) as error:
+            key = "tokenizer" if model.tokenizer else "hub"
+            yield ("models", position, key), str(error)

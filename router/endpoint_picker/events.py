@@ -55,11 +55,8 @@ class Event(msgspec.Struct, frozen=True):
 class WantPick(msgspec.Struct, frozen=True):
     """The exchange needs a pick; its caller then calls `picked`, `refused` or `let_through`."""
 
-    path: str
     body: bytes
     """The whole body, or its beginning."""
-    content_type: str
-    content_encoding: str
     model: str
     """The model's name that a header asks to put into the body for the engine; empty: the body's own."""
     session: str
@@ -69,7 +66,7 @@ class WantPick(msgspec.Struct, frozen=True):
     """The tenant that a header names; empty: none."""
     subset: frozenset[str] | None
     headers: Mapping[str, str]
-    """All of the request's headers, for the names of its trace."""
+    """All of the request's headers, the first value of each."""
     is_shadow: bool
     """Whether the gateway chooses the endpoint itself, and the picker only watches the exchange."""
 

@@ -123,9 +123,8 @@ class EndpointPicks:
 
     async def _read(self, want: WantPick, body: bytes) -> InferenceRequest:
         with self._steps.step(Step.BODY):
-            return await self._reader.read(
-                want.path, body, want.content_type, want.content_encoding
-            )
+            named = (want.headers.get(name, "") for name in ("content-type", "content-encoding"))
+            return await self._reader.read(want.headers.get(":path", ""), body, *named)
 
     async def _prompt(
         self, read: InferenceRequest, body: bytes, named: str

@@ -93,13 +93,10 @@ class HeaderNames:
     in_response: tuple[str, ...]
     """Headers that an engine may not send to a client: the picker's own headers of a response."""
 
-    def of_request(self, put: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-        """Return the headers to remove from a request whose headers `put` are replaced."""
-        return tuple(filterfalse(dict(put).__contains__, self.in_request))
 
-    def of_response(self, put: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-        """Return the headers to remove from a response whose headers `put` are replaced."""
-        return tuple(filterfalse(dict(put).__contains__, self.in_response))
+def without(names: tuple[str, ...], put: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    """Return the names of headers to remove, but for those that `put` replaces."""
+    return tuple(filterfalse(dict(put).__contains__, names))
 
 
 def names_of(ours: PickerHeadersTable) -> HeaderNames:

@@ -21,7 +21,13 @@ from warmpath.router.endpoint_picker.events import (
     is_upgrade,
 )
 from warmpath.router.endpoint_picker.outcomes import NoPick, immediate
-from warmpath.router.endpoint_picker.protocol import DESTINATION, RANK, BodyMode, HeaderNames
+from warmpath.router.endpoint_picker.protocol import (
+    DESTINATION,
+    RANK,
+    BodyMode,
+    HeaderNames,
+    without,
+)
 from warmpath.router.endpoint_picker.side import OneSide, State
 
 BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
@@ -129,10 +135,7 @@ class RequestSide(OneSide):
         values[""] = ""
         return [
             WantPick(
-                path=values.get(":path", ""),
                 body=body,
-                content_type=values.get("content-type", ""),
-                content_encoding=values.get("content-encoding", ""),
                 model=next(filter(None, map(values.get, ours.rewrite)), ""),
                 session=values.get(ours.session, ""),
                 priority=values.get(ours.priority, ""),
@@ -163,7 +166,7 @@ class RequestSide(OneSide):
             # A gateway that is to keep the body of a WebSocket is told how to show the response's.
             keeps = self.mode in BUFFERED and is_upgrade(self._head.headers)
             shows_body = self.modes.response if keeps else None
-            removed = self._names.of_request(put)
+            removed = without(self._names.in_request, put)
             replies.append(
                 Reply("request", "headers", put, removed, endpoints, shows_body=shows_body)
             )

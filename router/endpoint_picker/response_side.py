@@ -14,7 +14,7 @@ from warmpath.router.endpoint_picker.events import (
     WantReport,
     value_of,
 )
-from warmpath.router.endpoint_picker.protocol import BodyMode, HeaderNames
+from warmpath.router.endpoint_picker.protocol import BodyMode, HeaderNames, without
 from warmpath.router.endpoint_picker.side import OneSide, State
 from warmpath.router.inference_api.model_name import NameInResponse
 from warmpath.router.inference_api.response import UsageReader
@@ -61,7 +61,7 @@ class ResponseSide(OneSide):
         put = self._told(where, is_error=_is_error(event))
         if event.own_reason and self._names.ours.reason:
             put += ((self._names.ours.reason, event.own_reason),)
-        removed = self._names.of_response(put)
+        removed = without(self._names.in_response, put)
         if self._picked is not None and self._picked.renaming and self._can_rename(event):
             self._name = NameInResponse(self._picked.renaming)
             removed += ("content-length",)

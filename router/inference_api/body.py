@@ -20,41 +20,28 @@ MEDIA = frozenset(
 VALUES_AT_ONCE = 2048
 
 
-class Body(msgspec.Struct, frozen=True):
+class Body(RawFields, frozen=True):
     """A body that is a JSON object; only the fields that its API names are known."""
 
     raw: bytes
-    fields: RawFields
     limits: PromptLimits
     engine_of: Callable[[str], str]
     """Returns the kind of engine that serves a model: vllm, sglang or trtllm; empty if not known."""
     traits_of: Callable[[str], Awaitable[TemplateTraits | None]]
     """Returns the traits of a model's template, as `request.traits_of` does."""
 
-    def has(self, name: str) -> bool:
-        """Return whether a field is given and not null."""
-        return bool(self.fields.begin(name))
-
-    def is_list(self, name: str) -> bool:
-        """Return whether a field is a list."""
-        return self.fields.begin(name) == b"["
-
-    async def value(self, name: str) -> Any:
-        """Return a field's value; None if it is missing. Raises FieldError if it cannot be decoded."""
-        return await self.fields.decoded(name)
-
     async def name(self, name: str) -> str:
         """Return a field that is a name; empty if it is missing, too long or no string."""
-        value = await self.value(name)
+        value = await self.decoded(name)
         fits = isinstance(value, str) and len(value.encode()) <= MOST_NAME_BYTES
         return value if fits else ""
 
     async def word(self, name: str) -> str:
         """Return a text field on which the cached blocks depend; empty if it is missing.
 
-        Raises UnreadError if it is no string or too long, and FieldError as `value` does.
+        Raises UnreadError if it is no string or too long, and FieldError as `decoded` does.
         """
-        value = text_of({name: await self.value(name)}, name) or ""
+        value = text_of({name: await self.decoded(name)}, name) or ""
         if len(value.encode()) > MOST_NAME_BYTES:
             raise not_allowed(f"{name} is longer than {MOST_NAME_BYTES} bytes")
         return value
@@ -64,10 +51,10 @@ class Body(msgspec.Struct, frozen=True):
         characters = tokens = 0
         for name in names:
             try:
-                value = await self.value(name)
+                value = await self.decoded(name)
             except FieldError:
                 # Too many values for one decoding: token ids, most likely.
-                characters += memoryview(self.fields.fields[name]).nbytes
+                characters += memoryview(self.fields[name]).nbytes
                 continue
             async for one in in_turns(_leaves({name: value}), VALUES_AT_ONCE):
                 if isinstance(one, str):

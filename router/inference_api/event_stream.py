@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 LINE_END = b"\n"
-_ENDS = re.compile(rb"[\r\n]")
+_ENDS = re.compile(rb"\r\n|\r|\n")
 _DATA = b"data:"
 _MARK = b"\xef\xbb\xbf"
 """The byte order mark, which the first line may begin with."""
@@ -31,18 +31,15 @@ class EventStream:
 
         A piece `LINE_END` ends a line of data, and None an event that has data.
         """
-        at = 0
-        while at < len(chunk):
-            if self._after_return and chunk[at] == ord("\n"):
-                at += 1
-            self._after_return = False
-            end = _ENDS.search(chunk, at)
-            yield from self._part(chunk[at : end.start() if end else len(chunk)])
-            if end is None:
-                return
+        if not chunk:
+            return
+        rest = chunk.removeprefix(b"\n") if self._after_return else chunk
+        self._after_return = chunk.endswith(b"\r")
+        *lines, rest = _ENDS.split(rest)
+        for line in lines:
+            yield from self._part(line)
             yield from self._end_line()
-            self._after_return = end.group() == b"\r"
-            at = end.end()
+        yield from self._part(rest)
 
     def _part(self, part: bytes) -> Iterator[bytes]:
         if self._begun is not None:

@@ -99,10 +99,6 @@ class NameInResponse:
 
     def _begun(self, piece: bytes) -> int:
         """Return where the field begins that a piece ends within; its length if there is none."""
-        at = piece.find(b'"', max(0, len(piece) - self._most))
-        while at >= 0:
-            rest = piece[at:]
-            if any(form.startswith(rest) for form in self._forms):
-                return at
-            at = piece.find(b'"', at + 1)
-        return len(piece)
+        places = range(max(0, len(piece) - self._most), len(piece))
+        begun = (at for at in places if any(one.startswith(piece[at:]) for one in self._forms))
+        return next(begun, len(piece))

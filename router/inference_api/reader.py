@@ -84,7 +84,9 @@ class InferenceReader:
     async def _read(self, api: Api, raw: bytes) -> InferenceRequest:
         most_values = MOST_VALUES + api.has_ids * self._limits.max_prompt_tokens
         fields = await raw_fields(raw, ("model", *api.fields), most_values)
-        body = Body(raw, fields, self._limits, self._engine_of, self._traits_of)
+        body = Body(
+            fields.fields, fields.strings, raw, self._limits, self._engine_of, self._traits_of
+        )
         model = await body.name("model")
         try:
             return InferenceRequest(model, await api.prompt(body))

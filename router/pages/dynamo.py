@@ -22,7 +22,6 @@ from warmpath.router.prompt.bodies.fields import (
     MOST_VALUES,
     FieldError,
     RawFields,
-    packed_ids,
     raw_fields,
 )
 from warmpath.router.prompt.models import UnknownModelError
@@ -213,7 +212,7 @@ async def parse(raw: bytes, most_tokens: int, model: str = "") -> pb.Prompt:
     try:
         names = ("token_ids", *TEXTS, *HASHES, *ITEMS)
         fields = await raw_fields(raw, names, MOST_VALUES + most_tokens)
-        given = {name for name in names if fields.begin(name)}
+        given = {name for name in names if fields.has(name)}
         _refuse_unsupported(given)
         ids = await _ids(fields, most_tokens)
         texts = {name: await _text(fields, name) for name in TEXTS if name in given}
@@ -242,10 +241,7 @@ def _refuse_unsupported(given: Collection[str]) -> None:
 
 
 async def _ids(fields: RawFields, most: int) -> bytes:
-    raw = fields.fields["token_ids"]
-    is_list = bytes(memoryview(raw)[:1]) == b"["
-    packed = await packed_ids(raw, "token_ids", most) if is_list else None
-    if packed is None:
+    if (packed := await fields.ids("token_ids", most)) is None:
         raise FieldError("is not a list of integers", "token_ids")
     return packed
 

@@ -72,13 +72,9 @@ class CheckedPrompt(msgspec.Struct, frozen=True):
     @property
     def form(self) -> Form:
         """The kind of its content, whichever field it came in."""
-        match self.content:
-            case bytes():
-                return "ids"
-            case Text():
-                return "text"
-            case ChatBody():
-                return "chat"
+        if isinstance(self.content, bytes):
+            return "ids"
+        return "text" if isinstance(self.content, Text) else "chat"
 
 
 def gives_ids(message: AnyPrompt) -> bool:

@@ -5,7 +5,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -68,7 +68,8 @@ async def texts(
     """
     async with AsyncExitStack() as stack:
         # The sources outlive the pool, whose last work may still ask an engine.
-        sources = stack.enter_context(Sources(folder, time.monotonic, tls, tracing))
+        of_sources = stack.enter_context(ExitStack())
+        sources = Sources(of_sources, folder, time.monotonic, tls, tracing)
         table = config.prefix_store
         pool = TokenizerPool(
             partial(_new_store, table),
@@ -81,7 +82,14 @@ async def texts(
             most=MOST_TOKENIZERS, retry_after=RETRY_SECONDS, clock=time.monotonic
         )
         stack.push_async_callback(tokenizers.close)
-        renderer = _renderer(config)
+        limits = RenderLimits(
+            seconds=RENDER_SECONDS,
+            max_output_bytes=MOST_OUTPUT_BYTES,
+            max_memory_bytes=MOST_MEMORY_BYTES,
+            max_waiting=MOST_QUEUED,
+            max_waiting_bytes=config.limits.max_queued_bytes,
+        )
+        renderer = ProcessRenderer(workers=config.templates.workers, limits=limits)
         stack.push_async_callback(renderer.close)
         models = _models(config, sources, tokenizers, renderer)
         await _preload(config, tokenizers, stack)
@@ -113,17 +121,6 @@ def _models(
         known = Model(model.name, model.vocab_size, tokenizer=model.name if source else "")
         table.add(known, model.aliases, model.adapters)
     return table
-
-
-def _renderer(config: Config) -> ProcessRenderer:
-    limits = RenderLimits(
-        seconds=RENDER_SECONDS,
-        max_output_bytes=MOST_OUTPUT_BYTES,
-        max_memory_bytes=MOST_MEMORY_BYTES,
-        max_waiting=MOST_QUEUED,
-        max_waiting_bytes=config.limits.max_queued_bytes,
-    )
-    return ProcessRenderer(workers=config.templates.workers, limits=limits)
 
 
 async def _preload(config: Config, tokenizers: TokenizerCache, stack: AsyncExitStack) -> None:

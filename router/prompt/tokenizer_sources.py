@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 from warmpath.indexer.follow.instance import EngineTls
 from warmpath.prefixstore.chats.chat import ModelTemplate
@@ -16,7 +15,7 @@ from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
 from warmpath.prefixstore.tokenizers.trial import load_folder
 from warmpath.process.reread import Reread, read_bytes
 from warmpath.router.config.files import EngineKeyError, engine_key_of
-from warmpath.router.config.schema import HubTable, ModelSpec
+from warmpath.router.config.schema import ModelSpec
 
 REMOTE_SECONDS = 0.5
 """Maximum wait for an engine's tokenizer, well below the usual limits.tokenize-seconds."""
@@ -27,7 +26,7 @@ LOAD_SECONDS = 60.0
 
 
 class Sources:
-    """Makes the sources of models' tokenizers; leaving the context closes the connections to engines.
+    """Makes the sources of models' tokenizers; `stack` closes the connections to engines.
 
     Relative paths begin at `folder`; `clock` is monotonic, in seconds; `tls` is for engines with HTTPS.
     `tracing` makes the spans of requests to engines.
@@ -35,6 +34,7 @@ class Sources:
 
     def __init__(
         self,
+        stack: ExitStack,
         folder: Path,
         clock: Callable[[], float],
         tls: EngineTls,
@@ -45,7 +45,7 @@ class Sources:
         # The engines that tokenise are probed too, so the same credentials apply.
         self._tls = tls
         self._clock = clock
-        self._stack = ExitStack()
+        self._stack = stack
         self.engines: dict[str, EngineStats] = {}
         """Counters of requests to engines, by model."""
         self.files: list[Reread[str]] = []
@@ -53,15 +53,9 @@ class Sources:
         self.fallbacks: dict[str, EngineStats] = {}
         """Those of models that have a tokenizer on this machine, too."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
     def of(self, model: ModelSpec) -> TokenizerSource | None:
         """Return a model's source; None if it has no tokenizer."""
-        local = self.local(model)
+        local = local_source(model, self._folder)
         if not model.tokenizer_urls:
             return local
         engine = Engine(
@@ -93,23 +87,24 @@ class Sources:
         self.files.append(file)
         return lambda: file.value
 
-    def local(self, model: ModelSpec) -> TokenizerSource | None:
-        """Return the source of a model's tokenizer that needs no engine; None if there is none."""
-        if model.tokenizer:
-            folder = self._folder / model.tokenizer
-            return TokenizerSource(f"the folder {folder}", partial(load_folder, folder))
-        return self._hub(model.hub) if model.hub.repo else None
 
-    def _hub(self, hub: HubTable) -> TokenizerSource:
-        source = HubSource(
-            Pin(hub.repo, hub.revision, hub.files),
-            offline=hub.offline,
-            token_file=self._folder / hub.token_file if hub.token_file else None,
-            read=read_bytes,
-            endpoint=hub.endpoint.rstrip("/") or None,
-            timeout=LOAD_SECONDS,
-        )
-        return TokenizerSource(source.name, source.load)
+def local_source(model: ModelSpec, folder: Path) -> TokenizerSource | None:
+    """Return the source of a model's tokenizer that needs no engine; None if there is none."""
+    if model.tokenizer:
+        path = folder / model.tokenizer
+        return TokenizerSource(f"the folder {path}", partial(load_folder, path))
+    hub = model.hub
+    if not hub.repo:
+        return None
+    source = HubSource(
+        Pin(hub.repo, hub.revision, hub.files),
+        offline=hub.offline,
+        token_file=folder / hub.token_file if hub.token_file else None,
+        read=read_bytes,
+        endpoint=hub.endpoint.rstrip("/") or None,
+        timeout=LOAD_SECONDS,
+    )
+    return TokenizerSource(source.name, source.load)
 
 
 def template_of(tokenizer: Tokenizer, model: ModelSpec) -> ModelTemplate | None:

@@ -14,27 +14,22 @@ from warmpath.router.inference_api.request import (
     not_exact,
     object_of,
 )
-from warmpath.router.prompt.bodies.fields import packed_ids
 from warmpath.router.prompt.limits import MOST_ENTRIES
 
 
 async def _prompt(body: Body) -> pb.Prompt:
     if body.has("content_parts"):
         raise not_exact("the engine puts media of its own into the prompt")
-    ids = None
-    if body.is_list("token_ids"):
-        most = body.limits.max_prompt_tokens
-        ids = await packed_ids(body.fields.fields["token_ids"], "token_ids", most)
-    if not ids:
+    if not (ids := await body.ids("token_ids", body.limits.max_prompt_tokens)):
         raise not_allowed("token_ids is no list of token ids")
-    sampling = await body.value("sampling_params")
+    sampling = await body.decoded("sampling_params")
     if isinstance(sampling, dict) and sampling.get("prompt_logprobs") is not None:
         raise UnreadError("prompt_logprobs need every token computed")
     return pb.Prompt(
         model=await body.name("model"),
         token_ids_packed=ids,
         cache_salt=await body.word("cache_salt"),
-        multimodal=_items(await body.value("features")),
+        multimodal=_items(await body.decoded("features")),
     )
 
 

@@ -15,7 +15,7 @@ async def _chat(body: Body) -> pb.Prompt:
 async def _completion(body: Body) -> pb.Prompt:
     if not body.has("prompt"):
         raise UnreadError("the body has no prompt")
-    if (given := len(prompts(body.fields.fields["prompt"]))) > 1:
+    if (given := len(prompts(body.fields["prompt"]))) > 1:
         raise UnreadError(f"the body has {given} prompts")
     return pb.Prompt(completions_body=body.raw)
 

@@ -6,7 +6,6 @@ Follows SGLang 0.5.23, `srt/managers/io_struct.py` (`GenerateReqInput`).
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.body import Api, Body
 from warmpath.router.inference_api.request import UnreadError, not_allowed, not_exact
-from warmpath.router.prompt.bodies.fields import packed_ids
 
 UNREAD = (
     *("input_embeds", "image_data", "video_data", "audio_data", "positional_embed_overrides"),
@@ -19,7 +18,7 @@ async def _prompt(body: Body) -> pb.Prompt:
     for name in UNREAD:
         if body.has(name):
             raise not_exact(f"{name} is given")
-    if await body.value("return_logprob") and await body.value("logprob_start_len") not in (
+    if await body.decoded("return_logprob") and await body.decoded("logprob_start_len") not in (
         None,
         -1,
     ):
@@ -33,12 +32,11 @@ async def _prompt(body: Body) -> pb.Prompt:
         raise not_allowed("both text and input_ids are given")
     if body.is_list("text"):
         raise UnreadError("text is a list")
-    text = await body.value("text")
+    text = await body.decoded("text")
     if isinstance(text, str) and text:
         prompt.text = text
     elif body.is_list("input_ids"):
-        most = body.limits.max_prompt_tokens
-        ids = await packed_ids(body.fields.fields["input_ids"], "input_ids", most)
+        ids = await body.ids("input_ids", body.limits.max_prompt_tokens)
         if ids is None:
             raise UnreadError("input_ids holds lists")
         prompt.token_ids_packed = ids

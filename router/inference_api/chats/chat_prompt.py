@@ -31,7 +31,7 @@ async def _prompt(fields: Iterable[str], chats: Mapping[str, Chat], body: Body) 
     engine = body.engine_of(model)
     if engine not in chats:
         raise not_exact(f"how {engine or 'the engine'} reads this API")
-    given = {name: await body.value(name) for name in fields}
+    given = {name: await body.decoded(name) for name in fields}
     messages, others = chats[engine](given, await body.traits_of(model))
     return pb.Prompt(model=model, chat_body=await _body(messages, others))
 

@@ -64,13 +64,20 @@ class RawFields(msgspec.Struct, frozen=True):
 
     fields: Mapping[str, msgspec.Raw]
     """The fields that the body has, by name."""
-    _strings: Mapping[str, str]
+    strings: Mapping[str, str]
     """The strings that were taken out of it, by their stand-ins."""
 
-    def begin(self, name: str) -> bytes:
-        """Return the first byte of a field's value, which tells its kind; empty for none and null."""
-        begin = bytes(memoryview(self.fields.get(name, MISSING))[:1])
-        return b"" if begin == b"n" else begin
+    def has(self, name: str) -> bool:
+        """Return whether a field is given and not null."""
+        return bytes(memoryview(self.fields.get(name, MISSING))[:1]) not in (b"", b"n")
+
+    def is_list(self, name: str) -> bool:
+        """Return whether a field is a list."""
+        return bytes(memoryview(self.fields.get(name, MISSING))[:1]) == b"["
+
+    async def ids(self, name: str, most: int) -> bytes | None:
+        """Return a field that is a list of token ids, as `packed_ids` does; None for any other value."""
+        return await packed_ids(self.fields[name], name, most) if self.is_list(name) else None
 
     async def decoded(self, name: str) -> Any:
         """Return a field's value; None if it is missing.
@@ -91,7 +98,7 @@ class RawFields(msgspec.Struct, frozen=True):
             raise FieldError(f"is not JSON: {_why(bytes(raw), error)}") from error
         if size > LARGE_BYTES:
             await asyncio.sleep(0)
-        return await put_back(value, self._strings) if self._strings else value
+        return await put_back(value, self.strings) if self.strings else value
 
 
 async def raw_fields(raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES) -> RawFields:

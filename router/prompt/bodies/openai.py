@@ -156,7 +156,7 @@ def prompts(raw: msgspec.Raw) -> list[msgspec.Raw]:
 
 
 async def _prompt(fields: RawFields, most_tokens: int) -> str | bytes:
-    if not fields.begin("prompt"):
+    if not fields.has("prompt"):
         raise FieldError("is missing")
     raw, *others = prompts(fields.fields["prompt"])
     if others:

@@ -37,12 +37,22 @@ from warmpath.router.endpoint_picker.events import (
     WantReport,
 )
 from warmpath.router.endpoint_picker.exchange import Exchange
-from warmpath.router.endpoint_picker.protocol import DESTINATION, PICKERS_OWN, PIECE_BYTES, BodyMode
+from warmpath.router.endpoint_picker.protocol import (
+    DESTINATION,
+    PICKERS_OWN,
+    PIECE_BYTES,
+    BodyMode,
+    without,
+)
 from warmpath.router.inference_api.model_name import Renaming
 
 BOTH = f"{ONE},{TWO}"
 TO_BOTH = Reply(
-    "request", "headers", ((DESTINATION, BOTH),), NAMES.of_request(((DESTINATION, BOTH),)), BOTH
+    "request",
+    "headers",
+    ((DESTINATION, BOTH),),
+    without(NAMES.in_request, ((DESTINATION, BOTH),)),
+    BOTH,
 )
 TOLD = (
     ("x-warmpath-pod", "pod-1"),
@@ -70,11 +80,11 @@ def test_a_body_in_chunks_is_held_until_its_end_and_sent_on_after_the_pick() -> 
     assert one.request.holds
     [want] = one.receive(body(b'"m"}'))
     assert want == WantPick(
-        path="/v1/completions", body=b'{"model":"m"}',
-        content_type="application/json", content_encoding="", model="", session="s",
+        body=b'{"model":"m"}', model="", session="s",
         priority="high", tenant="t", subset=None, headers=want.headers, is_shadow=False,
     )  # fmt: skip
     assert want.headers["x-warmpath-session"] == "s"
+    assert want.headers[":path"] == "/v1/completions"
     assert one.request.picked(PICKED) == [TO_BOTH, *sent_back(b'{"model":"m"}')]
     assert one.request.held_bytes == 0
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmpath.prefixstore.pool import Tokens
 from warmpath.prefixstore.waiting import ClosedError
 from warmpath.proto.errors import Reason
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -19,9 +20,10 @@ from warmpath.router.config.files import engine_credentials
 from warmpath.router.config.read import parse
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import PromptLimits
+from warmpath.router.prompt.models import Model, ModelTable
 from warmpath.router.prompt.reader import UNREAD, PromptReader
 from warmpath.router.prompt.texts import Texts, texts
-from warmpath.router.prompt.truncate import CHARS_PER_TOKEN, Ids
+from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
 
 LIMITS = PromptLimits(max_prompt_bytes=1 << 20, max_prompt_tokens=1 << 20)
 OF_TOKENIZERS = {
@@ -87,35 +89,25 @@ async def test_whatever_ails_a_tokenizer_the_length_is_known(
     error = kind("prompt.text", said) if issubclass(kind, BadRequestError) else kind(said)
 
     class Ailing:
-        async def tokens(self, *_: object) -> Ids:
+        def held(self, _: str) -> object:
+            return object()
+
+        async def encode(self, *_: object, **__: object) -> Tokens:
             raise error
 
         def vocab_size(self, _: object) -> int:
             return 0
 
-        def troubles(self) -> dict[str, str]:
-            return {}
-
     class Parts:
-        tokenizers = renderer = pool = None
+        models = ModelTable()
+        tokenizers = pool = Ailing()
 
-        class Models:
-            def resolve(self, name: str) -> tuple[Any, str]:
-                from warmpath.router.prompt.models import Model
-
-                return Model(name), ""
-
-            def shadow(self, _: str) -> str:
-                return ""
-
-        models = Models()
-
+    Parts.models.add(Model("m", tokenizer="m"), (), ())
     reader = PromptReader(Parts(), LIMITS)  # type: ignore[arg-type]
-    reader._tokeniser = Ailing()  # type: ignore[assignment]
     prompt = pb.Prompt(model="m", text=content)
     found = await reader.read(prompt, 1, may_reckon=True)
     assert found.unread == -(-len(content) // CHARS_PER_TOKEN)
-    assert found.unread_because == str(error)
+    assert said in found.unread_because
     assert found.prompt.ids == b""
     with pytest.raises(kind):
         await reader.read(prompt, 1)
