@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -19,10 +19,19 @@ from warmpath.indexer.keys.key import (
     unpack_tokens,
     unpack_words,
 )
-from warmpath.prefixstore.store.memo import KeyMemo
 
 Form = Literal["ids", "text", "chat"]
 """The form in which a request gives its prompt."""
+
+
+class Memo(Protocol):
+    """Keeps the block keys of a text: `prefixstore.store.memo`, which imports tokenizers."""
+
+    def keys(self, root: int) -> bytes:
+        """Return the leading keys that are known, packed."""
+
+    def keep(self, root: int, block_size: int, keys: bytes) -> None:
+        """Remember a text's leading keys."""
 
 
 class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
@@ -40,7 +49,7 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     extra_key: str = ""
     items: tuple[Item, ...] = ()
     reads_cache: bool = True
-    memo: KeyMemo | None = None
+    memo: Memo | None = None
     is_whole: bool = False
 
     def __eq__(self, other: object) -> bool:
@@ -90,7 +99,7 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
             made = self._made(self.memo, root, block_size)[: blocks * WORD_BYTES]
         return Chain(root, self.ids, block_size, blocks, extras, made)
 
-    def _made(self, memo: KeyMemo, root: int, block_size: int) -> bytes:
+    def _made(self, memo: Memo, root: int, block_size: int) -> bytes:
         """Return the keys of all full blocks; compute only those that `memo` lacks."""
         made = memo.keys(root)
         done, blocks = len(made) // WORD_BYTES, self.tokens // block_size
