@@ -72,8 +72,8 @@ def test_answers_and_calls_whose_caller_has_gone_are_no_refusals() -> None:
 
 
 def test_a_gateways_reasons_are_those_of_calls_and_two_more() -> None:
-    found = {picker_failure_of(made(kind), 1.0).refusal.reason for kind in FAILURES}
-    found |= {picker_failure_of(TimeoutError(), 1.0).refusal.reason}
+    found = {picker_failure_of(made(kind), 1.0).reason for kind in FAILURES}
+    found |= {picker_failure_of(TimeoutError(), 1.0).reason}
     assert found - {"PICK_LATE", "SUBSET_UNMATCHED"} <= set(Reason.keys())
 
 
