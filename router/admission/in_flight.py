@@ -84,7 +84,6 @@ class InFlight:
 
     @property
     def waiting(self) -> int:
-        """Number of calls that wait for a place."""
         return self._waiting.number
 
     def enter(
@@ -138,7 +137,6 @@ class InFlight:
         self._go_on()
 
     def limit_to(self, limit: int) -> None:
-        """Change the limit; waiting calls that fit now read their messages."""
         self.limit = limit
         self._go_on()
 

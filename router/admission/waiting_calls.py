@@ -90,15 +90,12 @@ class WaitingCalls:
 
     @property
     def clients(self) -> Collection[str]:
-        """The clients that wait."""
         return self._counts.keys()
 
     def of_client(self, name: str) -> int:
-        """Return the number of calls of a client."""
         return self._counts.get(name, 0)
 
     def connections(self, client: str) -> Collection[str]:
-        """Return the connections of a client that waits."""
         return self._clients[client].calls.keys()
 
     def of_connection(self, client: str, connection: str) -> list[Reservation]:

@@ -15,7 +15,6 @@ from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.overdue import FIRST_COME, Overdue, Precedence
 from warmpath.router.load.rank_bookings import Booking, RankBook, Work
 from warmpath.router.load.stuck import Ending, StuckRanks, no_batch
-from warmpath.scorer.candidate import IDLE, Load
 
 MOST_PREFILL = 86400.0
 """Longest accepted prefill, in seconds: a day, which no prefill takes."""
@@ -175,14 +174,7 @@ class Bookings:
         return True
 
     def get(self, booking_id: str) -> Booking | None:
-        """Return a booking; None if it is not known."""
         return self._bookings.get(booking_id)
-
-    def load(self, pod: str, rank: int, now: float) -> Load:
-        """Return the booked load of a rank; its queue and KV usage are 0, as they are not known here."""
-        now = self.expire(now)
-        book = self.ranks.get(RankName(pod, rank))
-        return IDLE if book is None else book.load(now)
 
     def answered_at(self, pod: str, ranks: int) -> float:
         """Return when a pod of so many ranks last answered a request; any thread may ask."""

@@ -104,19 +104,17 @@ def parse(
     names = ENGINES[engine].metrics
     is_json = page[:64].lstrip()[:1] in {b"[", b"{"}
     said = _statistics(page) if is_json else _series(names, page)
-    if ranks == 1:
-        # Its page may number it by the pod's place in a larger deployment, or have several engines,
-        # among which the pod's frontend spreads the requests itself.
-        engines = [said[first]] if first and first in said else [*said.values()]
-        observed = _together([one for figures in engines if (one := observe(figures, at))])
-        return {} if observed is None else {0: observed}
-    seen = {}
-    for rank, figures in said.items():
-        if rank is not None and first <= rank < first + ranks:
-            observed = observe(figures, at)
-            if observed is not None:
-                seen[rank - first] = observed
-    return seen
+    seen = {rank: one for rank, figures in said.items() if (one := observe(figures, at))}
+    if ranks > 1:
+        told = range(first, first + ranks)
+        return {
+            rank - first: one for rank, one in seen.items() if rank is not None and rank in told
+        }
+    # Its page may number it by the pod's place in a larger deployment, or have several engines, among
+    # which the pod's frontend spreads the requests itself.
+    is_named = first and first in said
+    engines = [one for rank, one in seen.items() if not is_named or rank == first]
+    return {0: _together(engines)} if engines else {}
 
 
 def lines(page: bytes, beginning: bytes) -> Iterator[bytes]:
@@ -171,10 +169,8 @@ def observe(figures: Mapping[str, object], at: float) -> Observed | None:
     return Observed(int(running or 0), int(waiting or 0), min(kv_usage or 0.0, 1.0), at, bad)
 
 
-def _together(engines: Sequence[Observed]) -> Observed | None:
+def _together(engines: Sequence[Observed]) -> Observed:
     """Return the load of several engines as one: the sums of requests, the mean KV usage."""
-    if not engines:
-        return None
     return Observed(
         min(sum(one.running for one in engines), MOST_REQUESTS),
         min(sum(one.waiting for one in engines), MOST_REQUESTS),
@@ -240,12 +236,10 @@ def _statistics(page: bytes) -> dict[int | None, Figures]:
         }
         cache = iteration.get("kvCacheStats")
         if isinstance(cache, dict):
-            figures["kv_usage"] = _share(cache.get("usedNumBlocks"), cache.get("maxNumBlocks"))
+            used, most = (
+                _figure(cache.get(name), math.inf) for name in ("usedNumBlocks", "maxNumBlocks")
+            )
+            figures["kv_usage"] = used / most if used is not None and most else None
         rank = iteration.get("attentionDpRank")
         said[rank if type(rank) is int else None] = figures
     return said
-
-
-def _share(used: object, most: object) -> float | None:
-    part, whole = _figure(used, math.inf), _figure(most, math.inf)
-    return part / whole if part is not None and whole else None

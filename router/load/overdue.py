@@ -134,7 +134,6 @@ class Overdue:
             self._put(booking)
 
     def postpone(self, booking: Booking, now: float) -> None:
-        """Wait longer for a booking's first token."""
         booking.lost_at = booking.late_at = now + POSTPONED_SECONDS
         self._put(booking)
 

@@ -64,7 +64,6 @@ class Work:
 
     @property
     def name(self) -> RankName:
-        """The rank."""
         return RankName(self.pod, self.rank)
 
     @property
@@ -225,7 +224,6 @@ class RankBook:
         self.changed()
 
     def take(self, booking: Booking) -> None:
-        """Remove a booking."""
         self.take_waiting(booking)
         del self.in_flight[booking.id]
         self.context_tokens -= booking.work.prompt_tokens
@@ -251,7 +249,6 @@ class RankBook:
         self.changed()
 
     def heads(self, booking: Booking) -> bool:
-        """Return whether a booking is the first waiting one."""
         return bool(self.waiting) and next(iter(self.waiting.values())) is booking
 
     def may_have_ended(self, booking: Booking) -> bool:
@@ -307,7 +304,6 @@ class RankBook:
         return self._own_nanoseconds - skipped + shared
 
     def load(self, now: float) -> Load:
-        """Return the rank's load."""
         if not self.in_flight and not self.last_pick:
             return IDLE
         return Load(

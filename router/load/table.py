@@ -185,7 +185,6 @@ class LoadTable:
         self._changed(RankName(pod, rank))
 
     def load(self, pod: str, rank: int, now: float) -> Load:
-        """Return a rank's load."""
         now = self._bookings.expire(now)
         load, nanoseconds, head, free_since, *_ = self._unaged(RankName(pod, rank), now)
         return load._replace(wait=wait(nanoseconds, head, free_since, now))

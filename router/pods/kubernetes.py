@@ -8,8 +8,8 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,23 +88,21 @@ class KubernetesSource:
         self._is_refused = False
 
     async def look(self) -> Mapping[str, FoundPod]:
-        with self._told():
-            async with self._connected() as api:
-                await self._ask_pool(api)
-                await self._list(api)
+        async with self._connected() as api:
+            await self._ask_pool(api)
+            await self._list(api)
         return {name: one for name, one in self._found().items() if not one.withheld}
 
     async def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
         while True:
             try:
-                with self._told():
-                    async with self._connected() as api:
-                        async for _ in self._changes(api):
-                            if self._is_deaf or self._is_refused:
-                                self.state.spoke()
-                            else:
-                                self.state.answered()
-                            yield self._found()
+                async with self._connected() as api:
+                    async for _ in self._changes(api):
+                        if self._is_deaf or self._is_refused:
+                            self.state.spoke()
+                        else:
+                            self.state.answered()
+                        yield self._found()
             except SourceError as error:
                 only_listed = self._is_deaf or self._is_refused
                 self.state.failed(str(error), LISTED if only_listed else STAY, error.advice)
@@ -113,24 +111,18 @@ class KubernetesSource:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
-        if self._api is not None:
-            yield self._api
-            return
-        api = await _connect()
+        """Provide a client. Make a SourceError of whatever keeps the API from being asked."""
+        api = self._api
         try:
+            api = api or await _connect()
             yield api
-        finally:
-            await api.close()
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Make a SourceError of whatever keeps the API from being asked."""
-        try:
-            yield
         except SourceError:
             raise
         except (OSError, aiohttp.ClientError, ValueError) as error:
             raise SourceError(in_words(error) or type(error).__name__, advice=REACH) from error
+        finally:
+            if api is not self._api:
+                await api.close()
 
     def _refused(
         self, verb: str, resource: str, status: int, reason: str | None, text: str
@@ -139,17 +131,17 @@ class KubernetesSource:
             said = str(json.loads(text)["message"])
         except (ValueError, KeyError, TypeError):
             said = ""
-        parts = [f"{verb} {resource} in namespace {self._pods.namespace}: {status} {reason or ''}"]
-        if said:
-            parts.append(f": {said}")
-        advice = LOG_IN if status == 401 else REACH
-        if status == 403:
-            parts.append(f"; its Role lacks the verb {verb!r} for {resource!r}")
-            advice = (
-                f"add the verb {verb!r} for {resource!r} to the Role of the router's ServiceAccount "
-                f"in namespace {self._pods.namespace}; the router asks again every {RETRY_SECONDS:g} s"
-            )
-        return SourceError("".join(parts), advice=advice)
+        namespace = self._pods.namespace
+        problem = f"{verb} {resource} in namespace {namespace}: {status} {reason or ''}"
+        problem += f": {said}" if said else ""
+        if status != 403:
+            return SourceError(problem, advice=LOG_IN if status == 401 else REACH)
+        advice = (
+            f"add the verb {verb!r} for {resource!r} to the Role of the router's ServiceAccount in "
+            f"namespace {namespace}; the router asks again every {RETRY_SECONDS:g} s"
+        )
+        problem += f"; its Role lacks the verb {verb!r} for {resource!r}"
+        return SourceError(problem, advice=advice)
 
     async def _changes(self, api: Any) -> AsyncIterator[None]:
         """List the pods, then watch them until the API ends the watch; yield after each change."""

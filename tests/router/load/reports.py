@@ -3,6 +3,14 @@
 from dataclasses import replace
 
 from warmpath.router.load.bookings import Bookings
+from warmpath.scorer.candidate import IDLE, Load
+
+
+def load_of(bookings: Bookings, pod: str, rank: int, now: float) -> Load:
+    """Return the load of a rank by its bookings alone."""
+    now = bookings.expire(now)
+    book = bookings.ranks.get((pod, rank))
+    return IDLE if book is None else book.load(now)
 
 
 def started_on(

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
-from tests.router.load.reports import started_on
+from tests.router.load.reports import load_of, started_on
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.scorer.candidate import IDLE, Load
 
@@ -32,14 +32,14 @@ def work(
 def test_a_booking_weighs_its_prefill_until_the_first_token_and_its_context_until_the_end() -> None:
     bookings = new_bookings()
     booking = bookings.book(work(2.0), 0.0)
-    assert bookings.load("p", 0, 0.0) == Load(2.0, 1, 1, 72, 100, 100, last_pick=1)
+    assert load_of(bookings, "p", 0, 0.0) == Load(2.0, 1, 1, 72, 100, 100, last_pick=1)
     assert bookings.first_token(booking.id, 1.0)
     assert bookings.first_token(booking.id, 1.0)
-    assert bookings.load("p", 0, 1.0) == Load(in_flight=1, context_tokens=100, last_pick=1)
+    assert load_of(bookings, "p", 0, 1.0) == Load(in_flight=1, context_tokens=100, last_pick=1)
     assert bookings.end(booking.id, 2.0)
     assert not bookings.end(booking.id, 2.0)
-    assert bookings.load("p", 0, 2.0) == Load(last_pick=1)
-    assert bookings.load("p", 1, 2.0) is IDLE
+    assert load_of(bookings, "p", 0, 2.0) == Load(last_pick=1)
+    assert load_of(bookings, "p", 1, 2.0) is IDLE
 
 
 def test_the_first_waiting_request_counts_whole_and_the_others_without_the_part_that_they_share() -> (
@@ -47,11 +47,11 @@ def test_the_first_waiting_request_counts_whole_and_the_others_without_the_part_
 ):
     bookings = new_bookings()
     names = [bookings.book(replace(work(1.0), shared=0.25 * part), 0.0).id for part in (1, 2, 3, 4)]
-    assert bookings.load("p", 0, 0.0).wait == 1.0 + 0.5 + 0.25 + 0.0
+    assert load_of(bookings, "p", 0, 0.0).wait == 1.0 + 0.5 + 0.25 + 0.0
     bookings.first_token(names[1], 0.0)
-    assert bookings.load("p", 0, 0.0).wait == 1.0 + 0.25 + 0.0
+    assert load_of(bookings, "p", 0, 0.0).wait == 1.0 + 0.25 + 0.0
     bookings.end(names[0], 0.0)
-    assert bookings.load("p", 0, 0.0).wait == 1.0 + 0.0
+    assert load_of(bookings, "p", 0, 0.0).wait == 1.0 + 0.0
 
 
 @pytest.mark.parametrize("shared", [-0.1, 1.1, math.nan])
@@ -78,18 +78,18 @@ def test_a_failure_gives_the_next_one_its_turn_and_starts_no_head_again(
     bookings = new_bookings()
     names = [bookings.book(work(prefill), 0.0).id for prefill in (2.0, 4.0)]
     assert bookings.end(names[fails], 1.0, "failed")
-    assert bookings.load("p", 0, 1.0).wait == pytest.approx(wait)
+    assert load_of(bookings, "p", 0, 1.0).wait == pytest.approx(wait)
 
 
 def test_what_went_elsewhere_than_picked_weighs_there() -> None:
     bookings = new_bookings()
     booking = bookings.book(work(2.0), 0.0)
     assert bookings.started(booking.id, 1.0, work=work(3.0, "q", 1, cached=0))
-    assert bookings.load("p", 0, 1.0) == Load(last_pick=1)
-    assert bookings.load("q", 1, 1.0) == Load(3.0, 1, 1, 100, 100, 100)
+    assert load_of(bookings, "p", 0, 1.0) == Load(last_pick=1)
+    assert load_of(bookings, "q", 1, 1.0) == Load(3.0, 1, 1, 100, 100, 100)
     assert started_on(bookings, booking.id, 2.0, "r")
-    assert bookings.load("q", 1, 2.0) is IDLE
-    assert bookings.load("r", 0, 2.0).wait == pytest.approx(3.0)
+    assert load_of(bookings, "q", 1, 2.0) is IDLE
+    assert load_of(bookings, "r", 0, 2.0).wait == pytest.approx(3.0)
     assert booking.dispatched
     check(bookings)
 
@@ -99,7 +99,7 @@ def test_what_starts_later_queues_behind_what_started_before() -> None:
     held = bookings.book(work(8.0), 0.0)
     bookings.book(work(2.0), 0.0)
     assert bookings.started(held.id, 1.0)
-    assert bookings.load("p", 0, 1.0).wait == pytest.approx(1.0 + 8.0)
+    assert load_of(bookings, "p", 0, 1.0).wait == pytest.approx(1.0 + 8.0)
     assert bookings.started(held.id, 2.0), "said again, it is no second start"
     assert held.since == 1.0
     check(bookings)
@@ -108,8 +108,8 @@ def test_what_starts_later_queues_behind_what_started_before() -> None:
 def test_a_first_token_that_is_long_overdue_waits_no_longer() -> None:
     bookings = new_bookings()
     booking = bookings.book(work(2.0), 0.0)
-    assert bookings.load("p", 0, 37.9).waiting == 1
-    assert bookings.load("p", 0, 38.0) == Load(in_flight=1, context_tokens=100, last_pick=1)
+    assert load_of(bookings, "p", 0, 37.9).waiting == 1
+    assert load_of(bookings, "p", 0, 38.0) == Load(in_flight=1, context_tokens=100, last_pick=1)
     assert bookings.first_token(booking.id, 40.0), "it may still be told"
     assert bookings.end(booking.id, 41.0)
     assert bookings.unreported == 0
@@ -120,8 +120,8 @@ def test_what_is_behind_a_long_queue_is_not_overdue_before_its_turn() -> None:
     first = bookings.book(work(20.0), 0.0)
     bookings.book(work(2.0), 0.0)
     bookings.first_token(first.id, 100.0)
-    assert bookings.load("p", 0, 117.0).waiting == 1
-    assert bookings.load("p", 0, 118.0).waiting == 0
+    assert load_of(bookings, "p", 0, 117.0).waiting == 1
+    assert load_of(bookings, "p", 0, 118.0).waiting == 0
 
 
 def report(bookings: Bookings, prefills: int, now: float) -> None:
@@ -139,10 +139,10 @@ def test_where_first_tokens_are_never_reported_a_prefill_is_over_when_predicted(
     assert bookings.unreported == 3
     bookings.book(work(2.0), 10.0)
     bookings.book(work(4.0), 10.0)
-    assert bookings.load("p", 0, 11.9).waiting == 2
-    assert bookings.load("p", 0, 12.0).waiting == 1
-    assert bookings.load("p", 0, 15.9).waiting == 1
-    assert bookings.load("p", 0, 16.0) == Load(in_flight=2, context_tokens=200, last_pick=5)
+    assert load_of(bookings, "p", 0, 11.9).waiting == 2
+    assert load_of(bookings, "p", 0, 12.0).waiting == 1
+    assert load_of(bookings, "p", 0, 15.9).waiting == 1
+    assert load_of(bookings, "p", 0, 16.0) == Load(in_flight=2, context_tokens=200, last_pick=5)
 
 
 def test_when_first_tokens_cease_to_be_reported_those_that_are_due_wait_no_longer() -> None:
@@ -150,11 +150,11 @@ def test_when_first_tokens_cease_to_be_reported_those_that_are_due_wait_no_longe
     report(bookings, 50, 0.0)
     for pod in "abcd":
         bookings.book(work(2.0, pod), 0.0)
-    assert bookings.load("d", 0, 30.0).waiting == 1
+    assert load_of(bookings, "d", 0, 30.0).waiting == 1
     silent = [bookings.book(work(2.0, "p"), 30.0) for _ in range(3)]
     for booking in silent:
         bookings.end(booking.id, 31.0)
-    assert bookings.load("d", 0, 31.0).waiting == 0
+    assert load_of(bookings, "d", 0, 31.0).waiting == 0
 
 
 def test_where_first_tokens_are_reported_an_engine_that_hangs_is_not_taken_for_idle() -> None:
@@ -163,7 +163,7 @@ def test_where_first_tokens_are_reported_an_engine_that_hangs_is_not_taken_for_i
     bookings.book(work(2.0), 0.0)
     ended = bookings.book(work(2.0, "q"), 0.0)
     bookings.end(ended.id, 1.0)
-    assert bookings.load("p", 0, 37.0).waiting == 1, "one that does not stream changes nothing"
+    assert load_of(bookings, "p", 0, 37.0).waiting == 1, "one that does not stream changes nothing"
 
 
 def test_a_failed_request_has_no_first_token_to_report() -> None:
@@ -172,7 +172,7 @@ def test_a_failed_request_has_no_first_token_to_report() -> None:
         bookings.end(bookings.book(work(), 0.0).id, 0.0, "failed")
     assert bookings.unreported == 0
     bookings.book(work(2.0), 0.0)
-    assert bookings.load("p", 0, 30.0).waiting == 1
+    assert load_of(bookings, "p", 0, 30.0).waiting == 1
 
 
 def test_the_oldest_ends_where_there_are_too_many() -> None:
@@ -198,7 +198,7 @@ def test_a_rank_that_is_gone_leaves_nothing() -> None:
     kept = bookings.book(work(rank=1), 0.0)
     bookings.forget("p", 0)
     bookings.forget("never", 0)
-    assert bookings.load("p", 0, 0.0) is IDLE
+    assert load_of(bookings, "p", 0, 0.0) is IDLE
     assert not bookings.end(booking.id, 1.0)
     assert bookings.end(kept.id, 1.0)
     check(bookings)
@@ -275,7 +275,7 @@ def test_the_wait_is_the_studys(steps: Iterable[tuple[float, tuple[str, float]]]
             name = names.pop(int(value) % len(names))
             bookings.first_token(name, now)
             study.first(name, now)
-        assert bookings.load("p", 0, now).wait == pytest.approx(study.wait(now), abs=1e-6)
+        assert load_of(bookings, "p", 0, now).wait == pytest.approx(study.wait(now), abs=1e-6)
 
 
 PODS = st.sampled_from("ab")
@@ -300,7 +300,7 @@ class AnyReports(RuleBasedStateMachine):
         what = work(seconds, pod, rank, tokens, cached=tokens // 3)
         booking = self.bookings.book(what, self.now)
         self.names.append(booking.id)
-        picks = self.bookings.load(pod, rank, self.now).last_pick
+        picks = load_of(self.bookings, pod, rank, self.now).last_pick
         assert picks > self.picks
         self.picks = picks
 
@@ -338,7 +338,7 @@ class AnyReports(RuleBasedStateMachine):
 
     @rule(pod=PODS, rank=RANKS)
     def look(self, pod: str, rank: int) -> None:
-        load = self.bookings.load(pod, rank, self.now)
+        load = load_of(self.bookings, pod, rank, self.now)
         assert load.wait >= 0
         assert load.waiting <= load.in_flight
         assert load.waiting_uncached_tokens <= load.waiting_prompt_tokens <= load.context_tokens
@@ -361,7 +361,7 @@ class AnyReports(RuleBasedStateMachine):
         assert len(self.bookings) == 0
         for pod in "abc":
             for rank in range(2):
-                load = self.bookings.load(pod, rank, self.now)
+                load = load_of(self.bookings, pod, rank, self.now)
                 assert load == Load(last_pick=load.last_pick)
 
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
-from tests.router.load.reports import report
+from tests.router.load.reports import load_of, report
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.correction import UNKNOWN_TOKENS
 from warmpath.router.load.engine_metrics import Observed
@@ -47,7 +47,7 @@ def booked(*prefills: float, at: float = 0.0) -> tuple[Bookings, LoadTable, list
 def test_requests_that_we_did_not_book_are_somebody_elses() -> None:
     bookings, table, _ = booked(1.0, 3.0)
     table.observe("p", 0, seen(running=3, waiting=4, kv_usage=0.5))
-    alone = bookings.load("p", 0, 10.0)
+    alone = load_of(bookings, "p", 0, 10.0)
     load = table.load("p", 0, 10.0)
     assert load.in_flight == 7
     assert load.waiting == 2 + 2, "of the four in the queue, two may be ours"
@@ -129,7 +129,7 @@ def test_what_may_still_be_on_its_way_is_neither_lost_nor_counted_twice() -> Non
     bookings, table, _ = booked(2.0, at=9.5)
     for running in (0, 1):
         table.observe("p", 0, seen(running=running))
-        assert table.load("p", 0, 10.0) == bookings.load("p", 0, 10.0)
+        assert table.load("p", 0, 10.0) == load_of(bookings, "p", 0, 10.0)
 
 
 def test_the_later_observation_counts_whoever_made_it() -> None:
@@ -190,9 +190,9 @@ def test_an_observation_that_agrees_changes_nothing(
     rows: list[tuple[float, float, bool]], queued: int, age: float
 ) -> None:
     bookings, table = table_of(rows)
-    waiting = min(queued, bookings.load("p", 0, 10.0).waiting)
+    waiting = min(queued, load_of(bookings, "p", 0, 10.0).waiting)
     table.observe("p", 0, seen(len(rows) - waiting, waiting, kv_usage=0.5))
-    alone = bookings.load("p", 0, 10.0 + age)
+    alone = load_of(bookings, "p", 0, 10.0 + age)
     assert table.load("p", 0, 10.0 + age) == alone._replace(queue=waiting, kv_usage=0.5)
 
 
@@ -225,7 +225,7 @@ def test_a_stale_observation_changes_nothing(
     bookings, table = table_of(rows)
     table.observe("p", 0, seen(running, waiting))
     now = 10.0 + age
-    assert table.load("p", 0, now) == bookings.load("p", 0, now)
+    assert table.load("p", 0, now) == load_of(bookings, "p", 0, now)
 
 
 class AnyObservation(RuleBasedStateMachine):

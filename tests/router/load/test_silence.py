@@ -5,6 +5,7 @@ from itertools import count
 import pytest
 
 from tests.router.consistent import check
+from tests.router.load.reports import load_of
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.overdue import FIRST_COME, Overdue, Precedence
 
@@ -77,9 +78,9 @@ def _three_requests() -> tuple[Bookings, list[str]]:
 def test_an_overdue_first_token_that_two_later_requests_have_is_lost() -> None:
     bookings, [_, second, third] = _three_requests()
     bookings.first_token(second, 2.0)
-    assert bookings.load("p", 0, 2.0).waiting == 2
+    assert load_of(bookings, "p", 0, 2.0).waiting == 2
     bookings.first_token(third, 3.0)
-    assert bookings.load("p", 0, 3.0).waiting == 0, "its prefill must be over"
+    assert load_of(bookings, "p", 0, 3.0).waiting == 0, "its prefill must be over"
     assert not bookings.hears_first_tokens, "one of three is lost"
     check(bookings)
 
@@ -91,7 +92,7 @@ def test_reports_may_overtake_one_another_for_a_moment(second_at: float, third_a
     bookings, [first, second, third] = _three_requests()
     bookings.first_token(second, second_at)
     bookings.first_token(third, third_at)
-    assert bookings.load("p", 0, third_at).waiting == 1
+    assert load_of(bookings, "p", 0, third_at).waiting == 1
     bookings.first_token(first, third_at)
     assert bookings.hears_first_tokens
 
@@ -102,11 +103,11 @@ def test_short_prompts_may_pass_a_long_one_for_as_long_as_the_queues_order_lets_
     for at in (10.0, 40.0):
         passing = bookings.book(Work("m", "p", 0, 100, 0, 0.5), at)
         bookings.first_token(passing.id, at + 2.0)
-    assert bookings.load("p", 0, 43.0).waiting == 1
+    assert load_of(bookings, "p", 0, 43.0).waiting == 1
     for at in (46.0, 48.0):
         later = bookings.book(Work("m", "p", 0, 100, 0, 0.5), at)
         bookings.first_token(later.id, at + 0.5)
-    assert bookings.load("p", 0, 49.0).waiting == 0
+    assert load_of(bookings, "p", 0, 49.0).waiting == 0
 
 
 @pytest.mark.parametrize(("times", "waits_until"), [(0.0, 50.0), (30.0, 150.0)])
@@ -121,7 +122,7 @@ def test_engines_that_favour_short_prompts_more_let_them_pass_for_longer(
         passing = bookings.book(Work("m", "p", 0, 100, 0, 0.0), at)
         bookings.first_token(passing.id, at)
         # The second one that comes after it in both orders decides.
-        assert bookings.load("p", 0, at).waiting == (at < waits_until + 2)
+        assert load_of(bookings, "p", 0, at).waiting == (at < waits_until + 2)
 
 
 def test_a_report_that_comes_after_it_counted_as_lost_counts_after_all() -> None:

@@ -6,6 +6,7 @@ from itertools import count
 from random import Random
 
 from tests.conformance.reference_index import ReferenceIndex
+from tests.router.load.reports import load_of
 from warmpath.indexer.engines.cache_groups import Lookahead
 from warmpath.indexer.keys.key import Chain, pack_words
 from warmpath.indexer.ranks import Ingest
@@ -153,7 +154,7 @@ class Parts:
         return self.picker.choose(self.ask(**fields), self.now)  # type: ignore[arg-type]
 
     def wait(self, pod: int) -> float:
-        return self.bookings.load(f"pod-{pod}", 0, self.now).wait
+        return load_of(self.bookings, f"pod-{pod}", 0, self.now).wait
 
     # Methods of a witness of picks, which keep the calls
 

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from tests.indexer.consistent import check
+from tests.router.load.reports import load_of
 from tests.router.pick.picker_parts import PROMPT, KeyedPrompt, Parts, SizedPrompt, first
 from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.trust import Level
@@ -144,12 +145,12 @@ def test_the_first_token_releases_the_prefill_and_the_end_the_rest() -> None:
     parts = Parts(pods=1)
     booking_id, _ = parts.choose()
     assert parts.picker.first_token(booking_id, parts.now)
-    load = parts.bookings.load("pod-0", 0, parts.now)
+    load = load_of(parts.bookings, "pod-0", 0, parts.now)
     assert (load.wait, load.waiting, load.in_flight) == (0.0, 0, 1)
     assert parts.picker.first_token(booking_id, parts.now), "a repeated report changes nothing"
     assert parts.picker.ended(booking_id, "finished", parts.now)
     assert not parts.picker.ended(booking_id, "finished", parts.now)
-    assert parts.bookings.load("pod-0", 0, parts.now).in_flight == 0
+    assert load_of(parts.bookings, "pod-0", 0, parts.now).in_flight == 0
     assert parts.seen == ["picked", "first token", "finished"]
 
 
@@ -266,9 +267,9 @@ def test_room_kept_for_decoding_is_no_prefill_of_the_rank_that_decodes() -> None
 def test_a_rank_that_prefills_and_decodes_a_request_has_it_once() -> None:
     parts = Parts(pods=1)
     booking_id, _ = parts.choose(disaggregated=True)
-    assert parts.bookings.load("pod-0", 0, parts.now).in_flight == 1
+    assert load_of(parts.bookings, "pod-0", 0, parts.now).in_flight == 1
     parts.picker.first_token(booking_id, parts.now)
-    load = parts.bookings.load("pod-0", 0, parts.now)
+    load = load_of(parts.bookings, "pod-0", 0, parts.now)
     assert (load.waiting, load.in_flight) == (0, 1)
     parts.picker.ended(booking_id, "finished", parts.now)
     assert len(parts.bookings) == 0

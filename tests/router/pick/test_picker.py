@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.examples import examples
 from tests.indexer import consistent
 from tests.router.consistent import check
+from tests.router.load.reports import load_of
 from tests.router.pick.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.pick.eligible import NoPodError
@@ -63,9 +64,9 @@ def test_prefill_and_decode_pods_are_picked_in_one_call_by_their_roles() -> None
     booking_id, choice = parts.choose(disaggregated=True)
     assert first(choice) == "pod-1"
     assert [one.pod.id for one in choice.decode] == ["pod-3", "pod-2"]
-    assert parts.bookings.load("pod-3", 0, parts.now).in_flight == 1
+    assert load_of(parts.bookings, "pod-3", 0, parts.now).in_flight == 1
     parts.picker.first_token(booking_id, parts.now)
-    assert parts.bookings.load("pod-1", 0, parts.now).in_flight == 0
+    assert load_of(parts.bookings, "pod-1", 0, parts.now).in_flight == 0
     parts.picker.ended(booking_id, "finished", parts.now)
     assert len(parts.bookings) == 0
     with pytest.raises(NoPodError, match="role decode"):
@@ -215,7 +216,7 @@ class AnyReports(RuleBasedStateMachine):
         assert len(self.parts.picker) == 0
         assert len(self.parts.bookings) == 0
         for pod in self.parts.pods:
-            load = self.parts.bookings.load(pod.id, 0, self.parts.now)
+            load = load_of(self.parts.bookings, pod.id, 0, self.parts.now)
             assert (load.wait, load.waiting, load.in_flight, load.context_tokens) == (0, 0, 0, 0)
 
     @invariant()
