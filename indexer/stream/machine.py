@@ -40,6 +40,7 @@ The machine is one class in one file, as nearly every message reads and changes 
 next sequence, the held batches, the running replay and the trust. The last three have classes beside it.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -47,8 +48,7 @@ from typing import Protocol
 
 import msgspec
 
-from warmpath.indexer.stream.digests import Digests
-from warmpath.indexer.stream.replay import MOST_SEQUENCE, AskReplay, HeldBatches, ReplayCall
+from warmpath.indexer.stream.replay import MOST_SEQUENCE, AskReplay, Digests, ReplayCall
 from warmpath.indexer.stream.trust import StreamTrust
 from warmpath.indexer.trust import Level, Trust
 
@@ -121,9 +121,9 @@ class Follower(Protocol):
 class Stream:
     """Orders one rank's batches and owns its trust, as far as it does not depend on the connection.
 
-    `pending_bytes` bounds the live batches that are held while a replay runs; past it they are
-    dropped and asked for again. With `is_queue` the engine keeps batches until they are fetched,
-    so that a lost connection loses none. `clock` returns seconds.
+    `pending_bytes` bounds the live batches that are held while a replay runs, except for a single larger
+    one; past it they are dropped and asked for again. With `is_queue` the engine keeps batches until
+    they are fetched, so that a lost connection loses none. `clock` returns seconds.
     """
 
     def __init__(
@@ -146,7 +146,10 @@ class Stream:
         self._digests = Digests()
         self._live = NONE_YET
         """The sequence of the last live batch on this connection."""
-        self._held = HeldBatches(pending_bytes)
+        self._held: deque[tuple[int, bytes]] = deque()
+        """Live batches that wait while a replay runs, in the order in which they came."""
+        self._held_bytes = 0
+        self._pending_bytes = pending_bytes
         self._replay = ReplayCall()
         self._checks = 0
         """How many checks were answered on this connection."""
@@ -178,7 +181,7 @@ class Stream:
     def disconnected(self) -> None:
         self._replay.ticket += 1
         self.state = StreamState.WAITING
-        self._held.take()
+        self._take_held()
 
     def live(self, sequence: int, payload: bytes) -> None:
         if self.state is StreamState.WAITING:
@@ -234,8 +237,17 @@ class Stream:
         return sequence
 
     def _hold(self, sequence: int, payload: bytes) -> None:
-        if not self._held.hold(sequence, payload):
+        if self._held_bytes + len(payload) > self._pending_bytes:
+            # The batches let go show as a gap after the replay, and are asked for again.
+            self._take_held()
             self.counts.overflows += 1
+        self._held.append((sequence, payload))
+        self._held_bytes += len(payload)
+
+    def _take_held(self) -> deque[tuple[int, bytes]]:
+        """Return all held batches, and hold none from here on."""
+        taken, self._held, self._held_bytes = self._held, deque(), 0
+        return taken
 
     def _accept(self, sequence: int, payload: bytes) -> None:
         self.trust.in_order(sequence, is_following=self.state is StreamState.FOLLOWING)
@@ -286,7 +298,7 @@ class Stream:
         if self._next == 0 and self.trust.level is not Level.COLD:
             self.trust.set(Level.COLD, "nothing applied yet, replay requested")
         self.state = StreamState.REPLAYING
-        self._held.take()
+        self._take_held()
         self._request(0.0)
 
     def _request(self, delay: float) -> None:
@@ -398,7 +410,7 @@ class Stream:
     def _follow(self) -> None:
         """Go on with the live batches that were held."""
         self.state = StreamState.FOLLOWING
-        held = self._held.take()
+        held = self._take_held()
         if self.trust.level is Level.COLD and not (held and held[0][0] > self._next):
             self.trust.be_exact("followed from the first batch")
         elif self.trust.passing:
@@ -436,7 +448,8 @@ class Stream:
 
     def stray(self, reason: str) -> None:
         """Handle a message that could not be read as a batch."""
-        self.trust.strayed(reason, max(self._next, self._held.last + 1))
+        newest = self._held[-1][0] if self._held else -1
+        self.trust.strayed(reason, max(self._next, newest + 1))
         if self.state is not StreamState.REPLAYING and not self.trust.is_damaged:
             self.trust.suspend(reason)
 
@@ -474,7 +487,7 @@ class Stream:
     def save(self) -> SavedStream:
         return SavedStream(
             next=self._next,
-            digests=self._digests.save(),
+            digests=dict(self._digests),
             level=self.trust.level,
             reason=self.trust.reason,
             passing=self.trust.passing,
@@ -484,6 +497,6 @@ class Stream:
     def restore(self, saved: SavedStream) -> None:
         """Continue from the state that an earlier process saved, before any message is taken."""
         self._next = saved.next
-        self._digests.restore(saved.digests)
+        self._digests.update(sorted(saved.digests.items()))
         self.trust.set(saved.level, saved.reason, passing=saved.passing)
         self.trust.heals_at = saved.heals_at

@@ -1,10 +1,10 @@
-"""The replays that a stream asks for: which one runs, where it must begin, and how many failed.
+"""The replays that a stream asks for, and the digests of batches with which it compares the answers."""
 
-`HeldBatches` are the live batches that wait while a replay runs, up to a bound.
-"""
-
-from collections import deque
+from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import xxhash
 
 MOST_SEQUENCE = (1 << 63) - 1
 """The highest sequence of a batch. Engines count from 0; -1, as a signed number, ends a replay."""
@@ -19,6 +19,9 @@ BACK_OFF = 0.1
 LONGEST_BACK_OFF = 5.0
 """Seconds before a replay that broke off is asked for again: after the first failure, and at most."""
 
+KEPT = 1024
+"""How many applied batches' digests are kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class AskReplay:
@@ -32,22 +35,22 @@ class AskReplay:
     delay: float = 0.0
 
 
+@dataclass(slots=True)
 class ReplayCall:
     """The last replay that was asked for, and how the earlier ones ended."""
 
-    def __init__(self) -> None:
-        self.ticket = 0
-        """The ticket of the last replay; that of no replay where its answer is not wanted any more."""
-        self.fence: int | None = None
-        """The sequence with which the replay must begin; None where there is no fence."""
-        self.begun = False
-        """Whether the replay's first batch has arrived; with a fence, that batch or a later one."""
-        self.unfillable = -1
-        """The missing sequence for which a replay was asked; a second one would not bring it either."""
-        self.failures = 0
-        """How many replays failed in a row without bringing a batch or ending properly."""
-        self.is_answered = False
-        """Whether any replay was ever answered."""
+    ticket: int = 0
+    """The ticket of the last replay; that of no replay where its answer is not wanted any more."""
+    fence: int | None = None
+    """The sequence with which the replay must begin; None where there is no fence."""
+    begun: bool = False
+    """Whether the replay's first batch has arrived; with a fence, that batch or a later one."""
+    unfillable: int = -1
+    """The missing sequence for which a replay was asked; a second one would not bring it either."""
+    failures: int = 0
+    """How many replays failed in a row without bringing a batch or ending properly."""
+    is_answered: bool = False
+    """Whether any replay was ever answered."""
 
     def ask(self, sequence: int, *, has_fence: bool, delay: float) -> AskReplay:
         """Ask for the batches from `sequence` on, and with `has_fence` the one before them too."""
@@ -68,37 +71,20 @@ class ReplayCall:
         return min(BACK_OFF * 2.0**doublings, LONGEST_BACK_OFF)
 
 
-class HeldBatches:
-    """Batches with their sequences, in the order in which they came, of at most `max_bytes`.
+class Digests(OrderedDict[int, int]):
+    """The digests of the batches that were applied last, by their sequences.
 
-    A single batch may be larger.
+    They distinguish a duplicate from a restart.
     """
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._batches: deque[tuple[int, bytes]] = deque()
-        self._bytes = 0
+    def add(self, first: int, payloads: Iterable[bytes]) -> None:
+        """Keep the digests of consecutive batches; `first` is the sequence of the first one."""
+        digest = xxhash.xxh3_64_intdigest
+        for sequence, payload in enumerate(payloads, first):
+            self[sequence] = digest(payload)
+        while len(self) > KEPT:
+            self.popitem(last=False)
 
-    def __bool__(self) -> bool:
-        return bool(self._batches)
-
-    @property
-    def last(self) -> int:
-        """The sequence of the last held batch; -1 where none is held."""
-        return self._batches[-1][0] if self._batches else -1
-
-    def hold(self, sequence: int, payload: bytes) -> bool:
-        """Hold one more batch; return whether there was room. Without room, earlier ones are dropped."""
-        has_room = self._bytes + len(payload) <= self._max_bytes
-        if not has_room:
-            # The batches let go show as a gap after the replay, and are asked for again.
-            self.take()
-        self._batches.append((sequence, payload))
-        self._bytes += len(payload)
-        return has_room
-
-    def take(self) -> deque[tuple[int, bytes]]:
-        """Return all held batches, and hold none from here on."""
-        taken, self._batches = self._batches, deque()
-        self._bytes = 0
-        return taken
+    def has(self, sequence: int, payload: bytes) -> bool:
+        """Whether this batch is known to be the one that was applied with its sequence."""
+        return self.get(sequence) == xxhash.xxh3_64_intdigest(payload)

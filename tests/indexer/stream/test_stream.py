@@ -5,9 +5,14 @@ from typing import Any
 import pytest
 
 from tests.indexer.consistent import check
-from warmpath.indexer.stream.digests import KEPT
 from warmpath.indexer.stream.machine import CHECKS, Stream, StreamState
-from warmpath.indexer.stream.replay import FIRST_PATIENCE, LONGEST_BACK_OFF, PATIENCE, AskReplay
+from warmpath.indexer.stream.replay import (
+    FIRST_PATIENCE,
+    KEPT,
+    LONGEST_BACK_OFF,
+    PATIENCE,
+    AskReplay,
+)
 from warmpath.indexer.trust import Level, Trust
 
 
