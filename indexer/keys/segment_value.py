@@ -9,19 +9,17 @@ All numbers are little-endian. Every record has a holder, every column has a blo
 two records; if one has, a reader may use any of them.
 """
 
-from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.keys.key import WORD_BYTES, pack_words, unpack_words
+from warmpath.indexer.keys.key import WORD_BYTES, unpack_words
 
 PACKED = 1
 SPILLED = 2
 HEAD = 4
 """Bytes before the slots."""
-MOST_COLUMNS = 0xFFFF
 MOST_RECORDS = 512
 """The most records of a packed segment; one with more is spilled."""
 
@@ -87,35 +85,6 @@ def decode(value: bytes) -> Packed:
     if columns & 7 and (bits[:, -1] >> np.uint8(columns & 7)).any():
         raise BadSegmentError(f"a bitmap has more bits than the {columns} columns of its segment")
     return Packed(tuple(unpack_words(value[HEAD:start])), keys.astype(np.uint64, copy=False), bits)
-
-
-def encode(packed: Packed) -> bytes:
-    """Return the value with these contents."""
-    columns = len(packed.slots)
-    if not 0 < columns <= MOST_COLUMNS:
-        raise ValueError(f"a segment has 1 to {MOST_COLUMNS} columns, not {columns}")
-    keys = np.ascontiguousarray(packed.keys, "<u8").view(np.uint8).reshape(-1, WORD_BYTES)
-    records = np.hstack([keys, packed.bits]).tobytes()
-    return bytes([PACKED, 0]) + columns.to_bytes(2, "little") + pack_words(packed.slots) + records
-
-
-def pack(holders: Mapping[int, Iterable[int]]) -> Packed:
-    """Return the contents for keys and the slots that hold each; each has at least one."""
-    sets = {key: set(slots) for key, slots in holders.items()}
-    slots = tuple(dict.fromkeys(slot for held in sets.values() for slot in sorted(held)))
-    held = np.array([[slot in held for slot in slots] for held in sets.values()], np.bool_)
-    bits = np.packbits(held, axis=1, bitorder="little")
-    return Packed(slots, np.fromiter(sets, np.uint64, len(sets)), bits)
-
-
-def holders(packed: Packed) -> dict[int, set[int]]:
-    """Return the slots that hold each key."""
-    rows = np.unpackbits(packed.bits, axis=1, count=len(packed.slots), bitorder="little")
-    slots = packed.slots
-    return {
-        key: {slots[column] for column in np.flatnonzero(row).tolist()}
-        for key, row in zip(packed.keys.tolist(), rows, strict=True)
-    }
 
 
 def is_spilled(value: bytes | None) -> bool:

@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+import numpy as np
+
 from warmpath.cli.index.access import Access, PodSeen, living_of
 from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.keys.segment_value import (
     MOST_RECORDS,
     BadSegmentError,
+    Packed,
     decode,
-    holders,
     spilled_blocks,
 )
 from warmpath.indexer.shared.layout.names import BORN, WRITES, checkpoint
@@ -29,6 +31,16 @@ class DamageError(Exception):
 
 Holders = dict[int, set[int]]
 """The slots that hold each key."""
+
+
+def holders(packed: Packed) -> dict[int, set[int]]:
+    """Return the slots that hold each key."""
+    rows = np.unpackbits(packed.bits, axis=1, count=len(packed.slots), bitorder="little")
+    slots = packed.slots
+    return {
+        key: {slots[column] for column in np.flatnonzero(row).tolist()}
+        for key, row in zip(packed.keys.tolist(), rows, strict=True)
+    }
 
 
 @dataclass(slots=True)

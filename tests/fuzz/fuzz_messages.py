@@ -44,6 +44,7 @@ with atheris.instrument_imports(include=["warmpath"], exclude=COMPILED):
     from tests.fuzz.asked_service import AskedService
     from tests.fuzz.guided import fuzz
     from tests.fuzz.http2_input import SEEDS, attack
+    from tests.indexer.segment_values import encode
     from warmpath.indexer.compiled.array_index import ArrayIndex
     from warmpath.indexer.compiled.segments import stretches_of
     from warmpath.indexer.compiled.warm_up import warm_up
@@ -55,6 +56,7 @@ with atheris.instrument_imports(include=["warmpath"], exclude=COMPILED):
     from warmpath.indexer.shared.layout.record import BadRecordError, read_record
     from warmpath.indexer.shared.query import lookup
     from warmpath.indexer.watch.client import ProtocolError, Watcher
+    from warmpath.lab.verify.structure import holders
     from warmpath.process.bytes import read_message
     from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
     from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
@@ -255,8 +257,8 @@ def segments(_: asyncio.Runner) -> Target:
         for value in found:
             try:
                 read = segment_value.decode(value)
-                assert segment_value.encode(read) == value
-                segment_value.holders(read)
+                assert encode(read) == value
+                holders(read)
             except segment_value.BadSegmentError:
                 continue
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import Output
+from tests.indexer.segment_values import encode, pack
 from tests.indexer.shared.index_model import Edge, Server
 from tests.indexer.shared.model_writer import ModelWriter, content
 from tests.publisher.published_pod import IDS, Pod
@@ -21,7 +22,7 @@ from tests.servers.redis_server import RedisServer
 from warmpath.cli.asking import print_rich
 from warmpath.cli.index.command import main
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
-from warmpath.indexer.keys.segment_value import decode, encode, holders, pack
+from warmpath.indexer.keys.segment_value import decode
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import read_record
 from warmpath.indexer.shared.sweep.sweeper import AT_REST
@@ -30,7 +31,7 @@ from warmpath.lab.local.cluster import MODEL
 from warmpath.lab.verify.check_index import Checked, shown
 from warmpath.lab.verify.check_index import main as check_main
 from warmpath.lab.verify.difference import Compared, Difference
-from warmpath.lab.verify.structure import Structure
+from warmpath.lab.verify.structure import Structure, holders
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 KEYS = chain(Keyspace(model=MODEL, block_size=16).root(), pack_tokens(IDS), 16)

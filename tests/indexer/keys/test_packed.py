@@ -6,15 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.indexer.segment_values import encode, pack
 from warmpath.indexer.keys import segment_value
-from warmpath.indexer.keys.segment_value import (
-    BadSegmentError,
-    decode,
-    encode,
-    holders,
-    pack,
-    spilled_blocks,
-)
+from warmpath.indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
+from warmpath.lab.verify.structure import holders
 
 WORDS = st.integers(0, 2**64 - 1)
 HOLDERS = st.dictionaries(

@@ -7,12 +7,14 @@ from typing import Any, Protocol, Self, TypeVar
 
 import redis
 
+from tests.indexer.segment_values import encode, pack
 from tests.indexer.shared.ensured_schema import ensure
 from warmpath.indexer.keys.key import unpack_words
-from warmpath.indexer.keys.segment_value import decode, encode, holders, pack, slots_of
+from warmpath.indexer.keys.segment_value import decode, slots_of
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
+from warmpath.lab.verify.structure import holders
 
 Result = TypeVar("Result")
 

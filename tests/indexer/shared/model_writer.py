@@ -4,11 +4,12 @@ import msgspec
 
 from tests.indexer.shared.index_model import Does
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.keys.segment_value import decode, holders
+from warmpath.indexer.keys.segment_value import decode
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import Claim, SpotOf
 from warmpath.indexer.shared.redis.command import Call, Command, Script, script
 from warmpath.indexer.shared.writer.calls import Status, apply_calls, fence_call, outcome
+from warmpath.lab.verify.structure import holders
 
 TTL = 86_400_000
 MADE_KNOWN = Script(

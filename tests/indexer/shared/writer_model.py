@@ -11,9 +11,10 @@ from typing import Any
 
 from tests.indexer.shared.bucket_model import Blocks, BucketModel
 from warmpath.indexer.keys.key import WORD_BYTES, unpack_words
-from warmpath.indexer.keys.segment_value import decode, holders, spilled_blocks
+from warmpath.indexer.keys.segment_value import decode, spilled_blocks
 from warmpath.indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply
 from warmpath.indexer.shared.writer.calls import Status
+from warmpath.lab.verify.structure import holders
 
 OOM = CommandRefusedError("OOM command not allowed when used memory > 'maxmemory'.")
 

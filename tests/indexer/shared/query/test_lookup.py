@@ -6,9 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.indexer.segment_values import encode, pack
 from warmpath.indexer.index.contract import Stretch
 from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.indexer.keys.segment_value import BadSegmentError, encode, pack
+from warmpath.indexer.keys.segment_value import BadSegmentError
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.query.lookup import Keys, rounds, stretches
 

@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.examples import examples
+from tests.indexer.segment_values import encode, pack
 from tests.indexer.shared.inside import check_remote
 from tests.indexer.shared.written_pod import GPU, KEYSPACE, WrittenPod, prompt_of
 from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.indexer.keys.segment_value import decode, encode, holders, pack
+from warmpath.indexer.keys.segment_value import decode
 from warmpath.indexer.shared.layout.names import BORN, WRITES, KeyNames
 from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.records.registry import LATE, Registry
 from warmpath.indexer.shared.redis.command import Call, Command, Reply, UnreachableError
 from warmpath.indexer.trust import PROMISED_SECONDS, Level
+from warmpath.lab.verify.structure import holders
 
 SPILLED = bytes([2, 0, 0, 0, 9, 0, 0, 0])
 SEGMENTS = range(4)

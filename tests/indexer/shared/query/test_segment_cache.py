@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.conformance.reference_index import ReferenceIndex
+from tests.indexer.segment_values import encode, pack
 from tests.indexer.shared.inside import check_cache
 from warmpath.indexer.index.contract import Stretch
 from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.indexer.keys.segment_value import encode, pack
 from warmpath.indexer.shared.query.lookup import ENTRY_BYTES, SegmentCache
 
 ROOMY = 1 << 30

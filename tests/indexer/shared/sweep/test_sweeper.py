@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
+from tests.indexer.segment_values import encode, pack
 from tests.indexer.shared.ensured_schema import ensure
 from tests.indexer.shared.index_model import Server
 from tests.indexer.shared.model_writer import ModelWriter, content
 from tests.servers.redis_server import RedisServer
-from warmpath.indexer.keys.segment_value import encode, pack
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.schema import SchemaError
 from warmpath.indexer.shared.redis.command import (
