@@ -4,8 +4,8 @@ These files decide it: `indexer.stream.trust` for an engine's own stream, `index
 for a publisher over gRPC, `indexer.shared.records.record_source` for a record in Redis, to which
 `indexer.shared.query.index` adds a doubt for each answer in shared mode.
 
-`indexer.rank` keeps and logs it, and lowers it for other reasons: an engine's version, or events that have
-been away for too long.
+`indexer.rank` keeps and logs it, and lowers it for other reasons: an engine's version, or events that
+have been away for too long.
 """
 
 from dataclasses import dataclass
