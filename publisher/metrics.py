@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.steps import Cause, WriterState
+from warmpath.indexer.shared.writer.lease import Cause
+from warmpath.indexer.shared.writer.machine import Writer, WriterState
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.pod_cache import PodCache
 from warmpath.process.tls import ClientTls, ServerTls, expiries

@@ -9,7 +9,8 @@ from tests.faults.rig import DEFAULT_LEASE, Outcome, rig
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 from tests.servers.wrong_clock import WrongClock
-from warmpath.indexer.shared.writer.steps import Cause, WriterState
+from warmpath.indexer.shared.writer.lease import Cause
+from warmpath.indexer.shared.writer.machine import WriterState
 
 HOUR = 3600.0
 

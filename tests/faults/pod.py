@@ -14,9 +14,8 @@ from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.keys.key import Keyspace, chain, fingerprint, pack_tokens
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Redis
-from warmpath.indexer.shared.writer.machine import Writer
+from warmpath.indexer.shared.writer.machine import Writer, WriterState
 from warmpath.indexer.shared.writer.run import write
-from warmpath.indexer.shared.writer.steps import WriterState
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.process.tasks import cancel, watched
 from warmpath.publisher.assemble import COLLECT_SECONDS, collect_forever

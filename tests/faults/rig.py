@@ -25,7 +25,7 @@ from warmpath.indexer.shared.layout.record import Record, read_record
 from warmpath.indexer.shared.redis.command import Command, Redis
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.shared.sweep.sweeper import Sweeper
-from warmpath.indexer.shared.writer.steps import Cause
+from warmpath.indexer.shared.writer.lease import Cause
 from warmpath.indexer.trust import PROMISED_SECONDS, Level
 from warmpath.lab.verify.structure import read_bucket
 from warmpath.process.tasks import cancel, watched

@@ -8,7 +8,7 @@ from functools import partial
 from tests.faults.refusals import BEHIND
 from tests.faults.rig import DEFAULT_LEASE, Outcome, Rig, rig
 from tests.servers.redis_server import Binary, RedisServer
-from warmpath.indexer.shared.writer.steps import WriterState
+from warmpath.indexer.shared.writer.machine import WriterState
 
 TAIL = 20_000
 """Bytes at the end of the append-only file that a power cut loses."""

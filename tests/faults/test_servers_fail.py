@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 
 from tests.faults import server
-from warmpath.indexer.shared.writer.steps import Cause
+from warmpath.indexer.shared.writer.lease import Cause
 
 pytestmark = pytest.mark.deep
 

@@ -195,19 +195,15 @@ class Reach:
 
     def _update_trouble(self) -> None:
         count, before = self.open_buckets, self.trouble
-        if not count:
-            if before is not None:
-                self.trouble = None
-                self._doubt(None)
-                log.info("the shared index can be read again")
-            return
-        if before is None:
-            log.warning(
-                "%s; %d of %d buckets are left alone", self.problem, count, len(self._breakers)
-            )
         reason = f"{self.problem}; {count} of {len(self._breakers)} buckets are left alone"
-        since = before.since if before else self._clock()
-        if before is None or before.reason != reason:
+        if not count and before is not None:
+            self.trouble = None
+            self._doubt(None)
+            log.info("the shared index can be read again")
+        elif count and (before is None or before.reason != reason):
+            if before is None:
+                log.warning("%s", reason)
+            since = before.since if before else self._clock()
             self.trouble = Trust(Level.DEGRADED, reason, since)
             self._doubt(self.trouble)
 

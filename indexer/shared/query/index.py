@@ -24,8 +24,7 @@ from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.query.buckets import LIFE, Life, Lives, Reach, problem_of
-from warmpath.indexer.shared.query.lookup import Copied, Keys, SegmentCache, rounds
-from warmpath.indexer.shared.query.places import Places
+from warmpath.indexer.shared.query.lookup import Copied, Keys, Places, SegmentCache, rounds
 from warmpath.indexer.shared.records.record_source import RemoteRank
 from warmpath.indexer.shared.records.registry import AWAY, UNCONFIRMED, Registry
 from warmpath.indexer.shared.redis.command import Command, Redis

@@ -5,19 +5,15 @@ The writer's requests are repeated until they are answered; meanwhile the lease 
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
 
 from warmpath.indexer.shared.layout.damage import heal_call, is_wrong_type
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Call, Command, Reply, script
-from warmpath.indexer.shared.writer.steps import (
-    AnewError,
-    Cause,
-    Commands,
-    Rest,
-    Steps,
-    WriterCounts,
-)
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +32,61 @@ LAST_PAUSE = 2.0
 """Seconds between two attempts: the pause doubles from the first to the last."""
 PAUSES_OF_A_LEASE = 4
 """How many pauses fit into a lease, at least: a writer that cannot write still renews it in time."""
+
+
+class Cause(StrEnum):
+    """Why a writer claims its pod again and writes everything again."""
+
+    START = "the writer has started"
+    FREE = "the other writer's lease is over"
+    FENCED = "a bucket has a later claim"
+    LOST = "a bucket has lost writes"
+    RECORD = "the pod's record is gone or is not as it was left"
+    FORGOTTEN = "the pod was forgotten"
+    BEHIND = "the journal no longer has all changes that were not written yet"
+    PLACES = "the claim's places are used up"
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Commands to run now; their replies are to be sent back, in order."""
+
+    asked: Sequence[Command | Call]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A pause of `seconds`; with `until_news` it ends early when the journal has grown."""
+
+    seconds: float
+    until_news: bool = False
+
+
+Result = TypeVar("Result")
+Steps = Generator[Commands | Rest, Sequence[Reply], Result]
+"""Steps to do one after the other, and their result. Send the replies of each `Commands`."""
+
+
+class AnewError(Exception):
+    """The writer has to claim its pod and write everything again."""
+
+    def __init__(self, cause: Cause, floor: int = 0) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.floor = floor
+        """The highest claim number that was found in a bucket; 0 where none was looked for."""
+
+
+@dataclass(slots=True)
+class WriterCounts:
+    """Counts of a writer's work so far."""
+
+    batches: int = 0
+    changes: int = 0
+    """Keys added and gone, in batches and in rebuilds."""
+    audits: int = 0
+    retries: int = 0
+    rebuilds: Counter[Cause] = field(default_factory=Counter)
 
 
 class Lease:

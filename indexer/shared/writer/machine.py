@@ -14,6 +14,7 @@ can be reached.
 import logging
 import secrets
 from collections.abc import Callable
+from enum import StrEnum
 from functools import partial
 from typing import NoReturn
 
@@ -25,8 +26,15 @@ from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.layout.schema import SchemaError, ensure_call, judge
 from warmpath.indexer.shared.redis.command import Call, Command, script
 from warmpath.indexer.shared.writer.calls import FENCE_MS
-from warmpath.indexer.shared.writer.lease import AUDITS_OF_A_LEASE, LAST_PAUSE, Lease
-from warmpath.indexer.shared.writer.steps import AnewError, Cause, Rest, Steps, WriterState
+from warmpath.indexer.shared.writer.lease import (
+    AUDITS_OF_A_LEASE,
+    LAST_PAUSE,
+    AnewError,
+    Cause,
+    Lease,
+    Rest,
+    Steps,
+)
 from warmpath.indexer.shared.writer.tenure import Tenure
 from warmpath.indexer.watch.pod_cache import PodCache
 from warmpath.process.bytes import UNREADABLE
@@ -57,6 +65,18 @@ LEAST_LEFT = 5.0
 
 BUCKET_LIFE = 86_400.0
 """Seconds that a bucket stays after its writers end, unless a process sets another time."""
+
+
+class WriterState(StrEnum):
+    """The states of a writer."""
+
+    UNCLAIMED = "unclaimed"
+    CLAIMING = "claiming"
+    FENCING = "fencing"
+    REBUILDING = "rebuilding"
+    CURRENT = "current"
+    WAITING = "waiting"
+    """Another writer has the pod."""
 
 
 class Writer(Lease):

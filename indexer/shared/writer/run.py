@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from warmpath.indexer.shared.redis.command import Call, Command, Redis, Reply, UnreachableError
-from warmpath.indexer.shared.writer.lease import LAST_PAUSE
+from warmpath.indexer.shared.writer.lease import LAST_PAUSE, Commands
 from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.steps import Commands
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,7 @@ from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.redis.command import Argument, Call, Command, Reply, script
 from warmpath.indexer.shared.writer.calls import Status, apply_calls, fence_call, outcome
 from warmpath.indexer.shared.writer.changes import Claimed, KeysOf, Where, net, portions, whole
-from warmpath.indexer.shared.writer.lease import CONFIRM_SECONDS, Lease
-from warmpath.indexer.shared.writer.steps import AnewError, Cause, Steps
+from warmpath.indexer.shared.writer.lease import CONFIRM_SECONDS, AnewError, Cause, Lease, Steps
 from warmpath.indexer.watch.pod_cache import PodCache
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 

@@ -3,12 +3,10 @@
 from warmpath.indexer.shared.layout.record import SpotOf
 from warmpath.indexer.shared.query.buckets import FAILURES, LONGEST_PAUSE, PAUSE, Breaker
 from warmpath.indexer.shared.query.index import RemoteIndex
-from warmpath.indexer.shared.query.lookup import SegmentCache, _bytes_of
-from warmpath.indexer.shared.query.places import Places
+from warmpath.indexer.shared.query.lookup import Places, SegmentCache, _bytes_of
 from warmpath.indexer.shared.replica.pod_copy import CopyState
 from warmpath.indexer.shared.replica.run import Replica
-from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.steps import WriterState
+from warmpath.indexer.shared.writer.machine import Writer, WriterState
 from warmpath.indexer.shared.writer.tenure import KeptLog, Tenure
 
 

@@ -10,8 +10,8 @@ from tests.indexer.followed import published
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Call, Command, Reply
-from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.steps import AnewError, Commands, WriterState
+from warmpath.indexer.shared.writer.lease import AnewError, Commands
+from warmpath.indexer.shared.writer.machine import Writer, WriterState
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 
 LEASE = 60.0

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 from tests.examples import examples
 from tests.indexer.shared.timed_publisher import World
 from warmpath.indexer.shared.redis.command import Call, Command, Reply, UnreachableError
-from warmpath.indexer.shared.writer.steps import Cause, Commands
+from warmpath.indexer.shared.writer.lease import Cause, Commands
 from warmpath.indexer.trust import PROMISED_SECONDS
 
 LOST = UnreachableError("no answer")

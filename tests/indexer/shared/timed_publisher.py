@@ -18,8 +18,8 @@ from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.records.registry import Registry
 from warmpath.indexer.shared.redis.command import Call, Command, Reply, UnreachableError
+from warmpath.indexer.shared.writer.lease import Commands, Rest, Steps
 from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.steps import Commands, Rest, Steps
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.indexer.watch.pulse import STEP

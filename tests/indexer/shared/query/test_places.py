@@ -9,7 +9,7 @@ from tests.indexer.shared.inside import check_places
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.slot import Place
 from warmpath.indexer.shared.layout.record import Claim, SpotOf
-from warmpath.indexer.shared.query.places import Places
+from warmpath.indexer.shared.query.lookup import Places
 
 GPU = SpotOf(0, Tier.GPU, 0)
 CPU = SpotOf(0, Tier.CPU, 0)

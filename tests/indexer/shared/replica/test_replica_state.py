@@ -33,7 +33,7 @@ from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.replica import pod_copy
 from warmpath.indexer.shared.replica.pod_copy import CopyState
 from warmpath.indexer.shared.replica.run import Replica
-from warmpath.indexer.shared.writer.steps import WriterState
+from warmpath.indexer.shared.writer.machine import WriterState
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.watched_source import WatchedRank
 

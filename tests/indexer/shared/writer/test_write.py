@@ -20,9 +20,9 @@ from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import Record, read_record
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.shared.writer.calls import Status, apply_calls, outcome
-from warmpath.indexer.shared.writer.machine import Writer
+from warmpath.indexer.shared.writer.lease import Cause
+from warmpath.indexer.shared.writer.machine import Writer, WriterState
 from warmpath.indexer.shared.writer.run import write
-from warmpath.indexer.shared.writer.steps import Cause, WriterState
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.process.tasks import cancel, watched
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb

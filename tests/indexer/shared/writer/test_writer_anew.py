@@ -11,9 +11,15 @@ from tests.indexer.shared.bucket_model import BucketModel
 from tests.indexer.shared.writer_model import RedisModel
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
-from warmpath.indexer.shared.writer.lease import AUDITS_OF_A_LEASE, FIRST_PAUSE, LAST_PAUSE
-from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.steps import Cause, Commands, Rest, WriterState
+from warmpath.indexer.shared.writer.lease import (
+    AUDITS_OF_A_LEASE,
+    FIRST_PAUSE,
+    LAST_PAUSE,
+    Cause,
+    Commands,
+    Rest,
+)
+from warmpath.indexer.shared.writer.machine import Writer, WriterState
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 
 LEASE = 10.0

@@ -47,8 +47,8 @@ from warmpath.indexer.shared.redis.command import (
     UnreachableError,
 )
 from warmpath.indexer.shared.writer import tenure
-from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.steps import Cause, Commands, Rest, WriterState
+from warmpath.indexer.shared.writer.lease import Cause, Commands, Rest
+from warmpath.indexer.shared.writer.machine import Writer, WriterState
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
