@@ -30,9 +30,6 @@ class Page:
     strange: dict[bytes, bytes] = field(default_factory=dict)
     """Fields that warmpath does not write."""
 
-    def __len__(self) -> int:
-        return len(self.values) + len(self.checkpoints) + len(self.strange)
-
 
 def ask_page(
     names: KeyNames, bucket: int, cursor: bytes, count: int, *, checkpoints_only: bool = False
