@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat, starmap
 from random import Random
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,19 +28,12 @@ ASSUMED = 0.8
 """The share of assumed blocks that counts, since some are evicted by now."""
 
 
-class Warmth(NamedTuple):
-    """The tokens of a prompt that count as cached on a rank, and the time of the rest."""
+def warmth(match: Match, trust: str, prompt_tokens: int, model: PrefillModel) -> tuple[int, float]:
+    """Return the tokens of a prompt that count as cached on a rank, and the seconds for the rest.
 
-    cached: int
-    """Tokens that count as cached; less than the whole prompt, as the last one is always computed."""
-    prefill: float
-    """Seconds for computing the rest and loading from slower tiers."""
-    arriving: float = 0.0
-    """Seconds of prefill that arriving blocks save."""
-
-
-def warmth(match: Match, trust: str, prompt_tokens: int, model: PrefillModel) -> Warmth:
-    """Return a rank's warmth, given its trust and its prefill model."""
+    They are less than the whole prompt, as the last one is always computed. The seconds include loading
+    from slower tiers.
+    """
     most = max(0, prompt_tokens - 1)
     known = min(match.known_tokens, most) * TRUST[trust]
     believed = max(match.arriving_tokens, match.assumed_tokens * ASSUMED)
@@ -50,12 +42,7 @@ def warmth(match: Match, trust: str, prompt_tokens: int, model: PrefillModel) ->
         for tier, tokens in match.tokens_by_tier.items():
             loading += tokens * (1.0 - WEIGHTS[tier]) * model.per_token
     cached = int(min(max(known, believed), most))
-    prefill = model.seconds(prompt_tokens - cached, cached) + loading
-    without = int(min(max(known, match.assumed_tokens * ASSUMED), most))
-    if without >= cached:
-        return Warmth(cached, prefill)
-    arriving = max(0.0, model.seconds(prompt_tokens - without, without) - prefill)
-    return Warmth(cached, prefill, arriving)
+    return cached, model.seconds(prompt_tokens - cached, cached) + loading
 
 
 def with_pull(
@@ -127,20 +114,18 @@ def weigh(
     Without a `policy` the costs are those of decoding.
     """
     tokens = request.prompt_tokens
-    figures = np.empty((3, len(names)))
+    figures = np.empty((2, len(names)))
     # A rank without a match has nothing cached, whatever its trust is.
     figures.T[:] = warmth(NOTHING, "exact", tokens, model)
     for (match, trust), places in holding.items():
         figures.T[places] = warmth(match, trust, tokens, model)
-    cached, prefill, arriving = figures
+    cached, prefill = figures
     if policy is not None and model.per_pulled_token < math.inf:
         known = (match.known_tokens for match, trust in holding if trust == "exact")
         held = min(max(known, default=0), max(0, tokens - 1))
         prefill = with_pull(prefill, cached, held, tokens, model)
-    factor, slowness = np.array(factors), np.array(slownesses)
-    columns = Columns(
-        names, load, cached, prefill * factor, slowness, arriving * factor, known_tokens
-    )
+    prefill = prefill * np.array(factors)
+    columns = Columns(names, load, cached, prefill, np.array(slownesses), known_tokens)
     costs = (
         decode_costs(request, columns) if policy is None else policy.costs(request, columns, rng)
     )

@@ -148,7 +148,6 @@ class Options(Sequence[Option]):
             columns.cached,
             columns.prefill,
             columns.slowness,
-            columns.arriving,
             costs.cost,
             *(term for _, term in costs.terms),
         ]
@@ -156,7 +155,7 @@ class Options(Sequence[Option]):
         at = np.array(places)
         rows = np.array(figures)[:, at].T.tolist()
         for place, row, load in zip(places, rows, columns.load.at(at), strict=True):
-            cached, prefill, slowness, arriving, cost, *terms = row
+            cached, prefill, slowness, cost, *terms = row
             rank = field.ranks[place]
             yield Option(
                 field.pods[place],
@@ -169,7 +168,6 @@ class Options(Sequence[Option]):
                     prefill,
                     load,
                     slowness,
-                    arriving,
                     self.shared * self._factors[place],
                 ),
                 cost,
