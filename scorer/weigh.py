@@ -1,7 +1,6 @@
-"""Computes what a prompt costs on each rank, from the blocks that they hold, and orders them by it."""
+"""Computes what a prompt costs on each rank, from the blocks that they hold; orders ranks by costs."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat, starmap
 from random import Random
 from types import MappingProxyType
@@ -9,9 +8,8 @@ from types import MappingProxyType
 import numpy as np
 
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import Column, Columns, Costs, LoadColumns
-from warmpath.scorer.match import NOTHING, Match
-from warmpath.scorer.policy import Policy
+from warmpath.scorer.columns import Column, Columns, Costs
+from warmpath.scorer.match import Match
 from warmpath.scorer.prefill import PrefillModel
 from warmpath.scorer.strategies import WEIGHTS
 
@@ -94,44 +92,6 @@ DIGITS = 30
 """Number of binary digits of costs that are compared: nine decimal digits."""
 
 
-def weigh(
-    request: Request,
-    names: Sequence[tuple[str, int]],
-    load: LoadColumns,
-    holding: Mapping[tuple[Match, str], Sequence[int]],
-    policy: Policy | None,
-    *,
-    model: PrefillModel,
-    factors: Sequence[float],
-    slownesses: Sequence[float],
-    known_tokens: Callable[[], Column],
-    rng: Random,
-) -> tuple[Columns, Costs, Sequence[int]]:
-    """Return the figures of all candidates, their costs, and their indices, best first.
-
-    `names`, `load`, `slownesses` and `known_tokens` are those of `Columns`. `holding` are the
-    indices of the candidates with each match and trust, and `factors` multiply a candidate's prefills.
-    Without a `policy` the costs are those of decoding.
-    """
-    tokens = request.prompt_tokens
-    figures = np.empty((2, len(names)))
-    # A rank without a match has nothing cached, whatever its trust is.
-    figures.T[:] = warmth(NOTHING, "exact", tokens, model)
-    for (match, trust), places in holding.items():
-        figures.T[places] = warmth(match, trust, tokens, model)
-    cached, prefill = figures
-    if policy is not None and model.per_pulled_token < math.inf:
-        known = (match.known_tokens for match, trust in holding if trust == "exact")
-        held = min(max(known, default=0), max(0, tokens - 1))
-        prefill = with_pull(prefill, cached, held, tokens, model)
-    prefill = prefill * np.array(factors)
-    columns = Columns(names, load, cached, prefill, np.array(slownesses), known_tokens)
-    costs = (
-        decode_costs(request, columns) if policy is None else policy.costs(request, columns, rng)
-    )
-    return columns, costs, order_of(costs, columns, rng)
-
-
 def order_of(costs: Costs, columns: Columns, rng: Random) -> Sequence[int]:
     """Return the candidates' indices, best first: by cost, with the tie rule that all policies share.
 
@@ -150,9 +110,3 @@ def rounded(cost: Column) -> Column:
     mantissa, exponent = np.frexp(cost)
     found: Column = np.ldexp(np.rint(np.ldexp(mantissa, DIGITS)), exponent - DIGITS)
     return found
-
-
-def rounded_one(cost: float) -> float:
-    """Return one cost, rounded as by `rounded`."""
-    mantissa, exponent = math.frexp(cost)
-    return math.ldexp(round(math.ldexp(mantissa, DIGITS)), exponent - DIGITS)

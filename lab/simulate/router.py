@@ -40,7 +40,7 @@ from warmpath.router.pick.eligible import Field, NoPodError, Wanted, field_of
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.pods.table import Pod, Status, that_serve
-from warmpath.router.queue.queueing import new_queue
+from warmpath.router.queue.queue import Queue
 from warmpath.router.queue.request import Waiting
 from warmpath.router.queue.standing import engine_priority
 from warmpath.scorer.prefill import PrefillModel
@@ -184,9 +184,7 @@ class SimulatedRouter:
         self._picker = self._picking.picker
         self._field = field_of(self._pods)
         self._waiting: dict[Waiting, tuple[str, LoggedRequest]] = {}
-        self._queue = (
-            new_queue(QUEUE, self._picking, self._picker, self._eligible) if queues else None
-        )
+        self._queue = Queue(self._picking, QUEUE, eligible=self._eligible) if queues else None
         self.next_at = inf
         """When to call `release` if nothing comes before; infinite: nothing waits."""
 

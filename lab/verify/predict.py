@@ -17,6 +17,7 @@ from warmpath.lab.verify.recording import Frame, Life, RecordedRequest, Recordin
 from warmpath.lab.verify.stay import Batch, EventKeys, Stay
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.scorer.match import NOTHING
 from warmpath.scorer.strategies import longest_prefix
 
 POD = "recorded"
@@ -256,8 +257,8 @@ class _Verification:
 
     def _predict(self, asked: RecordedRequest) -> int:
         prompt = self._prompt(asked, asked.ids)
-        [score] = self._scorer.score(prompt, [self._rank], longest_prefix)
-        return score.matched_tokens
+        matches = self._scorer.matches(prompt, [self._rank], longest_prefix)
+        return matches.get(self._rank, NOTHING).matched_tokens
 
     def _see_own_blocks(self, events: Sequence[Event], said: Sequence[EventKeys]) -> None:
         """Settle the prediction of each request whose own blocks this batch announces."""

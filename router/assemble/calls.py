@@ -41,7 +41,7 @@ from warmpath.router.pick.picking import prefill_model
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.texts import Texts
-from warmpath.router.queue.queueing import held_picks
+from warmpath.router.queue.held_picks import HeldPicks
 from warmpath.router.readiness import PODS
 
 log = logging.getLogger(__name__)
@@ -102,16 +102,17 @@ async def calls(
         load=chosen.picking.loads.load,
         steps=means.steps,
     )
-    held = held_picks(
-        config,
-        chosen.picking,
-        chosen.picking.picker,
-        indexed.pods,
-        meter=metrics,
-        may=means.enter.classes_of,
-        who=means.enter.caller_of,
-        steps=means.steps,
-    )
+    held = None
+    if config.pick.queue != "off":
+        held = HeldPicks(
+            config,
+            chosen.picking,
+            indexed.pods,
+            may=means.enter.classes_of,
+            who=means.enter.caller_of,
+            waited=metrics.waited,
+            steps=means.steps,
+        )
     peers = chosen.picking.peers
     picks = PickAnswerer(
         reader,

@@ -27,7 +27,6 @@ from warmpath.router.config.files import engine_credentials, publisher_credentia
 from warmpath.router.config.schema import Config
 from warmpath.router.ending import end_router
 from warmpath.router.metrics.calls import Metrics
-from warmpath.router.pick.picking import precedence_of
 from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.texts import Texts, texts
 from warmpath.router.readiness import (
@@ -122,13 +121,13 @@ async def _reload(
     means: Means, indexed: Indexed, chosen: Picks, made: Calls, config: Config
 ) -> None:
     """Take over the reloadable keys of a configuration that was checked."""
-    limits, pick = config.limits, config.pick
+    limits = config.limits
     _require_coverage(means.readiness, indexed, config)
     means.readiness.require(config.server.ready)
     made.service.intake.calls.limit_to(limits.max_in_flight_bytes)
     made.service.tokenize_seconds = limits.tokenize_seconds
     made.endpoint_picker.picks.tokenize_seconds = limits.tokenize_seconds
-    chosen.picking.picker.use(pick.policy, pick.options, precedence_of(config.queue))
+    chosen.picking.use(config.pick, config.queue)
     if (held := made.service.picks.held) is not None:
         held.use(config.queue)
     await indexed.follow_configured(config.pods)

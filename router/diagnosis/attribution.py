@@ -63,11 +63,12 @@ class Attribution(Witness):
     def picked(self, placed: Pick, choice: Choice) -> None:
         """Count a pick; a shadow pick is counted at its end, when the pod that served it is known."""
         evidence = self._seen(placed, placed.picked[0]).evidence
-        best = choice.options[0]
+        best, field = choice.options[0], choice.options.field
+        rank = field.ranks[field.places[best.name]]
         # A rank without events has the block size of its beliefs.
-        size = best.rank.layout.block_size or best.match.block_size
+        size = rank.layout.block_size or best.match.block_size
         evidence.block_size = size or evidence.block_size
-        evidence.factors[best.rank.number] = best.calibration
+        evidence.factors[rank.number] = best.calibration
         if not placed.shadow:
             self._count(placed)
 
@@ -82,7 +83,7 @@ class Attribution(Witness):
         is_predicted = placed.went in placed.predicted and placed.prompt_tokens
         if row is None or not is_predicted or not placed.is_placed:
             return
-        predicted = placed.captured
+        predicted = placed.expected.held
         # A prompt that was not tokenised is estimated by its length, and may have several times as many.
         tokens = max(prompt_tokens or placed.prompt_tokens, predicted, cached)
         for counted in (row, self.total):
@@ -97,7 +98,7 @@ class Attribution(Witness):
                 predicted,
                 cached,
                 prompt_tokens,
-                believed=placed.believed,
+                believed=placed.expected.believed,
             )
 
     def ended(self, placed: Pick, end: End, now: float) -> None:
@@ -131,7 +132,7 @@ class Attribution(Witness):
             row.requests += 1
             row.prompt_tokens += placed.prompt_tokens
             row.available_tokens += placed.available
-            row.captured_tokens += placed.captured
+            row.captured_tokens += placed.expected.held
             row.average_tokens += placed.average
 
     def _shadowed(self, placed: Pick) -> None:

@@ -5,15 +5,15 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-from warmpath.indexer.index.slot import RankName
 from warmpath.process.command_line import seconds
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.pick.messages import Weighed, candidate_message, weighed
+from warmpath.router.pick.messages import candidate_message
+from warmpath.router.pick.options import Option
 from warmpath.router.pick.pick import End, Pick, Witness
+from warmpath.router.pick.reason import Reason
 from warmpath.router.pick.weigh import Choice
 
 KEPT_CANDIDATES = 4
@@ -27,30 +27,13 @@ ENDS: dict[End, "pb.Decision.State.ValueType"] = {
 }
 
 
-@dataclass(slots=True)
-class Kept:
-    """One decision. Times are seconds of the picker's clock."""
+class Kept(NamedTuple):
+    """One decision, and what its message gets only if it is listed, as few decisions ever are."""
 
-    booking_id: str
-    model: str
-    policy: str
-    prompt_tokens: int
-    at: float
-    candidates: Sequence[Weighed]
-    """The candidates at the time of the pick; `listed` makes messages of them."""
-    reason: Callable[[], str]
-    """Writes why the first candidate was picked: few decisions are ever listed."""
-    shadow: bool
-    went: RankName
-    """The pod and rank that serve the request: the picked ones until another is reported."""
-    state: "pb.Decision.State.ValueType"
-    request_id: str = ""
-    trace_id: str = ""
-    waited: float = 0.0
-    cached: int | None = None
-    """Tokens that the engine found cached; None before they are reported."""
-    ttft: float | None = None
-    """Seconds from the pick to the first token; None before it is reported."""
+    message: pb.Decision
+    candidates: Sequence[Option]
+    """The candidates at the time of the pick."""
+    reason: Reason
 
 
 class Decisions(Witness):
@@ -78,52 +61,49 @@ class Decisions(Witness):
             return
         if len(self._kept) >= self._most:
             self._kept.popitem(last=False)
-        self._kept[placed.number] = Kept(
-            placed.booking_id,
-            placed.model,
-            choice.policy,
-            choice.ask.tokens,
-            placed.at,
-            [weighed(one) for one in choice.options[:KEPT_CANDIDATES]],
-            choice.because(),
-            shadow=placed.shadow,
-            went=placed.went,
-            state=state,
+        message = pb.Decision(
+            booking_id=placed.booking_id,
+            at=placed.at + self._wall_offset(),
+            model=placed.model,
+            policy=choice.policy,
+            prompt_tokens=choice.ask.tokens,
+            waited_seconds=placed.waited,
             request_id=placed.request_id,
             trace_id=placed.trace_id,
-            waited=placed.waited,
+            shadow=placed.shadow,
+            state=state,
+            pod=placed.went[0],
+            rank=placed.went[1],
         )
+        self._kept[placed.number] = Kept(message, choice.options[:KEPT_CANDIDATES], choice.reason)
+
+    def _message(self, placed: Pick) -> pb.Decision:
+        """Return the message of a pick; one that nobody sees if the pick is not kept."""
+        kept = self._kept.get(placed.number)
+        return pb.Decision() if kept is None else kept.message
 
     def started(self, placed: Pick, now: float) -> None:
         del now
-        kept = self._kept.get(placed.number)
-        if kept is not None:
-            kept.went = placed.went
-            if kept.state == pb.Decision.PICKED:
-                kept.state = pb.Decision.STARTED
+        message = self._message(placed)
+        message.pod, message.rank = placed.went
+        message.state = max(message.state, pb.Decision.STARTED)
 
     def first_token(self, placed: Pick, now: float) -> None:
-        kept = self._kept.get(placed.number)
-        if kept is not None:
-            kept.state = pb.Decision.FIRST_TOKEN
-            kept.ttft = now - placed.at
+        message = self._message(placed)
+        message.state, message.ttft = pb.Decision.FIRST_TOKEN, now - placed.at
 
     def found_cached(self, placed: Pick, cached: int, prompt_tokens: int | None) -> None:
         del prompt_tokens
-        kept = self._kept.get(placed.number)
-        if kept is not None:
-            kept.cached = cached
+        self._message(placed).cached_tokens = cached
 
     def ended(self, placed: Pick, end: End, now: float) -> None:
         del now
-        kept = self._kept.get(placed.number)
-        if kept is not None:
-            kept.state = ENDS[end]
+        self._message(placed).state = ENDS[end]
 
     def take(self, number: int) -> pb.Decision | None:
         """Return a decision that is kept here, and keep it no more; None if it is not."""
         kept = self._kept.pop(number, None)
-        return None if kept is None else self._message(kept)
+        return None if kept is None else self._whole(kept)
 
     def listed(self, limit: int = 0, model: str = "", pod: str = "") -> Iterator[pb.Decision]:
         """Return the decisions of a `model` and a picked `pod`, newest first; an empty name matches all.
@@ -133,31 +113,18 @@ class Decisions(Witness):
         found = (
             kept
             for kept in [*reversed(self._kept.values())]
-            if model in ("", kept.model) and pod in ("", kept.candidates[0].candidate.pod)
+            if model in ("", kept.message.model) and pod in ("", kept.candidates[0].candidate.pod)
         )
-        return map(self._message, islice(found, limit or None))
+        return map(self._whole, islice(found, limit or None))
 
-    def _message(self, kept: Kept) -> pb.Decision:
-        offset = self._wall_offset()
-        waited = f" It waited {seconds(kept.waited)} in the queue." if kept.waited else ""
-        return pb.Decision(
-            booking_id=kept.booking_id,
-            at=kept.at + offset,
-            model=kept.model,
-            policy=kept.policy,
-            prompt_tokens=kept.prompt_tokens,
-            candidates=[candidate_message(one, offset, ()) for one in kept.candidates],
-            reason=kept.reason() + waited,
-            waited_seconds=kept.waited,
-            request_id=kept.request_id,
-            trace_id=kept.trace_id,
-            shadow=kept.shadow,
-            state=kept.state,
-            pod=kept.went[0],
-            rank=kept.went[1],
-            cached_tokens=kept.cached,
-            ttft=kept.ttft,
-        )
+    def _whole(self, kept: Kept) -> pb.Decision:
+        message, offset = kept.message, self._wall_offset()
+        if not message.candidates:
+            message.candidates.extend(candidate_message(one, offset, ()) for one in kept.candidates)
+            waited = message.waited_seconds
+            text = f" It waited {seconds(waited)} in the queue." if waited else ""
+            message.reason = f"{kept.reason}{text}"
+        return message
 
 
 FIELDS = (

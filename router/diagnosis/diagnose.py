@@ -82,7 +82,7 @@ async def diagnose(
             refusal=pod.status.refusal,
             shared=pod.shared,
         )
-        for one in findings(facts, now):
+        for one in findings(facts):
             response.findings.add(pod=pod.id, model=pod.model, kind=one.kind, text=one.text)
     for name, those in exposed.items():
         text = (
@@ -128,7 +128,8 @@ def _facts(rank: Rank, loads: LoadTable, now: float) -> RankFacts:
     return RankFacts(
         number=rank.number,
         trust=rank.trust,
-        inexact_since=rank.inexact_since,
+        trust_seconds=now - rank.trust.since,
+        inexact_seconds=now - rank.inexact_since,
         block_size=rank.layout.block_size,
         blocks=sum(rank.blocks().values()),
         # A publisher sends the blocks held, not counts of stored and removed ones.

@@ -16,8 +16,10 @@ class RankFacts:
 
     number: int
     trust: Trust
-    inexact_since: float
-    """Since when it is not exact, by the clock of `trust`."""
+    trust_seconds: float
+    """For how long it has had this trust."""
+    inexact_seconds: float
+    """For how long it has not been exact, with whatever trust."""
     block_size: int
     """Tokens per block; 0 before the first event."""
     blocks: int

@@ -1,6 +1,7 @@
 """Derives findings (likely faults and their reasons) from a pod's facts. Pure functions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from warmpath.indexer.shared.records.registry import AWAY, NOBODY
 from warmpath.indexer.shared.redis.fault import OUT_OF_MEMORY, is_explained
@@ -51,26 +52,27 @@ def router_findings(facts: RouterFacts, now: float) -> Iterator[Finding]:
             yield Finding("source", f"{text}; {trouble.effect}{advice}{spoke}", model)
 
 
-def findings(facts: PodFacts, now: float) -> list[Finding]:
-    """Return the findings about a pod; `now` is a time of the same clock as `Trust.since`."""
-    view = [*_keyspace(facts), *(_shared(facts, now) or _trust(facts, now))]
-    view += [*_lag(facts, now), *_drift(facts)]
+def findings(facts: PodFacts) -> list[Finding]:
+    """Return the findings about a pod."""
+
+    def each(kind: str, judge: Callable[[RankFacts], Iterator[str]]) -> list[Finding]:
+        return [Finding(kind, text) for rank in facts.ranks for text in judge(rank)]
+
+    view = each("hash-seed", _keyspace)[:1]
+    view += each("shared-index", partial(_shared, facts))[:1] or each(
+        "trust", partial(_trust, facts)
+    )
+    view += each("lag", _lag)[:1] + each("drift", _drift)[:1]
     return [
         *view,
         *_key(facts),
-        *_stuck(facts),
-        *_load(facts),
+        *each("stuck", _stuck),
+        *_unknown_load(facts),
+        *each("load", _bad_figures)[:1],
         *_calibration(facts),
         *_reports(facts.row.evidence),
         *mispredictions(facts, is_doubtful=bool(view)),
     ]
-
-
-def _keyspace(facts: PodFacts) -> Iterator[Finding]:
-    for rank in facts.ranks:
-        if is_other_keyspace(rank.trust):
-            yield Finding("hash-seed", f"its publisher refuses this router: {rank.trust.reason}")
-            return
 
 
 def is_other_keyspace(trust: Trust) -> bool:
@@ -78,83 +80,81 @@ def is_other_keyspace(trust: Trust) -> bool:
     return trust.level is not Level.EXACT and "keyspace:" in trust.reason
 
 
-def _shared(facts: PodFacts, now: float) -> list[Finding]:
-    """Return a finding if the shared index is unreachable or full, or lacks this pod."""
-    if not facts.shared:
-        return []
-    for rank in facts.ranks:
-        trust, inexact = rank.trust, now - rank.inexact_since
-        if trust.level is Level.EXACT or inexact < LEASE_SECONDS or is_other_keyspace(trust):
-            continue
-        if trust.reason.startswith(NOBODY):
-            text = f"no publisher has written it to the shared index at {facts.shared}"
-            text = f"{text} for {now - trust.since:.0f} s"
-            text = (
-                f"{text}: start its publisher with that address as --redis; or, if it runs, look at"
-            )
-            return [Finding("shared-index", f"{text} its log: Redis may refuse its writes")]
-        if trust.reason.startswith(OUT_OF_MEMORY):
-            text = f"the Redis of the shared index ({facts.shared}) is full and refuses its publisher's"
-            text = f"{text} writes: {_inexact(rank, now)}. Do this: raise maxmemory in Redis"
-            return [Finding("shared-index", text)]
-        if trust.level is not Level.DEGRADED or trust.reason.startswith(AWAY):
-            text = f"the shared index is {facts.shared}; {_inexact(rank, now)}"
-            if trust.reason.startswith(AWAY) and not is_explained(trust.reason):
-                text = (
-                    f"{text}. Do this: look whether Redis runs, and whether this process reaches it"
-                )
-            return [Finding("shared-index", text)]
-    return []
+def _keyspace(rank: RankFacts) -> Iterator[str]:
+    if is_other_keyspace(rank.trust):
+        yield f"its publisher refuses this router: {rank.trust.reason}"
 
 
-def _trust(facts: PodFacts, now: float) -> Iterator[Finding]:
-    if not facts.has_events:
+def _is_doubtful(rank: RankFacts, seconds: float) -> bool:
+    """Return whether a rank is not exact for so long, and not by the fault of its keyspace."""
+    is_long = rank.trust.level is not Level.EXACT and rank.inexact_seconds >= seconds
+    return is_long and not is_other_keyspace(rank.trust)
+
+
+def _shared(facts: PodFacts, rank: RankFacts) -> Iterator[str]:
+    """Tell if the shared index is unreachable or full, or lacks this pod."""
+    reason, where = rank.trust.reason, facts.shared
+    if not where or not _is_doubtful(rank, LEASE_SECONDS):
         return
-    for rank in facts.ranks:
-        trust, inexact = rank.trust, now - rank.inexact_since
-        if trust.level is Level.EXACT or inexact < TRUST_SECONDS or is_other_keyspace(trust):
-            continue
-        if trust.reason.startswith((BEHIND, DRIFTED)):
-            continue
-        if trust.level is not Level.COLD:
-            yield Finding("trust", f"its events are not complete: {_inexact(rank, now)}")
-        elif facts.row.requests >= ENOUGH:
-            text = f"no events arrive from rank {rank.number}, though {facts.row.requests} requests"
-            yield Finding("trust", f"{text} were sent to the pod: {trust.reason}")
+    if reason.startswith(NOBODY):
+        yield (
+            f"no publisher has written it to the shared index at {where} for "
+            f"{rank.trust_seconds:.0f} s: start its publisher with that address as --redis; or, if it "
+            "runs, look at its log: Redis may refuse its writes"
+        )
+    elif reason.startswith(OUT_OF_MEMORY):
+        yield (
+            f"the Redis of the shared index ({where}) is full and refuses its publisher's writes: "
+            f"{_inexact(rank)}. Do this: raise maxmemory in Redis"
+        )
+    elif reason.startswith(AWAY) and not is_explained(reason):
+        yield (
+            f"the shared index is {where}; {_inexact(rank)}. Do this: look whether Redis runs, and "
+            "whether this process reaches it"
+        )
+    elif rank.trust.level is not Level.DEGRADED or reason.startswith(AWAY):
+        yield f"the shared index is {where}; {_inexact(rank)}"
 
 
-def _inexact(rank: RankFacts, now: float) -> str:
+def _trust(facts: PodFacts, rank: RankFacts) -> Iterator[str]:
+    trust, requests = rank.trust, facts.row.requests
+    is_told_elsewhere = trust.reason.startswith((BEHIND, DRIFTED))
+    if not facts.has_events or is_told_elsewhere or not _is_doubtful(rank, TRUST_SECONDS):
+        return
+    if trust.level is not Level.COLD:
+        yield f"its events are not complete: {_inexact(rank)}"
+    elif requests >= ENOUGH:
+        yield (
+            f"no events arrive from rank {rank.number}, though {requests} requests were sent to the "
+            f"pod: {trust.reason}"
+        )
+
+
+def _inexact(rank: RankFacts) -> str:
     """Return how far a rank may be believed, for how long it has not been exact, and why."""
-    age, reason = now - rank.inexact_since, rank.trust.reason.rstrip(".")
-    return f"rank {rank.number} is {rank.trust.level}, and not exact for {age:.0f} s: {reason}"
+    seconds, reason = rank.inexact_seconds, rank.trust.reason.rstrip(".")
+    return f"rank {rank.number} is {rank.trust.level}, and not exact for {seconds:.0f} s: {reason}"
 
 
-def _lag(facts: PodFacts, now: float) -> Iterator[Finding]:
-    for rank in facts.ranks:
-        age = now - rank.trust.since
-        if BEHIND in rank.trust.reason and age >= LAG_SECONDS:
-            batches = f" ({rank.lag_batches} batches wait here)" if rank.lag_batches else ""
-            yield Finding(
-                "lag",
-                f"the events of rank {rank.number} have been applied late for {age:.0f} s{batches}, so "
-                "the view of its cache is old: they arrive faster than they are applied, because of "
-                "their number or form, or because this machine or the network is too slow",
-            )
-            return
+def _lag(rank: RankFacts) -> Iterator[str]:
+    if BEHIND in rank.trust.reason and rank.trust_seconds >= LAG_SECONDS:
+        batches = f" ({rank.lag_batches} batches wait here)" if rank.lag_batches else ""
+        yield (
+            f"the events of rank {rank.number} have been applied late for {rank.trust_seconds:.0f} s"
+            f"{batches}, so the view of its cache is old: they arrive faster than they are applied, "
+            "because of their number or form, or because this machine or the network is too slow"
+        )
 
 
-def _drift(facts: PodFacts) -> Iterator[Finding]:
-    for rank in facts.ranks:
-        if rank.drifts or rank.trust.reason.startswith(DRIFTED):
-            often = f", {rank.drifts} times since the router started" if rank.drifts > 1 else ""
-            has = f" ({rank.capacity})" if rank.capacity else ""
-            yield Finding(
-                "drift",
-                f"more blocks were announced on rank {rank.number} than its cache has{has}{often}: "
-                "requests with kv_cache_report_mode full announce hits as stores, so that blocks are "
-                "shown after they are gone; or the configured `blocks` is less than the cache has",
-            )
-            return
+def _drift(rank: RankFacts) -> Iterator[str]:
+    if rank.drifts or rank.trust.reason.startswith(DRIFTED):
+        often = f", {rank.drifts} times since the router started" if rank.drifts > 1 else ""
+        has = f" ({rank.capacity})" if rank.capacity else ""
+        yield (
+            f"more blocks were announced on rank {rank.number} than its cache has{has}{often}: "
+            "requests with kv_cache_report_mode full announce hits as stores, so that blocks are "
+            "shown after they are gone; or the configured `blocks` is less than the cache has"
+        )
 
 
 def _key(facts: PodFacts) -> Iterator[Finding]:
@@ -162,33 +162,29 @@ def _key(facts: PodFacts) -> Iterator[Finding]:
         yield Finding("key", f"the router cannot read all of its engine's pages: {facts.refusal}")
 
 
-def _stuck(facts: PodFacts) -> Iterator[Finding]:
-    for rank in facts.ranks:
-        if rank.stuck_seconds:
-            yield Finding(
-                "stuck",
-                f"rank {rank.number} has answered nothing for {rank.stuck_seconds:.0f} s, several times "
-                "as long as predicted, though requests were sent to it: picks avoid it until it "
-                "answers, whatever its health and metrics say. Do this: look whether its engine hangs "
-                "or is paused",
-            )
+def _stuck(rank: RankFacts) -> Iterator[str]:
+    if rank.stuck_seconds:
+        yield (
+            f"rank {rank.number} has answered nothing for {rank.stuck_seconds:.0f} s, several times "
+            "as long as predicted, though requests were sent to it: picks avoid it until it "
+            "answers, whatever its health and metrics say. Do this: look whether its engine hangs "
+            "or is paused"
+        )
 
 
-def _load(facts: PodFacts) -> Iterator[Finding]:
+def _unknown_load(facts: PodFacts) -> Iterator[Finding]:
     if facts.is_well and not any(rank.has_load or rank.stuck_seconds for rank in facts.ranks):
         yield Finding(
             "load",
             "its load is not known: its metrics cannot be read or have none of its engine's names, "
             "and no gateway reports its load; only this router's own bookings count",
         )
-    for rank in facts.ranks:
-        if rank.has_load and rank.bad_figures:
-            yield Finding(
-                "load",
-                f"the metrics of rank {rank.number} lack a possible figure for "
-                f"{', '.join(rank.bad_figures)}: it counts as 0",
-            )
-            return
+
+
+def _bad_figures(rank: RankFacts) -> Iterator[str]:
+    if rank.has_load and rank.bad_figures:
+        lacking = ", ".join(rank.bad_figures)
+        yield f"the metrics of rank {rank.number} lack a possible figure for {lacking}: it counts as 0"
 
 
 def _calibration(facts: PodFacts) -> Iterator[Finding]:

@@ -5,8 +5,7 @@ template, tokenizer) shows only in requests that use it.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 from warmpath.router.diagnosis.evidence import Evidence, ReportCounts
 from warmpath.router.diagnosis.facts import Finding, PodFacts
@@ -91,64 +90,53 @@ def _block_size(facts: PodFacts) -> Iterator[Finding]:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A part of warmpath whose fault shows only in requests that use it."""
-
-    kind: str
-    uses: Callable[[Traits], bool]
-    requests: str
-    reason: str
-
-    def spares(self, traits: Traits) -> bool:
-        return not self.uses(traits)
-
-
-_PARTS = (
-    _Part(
+_PARTS: Sequence[tuple[str, Callable[[Traits], bool], str, str]] = (
+    (
         "cache-salt",
         lambda traits: traits.has_salt,
         "requests with a cache salt",
         "the engine gets another salt than the router, or none",
     ),
-    _Part(
+    (
         "adapter",
         lambda traits: traits.has_adapter,
         "requests for an adapter",
         "the engine's events have other names for adapters than requests",
     ),
-    _Part(
+    (
         "multimodal",
         lambda traits: traits.has_items,
         "requests with images or audio",
         "the items' hashes or the places of their tokens differ from the engine's",
     ),
-    _Part(
+    (
         "template",
         lambda traits: traits.form == "chat",
         "chats",
         "the router's chat template is not the engine's",
     ),
-    _Part(
+    (
         "tokenizer",
         lambda traits: traits.form != "ids",
         "texts and chats",
         "the router's tokenizer is not the engine's",
     ),
 )
+"""Parts of warmpath whose fault shows only in requests that use them: the kind of the finding, which
+requests use it, these in words, and the reason."""
 
 
 def _apart(evidence: Evidence) -> Iterator[Finding]:
     """Yield findings about requests of one kind only, or about the router's count of tokens."""
     found = set()
-    for part in _PARTS:
-        off, fine = evidence.of(part.uses), evidence.of(part.spares)
-        if part.kind == "tokenizer" and "template" in found:
+    for kind, uses, requests, reason in _PARTS:
+        off, fine = evidence.of(uses), evidence.of(lambda traits, uses=uses: not uses(traits))  # type: ignore[misc]
+        if kind == "tokenizer" and "template" in found:
             continue
         if _is_off(off) and fine.reports >= FEW and fine.off_share <= FINE_SHARE:
-            found.add(part.kind)
-            text = f"only {part.requests} are predicted wrong, {_how_much(off)}: {part.reason}"
-            yield Finding(part.kind, text + _count_of(off))
+            found.add(kind)
+            text = f"only {requests} are predicted wrong, {_how_much(off)}: {reason}"
+            yield Finding(kind, text + _count_of(off))
     for form, kind, reason in (
         ("chat", "template", "the router's chat template or tokenizer is not the engine's"),
         ("text", "tokenizer", "the router's tokenizer is not the engine's"),

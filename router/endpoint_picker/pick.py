@@ -12,7 +12,7 @@ from warmpath.router.endpoint_picker.events import Endpoint, Picked, WantPick
 from warmpath.router.inference_api.model_name import Renaming, with_model
 from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import InferenceRequest
-from warmpath.router.pick.options import MOST_CANDIDATES, Option
+from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pick.pick import Pick, held
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
@@ -161,27 +161,25 @@ class EndpointPicks:
     def _picked(self, made: Pick, body: bytes | None, renaming: Renaming | None) -> Picked:
         choice, tokens = made.choice, made.prompt_tokens
         prefilling, options = choice.options[0], choice.decode or choice.options
-        prefill = endpoint(prefilling.pod.address)
-        if prefilling.pod is options[0].pod:
+        prefill = endpoint(prefilling.address)
+        if prefilling.candidate.pod == options[0].candidate.pod:
             prefill = ""
         endpoints: dict[str, Endpoint] = {}
         saved: dict[int, float] = {}
         is_known = choice.ask.prompt.tokens > 0
-        engine_rank = _number(options[0]) if len(options[0].pod.ranks) > 1 else None
+        engine_rank = None if options[0].is_alone else options[0].engine_rank
         if engine_rank is not None:
             # A gateway sends fall-backs the same headers, and a pod without this rank refuses them.
-            options = [one for one in options if _number(one) == engine_rank]
+            options = [one for one in options if one.engine_rank == engine_rank]
         for one in islice(options, MOST_CANDIDATES):
-            address = endpoint(one.pod.address)
+            address = endpoint(one.address)
             # Pods not known to be healthy are no fall-backs, unless no other pod is left.
-            if address in endpoints or (endpoints and not one.pod.serves):
+            if address in endpoints or (endpoints and not one.serves):
                 continue
             cached = held((prefilling if prefill else one).match, tokens)
             if cached not in saved:
                 saved[cached] = self._saved(tokens, cached)
-            endpoints[address] = Endpoint(
-                one.pod.id, one.rank.number, cached if is_known else None, saved[cached]
-            )
+            endpoints[address] = Endpoint(*one.name, cached if is_known else None, saved[cached])
             if len(endpoints) == self._most:
                 break
         return Picked(made.booking_id, endpoints, engine_rank, prefill, body, renaming)
@@ -189,10 +187,6 @@ class EndpointPicks:
     def _saved(self, tokens: int, cached: int) -> float:
         whole = self._prefill.seconds(tokens, 0)
         return max(0.0, whole - self._prefill.seconds(tokens - cached, cached))
-
-
-def _number(option: Option) -> int:
-    return option.pod.first_rank + option.rank.number
 
 
 def _by_length(size: int, because: str) -> Reckoned:

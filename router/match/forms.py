@@ -35,22 +35,50 @@ class Forms:
     """Whether all ranks need a prompt's blocks from the first on."""
 
 
-class KeptForms:
-    """Caches the groups of the last ranks, since the next call mostly has the same ranks."""
+MOST_LIVES = 100_000
+"""Remembered ranks, removed ones included, beyond which all are forgotten at the next call."""
 
-    def __init__(self) -> None:
+
+class KeptForms:
+    """Caches the groups of the last ranks, since the next call mostly has the same ranks.
+
+    It also drops the beliefs about ranks whose engine has begun a new life with an empty cache.
+    """
+
+    def __init__(self, ingest: Ingest, believed: Believed | None) -> None:
+        self._ingest = ingest
+        self._believed = believed
         self._ranks: list[Rank] = []
         self._layouts: list[Layout] = []
         self._forms = Forms()
+        self._lives: dict[RankName, int] = {}
+        self._changes = 0
+        """`Ingest.life_changes` at the last call."""
 
     def of(self, ranks: Sequence[Rank]) -> Forms:
         """Return these ranks grouped by form."""
+        # Read before the lives are: a change in between is then seen by the next call.
+        changes = self._ingest.life_changes
         # Layouts are immutable, so equal ones are mostly the same objects and compare quickly.
-        layouts = [*map(_LAYOUT, ranks)]
-        if layouts != self._layouts or [*ranks] != self._ranks:
+        layouts, are_others = [*map(_LAYOUT, ranks)], [*ranks] != self._ranks
+        if self._believed is not None and (are_others or changes != self._changes):
+            self._changes = changes
+            self._forget_old_lives(ranks, self._believed)
+        if are_others or layouts != self._layouts:
             self._ranks, self._layouts = [*ranks], layouts
             self._forms = _forms_of(ranks, layouts)
         return self._forms
+
+    def _forget_old_lives(self, ranks: Sequence[Rank], believed: Believed) -> None:
+        names = [RankName(rank.pod, rank.number) for rank in ranks]
+        if len(self._lives) > MOST_LIVES:
+            self._lives.clear()
+        lives = self._lives
+        for name, life in zip(names, self._ingest.lives(names), strict=True):
+            if lives.get(name) != life:
+                if name in lives:
+                    believed.forget(*name)
+                lives[name] = life
 
 
 def _forms_of(ranks: Sequence[Rank], layouts: Sequence[Layout]) -> Forms:
@@ -62,38 +90,3 @@ def _forms_of(ranks: Sequence[Rank], layouts: Sequence[Layout]) -> Forms:
         alike[rank] = layout
     usual = max(known, key=lambda form: len(known[form]), default=None)
     return Forms(known, unknown, usual, all(layout.has_prefix for layout in layouts))
-
-
-MOST_LIVES = 100_000
-"""Remembered ranks, removed ones included, beyond which all are forgotten at the next call."""
-
-
-class OldLives:
-    """Drops the beliefs about ranks whose engine has begun a new life with an empty cache."""
-
-    def __init__(self, ingest: Ingest, believed: Believed) -> None:
-        self._ingest = ingest
-        self._believed = believed
-        self._lives: dict[RankName, int] = {}
-        self._ranks: list[Rank] = []
-        """The ranks of the last call."""
-        self._changes = 0
-        """`Ingest.life_changes` at the last call."""
-
-    def forget(self, ranks: Sequence[Rank]) -> None:
-        """Drop the beliefs about those of `ranks` that have begun a new life since the last call."""
-        # Read before the lives are: a change in between is then seen by the next call.
-        changes = self._ingest.life_changes
-        if changes == self._changes and [*ranks] == self._ranks:
-            return
-        self._ranks, self._changes = [*ranks], changes
-        names = [RankName(rank.pod, rank.number) for rank in ranks]
-        current = self._ingest.lives(names)
-        if len(self._lives) > MOST_LIVES:
-            self._lives.clear()
-        lives = self._lives
-        for name, life in zip(names, current, strict=True):
-            if lives.get(name) != life:
-                if name in lives:
-                    self._believed.forget(*name)
-                lives[name] = life

@@ -2,8 +2,7 @@
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -17,7 +16,7 @@ from warmpath.indexer.keys.key import WORD_BYTES, Chain
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level, Trust
-from warmpath.router.match.forms import UNKNOWN, BlockForm, KeptForms, Layouts, OldLives
+from warmpath.router.match.forms import UNKNOWN, BlockForm, KeptForms, Layouts
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.scorer.match import NOTHING, Match, Span, match_of, spans_of
 from warmpath.scorer.reuse import Window, reusable
@@ -130,20 +129,6 @@ class KeyedPrompt(Protocol):
         """Return the blocks that a request could find cached."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankScore:
-    """One rank's score for a prompt by a strategy, without load and cost."""
-
-    rank: Rank
-    score: float
-    match: Match
-
-    @property
-    def matched_tokens(self) -> int:
-        """The leading tokens that a request would find cached."""
-        return self.match.matched_tokens
-
-
 class Elsewhere(Protocol):
     """Prompts that other routers have sent and no event has announced (`router.peers.marks`)."""
 
@@ -183,17 +168,7 @@ class Scorer:
         self._shared_tiers = shared_tiers
         self._assumed_form: BlockForm = (assumed_block_size, Lookahead.NONE)
         self._usual_form: dict[str, BlockForm] = {}
-        self._forms = KeptForms()
-        self._old_lives = None if believed is None else OldLives(ingest, believed)
-
-    def score(
-        self, prompt: KeyedPrompt, ranks: Sequence[Rank], strategy: Strategy
-    ) -> Iterator[RankScore]:
-        """Yield each rank's score, in the order given."""
-        matches = self.matches(prompt, ranks, strategy)
-        for rank in ranks:
-            match = matches.get(rank, NOTHING)
-            yield RankScore(rank, strategy(match), match)
+        self._forms = KeptForms(ingest, believed)
 
     def matches(
         self,
@@ -210,8 +185,6 @@ class Scorer:
         since its cache may have changed since then.
         """
         self._ingest.expire()
-        if self._old_lives is not None:
-            self._old_lives.forget(ranks)
         forms = self._forms.of(ranks)
         # A cache with a sliding window may hold later blocks without the prompt's beginning.
         leading = strategy in LEADING and forms.has_prefix

@@ -1,16 +1,16 @@
 """Assigns a pick to its rank: books the work, and marks the prompt's blocks as arriving there."""
 
 from collections import deque
-from collections.abc import Callable
 
 from warmpath.indexer.believed import Believed
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import MOST_PREFILL, Bookings
 from warmpath.router.load.rank_bookings import Work
 from warmpath.router.load.stuck import Ending
-from warmpath.router.match.forms import BlockForm
+from warmpath.router.match.match import Scorer
+from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.options import Option
-from warmpath.router.pick.pick import End, Pick, Predicted
+from warmpath.router.pick.pick import UNPREDICTED, End, Pick
 from warmpath.scorer.prefill import PrefillModel
 
 LOOKS = 4
@@ -23,26 +23,24 @@ CONFIRM_SECONDS = 5.0
 
 
 class Assigner:
-    """Keeps bookings and beliefs in step with picks. `now` is the ingest's clock, seconds.
+    """Keeps bookings, beliefs and calibration in step with picks. `now` is the ingest's clock, seconds.
 
-    `form` returns the form of a rank's blocks (`Scorer.form`), `has_announced` whether a rank's events
-    have announced all blocks with these keys (`Scorer.has_announced`). Blocks are arriving until
-    ARRIVING_SECONDS after the predicted first token, and for CONFIRM_SECONDS after the reported one.
+    Blocks are arriving until ARRIVING_SECONDS after the predicted first token, and for CONFIRM_SECONDS
+    after the reported one.
     """
 
     def __init__(
         self,
         bookings: Bookings,
         believed: Believed,
-        *,
-        form: Callable[[str, str, int], BlockForm],
-        has_announced: Callable[[str, int, bytes], bool],
+        calibration: Calibration,
+        scorer: Scorer,
         prefill: PrefillModel,
     ) -> None:
-        self._bookings = bookings
+        self.bookings = bookings
         self._believed = believed
-        self._form = form
-        self._has_announced = has_announced
+        self._calibration = calibration
+        self._scorer = scorer
         self._prefill = prefill
         self._unannounced: deque[tuple[int, RankName]] = deque()
         """Tickets, with their ranks, of requests that ended before events announced all their blocks;
@@ -54,45 +52,41 @@ class Assigner:
         Assumed blocks, which outlast the booking, are added by `settle`.
         """
         is_watched = placed.is_watched
-        placed.booking = self._bookings.book(self._work(placed), now, is_watched=is_watched)
+        placed.booking = self.bookings.book(self._work(placed), now, is_watched=is_watched)
         if decode is not None and decode.candidate[:2] != placed.went:
             there, tokens = decode.candidate, placed.prompt_tokens
             after = Work(placed.model, there.pod, there.rank, tokens, tokens, 0.0)
-            placed.decoding = self._bookings.book(
+            placed.decoding = self.bookings.book(
                 after, now, behind=placed.booking, is_watched=is_watched
             )
         self._arrive(placed, now)
 
     def _arrive(self, placed: Pick, now: float) -> None:
         """Mark a pick's blocks as arriving on its rank."""
-        expected = placed.predicted.get(placed.went)
-        seconds = expected.wait + expected.prefill if expected else 0.0
+        seconds = placed.expected.wait + placed.expected.prefill
         placed.ticket = self._believed.arrive(
             *placed.went, self._keys(placed), expires=now + seconds + ARRIVING_SECONDS
         )
 
     def settle(self, placed: Pick, now: float) -> None:
         """Assume a pick's blocks on its rank if it is booked and the rank's events are incomplete."""
-        if placed.booking is None or self._bookings.get(placed.booking.id) is None:
+        if placed.booking is None or self.bookings.get(placed.booking.id) is None:
             return
-        expected = placed.predicted.get(placed.went)
-        if expected and expected.room:
-            keys = self._keys(placed)
-            self._believed.assume(*placed.went, keys, now=now, capacity=expected.room)
+        if room := placed.expected.room:
+            self._believed.assume(*placed.went, self._keys(placed), now=now, capacity=room)
 
     def _keys(self, placed: Pick) -> bytes:
         """Return a prompt's keys in the form of the rank that it goes to.
 
         They are empty if that rank's form is not among the candidates' forms.
         """
-        return placed.keys.get(self._form(placed.model, *placed.went), b"")
+        return placed.keys.get(self._scorer.form(placed.model, *placed.went), b"")
 
     def _work(self, placed: Pick) -> Work:
         """Return a pick's work on its rank; a whole prefill if the rank was not a kept candidate."""
-        tokens = placed.prompt_tokens
-        expected = placed.predicted.get(placed.went)
-        if expected is None:
-            expected = Predicted(0, 0, 0.0, self._prefill.seconds(tokens, 0))
+        tokens, expected = placed.prompt_tokens, placed.expected
+        if expected is UNPREDICTED:
+            expected = expected._replace(prefill=self._prefill.seconds(tokens, 0))
         return Work(
             placed.model,
             *placed.went,
@@ -111,7 +105,7 @@ class Assigner:
             self.settle(placed, now)
             return
         work = self._work(placed) if moved else None
-        is_booked = self._bookings.started(placed.booking.id, now, work=work)
+        is_booked = self.bookings.started(placed.booking.id, now, work=work)
         if moved and placed.ticket is not None and placed.first_token_at is None:
             self._believed.withdraw(placed.ticket)
             if is_booked:
@@ -127,10 +121,11 @@ class Assigner:
         An engine keeps blocks while their request runs, so believing them a while longer does no harm.
         """
         if placed.booking is not None:
-            self._bookings.first_token(placed.booking.id, now)
+            self.bookings.first_token(placed.booking.id, now)
             if placed.decoding is not None:
-                self._bookings.first_token(placed.decoding.id, now)
-                self._bookings.end(placed.booking.id, now)
+                self.bookings.first_token(placed.decoding.id, now)
+                self.bookings.end(placed.booking.id, now)
+            self._calibration.first_token(placed.booking)
         if placed.ticket is not None:
             self._believed.confirm(placed.ticket, now + CONFIRM_SECONDS)
 
@@ -140,12 +135,17 @@ class Assigner:
         Its blocks are still believed for CONFIRM_SECONDS, unless it failed before its first token or
         events have announced all of them.
         """
+        # Calibration waits for the end, since the report of cached tokens may come with it.
+        is_timed = placed.first_token_at is not None and end == "finished"
+        is_measured = is_timed and placed.counts_in_full and not placed.is_untimed
+        if placed.booking is not None:
+            self._calibration.learn(placed.booking, is_measured=is_measured)
         how: Ending = "unsent" if end == "cancelled" else end
         if end == "failed" and placed.is_refused:
             how = "refused"
         for booking in (placed.booking, placed.decoding):
             if booking is not None:
-                self._bookings.end(booking.id, now, how)
+                self.bookings.end(booking.id, now, how)
         if placed.ticket is not None:
             if end in {"failed", "cancelled"} and placed.first_token_at is None:
                 self._believed.withdraw(placed.ticket)
@@ -159,26 +159,16 @@ class Assigner:
         From then on events also show when those blocks are removed.
         """
         keys = self._believed.arriving(ticket)
-        if keys and not self._has_announced(*went, keys):
+        if keys and not self._scorer.has_announced(*went, keys):
             return False
         self._believed.withdraw(ticket)
         return True
 
     def expire(self, now: float) -> None:
         """Remove expired bookings and beliefs, and beliefs that events have replaced."""
-        self._bookings.expire(now)
+        self.bookings.expire(now)
         self._believed.expire(now)
         for _ in range(min(LOOKS, len(self._unannounced))):
             one = self._unannounced.popleft()
             if not self._withdraw_announced(*one):
                 self._unannounced.append(one)
-
-    def engine_ended(self, pod: str, rank: int) -> None:
-        """Drop the beliefs about a rank whose engine has ended, and wait for none of its answers."""
-        self._believed.forget(pod, rank)
-        self._bookings.engine_ended(pod, rank)
-
-    def forget(self, pod: str, rank: int) -> None:
-        """Drop the bookings and beliefs of a removed rank."""
-        self._bookings.forget(pod, rank)
-        self._believed.forget(pod, rank)

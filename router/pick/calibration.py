@@ -26,14 +26,13 @@ requests, so its measurements are forgotten after many of other ranks, and it is
 """
 
 import math
-from bisect import bisect_left, insort
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.router.load.rank_bookings import Booking, Step
+from warmpath.process.ranking import Ranking
+from warmpath.router.load.rank_bookings import Booking, Step, Work
 
 FASTEST, SLOWEST = 0.1, 10.0
 """Bounds of a factor; a value beyond them means a wrong configuration."""
@@ -73,10 +72,11 @@ ROUNDS = 100
 
 
 @dataclass(slots=True)
-class Average:
-    """One rank's measurements."""
+class _Average:
+    """One rank's measurements of one model."""
 
-    model: str
+    compared_at: int
+    """The model's number of ratios at the rank's last comparison, or at its first prefill."""
     prefills: int = 0
     """Number of prefills that are not compared yet."""
     seconds: float = 0.0
@@ -89,16 +89,6 @@ class Average:
     log_factor: float = 0.0
     variance: float = USUAL_VARIANCE
     """Variance of the ratios' logarithms, also a moving average."""
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the rank has enough comparisons for its factor to be used."""
-        return self.ratios >= LEAST
-
-    @property
-    def error(self) -> float:
-        """The variance of `log_factor`."""
-        return self.variance * max(WEIGHT / (2 - WEIGHT), 1 / max(1, self.ratios))
 
     def add(self, step: Step) -> None:
         """Add a step to the sums."""
@@ -120,18 +110,11 @@ class Average:
         self.log_factor = min(max(moved, math.log(FASTEST)), math.log(SLOWEST))
         self.prefills, self.seconds, self.predicted = 0, 0.0, 0.0
 
-
-class _Difference(NamedTuple):
-    """A rank's difference from its model's usual factor, in logarithms."""
-
-    usual: float
-    apart: float
-    doubt: float
-    """The square of the doubt."""
-
-    def standing_out(self, share: float) -> float:
-        """Return the part of the difference that exceeds a share (0 to 1) of the doubt."""
-        apart, doubt = self.apart, share**2 * self.doubt
+    def standing_out(self, usual: float, share: float) -> float:
+        """Return the part of the difference from `usual` that exceeds a share of the doubt, 0 to 1."""
+        apart = self.log_factor - usual
+        error = self.variance * max(WEIGHT / (2 - WEIGHT), 1 / self.ratios)
+        doubt = share**2 * (ALIKE**2 + SURE**2 * error)
         return apart * (1 - doubt / apart**2) if apart**2 > doubt else 0.0
 
 
@@ -146,24 +129,37 @@ class _Model:
     sharing: float = USUAL_SHARING
     """Of the short prefills that waited for another one's first token, the share that had theirs in the
     same step; a moving average."""
-    known: list[float] = field(default_factory=list)
-    """The `log_factor`s of ranks with `is_known`, sorted."""
-    differences: dict[RankName, _Difference] = field(default_factory=dict)
-    """Cache of `_differing` since the last ratio."""
-    compared: OrderedDict[RankName, int] = field(default_factory=OrderedDict)
-    """`ratios` at each rank's last comparison, the longest ago first."""
+    averages: OrderedDict[RankName, _Average] = field(default_factory=OrderedDict)
+    """Those that were not compared for longest first."""
+    known: Ranking[RankName] = field(default_factory=Ranking)
+    """The ranks with LEAST comparisons, by their `log_factor`."""
 
     @property
     def usual(self) -> float:
-        """The median `log_factor`; 0 if none is known."""
+        """The median `log_factor` of the known ranks; 0 if there are none."""
         known, half = self.known, len(self.known) // 2
         if not known:
             return 0.0
-        return known[half] if len(known) % 2 else (known[half - 1] + known[half]) / 2
+        (upper, _), _ = known[half]
+        (lower, _), _ = known[half if len(known) % 2 else half - 1]
+        return float(lower + upper) / 2
 
+    def compare(self, name: RankName, average: _Average) -> None:
+        """Compare a rank's summed prefills with their prediction."""
+        average.compare()
+        if average.ratios >= LEAST:
+            self.known.put(name, (average.log_factor, name))
+        self.ratios += 1
+        average.compared_at = self.ratios
+        self.averages.move_to_end(name)
+        oldest, one = next(iter(self.averages.items()))
+        if self.ratios - one.compared_at > ROUNDS * len(self.averages):
+            self.forget(oldest)
 
-NO_DIFFERENCE = _Difference(0.0, 0.0, 0.0)
-"""The difference of a rank of a model without measurements."""
+    def forget(self, name: RankName) -> None:
+        """Forget a rank's measurements."""
+        self.averages.pop(name, None)
+        self.known.drop(name)
 
 
 class Calibration:
@@ -174,8 +170,7 @@ class Calibration:
 
     def __init__(self, base: float) -> None:
         self._base = base
-        self._averages: dict[RankName, Average] = {}
-        self._models: dict[str, _Model] = {}
+        self._models: defaultdict[str, _Model] = defaultdict(_Model)
 
     def first_token(self, booking: Booking) -> None:
         """Learn from a first token that has just been reported, in the order in which they come."""
@@ -183,14 +178,13 @@ class Calibration:
         if booking.timed or booking.first_token_at is None:
             return
         booking.timed = True
-        name = RankName(work.pod, work.rank)
-        average = self._averages.get(name)
-        if average is None or average.model != work.model:
-            self.forget(*name)
-            average = self._averages[name] = Average(work.model)
+        model = self._models[work.model]
+        average = model.averages.get(work.name)
+        if average is None:
+            average = model.averages[work.name] = _Average(model.ratios)
         predicted = work.prefill / work.factor
         if booking.prefill_from is None:
-            booking.step = self._begin(name, average, is_measured=False)
+            booking.step = self._begin(work, average, is_measured=False)
             booking.step.add(0.0, predicted)
             return
         seconds = max(0.0, booking.first_token_at - booking.prefill_from)
@@ -199,7 +193,6 @@ class Calibration:
             apart = SAME_STEP * self._base * math.exp(average.log_factor)
             shares = seconds < max(apart, REPORTS_APART)
             if predicted <= (1 + SHORT) * self._base:
-                model = self._models.setdefault(work.model, _Model())
                 model.short += 1
                 model.sharing += max(SHARING_WEIGHT, 1 / model.short) * (shares - model.sharing)
         if shares:
@@ -207,7 +200,7 @@ class Calibration:
         if shares and average.step is not None:
             booking.step = average.step
         else:
-            booking.step = self._begin(name, average, is_measured=not shares)
+            booking.step = self._begin(work, average, is_measured=not shares)
         booking.step.add(seconds, predicted)
 
     def learn(self, booking: Booking, *, is_measured: bool = True) -> None:
@@ -223,71 +216,47 @@ class Calibration:
         step.running -= 1
         if not is_measured or (cached is not None and abs(cached - work.cached) > NEARLY):
             step.is_measured = False
-        name = RankName(work.pod, work.rank)
-        average = self._averages.get(name)
-        if step.is_over and average is not None and average.model == work.model:
-            self._end(name, average, step)
+        average = self._models[work.model].averages.get(work.name)
+        if average is not None:
+            self._end_if_over(work, average, step)
 
-    def _begin(self, name: RankName, average: Average, *, is_measured: bool) -> Step:
+    def _begin(self, work: Work, average: _Average, *, is_measured: bool) -> Step:
         """Begin a rank's next step."""
         before, average.step = average.step, Step(is_measured)
         if before is not None:
             before.is_latest = False
-            if before.is_over:
-                self._end(name, average, before)
+            self._end_if_over(work, average, before)
         return average.step
 
-    def _end(self, name: RankName, average: Average, step: Step) -> None:
+    def _end_if_over(self, work: Work, average: _Average, step: Step) -> None:
         """Add a step that is over, and compare the sums if there are enough prefills."""
-        if step.is_measured and step.predicted > 0:
+        if step.is_over and step.is_measured and step.predicted > 0:
             average.add(step)
             if average.prefills >= LEAST_SUMMED:
-                self._compare(name, average)
-
-    def _compare(self, name: RankName, average: Average) -> None:
-        """Compare a rank's summed prefills with their prediction."""
-        model = self._models.setdefault(average.model, _Model())
-        if average.is_known:
-            _take(model.known, average.log_factor)
-        average.compare()
-        if average.is_known:
-            insort(model.known, average.log_factor)
-        model.ratios += 1
-        model.compared[name] = model.ratios
-        model.compared.move_to_end(name)
-        model.differences.clear()
-        oldest, at = next(iter(model.compared.items()))
-        if model.ratios - at > ROUNDS * len(model.compared):
-            self.forget(*oldest)
-
-    def factor(self, model: str, pod: str, rank: int, utilisation: float = 0.0) -> float:
-        """Return the factor by which to multiply a rank's predicted prefill seconds.
-
-        `utilisation` is the share of the model's ranks with a prefill to do, 0 to 1.
-        """
-        found = self._difference(model, pod, rank)
-        return math.exp(found.usual + found.standing_out(_doubted(utilisation)))
+                self._models[work.model].compare(work.name, average)
 
     def all_of(
         self, of: str, ranks: Sequence[RankName], utilisation: float
     ) -> tuple[list[float], list[float]]:
         """Return the factors and slownesses of a model's `ranks` (pod, number), in their order.
 
-        A slowness says how many times as long prefills take there as on a typical rank of the model.
+        A factor multiplies a rank's predicted prefill seconds. A slowness says how many times as long
+        prefills take there as on a typical rank of the model. `utilisation` is the share of the model's
+        ranks with a prefill to do, 0 to 1.
         """
-        factors, slownesses = [1.0] * len(ranks), [1.0] * len(ranks)
         model = self._models.get(of)
-        if model is None:
-            return factors, slownesses
-        usual = math.exp(model.usual)
-        differences, share = model.differences, _doubted(utilisation)
+        slownesses = [1.0] * len(ranks)
+        if model is None or not model.known:
+            return [1.0] * len(ranks), slownesses
+        usual, share = model.usual, max(LEAST_DOUBT, 1 - utilisation)
+        factors = [math.exp(usual)] * len(ranks)
         for place, name in enumerate(ranks):
-            found = differences.get(name)
-            if found is None:
-                found = differences[name] = self._differing(model, name)
-            if found.apart:
-                slownesses[place] = math.exp(found.standing_out(share))
-            factors[place] = usual * slownesses[place]
+            average = model.averages.get(name)
+            if average is not None and average.ratios >= LEAST:
+                out = average.standing_out(usual, share)
+                if out:
+                    slownesses[place] = math.exp(out)
+                    factors[place] *= slownesses[place]
         return factors, slownesses
 
     def shared(self, model: str) -> float:
@@ -298,45 +267,7 @@ class Calibration:
         known = self._models.get(model)
         return (known.sharing if known else USUAL_SHARING) * self._base
 
-    def usual(self, model: str) -> float:
-        """Return the factor of a model's typical rank."""
-        known = self._models.get(model)
-        return math.exp(known.usual) if known else 1.0
-
-    def _difference(self, of: str, pod: str, rank: int) -> _Difference:
-        model = self._models.get(of)
-        if model is None:
-            return NO_DIFFERENCE
-        found = model.differences.get(RankName(pod, rank))
-        if found is None:
-            found = model.differences[RankName(pod, rank)] = self._differing(
-                model, RankName(pod, rank)
-            )
-        return found
-
-    def _differing(self, model: _Model, name: RankName) -> _Difference:
-        usual, average = model.usual, self._averages.get(name)
-        if average is None or not average.is_known:
-            return _Difference(usual, 0.0, 0.0)
-        doubt = ALIKE**2 + SURE**2 * average.error
-        return _Difference(usual, average.log_factor - usual, doubt)
-
     def forget(self, pod: str, rank: int) -> None:
         """Forget a rank's measurements."""
         for model in self._models.values():
-            model.differences.pop(RankName(pod, rank), None)
-            model.compared.pop(RankName(pod, rank), None)
-        average = self._averages.pop(RankName(pod, rank), None)
-        if average is not None and average.is_known:
-            model = self._models[average.model]
-            _take(model.known, average.log_factor)
-            model.differences.clear()
-
-
-def _doubted(utilisation: float) -> float:
-    """Return the share of the doubt that remains at a utilisation from 0 to 1."""
-    return max(LEAST_DOUBT, 1 - utilisation)
-
-
-def _take(known: list[float], value: float) -> None:
-    del known[bisect_left(known, value)]
+            model.forget(RankName(pod, rank))

@@ -1,15 +1,12 @@
 """Converts a weighed option to a protobuf Candidate, without details (Pick) or with them (Explain)."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from warmpath.indexer.trust import Level, Trust
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.load.correction import Part
 from warmpath.router.pick.options import Option
-from warmpath.scorer.candidate import Candidate
-from warmpath.scorer.match import TIERS, Match
+from warmpath.scorer.match import TIERS
 
 LEVELS = {
     Level.COLD: pb.Trust.COLD,
@@ -20,83 +17,33 @@ LEVELS = {
 
 MOST_CONTEXT = (1 << 32) - 1
 """The highest `context_tokens` that the message holds; an odd gauge of an engine may lead beyond it."""
-AT_ONCE = 64
-"""Candidates converted before other tasks get a turn: with details, about two milliseconds' work."""
-
-
-class Weighed(NamedTuple):
-    """The parts of an `Option` that a protobuf Candidate shows.
-
-    A kept decision may outlive its pods, so they hold no Pod.
-    """
-
-    address: str
-    match: Match
-    trust: Trust
-    candidate: Candidate
-    cost: float
-    terms: tuple[tuple[str, float], ...]
-    calibration: float
-    serves: bool
-
-
-def weighed(option: Option) -> Weighed:
-    """Return the parts of an option that a protobuf Candidate shows."""
-    return Weighed(
-        option.pod.address,
-        option.match,
-        option.trust,
-        option.candidate,
-        option.cost,
-        option.terms,
-        option.calibration,
-        option.pod.serves,
-    )
-
-
-async def candidate_messages(
-    options: Sequence[Option],
-    wall_offset: float,
-    parts_of: Callable[[Option], Sequence[Part]] | None = None,
-) -> AsyncIterator[list[pb.Candidate]]:
-    """Yield candidates in lists of AT_ONCE; other tasks get a turn before each list.
-
-    With `parts_of`, which returns the parts of an option's load, they have details.
-    """
-    for at in range(0, len(options), AT_ONCE):
-        await asyncio.sleep(0)
-        yield [
-            candidate_message(one, wall_offset, parts_of(one) if parts_of else None)
-            for one in options[at : at + AT_ONCE]
-        ]
 
 
 def candidate_message(
-    option: Option | Weighed, wall_offset: float, parts: Sequence[Part] | None = None
+    option: Option, wall_offset: float, parts: Sequence[Part] | None = None
 ) -> pb.Candidate:
     """Return a candidate; a time of the ingest + `wall_offset` is seconds since the Unix epoch.
 
     It has details if the parts of its load (`LoadTable.explain`, possibly empty) are given.
     """
-    one = option if isinstance(option, Weighed) else weighed(option)
-    match, candidate = one.match, one.candidate
+    match, candidate = option.match, option.candidate
     load = candidate.load
     return pb.Candidate(
         pod=candidate.pod,
         rank=candidate.rank,
-        address=one.address,
+        address=option.address,
         matched_tokens=match.matched_tokens,
         believed_tokens=match.believed_tokens,
         outstanding_tokens=load.waiting_uncached_tokens,
-        cost=one.cost,
-        predicted_ttft=load.wait + candidate.prefill,
-        trust=trust_message(one.trust, wall_offset),
-        ready=one.serves,
-        details=None if parts is None else _details(one, parts),
+        cost=option.cost,
+        predicted_ttft=option.predicted_ttft,
+        trust=trust_message(option.trust, wall_offset),
+        ready=option.serves,
+        details=None if parts is None else _details(option, parts),
     )
 
 
-def _details(option: Weighed, parts: Sequence[Part]) -> pb.CandidateDetails:
+def _details(option: Option, parts: Sequence[Part]) -> pb.CandidateDetails:
     match, candidate = option.match, option.candidate
     load = candidate.load
     seen = next((part for part in parts if part.is_observed), None)
@@ -128,7 +75,7 @@ def source_message(option: Option) -> pb.Source:
     return pb.Source(
         pod=option.candidate.pod,
         rank=option.candidate.rank,
-        address=option.pod.address,
+        address=option.address,
         matched_tokens=option.match.known_tokens,
     )
 

@@ -8,11 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Trust
 from warmpath.router.match.match import Matches
 from warmpath.router.pick.eligible import Field
-from warmpath.router.pods.table import Pod
 from warmpath.scorer.candidate import Candidate
 from warmpath.scorer.columns import Columns, Costs
 from warmpath.scorer.match import NOTHING, Match
@@ -26,21 +24,26 @@ AT_ONCE = 8
 
 
 class Option(NamedTuple):
-    """A weighed candidate, with the Pod and Rank objects that scorer's `Candidate` only names."""
+    """A weighed candidate. It holds no Pod and no Rank, since a kept decision may outlive them."""
 
-    pod: Pod
-    rank: Rank
+    candidate: Candidate
     match: Match
     trust: Trust
-    candidate: Candidate
     cost: float
     terms: tuple[tuple[str, float], ...]
     calibration: float
+    address: str
+    serves: bool
+    """Whether its pod was healthy (`Pod.serves`)."""
+    engine_rank: int
+    """The number by which its engine knows the rank."""
+    is_alone: bool
+    """Whether its pod has no other rank."""
 
     @property
     def name(self) -> RankName:
         """Its rank."""
-        return RankName(self.pod.id, self.rank.number)
+        return RankName(self.candidate.pod, self.candidate.rank)
 
     @property
     def predicted_ttft(self) -> float:
@@ -156,23 +159,19 @@ class Options(Sequence[Option]):
         rows = np.array(figures)[:, at].T.tolist()
         for place, row, load in zip(places, rows, columns.load.at(at), strict=True):
             cached, prefill, slowness, cost, *terms = row
-            rank = field.ranks[place]
+            pod, rank, factor = field.pods[place], field.ranks[place], self._factors[place]
+            name, shared = field.names[place], self.shared * factor
             yield Option(
-                field.pods[place],
-                rank,
+                Candidate(*name, int(cached), prefill, load, slowness, shared),
                 self.matches.get(rank, NOTHING),
                 self.matches.trust(rank),
-                Candidate(
-                    *field.names[place],
-                    int(cached),
-                    prefill,
-                    load,
-                    slowness,
-                    self.shared * self._factors[place],
-                ),
                 cost,
                 tuple(zip(names, terms, strict=True)),
-                self._factors[place],
+                factor,
+                pod.address,
+                pod.serves,
+                pod.first_rank + rank.number,
+                len(pod.ranks) == 1,
             )
 
     def _holding_most(self, tokens: Callable[[Match], int]) -> int:

@@ -11,7 +11,7 @@ from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
 from warmpath.router.load.rank_bookings import Booking
 from warmpath.router.match.forms import BlockForm
-from warmpath.router.pick.options import Option, Options
+from warmpath.router.pick.options import Options
 from warmpath.router.pick.weigh import Choice, Traits
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.match import NOTHING, Match
@@ -38,20 +38,8 @@ class Predicted(NamedTuple):
     """Tokens of `held` that no event has announced."""
 
 
-def predicted(option: Option, prompt_tokens: int, room: int) -> Predicted:
-    """Return the prediction for an option."""
-    candidate = option.candidate
-    tokens = held(option.match, prompt_tokens)
-    return Predicted(
-        tokens,
-        candidate.cached,
-        candidate.load.wait,
-        candidate.prefill,
-        candidate.shared,
-        option.calibration,
-        room,
-        max(0, tokens - option.match.known_tokens),
-    )
+UNPREDICTED = Predicted(0, 0, 0.0, 0.0)
+"""The prediction for a rank that was not a kept candidate."""
 
 
 def held(match: Match, prompt_tokens: int) -> int:
@@ -166,20 +154,14 @@ class Pick:
 
         Otherwise an early first token does not show that the engine is fast.
         """
-        expected = self.predicted.get(self.went)
-        return self.is_whole and expected is not None and expected.held == expected.cached
+        expected = self.expected
+        is_predicted = expected is not UNPREDICTED and expected.held == expected.cached
+        return self.is_whole and is_predicted
 
     @property
-    def captured(self) -> int:
-        """Tokens held where it went; 0 if that was not predicted."""
-        expected = self.predicted.get(self.went)
-        return expected.held if expected else 0
-
-    @property
-    def believed(self) -> int:
-        """Those of `captured` that are believed, without an event."""
-        expected = self.predicted.get(self.went)
-        return expected.believed if expected else 0
+    def expected(self) -> Predicted:
+        """The prediction for where it went."""
+        return self.predicted.get(self.went, UNPREDICTED)
 
 
 class Witness:

@@ -9,26 +9,20 @@ No sockets and no clock of its own: the router and `warmpath simulate` run this 
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from random import Random
 
-from warmpath.indexer.believed import Believed
 from warmpath.indexer.embedded import stored_keys
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
-from warmpath.router.config.schema import BookingTable, PickTable
-from warmpath.router.load.bookings import Bookings
+from warmpath.router.config.schema import BookingTable
 from warmpath.router.load.overdue import Precedence
-from warmpath.router.load.table import LoadTable
 from warmpath.router.match.match import Scorer
 from warmpath.router.pick.assign import Assigner
-from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.options import MOST_CANDIDATES
-from warmpath.router.pick.pick import End, Pick, Predicted, Predictions, Witness, held, predicted
+from warmpath.router.pick.pick import End, Pick, Predicted, Predictions, Witness, held
 from warmpath.router.pick.weigh import NOBODY, Ask, Choice, Weigher
 from warmpath.router.pods.table import Pod
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
-from warmpath.scorer.prefill import PrefillModel
 
 ASSUMED_BLOCKS = 32_768
 """Maximum assumed blocks of a rank without events, if the pod has no `blocks`."""
@@ -39,46 +33,22 @@ class Picker:
 
     def __init__(
         self,
+        weigher: Weigher,
+        assigner: Assigner,
         scorer: Scorer,
-        *,
-        loads: LoadTable,
-        bookings: Bookings,
-        believed: Believed,
-        calibration: Calibration,
-        pick: PickTable,
         booking: BookingTable,
-        prefill: PrefillModel,
+        *,
         new_id: Callable[[], str],
-        rng: Random,
         witnesses: Sequence[Witness] = (),
         steps: Steps = NO_STEPS,
     ) -> None:
-        self._steps = steps
+        self._weigher = weigher
+        self._assigner = assigner
         self._scorer = scorer
-        self._loads = loads
-        self._bookings = bookings
-        self._calibration = calibration
-        self._pick = pick
         self._booking = booking
         self._new_id = new_id
         self._witnesses = witnesses
-        self._weigher = Weigher(
-            scorer,
-            loads,
-            calibration,
-            policy=pick.policy,
-            options=pick.options,
-            prefill=prefill,
-            assumed_seconds=pick.assumed_seconds,
-            rng=rng,
-        )
-        self._assigner = Assigner(
-            bookings,
-            believed,
-            form=scorer.form,
-            has_announced=scorer.has_announced,
-            prefill=prefill,
-        )
+        self._steps = steps
         self._placed: OrderedDict[str, Pick] = OrderedDict()
         self._picks = 0
         self._expectations = 0
@@ -92,12 +62,7 @@ class Picker:
     @property
     def precedence(self) -> Precedence:
         """The order in which engines may begin prompts."""
-        return self._bookings.overdue.precedence
-
-    def use(self, policy: str, options: Mapping[str, float], precedence: Precedence) -> None:
-        """Take another policy, options and `precedence` from now on. Raises as `make_policy`."""
-        self._weigher.use(policy, options)
-        self._bookings.overdue.precedence = precedence
+        return self._assigner.bookings.overdue.precedence
 
     def add_witness(self, witness: Witness) -> None:
         """Add a witness, which sees the picks from now on."""
@@ -140,13 +105,9 @@ class Picker:
         kept = options[:MOST_CANDIDATES]
         self._weigher.see(ask.prompt.model, choice, now)
         where = kept[0].name
-        predictions: Mapping[RankName, Predicted]
-        if ask.shadow:
-            predictions = Predictions(options, tokens, self._room)
-        else:
-            predictions = {
-                one.name: predicted(one, tokens, self._room(one.pod, one.rank)) for one in kept
-            }
+        predicted: Mapping[RankName, Predicted] = Predictions(options, tokens, self._room)
+        if not ask.shadow:
+            predicted = {one.name: predicted[one.name] for one in kept}
         self._picks += 1
         placed = Pick(
             self._picks,
@@ -158,7 +119,7 @@ class Picker:
             picked=where,
             available=held(options.warmest().match, tokens),
             average=options.average_cached(),
-            predicted=predictions,
+            predicted=predicted,
             choice=choice,
             shadow=ask.shadow,
             went=where,
@@ -257,8 +218,6 @@ class Picker:
         placed.first_token_at = now
         placed.keys = {}
         self._assigner.first_token(placed, now)
-        if placed.booking is not None:
-            self._calibration.first_token(placed.booking)
         for witness in self._witnesses:
             witness.first_token(placed, now)
         return True
@@ -296,11 +255,6 @@ class Picker:
     def _end(self, placed: Pick, end: End, now: float) -> None:
         self.settle(placed, now)
         self._let_go(placed)
-        # Calibration waits for the end, since the report of cached tokens may come with it.
-        is_timed = placed.first_token_at is not None and end == "finished"
-        is_measured = is_timed and placed.counts_in_full and not placed.is_untimed
-        if placed.booking is not None:
-            self._calibration.learn(placed.booking, is_measured=is_measured)
         self._assigner.ended(placed, end, now)
         for witness in self._witnesses:
             witness.ended(placed, end, now)
@@ -316,17 +270,8 @@ class Picker:
             self._end(oldest, "expired", now)
         self._assigner.expire(now)
 
-    def engine_ended(self, pod: Pod) -> None:
-        """Drop the beliefs about a pod whose engine has ended, and wait for none of its answers."""
-        for rank in pod.ranks:
-            self._assigner.engine_ended(pod.id, rank.number)
-
-    def forget(self, pod: Pod) -> None:
-        """Drop the bookings, beliefs and calibration of a removed pod."""
-        for rank in pod.ranks:
-            self._loads.forget(pod.id, rank.number)
-            self._assigner.forget(pod.id, rank.number)
-            self._calibration.forget(pod.id, rank.number)
+    def pod_removed(self, pod: str) -> None:
+        """Exclude the picks that went to a removed pod from calibration."""
         for placed in self._placed.values():
-            if placed.went[0] == pod.id:
+            if placed.went[0] == pod:
                 placed.is_untimed = True

@@ -18,9 +18,11 @@ from warmpath.router.load.stuck import no_batch
 from warmpath.router.load.table import LoadTable
 from warmpath.router.match.match import Scorer
 from warmpath.router.peers.exchange import PeerBookings
+from warmpath.router.pick.assign import Assigner
 from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.pick import Witness
 from warmpath.router.pick.picker import Picker
+from warmpath.router.pick.weigh import Weigher
 from warmpath.router.pods.table import Pod
 from warmpath.router.tracing.steps import NO_STEPS, Steps
 from warmpath.scorer.prefill import PrefillModel
@@ -100,22 +102,26 @@ class Picking:
         self.scorer = scorer(
             believed=self.believed, elsewhere=self.peers.received.marks if self.peers else None
         )
+        prefill = prefill_model(pick)
+        self._weigher = Weigher(
+            self.scorer, self.loads, self.calibration, pick, prefill=prefill, rng=rng
+        )
         self.picker = Picker(
+            self._weigher,
+            Assigner(self.bookings, self.believed, self.calibration, self.scorer, prefill),
             self.scorer,
-            loads=self.loads,
-            bookings=self.bookings,
-            believed=self.believed,
-            calibration=self.calibration,
-            pick=pick,
-            booking=booking,
-            prefill=prefill_model(pick),
+            booking,
             new_id=new_id,
-            rng=rng,
             witnesses=witnesses,
             steps=steps,
         )
         self.on_room: Callable[[], None] = _ignore
         """Called after an event, other than a report, that may give a rank room."""
+
+    def use(self, pick: config.PickTable, queue: config.QueueTable) -> None:
+        """Take a configuration's policy, its options and the order of prompts from now on."""
+        self._weigher.use(pick)
+        self.bookings.overdue.precedence = precedence_of(queue)
 
     def observe(self, pod: str, rank: int, observed: Observed) -> None:
         """Record an observation of a rank's engine."""
@@ -124,10 +130,17 @@ class Picking:
 
     def engine_ended(self, pod: Pod) -> None:
         """Drop the beliefs about a pod whose engine has ended, and wait for none of its answers."""
-        self.picker.engine_ended(pod)
+        for rank in pod.ranks:
+            self.believed.forget(pod.id, rank.number)
+            self.bookings.engine_ended(pod.id, rank.number)
         self.on_room()
 
     def forget(self, pod: Pod) -> None:
         """Drop everything that is kept about a removed pod."""
-        self.picker.forget(pod)
+        for rank in pod.ranks:
+            self.loads.forget(pod.id, rank.number)
+            self.bookings.forget(pod.id, rank.number)
+            self.believed.forget(pod.id, rank.number)
+            self.calibration.forget(pod.id, rank.number)
+        self.picker.pod_removed(pod.id)
         self.on_room()

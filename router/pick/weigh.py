@@ -9,10 +9,10 @@ As a fleet may have thousands of ranks, all figures are columns, in the order of
 Nothing is booked here; `router.pick.picker` does that with the choice.
 """
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 from types import MappingProxyType
 from typing import Literal
@@ -21,22 +21,22 @@ import msgspec
 import numpy as np
 
 from warmpath.indexer.index.slot import RankName
+from warmpath.router.config.schema import PickTable
 from warmpath.router.load.table import LoadTable
 from warmpath.router.match.match import KeyedPrompt, Matches, Scorer
 from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.eligible import Field, NoPodError, Wanted, model_phrase
-from warmpath.router.pick.messages import weighed
 from warmpath.router.pick.options import Option, Options
-from warmpath.router.pick.reason import reason
+from warmpath.router.pick.reason import Reason
 from warmpath.router.pick.traffic import Shares, Traffic, shares_of
 from warmpath.router.pods.table import Role
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import LoadColumns
-from warmpath.scorer.match import Match
+from warmpath.scorer.columns import Columns, LoadColumns
+from warmpath.scorer.match import NOTHING, Match
 from warmpath.scorer.policy import Policy, costs_seconds, make_policy
 from warmpath.scorer.prefill import PrefillModel
 from warmpath.scorer.strategies import longest_prefix
-from warmpath.scorer.weigh import weigh
+from warmpath.scorer.weigh import decode_costs, order_of, warmth, with_pull
 
 NOBODY: Mapping[RankName, float] = MappingProxyType({})
 
@@ -103,21 +103,15 @@ class Choice(msgspec.Struct, frozen=True):
     """The options for decoding a disaggregated request; `options` are then for its prefill."""
 
     @property
-    def reason(self) -> str:
-        """The sentence that says why the first option won."""
-        return self.because()()
-
-    def because(self) -> Callable[[], str]:
-        """Return a function that writes that sentence, and keeps no pod."""
-        return partial(
-            reason,
+    def reason(self) -> Reason:
+        """Why the first option won."""
+        return Reason(
             self.ask.tokens,
-            [weighed(one) for one in self.options.for_reason()],
+            self.options.for_reason(),
             self.policy,
             costs_seconds=self.costs_seconds,
             unread=self.ask.unread,
             names_ranks=self.options.has_ranks,
-            is_well=self.options[0].pod.serves,
         )
 
     @property
@@ -136,7 +130,7 @@ class Choice(msgspec.Struct, frozen=True):
 class Weigher:
     """Weighs with one policy, unless a request names another. `now` is the ingest's clock, in seconds.
 
-    `options` are the policy's. Blocks of ranks whose stream has ended count for `assumed_seconds`.
+    Blocks of ranks whose stream has ended count for `pick.assumed-seconds`.
     """
 
     def __init__(
@@ -144,28 +138,25 @@ class Weigher:
         scorer: Scorer,
         loads: LoadTable,
         calibration: Calibration,
+        pick: PickTable,
         *,
-        policy: str,
-        options: Mapping[str, float],
         prefill: PrefillModel,
-        assumed_seconds: float,
         rng: Random,
     ) -> None:
         self._scorer = scorer
         self._loads = loads
         self._calibration = calibration
-        self._usual = policy
         self._prefill = prefill
-        self._assumed_seconds = assumed_seconds
+        self._assumed_seconds = pick.assumed_seconds
         self._rng = rng
-        self._policies: dict[str, Policy] = {policy: make_policy(policy, options)}
+        self.use(pick)
         self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
         """By model."""
 
-    def use(self, policy: str, options: Mapping[str, float]) -> None:
-        """Weigh with another policy and options from now on. Raises as `make_policy`."""
-        self._policies = {policy: make_policy(policy, options)}
-        self._usual = policy
+    def use(self, pick: PickTable) -> None:
+        """Weigh with a configuration's policy and options from now on. Raises as `make_policy`."""
+        self._usual = pick.policy
+        self._policies = {pick.policy: make_policy(pick.policy, pick.options)}
 
     def weigh(self, ask: Ask, now: float, ahead: Mapping[RankName, float] = NOBODY) -> Choice:
         """Return the choice, its options best first; nothing is booked or remembered.
@@ -225,23 +216,40 @@ class Weigher:
         policy: Policy | None = None,
     ) -> Options:
         """Return a field's options, best first: by a policy, or without one by the costs of decoding."""
-        held = self._scorer.held_tokens
-        factors, slownesses = self._calibration.all_of(model, field.names, request.utilisation)
-        columns, costs, order = weigh(
-            request,
-            field.names,
+        names, tokens, known_tokens = field.names, request.prompt_tokens, self._scorer.held_tokens
+        factors, slownesses = self._calibration.all_of(model, names, request.utilisation)
+        figures = np.empty((2, len(names)))
+        # A rank without a match has nothing cached, whatever its trust is.
+        figures.T[:] = warmth(NOTHING, "exact", tokens, self._prefill)
+        most_known = 0
+        for (match, trust), places in _holding(field, matches).items():
+            figures.T[places] = warmth(match, trust, tokens, self._prefill)
+            if trust == "exact":
+                most_known = max(most_known, match.known_tokens)
+        cached, prefill = figures
+        if policy is not None and self._prefill.per_pulled_token < math.inf:
+            held = min(most_known, max(0, tokens - 1))
+            prefill = with_pull(prefill, cached, held, tokens, self._prefill)
+        columns = Columns(
+            names,
             loads,
-            _holding(field, matches),
-            policy,
-            model=self._prefill,
-            factors=factors,
-            slownesses=slownesses,
-            known_tokens=lambda: np.array([held(model, rank) for rank in field.ranks], np.float64),
-            rng=self._rng,
+            cached,
+            prefill * np.array(factors),
+            np.array(slownesses),
+            lambda: np.array([known_tokens(model, rank) for rank in field.ranks], np.float64),
         )
-        shared = self._calibration.shared(model)
+        if policy is None:
+            costs = decode_costs(request, columns)
+        else:
+            costs = policy.costs(request, columns, self._rng)
         return Options(
-            field, columns, costs, order, matches=matches, factors=factors, shared=shared
+            field,
+            columns,
+            costs,
+            order_of(costs, columns, self._rng),
+            matches=matches,
+            factors=factors,
+            shared=self._calibration.shared(model),
         )
 
 

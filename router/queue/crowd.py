@@ -12,54 +12,25 @@ that of their bytes.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from warmpath.process.ranking import Ranking
 from warmpath.router.config.schema import QueueTable
 from warmpath.router.queue.request import Waiting
 
 NO_WEIGHTS: Mapping[str, float] = {}
 
 
-class Sums:
-    """Sums by name, in order of their size by weight. A missing weight is 1."""
-
-    def __init__(self, weights: Mapping[str, float] = NO_WEIGHTS) -> None:
-        self._weights = weights
-        self._of: dict[str, int] = {}
-        self._order: Ranking[str] = Ranking()
-
-    def add(self, name: str, part: int) -> None:
-        """Add to a sum; one that is 0 then is forgotten."""
-        if after := self._of.pop(name, 0) + part:
-            self._of[name] = after
-            self._order.put(name, (after / self._weights.get(name, 1.0), name))
-        else:
-            self._order.drop(name)
-
-    def largest(self, newest: str | None) -> str:
-        """Return the name with the largest sum; of equal ones `newest`, if it is among them."""
-        name, rank_of = self._order.last, self._order.rank_of
-        if newest in self._of and rank_of(newest)[0] == rank_of(name)[0]:
-            return newest
-        return name
-
-
 @dataclass(slots=True)
-class _Caller:
-    """The waiting requests of one caller in one class."""
-
-    sums: Sums
-    tenants: dict[str, dict[int, Waiting]] = field(default_factory=dict)
-    """By tenant and number, in the order of arrival."""
-
-
-@dataclass(slots=True)
-class _Class:
-    """The waiting requests of one class."""
+class _Group:
+    """The waiting requests of a class, of a caller in it, or of a tenant of that caller."""
 
     count: int = 0
-    sums: Sums = field(default_factory=Sums)
-    callers: dict[str, _Caller] = field(default_factory=dict)
+    part: int = 0
+    """The sum of their parts of the queue."""
+    groups: "dict[Any, _Group]" = field(default_factory=dict)
+    """The callers of a class, or the tenants of a caller."""
+    requests: dict[int, Waiting] = field(default_factory=dict)
+    """Those of a tenant by number, in the order of arrival."""
 
 
 class Crowd:
@@ -67,7 +38,7 @@ class Crowd:
 
     def __init__(self, settings: QueueTable) -> None:
         self._settings = settings
-        self._classes: dict[int, _Class] = {}
+        self._classes: dict[Any, _Group] = {}
         self.bytes = 0
         """Bytes of all requests."""
 
@@ -77,9 +48,9 @@ class Crowd:
     def __iter__(self) -> Iterator[Waiting]:
         """Yield all requests, in no order."""
         for one in self._classes.values():
-            for caller in one.callers.values():
-                for requests in caller.tenants.values():
-                    yield from requests.values()
+            for caller in one.groups.values():
+                for tenant in caller.groups.values():
+                    yield from tenant.requests.values()
 
     def counts(self) -> Mapping[int, int]:
         """Return the number of requests by class."""
@@ -87,34 +58,25 @@ class Crowd:
 
     def add(self, waiting: Waiting) -> None:
         """Add a request."""
-        of = self._classes.setdefault(waiting.priority, _Class())
-        caller = of.callers.get(waiting.caller)
-        if caller is None:
-            caller = of.callers[waiting.caller] = _Caller(Sums(self._settings.shares))
-        caller.tenants.setdefault(waiting.tenant, {})[waiting.number] = waiting
-        self._change(of, caller, waiting, 1)
+        self._change(waiting, 1).requests[waiting.number] = waiting
 
     def remove(self, waiting: Waiting) -> None:
         """Remove a request."""
-        of = self._classes[waiting.priority]
-        caller = of.callers[waiting.caller]
-        del caller.tenants[waiting.tenant][waiting.number]
-        self._change(of, caller, waiting, -1)
-        if not caller.tenants[waiting.tenant]:
-            del caller.tenants[waiting.tenant]
-        if not caller.tenants:
-            del of.callers[waiting.caller]
-        if not of.count:
-            del self._classes[waiting.priority]
+        del self._change(waiting, -1).requests[waiting.number]
 
-    def _change(self, of: _Class, caller: _Caller, waiting: Waiting, sign: int) -> None:
+    def _change(self, waiting: Waiting, sign: int) -> _Group:
+        """Add a request to the sums of its groups, or subtract it; return its tenant's group."""
         # In whole numbers, so that sums do not drift: the part times both limits.
-        limits = self._settings
-        part = sign * (limits.max_bytes + waiting.size * limits.max_requests)
-        of.count += sign
-        of.sums.add(waiting.caller, part)
-        caller.sums.add(waiting.tenant, part)
+        limits, groups, group = self._settings, self._classes, _Group()
+        for name in (waiting.priority, waiting.caller, waiting.tenant):
+            group = groups.setdefault(name, _Group())
+            group.count += sign
+            group.part += sign * (limits.max_bytes + waiting.size * limits.max_requests)
+            if not group.count:
+                del groups[name]
+            groups = group.groups
         self.bytes += sign * waiting.size
+        return group
 
     def squeeze_in(self, newcomer: Waiting) -> list[Waiting]:
         """Add a request, and remove those that give way to it; return these.
@@ -137,11 +99,16 @@ class Crowd:
         return gone
 
     def _gives_way(self, newcomer: Waiting) -> Waiting:
+        """Return the request that gives way; among equal callers and tenants the newcomer's."""
         lowest = min(self._classes)
-        is_own = newcomer.priority == lowest
-        of = self._classes[lowest]
-        name = of.sums.largest(newcomer.caller if is_own else None)
-        caller = of.callers[name]
-        is_own = is_own and name == newcomer.caller
-        tenant = caller.sums.largest(newcomer.tenant if is_own else None)
-        return next(reversed(caller.tenants[tenant].values()))
+        group, is_own = self._classes[lowest], newcomer.priority == lowest
+        for own, weights in (
+            (newcomer.caller, NO_WEIGHTS),
+            (newcomer.tenant, self._settings.shares),
+        ):
+            parts = {name: one.part / weights.get(name, 1.0) for name, one in group.groups.items()}
+            most = max(parts.values())
+            is_own = is_own and parts[own] == most
+            name = own if is_own else max(name for name, part in parts.items() if part == most)
+            group = group.groups[name]
+        return next(reversed(group.requests.values()))

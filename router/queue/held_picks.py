@@ -11,19 +11,20 @@ which make room for the waiting picks, could not arrive.
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextvars import Context
+from contextvars import Context, ContextVar
 from typing import Any
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.config.schema import QueueTable
-from warmpath.router.metrics.calls import Metrics
+from warmpath.router.config.schema import Config, QueueTable
+from warmpath.router.pick.eligible import Eligible
 from warmpath.router.pick.pick import Pick
-from warmpath.router.pick.picker import Picker
+from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.weigh import Ask
+from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.limits import MOST_TENANT_BYTES
-from warmpath.router.queue.give_room import GIVE_ROOM
 from warmpath.router.queue.queue import Queue
 from warmpath.router.queue.request import (
     ANYBODY,
@@ -41,37 +42,44 @@ MOST_ANSWER_SECONDS = 0.5
 """Most seconds that are kept for the answer."""
 
 
-class HeldPicks:
-    """The waiting picks of one router.
+GIVE_ROOM: ContextVar[Callable[[], None]] = ContextVar("GIVE_ROOM")
+"""Frees the room of the current call's message (`router.calls.intake`); its bytes count here from then
+on."""
 
-    `clock` returns seconds; it is the clock of the events' ingestion (`indexer.ranks`). At most
-    `most_of_client` picks of one client (one connection) wait. `may` takes a call's context and returns
-    the classes of priority (`queue.classes`) that the caller may name besides the class of requests that
-    name none (`queue.usual-class`); None: all. `who` takes it and returns who the caller is.
+
+class HeldPicks:
+    """The waiting picks of one router, with their queue.
+
+    `clock` returns seconds; it is the clock of the events' ingestion (`indexer.ranks`). `may` takes a
+    call's context and returns the classes of priority (`queue.classes`) that the caller may name besides
+    the class of requests that name none (`queue.usual-class`); None: all. `who` takes it and returns who
+    the caller is. `waited` counts a pick that has left the queue, with its class, what became of it, and
+    the seconds that it waited.
     """
 
     def __init__(
         self,
-        queue: Queue,
-        picker: Picker,
+        config: Config,
+        picking: Picking,
+        pods: PodTable,
         *,
-        classes: Classes,
         may: Callable[[Any], Collection[str] | None],
         who: Callable[[Any], str],
-        clock: Callable[[], float],
-        meter: Metrics,
-        most_of_client: int,
+        waited: Callable[[str, str, float], None],
+        clock: Callable[[], float] = time.monotonic,
         steps: Steps = NO_STEPS,
     ) -> None:
         self._steps = steps
-        self.queue = queue
-        self.classes = classes
+        self.queue = Queue(picking, config.queue, eligible=Eligible(pods))
+        self.classes = Classes(config.queue.classes, config.queue.usual_class)
         self._may = may
         self._who = who
-        self._picker = picker
+        self._picker = picking.picker
         self._clock = clock
-        self._meter = meter
-        self._most_of_client = most_of_client
+        self._waited = waited
+        # The other half of a connection's calls is for reports.
+        self._most_of_client = max(1, config.server.http2.max_streams // 2)
+        picking.on_room = self.news
         self._futures: dict[Waiting, asyncio.Future[Pick]] = {}
         self._of_client: Counter[str] = Counter()
         self._nobodys = Context()
@@ -214,4 +222,4 @@ class HeldPicks:
 
     def _count(self, waiting: Waiting, outcome: str) -> None:
         seconds = max(0.0, self._clock() - waiting.arrived)
-        self._meter.waited(self.classes.names[waiting.priority], outcome, seconds)
+        self._waited(self.classes.names[waiting.priority], outcome, seconds)

@@ -34,14 +34,10 @@ class FirstTokenLag(Witness):
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         """The predicted prefills and the times beyond them, in seconds."""
-        self._median = 0.0
+        self.seconds = 0.0
+        """The lag; 0 while it is not known, and never less."""
         self._alone: set[int] = set()
         """Numbers of picks without a first token that went to a rank where no other request waited."""
-
-    @property
-    def seconds(self) -> float:
-        """The lag; 0 while it is not known, and never less."""
-        return self._median
 
     @property
     def is_known(self) -> bool:
@@ -72,7 +68,7 @@ class FirstTokenLag(Witness):
         if self.is_known:
             count = max(LEAST, round(SHORTEST * len(self._samples)))
             shortest = sorted(self._samples)[:count]
-            self._median = max(0.0, median(beyond for _, beyond in shortest))
+            self.seconds = max(0.0, median(beyond for _, beyond in shortest))
 
     def ended(self, placed: Pick, end: End, now: float) -> None:
         """Forget a pick."""

@@ -39,12 +39,12 @@ class Looks:
         self._release += 1
         elapsed = max(0.0, now - self._at)
         better = []
-        for name, booked in rooms.all().items():
+        for name, booked in rooms.seconds_booked.items():
             before = self._booked.get(name)
             if (
                 before is None
                 or booked < before - elapsed - SAME_SECONDS
-                or (rooms.has(name) and not rooms.had(before))
+                or (rooms.has(name) and before > rooms.hold)
             ):
                 better.append(name)
             if before is not None and booked > before + SAME_SECONDS:
@@ -59,29 +59,27 @@ class Looks:
 
     def end(self, rooms: Rooms) -> None:
         """End a release: `rooms` has what it booked."""
-        self._booked = dict(rooms.all())
+        self._booked = dict(rooms.seconds_booked)
         if len(self._worse) > 2 * len(self._booked):
             self._worse = {name: at for name, at in self._worse.items() if name in self._booked}
 
     def held(self, waiting: Waiting, rooms: Rooms, now: float) -> Look | None:
         """Return a request's last weighing if the rank would be the same, still without room."""
         look = waiting.look
-        return look if look is not None and self._holds(look, rooms, now) else None
-
-    def _holds(self, look: Look, rooms: Rooms, now: float) -> bool:
-        if not 0 <= now - look.at < FRESH_SECONDS or rooms.has(look.name):
-            return False
+        if look is None or not 0 <= now - look.at < FRESH_SECONDS or rooms.has(look.name):
+            return None
         better = self._other_better if self._better[1] == look.name else self._better[0]
         if better > look.release or self._worse.get(look.name, 0) > look.release:
-            return False
+            return None
         ahead, before = rooms.ahead, look.ahead
         if ahead.get(look.name, 0.0) > before.get(look.name, 0.0) + SAME_SECONDS:
-            return False
-        return all(
+            return None
+        is_best = all(
             ahead.get(name, 0.0) >= seconds - SAME_SECONDS
             for name, seconds in before.items()
             if name != look.name
         )
+        return look if is_best else None
 
     def keep(self, waiting: Waiting, choice: Choice, rooms: Rooms, now: float) -> None:
         """Remember a weighing by which a request is passed over, before it counts as ahead."""

@@ -11,10 +11,10 @@ for other pods. Tenants share the pods of a model, whatever the lanes of their r
 Source: Goyal, Vin, Cheng, "Start-time Fair Queueing", 1996.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappop, heappush, merge
 from itertools import islice
 
 from warmpath.process.ranking import Ranking
@@ -23,6 +23,11 @@ from warmpath.router.queue.request import Waiting
 
 MOST_IDLE = 4096
 """Most tenants of a kind that have no waiting requests and are kept, since they are ahead of others."""
+MOST_LANES = 64
+"""Most lanes that one release considers. If there are more, half of those are the lanes with the first
+requests, which may have no room; the others take turns, from the highest class on."""
+TURNS = MOST_LANES // 2
+"""Those that take turns."""
 
 Kind = tuple[int, str]
 """A class, and the model whose pods its tenants share."""
@@ -37,31 +42,26 @@ class _Share:
     weight: float
     virtual: float
     """Its virtual time: uncached tokens by weight. It never falls."""
-    lines: "dict[Wanted, _Line]" = field(default_factory=dict)
-    heads: "Ranking[_Line]" = field(default_factory=Ranking)
-    """Its lines by the key and the number of their first request."""
+    lines: dict[Wanted, Ranking[Waiting]] = field(default_factory=dict)
+    """Its requests in each lane, by key and number."""
+    heads: Ranking[Wanted] = field(default_factory=Ranking)
+    """Its lanes by the key and the number of their first request."""
+
+    def cost(self, waiting: Waiting) -> float:
+        """Return by how much its virtual time grows if a request is served."""
+        return max(1, waiting.uncached) / self.weight
 
 
 @dataclass(slots=True, eq=False)
 class _Contest:
     """The tenants of one kind."""
 
-    number: int = 0
-    """The number of tenants with waiting requests."""
     clock: float = 0.0
     """The virtual time of the share whose request was served last."""
+    places: Ranking[_Share] = field(default_factory=Ranking)
+    """The shares by virtual time, and by the key and the number of their first request."""
     idle: OrderedDict[str, float] = field(default_factory=OrderedDict)
     """Virtual times of the tenants without waiting requests that are ahead of `clock`."""
-
-
-@dataclass(slots=True, eq=False)
-class _Line:
-    """The waiting requests of one share in one lane, by key."""
-
-    share: _Share
-    wanted: Wanted
-    requests: Ranking[Waiting] = field(default_factory=Ranking)
-    """By key and number."""
 
 
 class Order:
@@ -69,84 +69,99 @@ class Order:
 
     def __init__(self, shares: Mapping[str, float]) -> None:
         self._weights = shares
-        self._lanes: dict[Wanted, dict[int, Ranking[_Line]]] = {}
-        """By lane and class: its lines by the virtual time that their share had when they changed last,
-        and by the key and the number of their first request."""
         self._shares: dict[tuple[Kind, str], _Share] = {}
         """Shares with waiting requests."""
         self._contests: dict[Kind, _Contest] = {}
         """The kinds with waiting requests."""
-        self._places: dict[int, Ranking[_Share]] = {}
-        """By class: its shares by virtual time, and by the key and the number of their first request."""
-        self._count = 0
+        self._lanes: dict[Wanted, Counter[int]] = {}
+        """The lanes with waiting requests; the number of these by class."""
+        self._round: list[Wanted] = []
+        """The lanes that have had no turn yet, the next one last."""
 
     def __len__(self) -> int:
-        return self._count
+        return sum(classes.total() for classes in self._lanes.values())
 
     @property
     def lanes(self) -> Collection[Wanted]:
         """The lanes with waiting requests."""
         return self._lanes.keys()
 
-    def leading(self, most: int) -> list[Wanted]:
+    def considered(self) -> Collection[Wanted]:
+        """Return the lanes to look at now: all, or if there are too many, some in turns."""
+        lanes = self._lanes
+        if len(lanes) <= MOST_LANES:
+            return [*lanes]
+        while self._round and self._round[-1] not in lanes:
+            self._round.pop()
+        if not self._round:
+            self._round = sorted(lanes, key=lambda wanted: max(lanes[wanted]))
+        turns = [wanted for wanted in self._round[-TURNS:] if wanted in lanes]
+        return dict.fromkeys(self._leading(MOST_LANES - TURNS) + turns)
+
+    def end_turns(self) -> None:
+        """Let the lanes that had their turn in `considered` wait for the next round."""
+        del self._round[-TURNS:]
+
+    def _leading(self, most: int) -> list[Wanted]:
         """Return at most `most` lanes, those with the first requests: tenants take turns.
 
         Of each class only the first `most` tenants count.
         """
         found: dict[Wanted, None] = {}
-        for priority in sorted(self._places, reverse=True):
-            shares = [share for _, share in islice(self._places[priority], most)]
+        for places in self._by_class():
+            shares = [share for _, share in islice(places, most)]
             for at in range(most):
                 shares = [share for share in shares if at < len(share.heads)]
                 for share in shares:
-                    found[share.heads[at][1].wanted] = None
+                    found[share.heads[at][1]] = None
                     if len(found) == most:
                         return [*found]
         return [*found]
 
-    def by_class(self) -> list[Wanted]:
-        """Return the sets of pods that requests wait for, those with the highest class first."""
-        return sorted(self._lanes, key=lambda wanted: max(self._lanes[wanted]), reverse=True)
+    def _by_class(self) -> Iterator[Iterator[tuple[tuple[float, float, int], _Share]]]:
+        """Yield the shares of each class with their places, in order, the highest class first."""
+        for priority in sorted({priority for priority, _ in self._contests}, reverse=True):
+            contests = [one for kind, one in self._contests.items() if kind[0] == priority]
+            # Places have unique numbers, so that shares are not compared.
+            yield merge(*(one.places for one in contests))
 
     def add(self, waiting: Waiting) -> None:
         """Add a request."""
         share = self._share(waiting)
-        line = share.lines.get(waiting.wanted)
-        if line is None:
-            line = share.lines[waiting.wanted] = _Line(share, waiting.wanted)
-        line.requests.put(waiting, (waiting.key, waiting.number))
-        self._renew(line)
-        self._count += 1
+        share.lines.setdefault(waiting.wanted, Ranking()).put(
+            waiting, (waiting.key, waiting.number)
+        )
+        self._lanes.setdefault(waiting.wanted, Counter())[waiting.priority] += 1
+        self._renew(share, waiting.wanted)
 
     def remove(self, waiting: Waiting, *, is_served: bool) -> None:
         """Remove a request; with `is_served`, its share pays for its uncached tokens."""
-        kind = (waiting.priority, waiting.wanted.model)
-        share = self._shares[kind, waiting.tenant]
-        line = share.lines[waiting.wanted]
-        line.requests.drop(waiting)
+        share, wanted = self._share(waiting), waiting.wanted
+        share.lines[wanted].drop(waiting)
+        classes = self._lanes[wanted]
+        classes[waiting.priority] -= 1
+        if not classes[waiting.priority]:
+            del classes[waiting.priority]
+        if not classes:
+            del self._lanes[wanted]
         if is_served:
-            contest = self._contests[kind]
+            contest = self._contests[share.kind]
             contest.clock = max(contest.clock, share.virtual)
-            share.virtual += _cost(waiting, share)
-        self._renew(line)
-        if not share.lines:
-            self._rest(share)
-        self._count -= 1
+            share.virtual += share.cost(waiting)
+        self._renew(share, wanted)
 
     def move(self, waiting: Waiting, key: float) -> None:
         """Give a request another key."""
-        if key == waiting.key:
-            return
-        share = self._shares[(waiting.priority, waiting.wanted.model), waiting.tenant]
-        line = share.lines[waiting.wanted]
-        waiting.key = key
-        line.requests.put(waiting, (key, waiting.number))
-        self._renew(line)
+        if key != waiting.key:
+            share = self._share(waiting)
+            waiting.key = key
+            share.lines[waiting.wanted].put(waiting, (key, waiting.number))
+            self._renew(share, waiting.wanted)
 
     def of_lane(self, wanted: Wanted) -> list[Waiting]:
         """Return the requests of a lane."""
-        lines = (line for lines in self._lanes[wanted].values() for _, line in lines)
-        return [waiting for line in lines for _, waiting in line.requests]
+        lines = (share.lines.get(wanted, ()) for share in self._shares.values())
+        return [waiting for line in lines for _, waiting in line]
 
     def passing(self, lanes: Collection[Wanted]) -> Iterator[Waiting]:
         """Yield the requests of `lanes` in order. No request may be added, moved or removed meanwhile.
@@ -154,96 +169,75 @@ class Order:
         The caller may remove lanes from `lanes` meanwhile; their requests are skipped from then on.
         Tenants take turns as if each yielded request were served.
         """
+        for places in self._by_class():
+            yield from self._passing(places, lanes)
+
+    def _passing(
+        self,
+        places: Iterator[tuple[tuple[float, float, int], _Share]],
+        lanes: Collection[Wanted],
+    ) -> Iterator[Waiting]:
+        """Yield the requests of one class."""
         given: dict[_Share, float] = {}
-        # The requests' numbers are unique, so that neither lines nor iterators are compared.
-        heap: list[tuple[_Next, Iterator[_Next] | None]] = []
-        for heads in [self._heads(wanted) for wanted in lanes if wanted in self._lanes]:
-            heappush(heap, (next(heads), heads))
-        while heap:
-            (priority, virtual, key, number, line, place), others = heappop(heap)
-            following = next(others, None) if others is not None else None
-            if following is not None:
-                heappush(heap, (following, others))
-            if line.wanted not in lanes:
+        # The requests' numbers are unique, so that no shares are compared.
+        heap: list[tuple[float, float, int, _Share, Wanted, int]] = []
+        following = next(places, None)
+        while heap or following is not None:
+            # A share's requests in `lanes` come no earlier than its place: others are not touched yet.
+            while following is not None and (not heap or following[0] < heap[0][:3]):
+                share = following[1]
+                lines = share.lines if len(share.lines) < len(lanes) else [*lanes]
+                for wanted in lines:
+                    if wanted in share.lines and wanted in lanes:
+                        (key, number), _ = share.lines[wanted].first
+                        heappush(heap, (share.virtual, key, number, share, wanted, 0))
+                following = next(places, None)
+            if not heap:
+                return
+            virtual, key, number, share, wanted, place = heappop(heap)
+            if wanted not in lanes:
                 continue
-            share = line.share
             reached = share.virtual + given.get(share, 0.0)
             if reached > virtual:
-                heappush(heap, ((priority, reached, key, number, line, place), None))
+                heappush(heap, (reached, key, number, share, wanted, place))
                 continue
-            waiting = line.requests[place][1]
-            reached += _cost(waiting, share)
+            line = share.lines[wanted]
+            waiting = line[place][1]
+            reached += share.cost(waiting)
             given[share] = reached - share.virtual
-            if place + 1 < len(line.requests):
-                (key, number), _ = line.requests[place + 1]
-                heappush(heap, ((priority, reached, key, number, line, place + 1), None))
+            if place + 1 < len(line):
+                (key, number), _ = line[place + 1]
+                heappush(heap, (reached, key, number, share, wanted, place + 1))
             yield waiting
-
-    def _heads(self, wanted: Wanted) -> "Iterator[_Next]":
-        """Yield the heads of a lane's lines in order."""
-        classes = self._lanes[wanted]
-        for priority in sorted(classes, reverse=True):
-            for (virtual, key, number), line in classes[priority]:
-                yield -priority, virtual, key, number, line, 0
 
     def _share(self, waiting: Waiting) -> _Share:
         kind, tenant = (waiting.priority, waiting.wanted.model), waiting.tenant
         share = self._shares.get((kind, tenant))
         if share is None:
             contest = self._contests.setdefault(kind, _Contest())
-            contest.number += 1
             # An idle tenant gets no credit for it; one that had more than its share still owes it.
             virtual = max(contest.idle.pop(tenant, 0.0), contest.clock)
             weight = self._weights.get(tenant, 1.0)
             share = self._shares[kind, tenant] = _Share(kind, tenant, weight, virtual)
         return share
 
-    def _rest(self, share: _Share) -> None:
-        """Remove a share without waiting requests; keep its virtual time if it is ahead."""
+    def _renew(self, share: _Share, wanted: Wanted) -> None:
+        """Sort a share that has changed in a lane; remove what has no waiting requests any more."""
+        contest, line = self._contests[share.kind], share.lines[wanted]
+        if line:
+            share.heads.put(wanted, line.first[0])
+        else:
+            share.heads.drop(wanted)
+            del share.lines[wanted]
+        if share.heads:
+            contest.places.put(share, (share.virtual, *share.heads.first[0]))
+            return
+        contest.places.drop(share)
         del self._shares[share.kind, share.tenant]
-        contest = self._contests[share.kind]
-        contest.number -= 1
-        if not contest.number:
+        if not contest.places:
             # No tenant competes: all begin anew.
             del self._contests[share.kind]
         elif share.virtual > contest.clock:
             contest.idle[share.tenant] = share.virtual
             if len(contest.idle) > MOST_IDLE:
                 contest.idle.popitem(last=False)
-
-    def _renew(self, line: _Line) -> None:
-        """Sort a line that has changed among those of its lane and of its share, and sort the share.
-
-        The share's other lines keep an earlier virtual time; `passing` sees to that.
-        """
-        share = line.share
-        priority = share.kind[0]
-        classes = self._lanes.setdefault(line.wanted, {})
-        lines = classes.setdefault(priority, Ranking())
-        places = self._places.setdefault(priority, Ranking())
-        if line.requests:
-            rank, _ = line.requests.first
-            lines.put(line, (share.virtual, *rank))
-            share.heads.put(line, rank)
-        else:
-            lines.drop(line)
-            share.heads.drop(line)
-            del share.lines[line.wanted]
-            if not lines:
-                del classes[priority]
-            if not classes:
-                del self._lanes[line.wanted]
-        if share.heads:
-            places.put(share, (share.virtual, *share.heads.first[0]))
-        else:
-            places.drop(share)
-            if not places:
-                del self._places[priority]
-
-
-_Next = tuple[int, float, float, int, _Line, int]
-"""A request's class, negated; its share's virtual time; its key, number, line and place in the line."""
-
-
-def _cost(waiting: Waiting, share: _Share) -> float:
-    return max(1, waiting.uncached) / share.weight

@@ -11,35 +11,32 @@ call `release` after each event that may give room (an arrival, a report, an eng
 pods) and at the time that the last `release` returned.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
 from msgspec.structs import replace
 
 from warmpath.router.config.schema import QueueTable
-from warmpath.router.load.overdue import Precedence
-from warmpath.router.load.table import LoadTable
 from warmpath.router.pick.eligible import Field, NoPodError, Wanted
 from warmpath.router.pick.pick import Pick
-from warmpath.router.pick.picker import Picker
+from warmpath.router.pick.picking import Picking, precedence_of
 from warmpath.router.pick.weigh import Ask, Choice
 from warmpath.router.queue.crowd import Crowd
 from warmpath.router.queue.lag import FirstTokenLag, StepBack
 from warmpath.router.queue.looks import Looks
 from warmpath.router.queue.order import Order
-from warmpath.router.queue.preview import Preview
 from warmpath.router.queue.request import QueueFullError, Release, Standing, Waiting
 from warmpath.router.queue.rooms import Rooms
 
-MOST_LANES = 64
-"""Most lanes that one release considers. If there are more, half of those are the lanes with the first
-requests, which may have no room; the others take turns, from the highest class on."""
-TURNS = MOST_LANES // 2
-"""Those that take turns."""
 MOST_AT_ONCE = 8
 """Most requests that one release sends, so that other tasks run in between: about three milliseconds."""
 MOST_LOOKS = 32
 """Maximum waiting requests that are weighed at one event, about 0.1 ms each."""
+MOST_COUNTED = 1000
+"""Most requests that are counted before another one."""
 SHORTEST_PAUSE = 0.01
 """Least seconds between two releases without news."""
 IDLE_PAUSE = 0.05
@@ -63,27 +60,23 @@ Refusals = dict[Waiting, NoPodError | QueueFullError]
 class Queue:
     """The waiting requests of one router. `now` is the ingest's clock, in seconds, in every call.
 
-    `eligible` returns the ranks that are wanted, as they are now; it raises NoPodError. `hears`
-    returns whether first tokens are reported: if they are not, no request is held.
+    `eligible` returns the ranks that are wanted, as they are now; it raises NoPodError.
     """
 
     def __init__(
         self,
-        picker: Picker,
-        loads: LoadTable,
+        picking: Picking,
+        settings: QueueTable,
         *,
         eligible: Callable[[Wanted], Field],
-        hears: Callable[[], bool],
-        lag: FirstTokenLag,
-        settings: QueueTable,
         most_looks: int = MOST_LOOKS,
     ) -> None:
-        self._picker = picker
+        self._picker, self._loads = picking.picker, picking.loads
+        self._bookings = picking.bookings
         self._most_looks = most_looks
-        self._loads = loads
         self._eligible = eligible
-        self._hears = hears
-        self.lag = lag
+        self.lag = FirstTokenLag()
+        self._picker.add_witness(self.lag)
         self._take(settings)
         self._looks = Looks()
         self._times: list[tuple[float, int, Waiting]] = []
@@ -93,8 +86,6 @@ class Queue:
         self._fresh: tuple[Waiting, Choice, float] | None = None
         """The request that has just entered, with its choice and the time of it."""
         self._number = 0
-        self._round: list[Wanted] = []
-        """The lanes that have had no turn yet, the next one last."""
         self._drains = False
         self.refused = 0
         """Requests that found no place, or lost theirs to others, since the start."""
@@ -102,10 +93,9 @@ class Queue:
     def _take(self, settings: QueueTable) -> None:
         """Take settings; order and crowd begin empty."""
         self._settings = settings
-        self._precedence = Precedence(settings.prefill_times, settings.passed_seconds)
+        self._precedence = precedence_of(settings)
         self._order = Order(settings.shares)
         self.crowd = Crowd(settings)
-        self._preview = Preview(self._picker, self._order, self._most_looks)
 
     def __len__(self) -> int:
         return len(self.crowd)
@@ -126,7 +116,7 @@ class Queue:
             return StepBack.OTHER_ROUTERS
         if not self.lag.is_known:
             return StepBack.FEW_FIRST_TOKENS
-        if not self._hears():
+        if not self._bookings.hears_first_tokens:
             return StepBack.UNREPORTED_FIRST_TOKENS
         if self.lag.seconds > MOST_LAG:
             return StepBack.LATE_FIRST_TOKENS
@@ -189,7 +179,7 @@ class Queue:
         if sent or (fresh is not None and fresh[2] != now):
             fresh = None
         rooms, fields = self._lanes(now, refused)
-        del self._round[-TURNS:]
+        self._order.end_turns()
         self._looks.begin(rooms, now)
         moved: list[tuple[Waiting, Choice]] = []
         looks = 0
@@ -238,14 +228,36 @@ class Queue:
         self._order.add(new)
         try:
             rooms, _ = self._lanes(now, {})
-            return self._preview.of(new, rooms, now)
+            behind = 0
+            for waiting in self._order.passing({new.wanted}):
+                if waiting is new or behind == MOST_COUNTED:
+                    break
+                if behind < self._most_looks:
+                    self._foreseen(waiting, rooms, now)
+                behind += 1
+            return self._foreseen(new, rooms, now, behind)
         finally:
             self._order.remove(new, is_served=False)
 
     def standings(self, now: float) -> Sequence[tuple[Waiting, Standing]]:
         """Return the requests that go first, at most as many as a release looks at; nothing changes."""
         rooms, _ = self._lanes(now, {})
-        return self._preview.first(rooms, now)
+        behind: Counter[Wanted] = Counter()
+        found = []
+        for waiting in islice(self._order.passing({*self._order.lanes}), self._most_looks):
+            with suppress(NoPodError):
+                standing = self._foreseen(waiting, rooms, now, behind[waiting.wanted])
+                found.append((waiting, standing))
+                behind[waiting.wanted] += 1
+        return found
+
+    def _foreseen(self, waiting: Waiting, rooms: Rooms, now: float, behind: int = 0) -> Standing:
+        """Return a request's standing if it only waits for its pod, and count it as passed over."""
+        choice = self._picker.weigh(waiting.ask, now, rooms.ahead)
+        best = choice.options[0]
+        standing = Standing(behind, choice, rooms.until(best.name))
+        rooms.passed(best.name, best.candidate.own, ())
+        return standing
 
     def _choice(
         self,
@@ -322,7 +334,7 @@ class Queue:
         """
         rooms = Rooms(self._loads, self.hold_seconds, now)
         found = {}
-        for wanted in self._considered():
+        for wanted in self._order.considered():
             try:
                 field = self._eligible(wanted)
             except NoPodError as error:
@@ -332,18 +344,6 @@ class Queue:
             if rooms.add(wanted, prefilling.names):
                 found[wanted] = field
         return rooms, found
-
-    def _considered(self) -> Collection[Wanted]:
-        """Return the lanes to look at now: all, or if there are too many, some in turns."""
-        lanes = self._order.lanes
-        if len(lanes) <= MOST_LANES:
-            return [*lanes]
-        while self._round and self._round[-1] not in lanes:
-            self._round.pop()
-        if not self._round:
-            self._round = self._order.by_class()[::-1]
-        turns = [wanted for wanted in self._round[-TURNS:] if wanted in lanes]
-        return dict.fromkeys(self._order.leading(MOST_LANES - TURNS) + turns)
 
     def _next_at(self, now: float, rooms: Rooms, *, sends: bool, more: bool) -> float:
         due = self._first_due()

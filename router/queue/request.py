@@ -90,6 +90,10 @@ class Standing(NamedTuple):
     seconds: float
     """Predicted seconds until the chosen rank has room; 0 if it has, or needs none for this request."""
 
+    def __bool__(self) -> bool:
+        """Return whether a pick would wait."""
+        return bool(self.behind or self.seconds)
+
 
 class Classes:
     """The configured classes, the lowest first, and the one of requests that name none."""

@@ -1,6 +1,6 @@
 """Finds the ranks with room for another request, and the lanes with such a rank."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.table import LoadTable
@@ -17,20 +17,17 @@ class Rooms:
 
     def __init__(self, loads: LoadTable, hold: float, now: float) -> None:
         self._loads = loads
-        self._hold = hold
+        self.hold = hold
         self._now = now
-        self._booked: dict[RankName, float] = {}
-        self._ahead: dict[RankName, float] = {}
-        self._with_room: dict[Wanted, set[RankName]] = {}
-
-    @property
-    def ahead(self) -> dict[RankName, float]:
+        self.seconds_booked: dict[RankName, float] = {}
+        """The booked seconds of the ranks that were read."""
+        self.ahead: dict[RankName, float] = {}
         """Seconds of prefill, by rank, of the requests that were passed over."""
-        return self._ahead
+        self._with_room: dict[Wanted, set[RankName]] = {}
 
     def add(self, wanted: Wanted, names: Sequence[RankName]) -> bool:
         """Add a lane with its ranks; return whether one of them has room."""
-        missing = [name for name in names if name not in self._booked]
+        missing = [name for name in names if name not in self.seconds_booked]
         if missing:
             self._read(missing)
         found = {name for name in names if self.has(name)}
@@ -39,29 +36,21 @@ class Rooms:
 
     def has(self, name: RankName) -> bool:
         """Return whether a rank has room behind the requests that were passed over."""
-        return self.seconds(name) <= self._hold
+        return self.seconds(name) <= self.hold
 
     def seconds(self, name: RankName) -> float:
         """Return the seconds of prefill that are booked on a rank, or wait for it."""
-        if name not in self._booked:
+        if name not in self.seconds_booked:
             self._read([name])
-        return self._booked[name] + self._ahead.get(name, 0.0)
-
-    def had(self, booked: float) -> bool:
-        """Return whether a rank with so many booked seconds has room."""
-        return booked <= self._hold
-
-    def all(self) -> Mapping[RankName, float]:
-        """Return the booked seconds of the ranks that were read."""
-        return self._booked
+        return self.seconds_booked[name] + self.ahead.get(name, 0.0)
 
     def until(self, name: RankName) -> float:
         """Return the predicted seconds until a rank has room."""
-        return max(0.0, self.seconds(name) - self._hold)
+        return max(0.0, self.seconds(name) - self.hold)
 
     def passed(self, name: RankName, prefill: float, lanes: Collection[Wanted]) -> set[Wanted]:
         """Count a passed-over request as waiting for a rank; return the `lanes` without room now."""
-        self._ahead[name] = self._ahead.get(name, 0.0) + prefill
+        self.ahead[name] = self.ahead.get(name, 0.0) + prefill
         return self._without_room(name, lanes)
 
     def booked(self, name: RankName, lanes: Collection[Wanted]) -> set[Wanted]:
@@ -82,8 +71,10 @@ class Rooms:
 
     def soonest(self) -> float:
         """Return the least predicted seconds until a rank without room has some; infinity: never."""
-        waits = (booked - self._hold for booked in self._booked.values() if booked > self._hold)
+        waits = (
+            booked - self.hold for booked in self.seconds_booked.values() if booked > self.hold
+        )
         return min(waits, default=float("inf"))
 
     def _read(self, names: Sequence[RankName]) -> None:
-        self._booked.update(zip(names, self._loads.drained(names, self._now), strict=True))
+        self.seconds_booked.update(zip(names, self._loads.drained(names, self._now), strict=True))

@@ -14,16 +14,12 @@ from warmpath.router.queue.request import Standing
 
 def waits(standing: Standing | None) -> str:
     """Return the sentence, after a space, that a pick would wait; empty if it would not."""
-    if standing is None or not (standing.behind or standing.seconds):
-        return ""
-    return f" It would wait {_place(standing)}."
+    return f" It would wait {_place(standing)}." if standing else ""
 
 
 def standing_message(standing: Standing | None) -> pb.Standing | None:
     """Return the message of a standing; None if a pick would not wait."""
-    if standing is None or not (standing.behind or standing.seconds):
-        return None
-    return _message(standing)
+    return _message(standing) if standing else None
 
 
 def _message(standing: Standing) -> pb.Standing:

@@ -68,6 +68,7 @@ with atheris.instrument_imports(include=["warmpath"], exclude=COMPILED):
     from warmpath.router.prompt.bodies import openai as body
     from warmpath.router.prompt.parse import listed_ids
     from warmpath.router.prompt.token_prompt import TokenPrompt
+    from warmpath.scorer.match import NOTHING
     from warmpath.scorer.strategies import longest_prefix
 
 Target = Callable[[bytes], None]
@@ -183,14 +184,14 @@ def shown(ingest: Ingest) -> object:
     check(ingest)
     prompt = TokenPrompt("m", TOKENS)
     ranks = list(ingest)
-    scores = Scorer(ingest, "").score(prompt, ranks, longest_prefix)
+    matches = Scorer(ingest, "").matches(prompt, ranks, longest_prefix)
     held = sorted(
         (place.rank, place.tier, place.group, start, stop)
         for key in range(1, 6)
         for place, start, stop in ingest.match(Chain(0, b"", 16, 1, (), pack_words([key])))
     )
     told = [(rank.trust, rank.blocks(), rank.counts(), rank.blocks_in_use()) for rank in ranks]
-    return [one.matched_tokens for one in scores], held, told
+    return [matches.get(rank, NOTHING).matched_tokens for rank in ranks], held, told
 
 
 def records(_: asyncio.Runner) -> Target:

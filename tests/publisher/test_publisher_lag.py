@@ -61,8 +61,8 @@ def test_a_rank_that_a_publisher_follows_late_is_degraded_at_the_routers_and_doc
         "warmpath_publisher_rank_lag_seconds": 30.0,
         "warmpath_publisher_rank_lag_batches": 3.0,
     }
-    facts = RankFacts(1, watched.trust, watched.inexact_since, 16, 1000, 1010, 10, has_load=True)
-    [found] = findings(PodFacts(True, True, [facts], Row("p", "m")), now + 11.0)
+    facts = RankFacts(1, watched.trust, 11.0, 11.0, 16, 1000, 1010, 10, has_load=True)
+    [found] = findings(PodFacts(True, True, [facts], Row("p", "m")))
     assert found.kind == "lag"
     follow(2, late=0.0)
     assert watched.trust.level is Level.EXACT

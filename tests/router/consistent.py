@@ -1,6 +1,7 @@
 """Looks inside the stateful parts of a router: `check` raises AssertionError where one contradicts itself."""
 
 import math
+from collections import Counter
 from functools import singledispatch
 
 import numpy as np
@@ -13,7 +14,8 @@ from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.rank_bookings import RankBook
 from warmpath.router.load.stuck import StuckRanks
 from warmpath.router.load.table import SEEN, LoadTable, _row
-from warmpath.router.pick.calibration import FASTEST, SLOWEST, Calibration
+from warmpath.router.pick.calibration import FASTEST, LEAST, SLOWEST, Calibration
+from warmpath.router.pick.eligible import Wanted
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.underway import Underway
@@ -167,30 +169,26 @@ def _(table: LoadTable) -> None:
 
 @check.register
 def _(calibration: Calibration) -> None:
-    known: dict[str, list[float]] = {}
-    for name, average in calibration._averages.items():
-        if not math.log(FASTEST) <= average.log_factor <= math.log(SLOWEST):
-            raise AssertionError(f"the factor of {name} is out of bounds")
-        if bool(average.prefills) != (average.predicted > 0):
-            raise AssertionError(f"the prefills of {name} are not summed")
-        if average.is_known:
-            known.setdefault(average.model, []).append(average.log_factor)
     for of, model in calibration._models.items():
-        if model.known != sorted(known.get(of, [])):
+        for name, average in model.averages.items():
+            if not math.log(FASTEST) <= average.log_factor <= math.log(SLOWEST):
+                raise AssertionError(f"the factor of {name} is out of bounds")
+            if bool(average.prefills) != (average.predicted > 0):
+                raise AssertionError(f"the prefills of {name} are not summed")
+        known = sorted(
+            ((average.log_factor, name), name)
+            for name, average in model.averages.items()
+            if average.ratios >= LEAST
+        )
+        if [*model.known] != known:
             raise AssertionError(f"the known factors of {of} are not those of its ranks")
-        compared = [calibration._averages.get(rank) for rank in model.compared]
-        if any(average is None or average.model != of for average in compared):
-            raise AssertionError(f"a rank compared for {of} has no measurements there")
-        kept = model.differences.items()
-        if any(one != calibration._differing(model, rank) for rank, one in kept):
-            raise AssertionError(f"a difference of {of} is out of date")
 
 
 @check.register
 def _(picker: Picker) -> None:
     kept = picker._placed.values()
     ours = {one.id for placed in kept for one in (placed.booking, placed.decoding) if one}
-    for rank, book in picker._bookings.ranks.items():
+    for rank, book in picker._assigner.bookings.ranks.items():
         if not ours.issuperset(book.in_flight):
             raise AssertionError(f"a booking on {rank} outlives its pick")
     if picker._expectations != sum(len(placed.predicted) for placed in kept):
@@ -218,12 +216,13 @@ def _(underway: Underway) -> None:
 @check.register
 def _(crowd: Crowd) -> None:
     for of in crowd._classes.values():
-        groups = [requests for one in of.callers.values() for requests in one.tenants.values()]
-        if not groups or not all(groups) or not all(one.tenants for one in of.callers.values()):
+        tenants = [one for caller in of.groups.values() for one in caller.groups.values()]
+        groups = [of, *of.groups.values(), *tenants]
+        if not all(one.count for one in groups) or not all(one.requests for one in tenants):
             raise AssertionError("a class, caller or tenant without requests is kept")
-        if of.count != sum(map(len, groups)):
+        if of.count != sum(len(one.requests) for one in tenants):
             raise AssertionError("the count of a class is wrong")
-        if any([*group] != sorted(group) for group in groups):
+        if any([*one.requests] != sorted(one.requests) for one in tenants):
             raise AssertionError("a tenant's requests are not in the order of arrival")
     if crowd.bytes != sum(one.size for one in crowd):
         raise AssertionError("the bytes are not those of the waiting requests")
@@ -241,41 +240,30 @@ def _(held: HeldPicks) -> None:
 
 @check.register
 def _(order: Order) -> None:
-    numbers_found: set[int] = set()
-    for share in order._shares.values():
-        if not share.lines:
-            raise AssertionError("a share without waiting requests is kept")
+    found: dict[Wanted, Counter[int]] = {}
+    for (kind, tenant), share in order._shares.items():
+        if not share.lines or (share.kind, share.tenant) != (kind, tenant):
+            raise AssertionError("a share without waiting requests is kept, or under another name")
         for wanted, line in share.lines.items():
-            numbers = [rank for rank, _ in line.requests]
+            numbers = [rank for rank, _ in line]
             if not numbers or numbers != sorted(numbers):
                 raise AssertionError("a line is empty or not in order")
-            if any(rank != (one.key, one.number) for rank, one in line.requests):
+            if any(rank != (one.key, one.number) for rank, one in line):
                 raise AssertionError("a request is not where its key says")
-            virtual, *head = order._lanes[wanted][share.kind[0]].rank_of(line)
-            if (*head,) != numbers[0] or share.heads.rank_of(line) != numbers[0]:
+            if share.heads.rank_of(wanted) != numbers[0]:
                 raise AssertionError("a line's place is not that of its first request")
-            if virtual > share.virtual:
-                raise AssertionError("a line is ahead of its share")
-            numbers_found |= {number for _, number in numbers}
+            found.setdefault(wanted, Counter())[kind[0]] += len(numbers)
         if len(share.heads) != len(share.lines):
             raise AssertionError("the heads of a share are not those of its lines")
-        place = order._places[share.kind[0]].rank_of(share)
+        place = order._contests[kind].places.rank_of(share)
         if place != (share.virtual, *share.heads.first[0]):
             raise AssertionError("a share's place is not that of its first request")
-    lanes = [lines for classes in order._lanes.values() for lines in classes.values()]
-    if not all(lanes) or sum(map(len, lanes)) != sum(
-        len(share.lines) for share in order._shares.values()
-    ):
-        raise AssertionError("the lines of the lanes are not those of the shares")
-    if order._count != len(numbers_found):
-        raise AssertionError("the count is not that of the requests of the lines")
-    placed = sum(map(len, order._places.values()))
-    if placed != len(order._shares) or not all(order._places.values()):
-        raise AssertionError("the places are not those of the shares")
+    if order._lanes != found or len(order) != sum(one.total() for one in found.values()):
+        raise AssertionError("the lanes are not those of the shares")
     for kind, contest in order._contests.items():
-        if contest.number != sum(share.kind == kind for share in order._shares.values()):
+        if len(contest.places) != sum(share.kind == kind for share in order._shares.values()):
             raise AssertionError("a contest's number of tenants is wrong")
-        if not contest.number or len(contest.idle) > MOST_IDLE:
+        if not contest.places or len(contest.idle) > MOST_IDLE:
             raise AssertionError("a contest without tenants, or too many idle ones")
 
 

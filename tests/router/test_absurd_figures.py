@@ -116,8 +116,8 @@ def answers(side: Side) -> None:
         pods.add(Pod(pod, "h:1", "m", (side.rank(pod),)))
     scorer = Scorer(side.ingest, "")
     ranks = [rank for pod in pods for rank in pod.ranks]
-    scores = scorer.score(TokenPrompt("m", pack_tokens(PROMPT)), ranks, longest_prefix)
-    assert {one.rank.pod: one.matched_tokens for one in scores}["honest"] == 4
+    matches = scorer.matches(TokenPrompt("m", pack_tokens(PROMPT)), ranks, longest_prefix)
+    assert matches[side.rank("honest")].matched_tokens == 4
     assert side.rank("honest").trust.level is Level.EXACT
     reader = None
     answerer = Answerer(reader, scorer, pods, clock=lambda: 0.0, wall_offset=lambda: 0.0)  # type: ignore[arg-type]

@@ -68,7 +68,7 @@ class Picked:
     @property
     def reason(self) -> str:
         """Why the pod was picked, in a sentence."""
-        return self.choice.reason
+        return str(self.choice.reason)
 
 
 def picked_of(booking_id: str, choice: Choice) -> Picked:
@@ -84,7 +84,7 @@ def picked_of(booking_id: str, choice: Choice) -> Picked:
         else Source(
             source.candidate.pod,
             source.candidate.rank,
-            source.pod.address,
+            source.address,
             source.match.known_tokens,
         ),
         choice,
@@ -96,12 +96,12 @@ def _candidate(option: Option) -> Candidate:
     return Candidate(
         candidate.pod,
         candidate.rank,
-        option.pod.address,
+        option.address,
         match.matched_tokens,
         match.believed_tokens,
         candidate.load.waiting_uncached_tokens,
         option.cost,
         option.predicted_ttft,
         option.trust,
-        option.pod.serves,
+        option.serves,
     )

@@ -159,8 +159,8 @@ async def _until_equal(
     whole = (TOKENS - 1) // BLOCK_SIZE * BLOCK_SIZE
     for prompt in asked:
         for scorer, ranks in routers.values():
-            scores = scorer.score(prompt, ranks, longest_prefix)
-            assert [one.matched_tokens for one in scores] == [whole] * PODS
+            matches = scorer.matches(prompt, ranks, longest_prefix)
+            assert [matches[rank].matched_tokens for rank in ranks] == [whole] * PODS
 
 
 async def until_as_many(copies: Sequence[Rank], followed: Sequence[RankIngest]) -> None:
@@ -180,7 +180,7 @@ async def _times(
         for call in range(calls):
             for name, (scorer, ranks) in routers.items():
                 begun = time.perf_counter()
-                list(scorer.score(asked[call % len(asked)], ranks, longest_prefix))
+                scorer.matches(asked[call % len(asked)], ranks, longest_prefix)
                 taken[name].append((time.perf_counter() - begun) * 1e6)
                 await asyncio.sleep(0)
     return taken

@@ -24,6 +24,7 @@ from warmpath.router.match.match import Scorer
 from warmpath.router.pods.namespaces import asked, limit_known
 from warmpath.router.pods.table import Pod, Status
 from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt
+from warmpath.scorer.match import NOTHING
 from warmpath.scorer.strategies import longest_prefix
 
 
@@ -81,12 +82,12 @@ def answers(path: Path, *, pure: bool, version: str = "") -> Iterator[Answer]:
         prompt = TokenPrompt("m", pack_tokens(row["tokens"]), **apart)
         prompt = ReadPrompt(prompt, 0).apart([pod.engine])
         asked(prompt, [pod])
-        [score] = scorer.score(prompt, [rank], longest_prefix)
-        blocks = sum(s.stop - s.start for s in score.match.leading if s.tier == Tier.GPU)
-        device = min(blocks * score.match.block_size, score.matched_tokens)
+        match = scorer.matches(prompt, [rank], longest_prefix).get(rank, NOTHING)
+        blocks = sum(s.stop - s.start for s in match.leading if s.tier == Tier.GPU)
+        device = min(blocks * match.block_size, match.matched_tokens)
         found = row["cached"]
         yield Answer(
-            score.matched_tokens,
+            match.matched_tokens,
             found,
             device,
             row.get("device", found),

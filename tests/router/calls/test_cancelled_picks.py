@@ -88,7 +88,7 @@ def test_a_pod_that_goes_before_the_answer_is_written_keeps_no_blocks(
     calls.go_on()
     calls.go_on()
     assert len(calls.parts.bookings) == 1
-    calls.parts.picker.forget(calls.parts.pods[1])
+    calls.parts.picking.forget(calls.parts.pods[1])
     calls.finish()
     assert len(calls.answered) == 1
     assert calls.parts.believed.count("pod-blind", 0) == 0

@@ -14,12 +14,13 @@ from warmpath.indexer.trust import Level
 from warmpath.process import loop
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from warmpath.router.calls.pick import CANDIDATES_AT_ONCE as AT_ONCE
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.score import Answerer
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.match.match import Scorer
-from warmpath.router.pick.messages import AT_ONCE, LEVELS
+from warmpath.router.pick.messages import LEVELS
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt

@@ -8,7 +8,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.examples import examples
 from tests.router.consistent import check
 from tests.router.pick.weighed import BLOCK, TOKENS, choice, follow, option, placed
-from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.diagnosis.attribution import Attribution, Row
 from warmpath.router.pick.pick import Pick
@@ -42,9 +41,7 @@ def test_a_pick_counts_what_was_available_and_what_it_captured() -> None:
 
 def test_the_block_size_of_a_rank_without_events_is_the_one_assumed() -> None:
     attribution = Attribution()
-    blind = option("a", 800)
-    blind.rank.layout = Layout()
-    made = choice(blind)
+    made = choice(option("a", 800), block_size=0)
     attribution.picked(placed(made), made)
     assert row(attribution).evidence.block_size == BLOCK
 

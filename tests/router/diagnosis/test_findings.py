@@ -37,12 +37,13 @@ def rank(
     has_load: bool = True,
 ) -> RankFacts:
     blocks = stored - removed
-    return RankFacts(number, trust, trust.since, block_size, blocks, stored, removed, has_load)
+    seconds = NOW - trust.since
+    return RankFacts(number, trust, seconds, seconds, block_size, blocks, stored, removed, has_load)
 
 
-def found(*ranks: RankFacts, now: float = NOW, **more: Any) -> Sequence[Finding]:
+def found(*ranks: RankFacts, **more: Any) -> Sequence[Finding]:
     """Return what is found of a pod that was asked nothing."""
-    return findings(PodFacts(True, True, ranks, Row("pod-a", "m"), **more), now)
+    return findings(PodFacts(True, True, ranks, Row("pod-a", "m"), **more))
 
 
 def inexact(level: Level, reason: str, seconds: float) -> RankFacts:
@@ -106,7 +107,7 @@ class Stream:
 
     def found(self, *ranks: RankFacts, has_events: bool = True) -> Sequence[Finding]:
         facts = PodFacts(has_events, True, ranks or (rank(),), self.row)
-        return findings(facts, NOW)
+        return findings(facts)
 
 
 ALL = (IDS, TEXT, CHAT, SALTED, ADAPTED, PICTURED)
@@ -240,7 +241,7 @@ def test_a_view_that_is_doubtful_for_long_is_told_and_explains_wrong_predictions
 
 def test_a_worse_level_or_another_reason_does_not_begin_the_wait_anew() -> None:
     stale = inexact(Level.STALE, "the shared index: no answer", 1)
-    stale = replace(stale, inexact_since=NOW - 90)
+    stale = replace(stale, inexact_seconds=90)
     [told] = found(stale)
     assert "rank 0 is stale, and not exact for 90 s: " in told.text
     [told] = found(stale, shared=SHARED)
@@ -272,7 +273,7 @@ def test_a_load_that_nobody_tells_is_found_where_the_pod_is_asked() -> None:
     unseen = rank(has_load=False)
     assert stream.kinds(unseen) == ["load"]
     assert stream.kinds(unseen, rank(1)) == []
-    assert findings(PodFacts(True, False, (unseen,), stream.row), NOW) == []
+    assert findings(PodFacts(True, False, (unseen,), stream.row)) == []
 
 
 @pytest.mark.parametrize(
@@ -289,7 +290,7 @@ def test_prefills_that_are_far_off_are_found(factor: float, typical: float, word
     stream = Stream().run(TEXT)
     stream.evidence.factors[0] = factor
     facts = PodFacts(True, True, (rank(),), stream.row, typical)
-    texts = [one.text for one in findings(facts, NOW) if one.kind == "calibration"]
+    texts = [one.text for one in findings(facts) if one.kind == "calibration"]
     assert len(texts) == bool(words)
     assert all(words in text for text in texts)
 
@@ -386,11 +387,10 @@ OOM = "OOM command not allowed when used memory > 'maxmemory'."
 def test_a_shared_index_that_is_away_full_or_without_the_pod_is_named(
     level: Level, reason: str, told: list[str]
 ) -> None:
-    ill = inexact(level, reason, 20)
-    (finding,) = found(ill, shared=SHARED)
+    (finding,) = found(inexact(level, reason, 20), shared=SHARED)
     assert finding.kind == "shared-index"
     assert all(part in finding.text for part in told)
-    assert found(ill, shared=SHARED, now=NOW - 15) == []
+    assert found(inexact(level, reason, 5), shared=SHARED) == []
     assert found(rank(), shared=SHARED) == []
 
 
@@ -414,7 +414,7 @@ def test_events_that_are_followed_late_for_longer_than_a_burst_are_a_finding_of_
     (finding,) = found(behind)
     assert finding.kind == "lag"
     assert "rank 0 have been applied late for 70 s (1234 batches wait here)" in finding.text
-    assert found(behind, now=NOW - 67) == []
+    assert found(replace(behind, trust_seconds=3.0)) == []
 
 
 def test_a_figure_that_cannot_be_is_named() -> None:

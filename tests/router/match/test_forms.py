@@ -3,10 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conformance.reference_index import ReferenceIndex
 from tests.router.pick.weighed import FakeRank
 from warmpath.indexer.engines.cache_groups import Group, Layout
+from warmpath.indexer.ranks import Ingest
 from warmpath.router.match.forms import KeptForms
 
+INGEST = Ingest(ReferenceIndex(), hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: 0.0)
 LAYOUTS = st.sampled_from(
     [
         Layout(),
@@ -19,7 +22,7 @@ LAYOUTS = st.sampled_from(
 
 
 def test_a_rank_whose_first_event_tells_of_its_blocks_has_their_form_from_then_on() -> None:
-    kept, rank = KeptForms(), FakeRank("p", block_size=0)
+    kept, rank = KeptForms(INGEST, None), FakeRank("p", block_size=0)
     ranks = [rank, FakeRank("q")]
     assert list(kept.of(ranks).unknown) == [rank]  # type: ignore[arg-type]
     rank.layout = Layout({0: Group("", 64)})
@@ -40,8 +43,8 @@ def test_a_rank_whose_first_event_tells_of_its_blocks_has_their_form_from_then_o
 def test_whatever_changed_forms_are_those_made_anew(
     steps: list[tuple[list[int], int, Layout]],
 ) -> None:
-    kept, fleet = KeptForms(), [FakeRank("p", number) for number in range(4)]
+    kept, fleet = KeptForms(INGEST, None), [FakeRank("p", number) for number in range(4)]
     for chosen, changed, layout in steps:
         fleet[changed].layout = layout
         ranks = [fleet[number] for number in chosen]
-        assert kept.of(ranks) == KeptForms().of(ranks)  # type: ignore[arg-type]
+        assert kept.of(ranks) == KeptForms(INGEST, None).of(ranks)  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.scorer.match import NOTHING
 from warmpath.scorer.strategies import longest_prefix
 
 PATHS = pytest.mark.parametrize("pure", [False, True], ids=["compiled", "pure"])
@@ -48,8 +49,8 @@ def follow(path: Path, *, pure: bool) -> Iterator[tuple[dict[str, Any], Ingest, 
 
 def said(row: dict[str, Any], ingest: Ingest, rank: RankIngest) -> int:
     prompt = TokenPrompt("m", pack_tokens(row["tokens"]))
-    [score] = Scorer(ingest, "").score(prompt, [rank], longest_prefix)
-    return score.matched_tokens
+    match = Scorer(ingest, "").matches(prompt, [rank], longest_prefix).get(rank, NOTHING)
+    return match.matched_tokens
 
 
 @PATHS

@@ -25,6 +25,7 @@ from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.scorer.match import NOTHING
 from warmpath.scorer.strategies import longest_prefix
 
 
@@ -56,8 +57,8 @@ def answers(path: Path, *, pure: bool) -> Iterator[Answer]:
         prompt = TokenPrompt(
             "m", pack_tokens(row["tokens"]), row["lora"], row["cache_salt"], items=items
         )
-        [score] = scorer.score(prompt, [rank], longest_prefix)
-        yield Answer(row, score.matched_tokens, rank.trust.level)
+        match = scorer.matches(prompt, [rank], longest_prefix).get(rank, NOTHING)
+        yield Answer(row, match.matched_tokens, rank.trust.level)
     check(ingest)
 
 

@@ -8,7 +8,7 @@ from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 
 def arriving(parts: Parts) -> dict[str, int]:
-    return {one.pod.id: one.match.arriving_tokens for one in parts.weigh().options}
+    return {one.candidate.pod: one.match.arriving_tokens for one in parts.weigh().options}
 
 
 def test_what_arrives_at_a_cache_that_begins_anew_between_two_picks_of_the_same_pods_is_gone() -> (
@@ -16,11 +16,12 @@ def test_what_arrives_at_a_cache_that_begins_anew_between_two_picks_of_the_same_
 ):
     parts = Parts(pods=2)
     _, choice = parts.choose()
-    picked = choice.options[0]
-    assert arriving(parts)[picked.pod.id]
-    assert isinstance(picked.rank, WatchedRank)
-    picked.rank.begin_snapshot()
-    parts.tell(picked.rank, "exact")
+    picked = choice.options[0].name
+    assert arriving(parts)[picked.pod]
+    rank = parts.ingest.rank(*picked)
+    assert isinstance(rank, WatchedRank)
+    rank.begin_snapshot()
+    parts.tell(rank, "exact")
     assert not any(arriving(parts).values())
 
 

@@ -64,7 +64,7 @@ class SizedPrompt(KeyedPrompt):
 
 def first(choice: Choice) -> str:
     """Return the best option's pod."""
-    return choice.options[0].pod.id
+    return choice.options[0].candidate.pod
 
 
 class Parts:

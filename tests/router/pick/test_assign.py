@@ -19,7 +19,7 @@ def test_a_prompt_on_its_way_counts_as_held_where_it_goes() -> None:
     parts = Parts()
     booking_id, choice = parts.choose()
     again = parts.weigh()
-    there = next(one for one in again.options if one.pod.id == first(choice))
+    there = next(one for one in again.options if one.candidate.pod == first(choice))
     assert there.match.arriving_tokens == 1600
     assert there.match.known_tokens == 0
     assert there.candidate.cached == 1600
@@ -60,7 +60,7 @@ def test_a_request_whose_pod_has_gone_is_booked_where_it_goes_instead() -> None:
     booking_id, choice = parts.choose()
     gone = next(pod for pod in parts.pods if pod.id == first(choice))
     other = next(number for number, pod in enumerate(parts.pods) if pod is not gone)
-    parts.picker.forget(gone)
+    parts.picking.forget(gone)
     assert parts.wait(other) == 0
     parts.picker.started(booking_id, parts.now, (f"pod-{other}", 0))
     assert parts.wait(other) > 0
@@ -161,7 +161,7 @@ def test_a_request_that_went_elsewhere_is_booked_and_believed_there() -> None:
     parts.picker.started(booking_id, parts.now, ("pod-1", 0))
     assert parts.wait(0) == 0
     assert parts.wait(1) == pytest.approx(PrefillModel().seconds(PROMPT.tokens, 0))
-    found = {one.pod.id: one.match.arriving_tokens for one in parts.weigh().options}
+    found = {one.candidate.pod: one.match.arriving_tokens for one in parts.weigh().options}
     assert found == {"pod-0": 0, "pod-1": 1600}
 
 
@@ -175,7 +175,7 @@ def test_in_shadow_nothing_is_booked_before_it_is_said_where_the_request_went() 
     parts.picker.started(booking_id, parts.now, ("pod-1", 0))
     assert parts.wait(0) == 0 < parts.wait(1)
     [placed] = parts.placed
-    assert placed.captured == 0
+    assert placed.expected.held == 0
     assert placed.available == 1600
 
 
@@ -213,7 +213,7 @@ def test_what_is_on_its_way_to_a_pod_without_events_yet_is_still_believed_when_t
     parts.choose()
     fresh.connected()
     parts.tell(fresh, "exact")
-    found = {one.pod.id: one.match.arriving_tokens for one in parts.weigh().options}
+    found = {one.candidate.pod: one.match.arriving_tokens for one in parts.weigh().options}
     assert found["fresh"] == 1600
 
 
@@ -233,7 +233,7 @@ def test_an_engine_that_has_ended_holds_nothing_of_what_was_sent_before() -> Non
     parts = Parts(pods=1)
     parts.warm(0, 0, trust="cold")
     booking_id, _ = parts.choose()
-    parts.picker.engine_ended(parts.pods[0])
+    parts.picking.engine_ended(parts.pods[0])
     [option] = parts.weigh().options
     assert option.match.matched_tokens == 0
     assert parts.picker.ended(booking_id, "finished", parts.now)
@@ -246,10 +246,11 @@ def test_a_request_that_went_to_a_pod_with_larger_blocks_is_believed_there() -> 
         parts.size_blocks(1, 64)
         prompt = SizedPrompt(641)
         booking_id, choice = parts.choose(prompt=prompt, shadow=shadow)
-        other = choice.options[1].pod.id
+        other = choice.options[1].candidate.pod
         parts.picker.started(booking_id, parts.now, (other, 0))
         found = {
-            one.pod.id: one.match.arriving_tokens for one in parts.weigh(prompt=prompt).options
+            one.candidate.pod: one.match.arriving_tokens
+            for one in parts.weigh(prompt=prompt).options
         }
         assert found == {other: 640, first(choice): 0}
 

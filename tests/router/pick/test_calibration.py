@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.router.consistent import check
+from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import Booking, Bookings, Work
 from warmpath.router.pick.calibration import (
     FASTEST,
@@ -21,6 +22,10 @@ from warmpath.router.pick.calibration import (
 
 BASE = 0.02
 """Seconds of a prefill that its length does not change."""
+
+
+def factors(calibration: Calibration, *pods: str, model: str = "m") -> list[float]:
+    return calibration.all_of(model, [RankName(pod, 0) for pod in pods], 0.0)[0]
 
 
 class Rank:
@@ -56,7 +61,7 @@ class Rank:
 
     @property
     def factor(self) -> float:
-        return self.calibration.factor("m", "p", 0)
+        return factors(self.calibration, "p")[0]
 
 
 ENOUGH = LEAST * LEAST_SUMMED + 1
@@ -209,7 +214,7 @@ def test_a_change_is_learned() -> None:
 def test_ranks_are_apart_and_are_forgotten() -> None:
     rank = Rank()
     rank.run(*[2.0] * ENOUGH)
-    assert rank.calibration.factor("other", "p", 1) == 1.0
+    assert factors(rank.calibration, "p", model="other") == [1.0]
     rank.calibration.forget("p", 0)
     rank.calibration.forget("never", 0)
     assert rank.factor == 1.0
@@ -271,7 +276,7 @@ class Fleet:
 
     def run(self, pod: str, *seconds: float, model: str = "m") -> None:
         for one in seconds:
-            factor = self.calibration.factor(model, pod, 0)
+            [factor] = factors(self.calibration, pod, model=model)
             booking = self.bookings.book(Work(model, pod, 0, 100, 28, factor, factor), self.now)
             self.now += one
             self.bookings.first_token(booking.id, self.now)
@@ -281,15 +286,14 @@ class Fleet:
             check(self.calibration)
 
     def factors(self, pods: str) -> list[float]:
-        return [self.calibration.factor("m", pod, 0) for pod in pods]
+        return factors(self.calibration, *pods)
 
 
 def test_a_rank_that_was_not_measured_has_the_factor_that_is_usual_for_its_model() -> None:
     fleet = Fleet()
     fleet.run("a", *[0.5] * ENOUGH)
     assert fleet.factors("abc") == pytest.approx([0.5] * 3)
-    assert fleet.calibration.usual("m") == pytest.approx(0.5)
-    assert fleet.calibration.factor("another model", "b", 0) == 1.0
+    assert factors(fleet.calibration, "b", model="another model") == [1.0]
 
 
 def test_ranks_that_differ_by_a_few_per_cent_are_alike() -> None:
@@ -341,19 +345,6 @@ def test_a_pod_that_goes_leaves_nothing_in_what_is_usual() -> None:
     fleet.run("b", *[4.0] * ENOUGH)
     fleet.calibration.forget("b", 0)
     check(fleet.calibration)
-    assert fleet.calibration.usual("m") == pytest.approx(2.0)
+    assert fleet.factors("c") == pytest.approx([2.0])
     fleet.calibration.forget("a", 0)
-    assert fleet.calibration.usual("m") == 1.0
-
-
-def test_a_comparison_without_measurements_breaks_the_invariant() -> None:
-    rank = Rank()
-    rank.run(*[1.0] * 40)
-    check(rank.calibration)
-    rank.calibration._averages.clear()
-    model = rank.calibration._models["m"]
-    model.known.clear()
-    model.differences.clear()
-    assert model.compared
-    with pytest.raises(AssertionError, match="no measurements"):
-        check(rank.calibration)
+    assert fleet.factors("c") == [1.0]

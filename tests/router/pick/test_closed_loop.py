@@ -91,7 +91,7 @@ class Loop:
             if last:
                 placed = parts.picker.get(booking)
                 assert placed is not None
-                self.gaps.append(placed.captured - generation.num_cached_tokens)
+                self.gaps.append(placed.expected.held - generation.num_cached_tokens)
                 parts.picker.found_cached(
                     booking, generation.num_cached_tokens, placed.prompt_tokens
                 )
@@ -114,5 +114,5 @@ def test_nothing_is_predicted_that_events_told_is_gone(delay: float, windows: in
     loop.run(seconds=0.2)
     assert len(loop.gaps) == REQUESTS
     assert all(rank.trust.level is Level.EXACT for rank in loop.ranks)
-    assert sum(one.captured > 0 for one in loop.parts.placed) >= 30
+    assert sum(one.expected.held > 0 for one in loop.parts.placed) >= 30
     assert [gap for gap in loop.gaps if gap] == []

@@ -41,7 +41,7 @@ def test_cache_that_was_counted_in_part_makes_no_pod_look_fast() -> None:
         parts.picker.ended(booking_id, "finished", parts.now)
         parts.now += 10
     assert expected.prefill > 2 * model.seconds(PROMPT.tokens - held, held)
-    assert parts.calibration.factor("m", "pod-0", 0) == 1.0
+    assert parts.calibration.all_of("m", [("pod-0", 0)], 0.0)[0] == [1.0]
 
 
 def test_what_ends_when_its_pod_is_gone_teaches_nothing_of_the_next_one_of_that_name() -> None:
@@ -51,10 +51,10 @@ def test_what_ends_when_its_pod_is_gone_teaches_nothing_of_the_next_one_of_that_
         ids.append(parts.choose()[0])
         parts.now += 9.0
         parts.picker.first_token(ids[-1], parts.now)
-    parts.picker.forget(parts.pods[0])
+    parts.picking.forget(parts.pods[0])
     for one in ids:
         assert parts.picker.ended(one, "finished", parts.now)
-    assert parts.calibration.factor("m", "pod-0", 0) == 1.0
+    assert parts.calibration.all_of("m", [("pod-0", 0)], 0.0)[0] == [1.0]
 
 
 def test_prefill_and_decode_pods_are_picked_in_one_call_by_their_roles() -> None:
@@ -63,7 +63,7 @@ def test_prefill_and_decode_pods_are_picked_in_one_call_by_their_roles() -> None
     parts.warm(3, 40)
     booking_id, choice = parts.choose(disaggregated=True)
     assert first(choice) == "pod-1"
-    assert [one.pod.id for one in choice.decode] == ["pod-3", "pod-2"]
+    assert [one.candidate.pod for one in choice.decode] == ["pod-3", "pod-2"]
     assert load_of(parts.bookings, "pod-3", 0, parts.now).in_flight == 1
     parts.picker.first_token(booking_id, parts.now)
     assert load_of(parts.bookings, "pod-1", 0, parts.now).in_flight == 0
@@ -111,7 +111,7 @@ def test_what_of_a_text_was_not_tokenised_in_time_is_booked_as_estimated() -> No
         parts.picker.first_token(booking_id, parts.now)
         booking_id, _ = parts.choose(unread=5000)
         parts.now += 9.0
-    assert parts.calibration.factor("m", "pod-0", 0) == 1.0
+    assert parts.calibration.all_of("m", [("pod-0", 0)], 0.0)[0] == [1.0]
 
 
 def test_what_is_remembered_of_picks_in_shadow_is_bounded_on_many_pods() -> None:
@@ -189,11 +189,11 @@ class AnyReports(RuleBasedStateMachine):
 
     @rule(pod=st.integers(0, 2))
     def a_pod_goes(self, pod: int) -> None:
-        self.parts.picker.forget(self.parts.pods[pod])
+        self.parts.picking.forget(self.parts.pods[pod])
 
     @rule(pod=st.integers(0, 2))
     def an_engine_ends(self, pod: int) -> None:
-        self.parts.picker.engine_ended(self.parts.pods[pod])
+        self.parts.picking.engine_ended(self.parts.pods[pod])
 
     @rule(pod=st.integers(0, 2), size=st.sampled_from([BLOCK, 64]))
     def blocks_are_of_another_size(self, pod: int, size: int) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.scorer.ranked import figures, rank, ranked
 from warmpath.indexer.trust import Level, Trust
 from warmpath.process.command_line import seconds
-from warmpath.router.pick.messages import Weighed
-from warmpath.router.pick.reason import reason
+from warmpath.router.pick.options import Option
+from warmpath.router.pick.reason import Reason
 from warmpath.scorer.candidate import Candidate, Load, Request
 from warmpath.scorer.columns import Costs
 from warmpath.scorer.match import Match, Span
@@ -23,11 +23,10 @@ TOKENS = 9000
 
 def weighed(
     candidate: Candidate, match: Match, trust: str, terms: tuple[tuple[str, float], ...]
-) -> Weighed:
+) -> Option:
     cost = sum(value for _, value in terms)
-    return Weighed(
-        "", match, Trust(Level(trust), "", 0.0), candidate, cost, terms, 1.0, serves=True
-    )
+    believed = Trust(Level(trust), "", 0.0)
+    return Option(candidate, match, believed, cost, terms, 1.0, "", True, 0, True)
 
 
 def contender(
@@ -41,7 +40,7 @@ def contender(
     counted: int | None = None,
     believed: int = 0,
     trust: str = "exact",
-) -> Weighed:
+) -> Option:
     """Return a candidate whose prefill takes a second for 10,000 tokens."""
     cached = held if counted is None else counted
     prefill = (TOKENS - cached) * 1e-4 if prefill is None else prefill
@@ -56,18 +55,19 @@ def contender(
     return weighed(candidate, match, trust, terms)
 
 
-def told(*contenders: Weighed, policy: str = "warmpath") -> str:
+def told(*contenders: Option, policy: str = "warmpath") -> str:
     by_name = {(one.candidate.pod, one.candidate.rank): one for one in contenders}
     candidates = [one.candidate for one in contenders]
     costs = Costs(np.array([one.cost for one in contenders]))
     ordered = ranked(costs, figures(candidates), candidates, Random(0))
-    return reason(
+    reason = Reason(
         TOKENS,
         [by_name[one.candidate.pod, one.candidate.rank] for one in ordered],
         policy,
         costs_seconds=policy == "warmpath",
         names_ranks=len({one.candidate.pod for one in contenders}) < len(contenders),
     )
+    return str(reason)
 
 
 def test_the_only_candidate_is_called_that() -> None:
@@ -195,7 +195,7 @@ def number(text: str) -> int:
 
 @given(CONTENDERS)
 def test_the_sentence_names_the_winner_and_says_nothing_that_the_numbers_do_not(
-    contenders: list[Weighed],
+    contenders: list[Option],
 ) -> None:
     by_pod = {one.candidate.pod: one for one in contenders}
     winner = min(contenders, key=lambda one: one.cost)
@@ -227,7 +227,7 @@ def test_the_sentence_names_the_winner_and_says_nothing_that_the_numbers_do_not(
 @pytest.mark.parametrize("policy", policy_names())
 @given(contenders=CONTENDERS, seed=st.integers(0, 9), affinity=st.sampled_from(["", "s"]))
 def test_every_policy_has_a_sentence_and_costs_in_seconds_are_sums_of_their_terms(
-    policy: str, contenders: list[Weighed], seed: int, affinity: str
+    policy: str, contenders: list[Option], seed: int, affinity: str
 ) -> None:
     by_pod = {one.candidate.pod: one for one in contenders}
     candidates = [one.candidate for one in contenders]
@@ -236,7 +236,7 @@ def test_every_policy_has_a_sentence_and_costs_in_seconds_are_sums_of_their_term
     weighed = [
         by_pod[one.candidate.pod]._replace(cost=one.cost, terms=one.terms) for one in ordered
     ]
-    sentence = reason(TOKENS, weighed, policy, costs_seconds=costs_seconds(made))
+    sentence = str(Reason(TOKENS, weighed, policy, costs_seconds(made)))
     winner = weighed[0]
     assert re.search(
         rf"\b{winner.candidate.pod} (has|is)|puts {winner.candidate.pod} first", sentence
@@ -252,6 +252,6 @@ def test_every_policy_has_a_sentence_and_costs_in_seconds_are_sums_of_their_term
 
 def test_a_prompt_that_is_not_known_is_said_to_be_reckoned_not_uncached() -> None:
     weighed = [contender("pod-1"), contender("pod-2", wait=1.0)]
-    sentence = reason(TOKENS, weighed, "warmpath", costs_seconds=True, unread=TOKENS)
+    sentence = str(Reason(TOKENS, weighed, "warmpath", costs_seconds=True, unread=TOKENS))
     assert sentence.startswith("the prompt is not known (its 9,000 tokens are estimated)")
     assert "any of the" not in sentence

@@ -111,5 +111,5 @@ def test_a_stuck_pod_of_one_role_is_avoided_for_that_role() -> None:
     parts.choose(prompt=next(other), disaggregated=True, pods=[parts.pods[0], parts.pods[2]])
     parts.now += 10.0
     choice = parts.weigh(prompt=next(other), disaggregated=True)
-    assert [one.pod.id for one in choice.options] == ["pod-1"]
-    assert [one.pod.id for one in choice.decode] == ["pod-3"]
+    assert [one.candidate.pod for one in choice.options] == ["pod-1"]
+    assert [one.candidate.pod for one in choice.decode] == ["pod-3"]

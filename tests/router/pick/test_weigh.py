@@ -15,7 +15,7 @@ def test_with_equal_load_the_warmest_wins() -> None:
     parts.warm(0, 10)
     parts.warm(2, 60)
     choice = parts.weigh()
-    assert [one.pod.id for one in choice.options] == ["pod-2", "pod-0", "pod-1"]
+    assert [one.candidate.pod for one in choice.options] == ["pod-2", "pod-0", "pod-1"]
     assert [one.match.matched_tokens for one in choice.options] == [960, 160, 0]
 
 
@@ -50,7 +50,7 @@ def test_the_best_other_holder_is_named_where_it_holds_more() -> None:
     choice = parts.weigh()
     assert first(choice) == "pod-1"
     assert choice.source is not None
-    assert choice.source.pod.id == "pod-0"
+    assert choice.source.candidate.pod == "pod-0"
 
 
 def test_an_engine_that_has_more_to_do_than_we_know_is_passed_over() -> None:
@@ -63,9 +63,9 @@ def test_an_engine_that_has_more_to_do_than_we_know_is_passed_over() -> None:
 
 def test_a_pod_that_is_picked_for_want_of_a_better_one_is_said_to_be_none() -> None:
     parts = Parts(pods=1)
-    assert "not known to be well" not in parts.weigh().reason
+    assert "not known to be healthy" not in str(parts.weigh().reason)
     parts.pods[0].status = Status(healthy=False, reason="no answer")
-    assert parts.weigh().reason.endswith("It is not known to be healthy, and no other pod is.")
+    assert str(parts.weigh().reason).endswith("It is not known to be healthy, and no other pod is.")
 
 
 def test_an_idle_fleet_that_was_never_asked_is_not_taken_for_a_busy_one() -> None:
@@ -126,7 +126,7 @@ def of_busy_pods(slow: float, busy: bool) -> tuple[Option, Option]:
         for name in before:
             parts.picker.ended(name, "failed", parts.now)
     prompt = KeyedPrompt(range(10_001, 10_101))
-    first, second = sorted(parts.weigh(prompt=prompt).options, key=lambda one: one.pod.id)
+    first, second = sorted(parts.weigh(prompt=prompt).options, key=lambda one: one.candidate.pod)
     return first, second
 
 
@@ -178,4 +178,4 @@ def test_a_busy_holder_is_the_source_of_another_pods_prefill() -> None:
     choice = parts.weigh()
     assert first(choice) == "pod-1"
     assert choice.source is not None
-    assert choice.source.pod.id == "pod-0"
+    assert choice.source.candidate.pod == "pod-0"

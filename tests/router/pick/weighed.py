@@ -27,6 +27,7 @@ from warmpath.scorer.match import Match, Span
 BLOCK = 16
 TOKENS = 1600
 NUMBERS = count()
+EXACT = Trust(Level.EXACT, "followed from the first batch", 5.0)
 
 
 class FakeRank(Rank):
@@ -36,7 +37,7 @@ class FakeRank(Rank):
 
     def __init__(self, pod: str, number: int = 0, *, block_size: int = BLOCK) -> None:
         super().__init__(pod, number, "not told yet", lambda: 5.0)
-        self.believe(Trust(Level.EXACT, "followed from the first batch", 5.0))
+        self.believe(EXACT)
         self.is_connected = True
         self.layout = Layout({0: Group("", block_size)} if block_size else {})
         self.held = 100
@@ -56,18 +57,20 @@ def option(
     name: str, held: int = 0, *, number: int = 0, arriving: int = 0, wait: float = 0.0
 ) -> Option:
     """Return a candidate that holds `held` tokens; the prefill of 1,000 others takes a second."""
-    rank = FakeRank(name, number)
-    pod = Pod(name, f"{name}:8000", "m", (rank,))
     match = Match((Span(0, held // BLOCK, "gpu"),) if held else (), BLOCK, arriving_tokens=arriving)
     load = Load(wait=wait, waiting=int(wait > 0), in_flight=2, waiting_uncached_tokens=70)
     prefill = (TOKENS - match.matched_tokens) / 1000
     candidate = Candidate(name, number, match.matched_tokens, prefill, load)
     terms = (("wait", wait), ("prefill", prefill))
-    return Option(pod, rank, match, rank.trust, candidate, wait + prefill, terms, 1.0)  # type: ignore[arg-type]
+    return Option(
+        candidate, match, EXACT, wait + prefill, terms, 1.0, f"{name}:8000", False, 0, True
+    )
 
 
-def choice(*options: Option, tokens: int = TOKENS) -> Choice:
-    """Return the choice of the least cost."""
+def choice(*options: Option, tokens: int = TOKENS, block_size: int = BLOCK) -> Choice:
+    """Return the choice of the least cost; events have shown `block_size`."""
+    ranks = [FakeRank(*one.name, block_size=block_size) for one in options]
+    pods = [Pod(one.pod, f"{one.pod}:8000", "m", (one,)) for one in ranks]
     costs = Costs(
         np.array([one.cost for one in options]),
         tuple(
@@ -76,9 +79,9 @@ def choice(*options: Option, tokens: int = TOKENS) -> Choice:
         ),
     )
     matches = Matches()
-    matches.update((one.rank, one.match) for one in options)
+    matches.update((rank, one.match) for rank, one in zip(ranks, options, strict=True))
     ordered = Options(
-        field_of([one.pod for one in options]),
+        field_of(pods),
         figures([one.candidate for one in options]),
         costs,
         sorted(range(len(options)), key=lambda place: options[place].cost),

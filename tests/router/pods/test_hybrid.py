@@ -19,6 +19,7 @@ from warmpath.indexer.keys.key import pack_tokens, unpack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.scorer.match import NOTHING
 from warmpath.scorer.strategies import longest_prefix
 
 FILE = json.loads(VLLM_EVENTS.read_text())
@@ -46,9 +47,9 @@ class Fleet:
 
     def matched(self, tokens: list[int]) -> int:
         prompt = TokenPrompt("m", pack_tokens([*tokens, 0]))
-        [score] = Scorer(self.ingest, "").score(prompt, [self.rank], longest_prefix)
+        matches = Scorer(self.ingest, "").matches(prompt, [self.rank], longest_prefix)
         check(self.ingest)
-        return score.matched_tokens
+        return matches.get(self.rank, NOTHING).matched_tokens
 
 
 def stored(

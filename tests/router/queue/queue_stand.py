@@ -12,7 +12,7 @@ from warmpath.router.pick.eligible import Field, NoPodError, Wanted, field_of
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.weigh import Choice
 from warmpath.router.pods.table import Pod
-from warmpath.router.queue.lag import LEAST, FirstTokenLag
+from warmpath.router.queue.lag import LEAST
 from warmpath.router.queue.queue import MOST_LOOKS, Queue
 from warmpath.router.queue.request import Release, Waiting
 
@@ -43,19 +43,17 @@ class QueueStand:
         most_looks: int = MOST_LOOKS,
         **settings: object,
     ) -> None:
-        self.lag = FirstTokenLag()
-        self.parts = Parts(pods, witnesses=(self.lag,), prefill_context_seconds=0.0)
+        self.parts = Parts(pods, prefill_context_seconds=0.0)
         self.hears = hears
         self.pods: Sequence[Pod] = self.parts.pods
         self.queue = Queue(
-            self.parts.picker,
-            self.parts.loads,
+            self.parts.picking,
+            QueueTable(**settings),  # type: ignore[arg-type]
             eligible=self.eligible,
-            hears=lambda: self.hears,
-            lag=self.lag,
-            settings=QueueTable(**settings),  # type: ignore[arg-type]
             most_looks=most_looks,
         )
+        self.queue._bookings = self  # type: ignore[assignment]
+        self.lag = self.queue.lag
         self._keys = count(1_000_000, 10_000)
         self.release = Release({}, {}, float("inf"))
         """The result of the last release."""
@@ -66,6 +64,10 @@ class QueueStand:
             [sent] = self.sent
             self.first_token(sent, after=BASE)
             self.parts.picker.ended(sent.placed.booking_id, "finished", self.parts.now)
+
+    @property
+    def hears_first_tokens(self) -> bool:
+        return self.hears
 
     def eligible(self, wanted: Wanted) -> Field:
         found = [pod for pod in self.pods if not wanted.named or pod.id in wanted.named]

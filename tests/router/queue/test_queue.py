@@ -11,7 +11,8 @@ from tests.router.queue.queue_stand import BASE, HOLD, OWN_BASE, TOKEN, QueueSta
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.weigh import Choice
 from warmpath.router.queue.lag import WINDOW, StepBack
-from warmpath.router.queue.queue import MOST_LANES, RETRY_SECONDS
+from warmpath.router.queue.order import MOST_LANES
+from warmpath.router.queue.queue import RETRY_SECONDS
 from warmpath.router.queue.request import QueueFullError
 
 """A prompt that takes 4.5 s where nothing of it is cached."""

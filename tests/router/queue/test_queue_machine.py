@@ -129,7 +129,7 @@ class AnyEvents(RuleBasedStateMachine):
         pod = self.every[number]
         if pod in self.stand.pods:
             self.stand.pods = [one for one in self.stand.pods if one is not pod]
-            self.stand.parts.picker.forget(pod)
+            self.stand.parts.picking.forget(pod)
             self.release()
 
     @rule(number=st.integers(0, 2))
