@@ -11,7 +11,8 @@ SOURCE = Path(async_client.__file__)
 CHANGES = (
     (r'"""The client of a router for asyncio."""',
      '"""The client of a router for code that blocks: made of async_client.py by `make client`."""'),
-    (r"import (asyncio|grpc\.aio)\n", ""),
+    (r"import asyncio\n", "import time\n"),
+    (r"import grpc\.aio\n", ""),
     (r"            except asyncio\.CancelledError:\n(?: {16}.*\n)+", ""),
     (r"AsyncIterable\[AnyPrompt\] \| ", ""),
     (r"AsyncIterable, AsyncIterator, Iterable,", "Iterable, Iterator,"),

@@ -1,17 +1,25 @@
-"""Chooses the channel of each call: a new one after certificates changed; the old one ends when idle.
+"""What both clients share: settings, channels, calls and retries.
 
-gRPC's channels keep the credentials that they were made with. No sockets here: the clients make channels
-and close them.
+gRPC's channels keep the credentials that they were made with, so calls after a change of certificates
+get a new channel, and the old one ends when it is idle. No sockets here: the clients make channels and
+close them.
 """
 
 import threading
-from collections.abc import Callable
+import time
 from dataclasses import dataclass
+from pathlib import Path
+from random import Random
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
+from warmpath.client.calls import RouterCall, RouterCalls
 from warmpath.client.credentials import Credentials, SettingError
+from warmpath.client.failure import CallError, failure_of, tells_more
+from warmpath.client.retry import Retry
+from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
 
 T = TypeVar("T")
@@ -60,25 +68,54 @@ class Line:
     calls: int = 0
 
 
-class ClientConnection:
-    """The channels of one client, blocking or not. Any thread may use it."""
+@dataclass(eq=False, slots=True)
+class Attempts:
+    """A call, until it is answered or not made any more."""
+
+    call: RouterCall
+    end: float
+    """The deadline of all attempts, by `time.monotonic`."""
+    made: int = 0
+    """The number of attempts that failed."""
+    told: CallError | None = None
+    """The failure to tell of."""
+
+    def left(self) -> float:
+        return max(0.0, self.end - time.monotonic())
+
+
+class Connection:
+    """A client's settings, and its channels. Any thread may use it."""
 
     def __init__(
         self,
-        credentials: Credentials,
-        open_channel: Callable[[grpc.ChannelCredentials | None], Any],
+        target: str,
+        *,
+        model: str = "",
+        tls: TlsPaths | None = None,
+        token_file: Path | str | None = None,
+        timeout: float = DEFAULT_SECONDS,
+        retry: Retry | None = None,
     ) -> None:
-        self._credentials = credentials
-        self._open = open_channel
+        self._target = target
+        self._calls = RouterCalls(checked("model", model, str))
+        self._timeout = checked_timeout(timeout)
+        self._retry = checked("retry", retry, Retry) or Retry()
+        self._rng = Random()  # noqa: S311  spreads retries, guards nothing
+        self._credentials = Credentials(target, tls, token_file)
         self._lock = threading.Lock()
         self._newest: Line | None = None
         self._older: list[Line] = []
         """Channels that are to be closed, or still have calls."""
         self._is_closed = False
 
-    def take(self, now: float) -> Line:
-        """Return the channel for a call; `give_back` it. Raises RuntimeError after `close`."""
-        self._credentials.look(now)
+    def _open(self, shown: grpc.ChannelCredentials | None) -> Any:
+        """Return a new channel."""
+        raise NotImplementedError
+
+    def _take(self) -> Line:
+        """Return the channel for a call; `_give_back` it. Raises RuntimeError after `_end`."""
+        self._credentials.look(time.monotonic())
         shown = self._credentials.of_channel
         with self._lock:
             if self._is_closed:
@@ -91,7 +128,7 @@ class ClientConnection:
             self._newest.calls += 1
             return self._newest
 
-    def give_back(self, line: Line) -> list[Any]:
+    def _give_back(self, line: Line) -> list[Any]:
         """Record the end of a call; return the channels to close now."""
         with self._lock:
             line.calls -= 1
@@ -99,10 +136,34 @@ class ClientConnection:
             self._older = [one for one in self._older if one.calls]
             return idle
 
-    def close(self) -> list[Any]:
+    def _end(self) -> list[Any]:
         """Carry no more calls; return the channels to close."""
         with self._lock:
             self._is_closed = True
             left = [*self._older, self._newest] if self._newest else self._older
             self._newest, self._older = None, []
             return [one.channel for one in left]
+
+    def _attempts(self, answer: type[Message], timeout: float | None, given: Any) -> Attempts:
+        """Return a call that was not made yet. Raises ValueError or TypeError."""
+        call = self._calls.of(answer, **given)
+        seconds = self._timeout if timeout is None else checked_timeout(timeout)
+        return Attempts(call, time.monotonic() + seconds)
+
+    def _asked(self, stub: Any, of: Attempts) -> Any:
+        """Make a call; return its answer, or what a client of asyncio awaits."""
+        ask = getattr(stub, of.call.method)
+        return ask(of.call.request, timeout=of.left(), metadata=self._credentials.metadata)
+
+    def _pause(self, of: Attempts, error: grpc.RpcError) -> float:
+        """Return the seconds before the next attempt. Raises CallError if there is none."""
+        of.made += 1
+        failure = failure_of(error, self._credentials.hint)
+        if of.told is None or not tells_more(of.told.message, failure.message):
+            of.told = failure
+        pause = self._retry.pause(
+            failure, of.made, is_repeatable=of.call.is_repeatable, left=of.left(), rng=self._rng
+        )
+        if pause is None:
+            raise of.told from error
+        return pause

@@ -3,42 +3,23 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
-from random import Random
 from typing import Any, Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
-from warmpath.client.calls import RouterCalls
-from warmpath.client.connection import (
-    DEFAULT_SECONDS,
-    OPTIONS,
-    ClientConnection,
-    checked,
-    checked_timeout,
-)
-from warmpath.client.credentials import Credentials
-from warmpath.client.failure import failure_of, tells_more
+from warmpath.client.connection import OPTIONS, Connection, checked_timeout
+from warmpath.client.failure import failure_of
 from warmpath.client.load import PodLoad
 from warmpath.client.prompt import AnyPrompt
-from warmpath.client.retry import Retry
 from warmpath.client.stream import Requests, StreamAnswer
-from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import ReportEvent
 
 Answer = TypeVar("Answer", bound=Message)
 
 
-def _open(target: str, shown: grpc.ChannelCredentials | None) -> grpc.Channel:
-    if shown is None:
-        return grpc.insecure_channel(target, options=OPTIONS)
-    return grpc.secure_channel(target, shown, options=OPTIONS)
-
-
-class Client:
+class Client(Connection):
     """Calls a router. A context manager; any number of threads may use one client.
 
     `target` is host:port, unix:/PATH, or a name with one of gRPC's schemes, such as dns:///NAME:PORT.
@@ -50,22 +31,10 @@ class Client:
     Calls raise CallError, and ValueError or TypeError for what cannot be sent.
     """
 
-    def __init__(
-        self,
-        target: str,
-        *,
-        model: str = "",
-        tls: TlsPaths | None = None,
-        token_file: Path | str | None = None,
-        timeout: float = DEFAULT_SECONDS,
-        retry: Retry | None = None,
-    ) -> None:
-        self._calls = RouterCalls(checked("model", model, str))
-        self._timeout = checked_timeout(timeout)
-        self._retry = checked("retry", retry, Retry) or Retry()
-        self._rng = Random()  # noqa: S311  spreads retries, guards nothing
-        self._credentials = Credentials(target, tls, token_file)
-        self._connection = ClientConnection(self._credentials, partial(_open, target))
+    def _open(self, shown: grpc.ChannelCredentials | None) -> grpc.Channel:
+        if shown is None:
+            return grpc.insecure_channel(self._target, options=OPTIONS)
+        return grpc.secure_channel(self._target, shown, options=OPTIONS)
 
     def __enter__(self) -> Self:
         return self
@@ -75,7 +44,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; calls that have not ended are cancelled."""
-        for channel in self._connection.close():
+        for channel in self._end():
             channel.close()
 
     def score(
@@ -234,35 +203,20 @@ class Client:
 
     @contextmanager
     def _stub(self) -> Iterator[Any]:
-        line = self._connection.take(time.monotonic())
+        line = self._take()
         try:
             yield line.stub
         finally:
-            for channel in self._connection.give_back(line):
+            for channel in self._give_back(line):
                 channel.close()
 
     def _made(self, answer: type[Answer], timeout: float | None, **given: Any) -> Answer:
-        call = self._calls.of(answer, **given)
-        end = time.monotonic() + (self._timeout if timeout is None else checked_timeout(timeout))
-        made, told = 0, None
+        attempts = self._attempts(answer, timeout, given)
         while True:
             try:
                 with self._stub() as stub:
-                    ask: Any = getattr(stub, call.method)
-                    left = max(0.0, end - time.monotonic())
-                    got: Answer = ask(
-                        call.request, timeout=left, metadata=self._credentials.metadata
-                    )
+                    got: Answer = self._asked(stub, attempts)
                     return got
             except grpc.RpcError as error:
-                made += 1
-                failure = failure_of(error, self._credentials.hint)
-                if told is None or not tells_more(told.message, failure.message):
-                    told = failure
-                left = end - time.monotonic()
-                pause = self._retry.pause(
-                    failure, made, is_repeatable=call.is_repeatable, left=left, rng=self._rng
-                )
-                if pause is None:
-                    raise told from error
+                pause = self._pause(attempts, error)
             time.sleep(pause)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.examples import examples
-from warmpath.client.connection import ClientConnection, Line
+from warmpath.client.connection import Connection, Line
 
 
 class Shown:
@@ -40,7 +40,9 @@ class Channels(RuleBasedStateMachine):
         self.closed: list[Channel] = []
         self.calls: list[Line] = []
         self.is_closed = False
-        self.connection = ClientConnection(self.shown, self.open)  # type: ignore[arg-type]
+        self.connection = Connection("127.0.0.1:1")
+        self.connection._credentials = self.shown  # type: ignore[assignment]
+        self.connection._open = self.open  # type: ignore[assignment,method-assign]
 
     def open(self, shown: object) -> Channel:
         self.opened.append(Channel(shown))
@@ -54,7 +56,7 @@ class Channels(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_closed)
     @rule()
     def call(self) -> None:
-        line = self.connection.take(0.0)
+        line = self.connection._take()
         self.calls.append(line)
         assert line.channel.shown is self.shown.of_channel
 
@@ -62,7 +64,7 @@ class Channels(RuleBasedStateMachine):
     @rule(which=st.integers(0, 9))
     def end(self, which: int) -> None:
         line = self.calls.pop(which % len(self.calls))
-        self.close(self.connection.give_back(line))
+        self.close(self.connection._give_back(line))
         left = set(self.opened) - set(self.closed)
         newest = set() if self.is_closed else set(self.opened[-1:])
         assert left - newest <= {one.channel for one in self.calls}, "an idle channel stays open"
@@ -75,7 +77,7 @@ class Channels(RuleBasedStateMachine):
     @rule()
     def shut(self) -> None:
         self.is_closed = True
-        self.close(self.connection.close())
+        self.close(self.connection._end())
 
     @invariant()
     def no_channel_is_closed_twice(self) -> None:

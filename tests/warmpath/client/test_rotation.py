@@ -61,7 +61,7 @@ async def test_new_certificates_are_shown_on_a_new_channel(folder: Folder, kind:
         serving(folder.config(tls=True, mutual=True)) as router,
         CLIENTS[kind](router.address, tls=shown.tls) as client,
     ):
-        connection = getattr(client, "client", client)._connection
+        connection = getattr(client, "client", client)
         assert not (await client.pods()).pods
         first = connection._newest
         await shown.rotate(router)
@@ -87,7 +87,7 @@ async def test_a_stream_goes_on_over_the_channel_that_it_began_on(folder: Folder
         first = await anext(answers)
         await shown.rotate(router)
         await client.pods()
-        assert client._connection._newest is not None
+        assert client._newest is not None
         is_rotated.set()
         second = await anext(answers)
         assert [one.scores and one.scores.prompt_tokens for one in (first, second)] == [2, 3]
