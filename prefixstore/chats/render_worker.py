@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import msgspec
 
@@ -38,6 +39,22 @@ class RenderCrashedError(TemplateError):
     """The process that rendered this chat has ended, or none could be started for it."""
 
 
+@dataclass(frozen=True, slots=True)
+class RenderLimits:
+    """Limits of time, output, memory and waiting chats."""
+
+    seconds: float
+    """Longest time of one rendering, by the wall clock."""
+    max_output_bytes: int
+    """Largest rendered text, in bytes of UTF-8."""
+    max_memory_bytes: int
+    """Largest address space of one process."""
+    max_waiting: int
+    """Most chats that wait for a process."""
+    max_waiting_bytes: int
+    """Most bytes of waiting chats."""
+
+
 class RenderWorker:
     """A process that renders one chat at a time; `start` makes one, `stop` ends it."""
 
@@ -57,11 +74,9 @@ class RenderWorker:
         self._loaded: dict[str, ModelTemplate] = {}
 
     @classmethod
-    async def start(
-        cls, *, max_output_bytes: int, max_memory_bytes: int, max_cpu_seconds: float
-    ) -> "RenderWorker":
+    async def start(cls, limits: RenderLimits) -> "RenderWorker":
         """Start a process, which limits each request by itself. Raises OSError."""
-        limits = map(str, (max_output_bytes, max_memory_bytes, max_cpu_seconds))
+        own = map(str, (limits.max_output_bytes, limits.max_memory_bytes, limits.seconds))
         ours, theirs = socket.socketpair()
         with theirs:
             reader, writer = await asyncio.open_unix_connection(sock=ours)
@@ -69,7 +84,7 @@ class RenderWorker:
                 # Not asyncio's subprocess: uvloop's forks this whole process with its index. `Popen`
                 # uses vfork where the system has it.
                 process = subprocess.Popen(  # noqa: ASYNC220, S603
-                    [sys.executable, *COMMAND, *limits],
+                    [sys.executable, *COMMAND, *own],
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=subprocess.DEVNULL,
@@ -79,7 +94,7 @@ class RenderWorker:
             except OSError:
                 writer.transport.abort()
                 raise
-        return cls(process, reader, writer, max_output_bytes + REPLY_ROOM)
+        return cls(process, reader, writer, limits.max_output_bytes + REPLY_ROOM)
 
     async def load(self, template_id: str, template: ModelTemplate) -> None:
         """Load a template into the process unless it is loaded. Raises the errors of `call`."""

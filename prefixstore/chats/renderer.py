@@ -19,6 +19,7 @@ from warmpath.prefixstore.chats.jinja_template import TemplateError
 from warmpath.prefixstore.chats.render_process import Render, Try
 from warmpath.prefixstore.chats.render_worker import (
     RenderCrashedError,
+    RenderLimits,
     RenderTimeoutError,
     RenderWorker,
 )
@@ -29,22 +30,6 @@ log = logging.getLogger(__name__)
 
 class BrokenTemplateError(TemplateError):
     """A template cannot be compiled: no chat can be rendered with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RenderLimits:
-    """Limits of time, output, memory and waiting chats."""
-
-    seconds: float
-    """Longest time of one rendering, by the wall clock."""
-    max_output_bytes: int
-    """Largest rendered text, in bytes of UTF-8."""
-    max_memory_bytes: int
-    """Largest address space of one process."""
-    max_waiting: int
-    """Most chats that wait for a process."""
-    max_waiting_bytes: int
-    """Most bytes of waiting chats."""
 
 
 @dataclass(eq=False, slots=True)
@@ -227,13 +212,8 @@ class ProcessRenderer:
         worker = self._workers.get(slot)
         if worker is None or worker.process.poll() is not None:
             await self._stop(slot)
-            limits = self._limits
             try:
-                worker = self._workers[slot] = await RenderWorker.start(
-                    max_output_bytes=limits.max_output_bytes,
-                    max_memory_bytes=limits.max_memory_bytes,
-                    max_cpu_seconds=limits.seconds,
-                )
+                worker = self._workers[slot] = await RenderWorker.start(self._limits)
             except OSError as error:
                 raise RenderCrashedError(f"no process to render in: {error}") from error
         return worker

@@ -1,1 +1,1 @@
-"""Prefix stores (reference, LRU, trie), their contract, and kept block keys; no tokenizers."""
+"""Prefix stores (LRU, trie) and their contract; no tokenizers."""

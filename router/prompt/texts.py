@@ -12,7 +12,8 @@ from pathlib import Path
 
 from warmpath.indexer.follow.instance import EngineTls
 from warmpath.prefixstore.chats.chat import ModelTemplate
-from warmpath.prefixstore.chats.renderer import ProcessRenderer, RenderLimits
+from warmpath.prefixstore.chats.render_worker import RenderLimits
+from warmpath.prefixstore.chats.renderer import ProcessRenderer
 from warmpath.prefixstore.pool import TokenizerPool
 from warmpath.prefixstore.store.contract import PrefixStore
 from warmpath.prefixstore.store.lru import LruStore

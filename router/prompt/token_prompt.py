@@ -25,7 +25,7 @@ Form = Literal["ids", "text", "chat"]
 
 
 class Memo(Protocol):
-    """Keeps the block keys of a text: `prefixstore.store.memo`, which imports tokenizers."""
+    """Keeps the block keys of a text: `prefixstore.pool`, which imports tokenizers."""
 
     def keys(self, root: int) -> bytes:
         """Return the leading keys that are known, packed."""

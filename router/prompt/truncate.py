@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from warmpath.indexer.keys.key import TOKEN_BYTES
-from warmpath.prefixstore.store.memo import KeyMemo
+from warmpath.prefixstore.pool import KeyMemo
 
 
 class Ids(NamedTuple):

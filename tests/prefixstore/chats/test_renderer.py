@@ -16,10 +16,11 @@ from warmpath.prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
 from warmpath.prefixstore.chats.render_process import HEAD, Done, Render
 from warmpath.prefixstore.chats.render_worker import (
     RenderCrashedError,
+    RenderLimits,
     RenderTimeoutError,
     RenderWorker,
 )
-from warmpath.prefixstore.chats.renderer import BrokenTemplateError, ProcessRenderer, RenderLimits
+from warmpath.prefixstore.chats.renderer import BrokenTemplateError, ProcessRenderer
 from warmpath.prefixstore.chats.template import RenderLimitError, TemplateError
 from warmpath.prefixstore.waiting import ClosedError, FullError
 
@@ -90,12 +91,6 @@ async def renderer(request: pytest.FixtureRequest, start: Start) -> AsyncIterato
 def limits(**changed: float) -> RenderLimits:
     values = {name: getattr(LIMITS, name) for name in RenderLimits.__slots__}
     return RenderLimits(**{**values, **changed})  # type: ignore[arg-type]
-
-
-async def new_worker(seconds: float = 30.0) -> RenderWorker:
-    return await RenderWorker.start(
-        max_output_bytes=MIB, max_memory_bytes=512 * MIB, max_cpu_seconds=seconds
-    )
 
 
 def pid(renderer: ProcessRenderer) -> int:
@@ -424,7 +419,7 @@ async def test_a_template_that_allocates_while_it_is_compiled_harms_nobody(start
 
 
 async def test_a_process_ends_when_its_renderer_is_gone() -> None:
-    worker = await new_worker()
+    worker = await RenderWorker.start(LIMITS)
     worker.writer.close()
     assert await asyncio.to_thread(worker.process.wait) == 0
     await worker.stop()
@@ -432,7 +427,7 @@ async def test_a_process_ends_when_its_renderer_is_gone() -> None:
 
 @pytest.mark.deep
 async def test_an_endless_loop_ends_by_itself_where_its_renderer_is_gone() -> None:
-    worker = await new_worker(0.1)
+    worker = await RenderWorker.start(limits(seconds=0.1))
     await worker.load("loops", TEMPLATES["loops"])
     with pytest.raises(RenderTimeoutError, match="processor time"):
         await worker.call(msgspec.msgpack.encode(Render("loops", HI)), 60.0)
