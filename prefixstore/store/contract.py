@@ -5,9 +5,9 @@ store remembers the tokens up to the last cut before its end, and the block keys
 complete. A label names the chain of keys (keyspace and block size) that they belong to.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
-from typing import Protocol
 
 
 class Entry:
@@ -54,31 +54,34 @@ class StoreStats:
         self.missed_bytes += sum(map(len, slices)) - known
 
 
-def relabel(entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> int:
-    """Replace the block keys of entries; return by how many bytes the store's content grows."""
-    grown = 0
-    for entry, own in zip(entries, keys, strict=True):
-        if entry.is_kept:
-            grown += len(own) - len(entry.keys)
-        entry.label, entry.keys = label, own
-    return grown
-
-
-class PrefixStore(Protocol):
+class PrefixStore(ABC):
     """The contract of stores; `tests/conformance/test_prefix_store.py` tests all of them.
 
     Each tokenizer has a store of its own. Calls are made from one thread at a time.
     """
 
-    @property
-    def stats(self) -> StoreStats:
+    def __init__(self, max_bytes: int) -> None:
+        """`max_bytes` bounds the memory, keys and tables included."""
+        self.stats = StoreStats()
         """The store's size and counters."""
+        self._max_bytes = max_bytes
 
+    @abstractmethod
     def find(self, slices: Sequence[bytes]) -> list[Entry]:
         """Return the entries of the leading slices that are known."""
 
+    @abstractmethod
     def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:
         """Remember the entries of a text's leading slices. An entry that the store has stays."""
 
+    @abstractmethod
+    def _make_room(self) -> None:
+        """Evict entries until no more than `max_bytes` are used."""
+
     def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
         """Remember each entry's block keys under `label`, in place of another label's keys."""
+        for entry, own in zip(entries, keys, strict=True):
+            if entry.is_kept:
+                self.stats.bytes += len(own) - len(entry.keys)
+            entry.label, entry.keys = label, own
+        self._make_room()

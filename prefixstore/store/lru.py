@@ -14,7 +14,7 @@ from typing import cast
 
 import xxhash
 
-from warmpath.prefixstore.store.contract import Entry, StoreStats, relabel
+from warmpath.prefixstore.store.contract import Entry, PrefixStore
 
 ENTRY_BYTES = 480
 """Bytes of memory per entry in addition to its tokens and keys.
@@ -24,12 +24,11 @@ Measured on CPython 3.11 as the growth of the process's memory over a million en
 """
 
 
-class LruStore:
-    """A store of at most `max_bytes`, keys and tables included. `secret` should be random bytes."""
+class LruStore(PrefixStore):
+    """A hash table of at most `max_bytes`. `secret` should be random bytes."""
 
     def __init__(self, max_bytes: int, secret: bytes) -> None:
-        self.stats = StoreStats()
-        self._max_bytes = max_bytes
+        super().__init__(max_bytes)
         self._secret = secret
         self._entries: OrderedDict[bytes, Entry] = OrderedDict()
         self._last: tuple[Sequence[bytes], list[bytes]] = ((), [])
@@ -53,10 +52,6 @@ class LruStore:
                 self.stats.bytes += _bytes(entry)
             used.append(digest)
         self._touch(used)
-        self._make_room()
-
-    def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
-        self.stats.bytes += relabel(entries, label, keys)
         self._make_room()
 
     def _make_room(self) -> None:

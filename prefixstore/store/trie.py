@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pygtrie
 
-from warmpath.prefixstore.store.contract import Entry, StoreStats, relabel
+from warmpath.prefixstore.store.contract import Entry, PrefixStore
 
 Path = tuple[bytes, ...]
 
@@ -21,12 +21,11 @@ LEAF_BYTES = 260
 """Bytes of memory per end of a path, in addition to 8 bytes per slice of the path."""
 
 
-class TrieStore:
+class TrieStore(PrefixStore):
     """A store of at most `max_bytes`; it evicts the ends of the least recently used paths."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.stats = StoreStats()
-        self._max_bytes = max_bytes
+        super().__init__(max_bytes)
         self._trie: pygtrie.Trie[Path, Entry] = pygtrie.Trie()
         self._leaves: OrderedDict[Path, None] = OrderedDict()
         """The ends of all paths, in order of use, the most recent last."""
@@ -69,10 +68,6 @@ class TrieStore:
                 self.stats.bytes += _leaf_bytes(leaf)
             self._leaves[leaf] = None
             self._leaves.move_to_end(leaf)
-        self._make_room()
-
-    def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
-        self.stats.bytes += relabel(entries, label, keys)
         self._make_room()
 
     def _make_room(self) -> None:

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from warmpath.prefixstore.store.contract import Entry, StoreStats, relabel
+from warmpath.prefixstore.store.contract import Entry, PrefixStore
 
 
-class ReferenceStore:
+class ReferenceStore(PrefixStore):
     """Keeps every beginning as a tuple of slices: simple, and unbounded."""
 
     def __init__(self) -> None:
-        self.stats = StoreStats()
+        super().__init__(0)
         self._entries: dict[tuple[bytes, ...], Entry] = {}
 
     def find(self, slices: Sequence[bytes]) -> list[Entry]:
@@ -30,6 +30,5 @@ class ReferenceStore:
             kept.is_kept = True
         self.stats.entries = len(self._entries)
 
-    def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
-        """Remember each entry's block keys under `label`, in place of another label's keys."""
-        relabel(entries, label, keys)
+    def _make_room(self) -> None:
+        """Evict nothing."""
