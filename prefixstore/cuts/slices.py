@@ -32,45 +32,12 @@ def slices_of(raw: bytes) -> list[bytes]:
 
 def cut_finder(cuts: Cuts) -> FindCut:
     """Return the function that finds a tokenizer's cuts in UTF-8."""
-    ends = [" (?=[A-Za-z])" if cuts.drops_space else _escaped(cuts.before)]
-    pattern = re.compile(f"(?s:.*)(?:{_utf8_letters()})(?={'|'.join(ends)})".encode("latin-1"))
+    behind = " (?=[A-Za-z])" if cuts.drops_space else f"[{re.escape(cuts.before)}]"
+    pattern = re.compile(f"(?s:.*)[{LETTERS}](?={behind})")
 
     def find(raw: bytes, begin: int, end: int) -> int:
-        found = pattern.match(raw, begin, end)
-        return found.end() if found else begin
+        # Bytes of a character that lies across an end become surrogates, which are no letters.
+        found = pattern.match(raw[begin:end].decode(errors="surrogateescape"))
+        return begin + len(found[0].encode(errors="surrogateescape")) if found else begin
 
     return find
-
-
-def _escaped(characters: str) -> str:
-    """Return a pattern for any one of `characters` in UTF-8, its bytes written as Latin-1."""
-    return "|".join(re.escape(one.encode().decode("latin-1")) for one in characters)
-
-
-def _utf8_letters() -> str:
-    """Return a pattern for any one of `LETTERS` in UTF-8, its bytes written as Latin-1."""
-    ranges = re.findall("(.)-(.)", LETTERS)
-    parts = ["".join(f"{first}-{last}" for first, last in ranges if last < "\x80").join("[]")]
-    for first, last in ranges:
-        if last >= "\x80":
-            parts += _range(first.encode(), last.encode())
-    return "|".join(parts)
-
-
-def _range(first: bytes, last: bytes) -> list[str]:
-    if len(first) == 1:
-        return [_byte(first[0], last[0])]
-    if first[0] == last[0]:
-        return [_byte(first[0], first[0]) + rest for rest in _range(first[1:], last[1:])]
-    lowest, highest = b"\x80" * (len(first) - 1), b"\xbf" * (len(first) - 1)
-    parts = [_byte(first[0], first[0]) + rest for rest in _range(first[1:], highest)]
-    if first[0] + 1 < last[0]:
-        rests = _range(lowest, highest)
-        parts += [_byte(first[0] + 1, last[0] - 1) + rest for rest in rests]
-    return parts + [_byte(last[0], last[0]) + rest for rest in _range(lowest, last[1:])]
-
-
-def _byte(first: int, last: int) -> str:
-    if first == last:
-        return re.escape(chr(first))
-    return f"[{re.escape(chr(first))}-{re.escape(chr(last))}]"
