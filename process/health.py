@@ -7,8 +7,7 @@ Source: `grpc/health/v1/health.proto`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from types import MappingProxyType
+from collections.abc import AsyncGenerator, Callable, Mapping
 
 from grpc_health.v1 import health_pb2 as pb
 
@@ -37,19 +36,11 @@ class WatchersFullError(Exception):
 
 
 class HealthService:
-    """Answers for every service in `names` whether the process is fit, as `is_fit` returns.
+    """Answers for every service in `looks`, by its name, whether it is fit, as the function returns."""
 
-    The names in `others` have a fitness of their own.
-    """
-
-    def __init__(
-        self,
-        is_fit: Callable[[], bool],
-        names: Collection[str],
-        others: Mapping[str, Callable[[], bool]] = MappingProxyType({}),
-    ) -> None:
-        self._looks = {**dict.fromkeys(names, is_fit), **others}
-        self._distinct = (is_fit, *others.values())
+    def __init__(self, looks: Mapping[str, Callable[[], bool]]) -> None:
+        self._looks = looks
+        self._distinct = tuple(dict.fromkeys(looks.values()))
         self._was_fit: tuple[bool, ...] = ()
         self._news = asyncio.Event()
         self._watchers = 0

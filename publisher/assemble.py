@@ -88,7 +88,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         redis = await _connect(settings, stack) if settings.redis else None
         context = zmq.asyncio.Context()
         stack.callback(context.destroy, linger=0)
-        health = HealthService(lambda: all(rank.is_connected for rank in cache.ranks), ("",))
+        health = HealthService({"": lambda: all(rank.is_connected for rank in cache.ranks)})
         handlers = server.handler(), health_handler(health)
         address = await stack.enter_async_context(entrance.grpc(handlers))
         writer = _writer(settings, cache, keyspace, address) if redis else None

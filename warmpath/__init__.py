@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from warmpath.client.async_client import AsyncClient
+    from warmpath.client.calls import PodLoad
     from warmpath.client.credentials import SettingError
     from warmpath.client.failure import CallError
-    from warmpath.client.load import PodLoad
     from warmpath.client.prompt import AnyPrompt, Prompt
     from warmpath.client.retry import Retry
     from warmpath.client.stream import StreamAnswer
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from warmpath.indexer.keys.key import pack_tokens
     from warmpath.indexer.trust import Level, Trust
     from warmpath.library.index import Index
-    from warmpath.library.picked import Candidate, Picked, Source
-    from warmpath.library.picker import Picker
+    from warmpath.library.picker import Candidate, Picked, Picker, Source
     from warmpath.library.pod_score import PodScore, Scorer
     from warmpath.library.reader import Tokenizer
     from warmpath.process.tls import TlsPaths
@@ -80,15 +79,14 @@ _MODULES = {
     "warmpath.client.sync_client": ("Client",),
     "warmpath.client.credentials": ("SettingError",),
     "warmpath.client.failure": ("CallError",),
-    "warmpath.client.load": ("PodLoad",),
+    "warmpath.client.calls": ("PodLoad",),
     "warmpath.client.prompt": ("AnyPrompt", "Prompt"),
     "warmpath.client.retry": ("Retry",),
     "warmpath.client.stream": ("StreamAnswer",),
     "warmpath.router.config.schema": ("BookingTable", "PickTable"),
     "warmpath.router.pick.eligible": ("NoPodError",),
     "warmpath.library.index": ("Index",),
-    "warmpath.library.picked": ("Candidate", "Picked", "Source"),
-    "warmpath.library.picker": ("Picker",),
+    "warmpath.library.picker": ("Candidate", "Picked", "Picker", "Source"),
     "warmpath.library.reader": ("Tokenizer",),
     "warmpath.library.pod_score": ("PodScore", "Scorer"),
 }

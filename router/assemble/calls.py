@@ -248,12 +248,12 @@ def methods(means: Means, made: Calls) -> tuple[Mapping[str, Method], HealthServ
     """Return the methods of all calls, with the check of who calls, and the health checks."""
     config, readiness, tracer = means.config, means.readiness, means.tracer
     services = SERVICE.full_name, llmd.SERVICE.full_name, EXTERNAL_PROCESSOR
-    answers: dict[str, Callable[[], bool]] = {
+    looks: dict[str, Callable[[], bool]] = {
+        **dict.fromkeys(("", *services, *HEALTH_NAMES), readiness.ready),
         ANSWERING: partial(readiness.ready, besides=PODS),
         LIVENESS: lambda: True,
     }
-    of_pods = ("", *services, *HEALTH_NAMES)
-    checks = HealthService(readiness.ready, of_pods, answers)
+    checks = HealthService(looks)
     of_all = {
         **made.service.methods(),
         **llmd.methods(made.service, PodScores(made.service.answerer, config.llmd)),

@@ -23,7 +23,7 @@ class Process:
 
     def __init__(self) -> None:
         self.is_fit = False
-        self.health = HealthService(lambda: self.is_fit, ("", "a.Service"))
+        self.health = HealthService(dict.fromkeys(("", "a.Service"), lambda: self.is_fit))
 
 
 def test_what_is_no_question_is_refused() -> None:

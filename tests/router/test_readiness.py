@@ -54,7 +54,7 @@ class Views(RuleBasedStateMachine):
         self.readiness.set("index", holds=False, reason="not copied yet")
         for name in LOOKED_AT:
             self.readiness.look(name, lambda name=name: Condition(self.holds[name], f"of {name}"))
-        self.health = HealthService(self.readiness.ready, NAMES)
+        self.health = HealthService(dict.fromkeys(NAMES, self.readiness.ready))
         self.loop = asyncio.new_event_loop()
         app = http_app(self.readiness, Entrance([], Path()), Counts(), pages=Pages())
         self.client = self.loop.run_until_complete(self._started(app))

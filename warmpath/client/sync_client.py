@@ -8,9 +8,9 @@ from typing import Any, Self, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from warmpath.client.calls import PodLoad
 from warmpath.client.connection import OPTIONS, Connection, checked_timeout
 from warmpath.client.failure import failure_of
-from warmpath.client.load import PodLoad
 from warmpath.client.prompt import AnyPrompt
 from warmpath.client.stream import Requests, StreamAnswer
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

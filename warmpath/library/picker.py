@@ -2,18 +2,19 @@
 
 import secrets
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
 
 import msgspec
 
+from warmpath.client.calls import PodLoad
 from warmpath.client.checks import check_arguments
-from warmpath.client.load import PodLoad
 from warmpath.client.prompt import AnyPrompt
 from warmpath.indexer.believed import Believed
 from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.trust import Trust
 from warmpath.library.index import Index
-from warmpath.library.picked import Picked, picked_of
 from warmpath.library.pod_score import Scorer
 from warmpath.library.reader import Tokenizer
 from warmpath.proto.report_event import ReportEvent
@@ -22,9 +23,10 @@ from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.match.match import Scorer as Matcher
 from warmpath.router.peers import booking_id as booking_ids
 from warmpath.router.pick.eligible import Eligible, Wanted
+from warmpath.router.pick.options import MOST_CANDIDATES, Option
 from warmpath.router.pick.picking import Picking, believed_bytes
 from warmpath.router.pick.report import Report, carry_out, check_event
-from warmpath.router.pick.weigh import Ask, Traits
+from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.bad_request import BadRequestError
@@ -32,6 +34,69 @@ from warmpath.router.prompt.bad_request import BadRequestError
 Table = TypeVar("Table", config.PickTable, config.BookingTable)
 
 MOST_SESSION_CHARS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A rank that could take a request."""
+
+    pod: str
+    rank: int
+    address: str
+    """The address that `Index.add` was given."""
+    matched_tokens: int
+    """Leading tokens that it holds, known or believed."""
+    believed_tokens: int
+    """The part of `matched_tokens` that no event has announced."""
+    outstanding_tokens: int
+    """Tokens to compute that were booked on it before."""
+    cost: float
+    """The figure that the policy compares, lower is better; seconds for the default policy."""
+    predicted_ttft: float
+    """Seconds until the first token: the wait and the prefill."""
+    trust: Trust
+    ready: bool
+    """False if the pod's events have ended; such pods are candidates only where there are no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A rank that holds more of the prompt than the picked one, for engines that can pull KV from it."""
+
+    pod: str
+    rank: int
+    address: str
+    matched_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """A pick."""
+
+    booking_id: str
+    """The name of the pick in reports."""
+    candidates: Sequence[Candidate]
+    """The pick, then fall-backs, best first; at most 8."""
+    decode: Sequence[Candidate]
+    """For a disaggregated pick: the ranks for decoding, best first, at most 8."""
+    prompt_tokens: int
+    source: Source | None
+    choice: Choice = field(repr=False)
+
+    @property
+    def pod(self) -> str:
+        """The picked pod."""
+        return self.candidates[0].pod
+
+    @property
+    def rank(self) -> int:
+        """The picked rank."""
+        return self.candidates[0].rank
+
+    @property
+    def reason(self) -> str:
+        """Why the pod was picked, in a sentence."""
+        return str(self.choice.reason)
 
 
 class Picker:
@@ -140,7 +205,7 @@ class Picker:
                     read.form, bool(placed.lora), bool(placed.cache_salt), bool(placed.items)
                 ),
             )
-            return picked_of(*self._picker.choose(ask, now))
+            return _picked_of(*self._picker.choose(ask, now))
 
     def report(
         self,
@@ -218,3 +283,39 @@ def _valid(name: str, table: Table) -> Table:
         return msgspec.convert(msgspec.to_builtins(table), type(table))
     except msgspec.ValidationError as error:
         raise ValueError(f"{name}: {error}") from None
+
+
+def _picked_of(booking_id: str, choice: Choice) -> Picked:
+    """Return a choice as its caller sees it."""
+    source = choice.source
+    return Picked(
+        booking_id,
+        [_candidate(option) for option in choice.options[:MOST_CANDIDATES]],
+        [_candidate(option) for option in choice.decode[:MOST_CANDIDATES]],
+        choice.ask.tokens,
+        None
+        if source is None
+        else Source(
+            source.candidate.pod,
+            source.candidate.rank,
+            source.address,
+            source.match.known_tokens,
+        ),
+        choice,
+    )
+
+
+def _candidate(option: Option) -> Candidate:
+    candidate, match = option.candidate, option.match
+    return Candidate(
+        candidate.pod,
+        candidate.rank,
+        option.address,
+        match.matched_tokens,
+        match.believed_tokens,
+        candidate.load.waiting_uncached_tokens,
+        option.cost,
+        option.predicted_ttft,
+        option.trust,
+        option.serves,
+    )

@@ -17,9 +17,9 @@ from tests.warmpath.client.scripted_router import (
     scripted,
     with_reason,
 )
+from warmpath.client.calls import PodLoad
 from warmpath.client.credentials import SettingError
 from warmpath.client.failure import CallError
-from warmpath.client.load import PodLoad
 from warmpath.client.prompt import Prompt
 from warmpath.client.retry import Retry
 from warmpath.client.sync_client import Client

@@ -4,7 +4,7 @@ import doctest
 
 import pytest
 
-from warmpath.client import load, prompt
+from warmpath.client import calls, prompt
 from warmpath.client.prompt import Prompt, prompt_of
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -12,7 +12,7 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 def test_the_examples_of_the_docstrings_are_true() -> None:
     assert not doctest.testmod(prompt).failed
-    assert not doctest.testmod(load).failed
+    assert not doctest.testmod(calls).failed
 
 
 def test_ids_and_texts_alone_are_prompts() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from warmpath import Index, Picker, Scorer
 from warmpath.client.async_client import AsyncClient
+from warmpath.client.calls import PodLoad
 from warmpath.client.credentials import SettingError
-from warmpath.client.load import PodLoad
 from warmpath.client.prompt import Prompt
 from warmpath.client.retry import Retry
 from warmpath.client.sync_client import Client
