@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-SEQUENCE, UTC_TIME, GENERALIZED_TIME, VERSION = 0x30, 0x17, 0x18, 0xA0
+UTC_TIME, GENERALIZED_TIME, VERSION = 0x17, 0x18, 0xA0
 """Tags of DER."""
 
 
@@ -27,50 +27,42 @@ def validities(pem: bytes) -> list[Validity]:
         return [
             _validity(ssl.PEM_cert_to_DER_cert(found.decode("ascii"))) for found in PEM.findall(pem)
         ]
-    except IndexError as error:
-        raise ValueError("a certificate ends early") from error
+    except (IndexError, ValueError) as error:
+        raise ValueError(f"a certificate cannot be read: {error}") from error
 
 
 def _validity(der: bytes) -> Validity:
     """Read a Certificate of RFC 5280, section 4.1, as far as its validity."""
-    at, _ = _inside(der, 0, SEQUENCE)
-    at, _ = _inside(der, at, SEQUENCE)
-    if der[at] == VERSION:
-        at = _after(der, at)
-    # The serial number, the signature's algorithm and the issuer.
-    for _ in range(3):
-        at = _after(der, at)
-    begins, _ = _inside(der, at, SEQUENCE)
-    return Validity(_time(der, begins), _time(der, _after(der, begins)))
+    [(_, certificate)] = _elements(der)
+    (_, signed), *_ = _elements(certificate)
+    _serial, _algorithm, _issuer, validity, *_ = (
+        content for tag, content in _elements(signed) if tag != VERSION
+    )
+    begins, ends = _elements(validity)
+    return Validity(_time(*begins), _time(*ends))
 
 
-def _inside(der: bytes, at: int, tag: int) -> tuple[int, int]:
-    """Return where the content of the element at a place begins and ends."""
-    if der[at] != tag:
-        raise ValueError(f"a certificate has an element {der[at]:#x} in place of {tag:#x}")
-    return _content(der, at)
+def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the tag and the content of each element, one after the other."""
+    at = 0
+    while at < len(der):
+        tag, length, begin = der[at], der[at + 1], at + 2
+        if length & 0x80:
+            begin += length & 0x7F
+            length = int.from_bytes(der[at + 2 : begin], "big")
+        at = begin + length
+        if at > len(der):
+            raise IndexError("it ends early")
+        yield tag, der[begin:at]
 
 
-def _content(der: bytes, at: int) -> tuple[int, int]:
-    length, begin = der[at + 1], at + 2
-    if length & 0x80:
-        begin += length & 0x7F
-        length = int.from_bytes(der[at + 2 : begin], "big")
-    return begin, begin + length
-
-
-def _after(der: bytes, at: int) -> int:
-    return _content(der, at)[1]
-
-
-def _time(der: bytes, at: int) -> datetime:
-    begin, end = _content(der, at)
-    text = der[begin:end].decode("ascii")
-    if der[at] == UTC_TIME:
+def _time(tag: int, content: bytes) -> datetime:
+    text = content.decode("ascii")
+    if tag == UTC_TIME:
         # RFC 5280, section 4.1.2.5.1: years from 50 on are of the 20th century.
         text = ("19" if int(text[:2]) >= 50 else "20") + text
-    elif der[at] != GENERALIZED_TIME:
-        raise ValueError(f"a certificate has an element {der[at]:#x} in place of a time")
+    elif tag != GENERALIZED_TIME:
+        raise ValueError(f"it has an element {tag:#x} in place of a time")
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
 
 
