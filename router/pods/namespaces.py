@@ -73,9 +73,9 @@ def limit_known(pod: Pod) -> None:
 
 
 def _is_omitted(pod: Pod, name: str) -> bool:
-    kind = ENGINES[pod.engine]
-    first = kind.told_from.get(name)
-    if first is None:
+    kind = ENGINES.get(pod.engine)  # a library's pod that is fed values has none
+    first = kind.told_from.get(name) if kind is not None else None
+    if kind is None or first is None:
         return False
     version = _numbers(pod.status.version)
     return version < first if version else first is NEVER or not kind.is_presumed_recent
