@@ -1,4 +1,4 @@
-"""Dates of certificates."""
+"""Certificates: their dates, and the names that gRPC's library and Python's `ssl` show alike."""
 
 import datetime as dt
 
@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.process.certificates import Validity, validities
+from warmpath.process.certificates import Validity, auth_context, names, validities
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 MOMENTS = st.datetimes(
@@ -17,6 +17,10 @@ MOMENTS = st.datetimes(
     dt.datetime.fromisoformat("9999-12-31"),
     timezones=st.just(dt.UTC),
 ).map(lambda one: one.replace(microsecond=0))
+SHOWN = {
+    "subject": ((("countryName", "DE"),), (("commonName", "gateway"),)),
+    "subjectAltName": (("DNS", "gateway.example"), ("URI", "spiffe://example/gateway"), ("IP Address", "10.0.0.1"), ("email", "a@example")),
+}  # fmt: skip
 
 
 def certificate(begins: dt.datetime, ends: dt.datetime, name: str = "n") -> bytes:
@@ -49,3 +53,18 @@ def test_what_is_no_certificate_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"certificate|time data|codec|invalid"):
         validities(pem)
     assert validities(b"no certificate") == []
+
+
+def test_dns_and_uri_names_and_the_common_name_name_a_client() -> None:
+    found = auth_context(SHOWN)
+    assert found == {
+        "x509_common_name": [b"gateway"],
+        "x509_subject_alternative_name": [b"gateway.example", b"spiffe://example/gateway"],
+    }
+    assert list(names(found)) == ["gateway.example", "spiffe://example/gateway", "gateway"]
+
+
+def test_without_a_certificate_there_is_no_name() -> None:
+    for shown in (None, {}):
+        assert auth_context(shown) == {}
+    assert list(names({"transport_security_type": [b"ssl"]})) == []
