@@ -54,19 +54,17 @@ REFUSAL_SECONDS = 10.0
 """Pause between two looks at what was refused, for the log."""
 
 
-class Refusals(NamedTuple):
-    """The refusals by some limits."""
+class Refused(NamedTuple):
+    """How many calls or connections some limits have refused since the start."""
 
     limits: str
     """The keys of the limits."""
-    refused: Callable[[], int]
-    """Returns how many were refused since the start."""
+    number: int
     runbook: str
     """The section of docs/guides/operate.md that says what to do, as in its address."""
     what: str = "calls"
-    """What is refused."""
-    last: Callable[[], str] = str
-    """Returns the address of the last one's client; empty if it is not known."""
+    last: str = ""
+    """The address of the last one's client; empty if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +146,7 @@ async def calls(
         tokenize_seconds=limits.tokenize_seconds,
         tracer=means.tracer,
     )
-    telling = partial(_keep_telling, _refusals(means, service, admission))
+    telling = partial(_keep_telling, partial(_refused, means, service, admission))
     stack.callback(kept(Work("telling the log of refused calls", telling)).cancel)
     picker = _endpoint_picker(means, indexed, texts, service, admission)
     return Calls(service, picker, admission)
@@ -196,52 +194,40 @@ def _endpoint_picker(
     )
 
 
-def _refusals(means: Means, service: RouterService, admission: Admission) -> list[Refusals]:
+def _refused(means: Means, service: RouterService, admission: Admission) -> list[Refused]:
     metrics, intake, held = means.metrics, service.intake, service.picks.held
     overloaded = "a-router-is-overloaded"
+    without_room = intake.calls.refused + intake.streams.refused
+    queue, of_queue = "queue.max-requests or queue.max-bytes", held.queue.refused if held else 0
+    connections, limit = metrics.refused_connections, limit_of_connections(means.config)
     return [
-        Refusals("limits.wait-seconds", lambda: admission.refused, overloaded),
-        Refusals(
-            "limits.max-in-flight-bytes",
-            lambda: intake.calls.refused + intake.streams.refused,
-            overloaded,
-        ),
-        Refusals(
-            "queue.max-requests or queue.max-bytes",
-            lambda: held.queue.refused if held else 0,
-            "the-queue-is-long",
-        ),
-        Refusals(
-            limit_of_connections(means.config),
-            lambda: metrics.refused_connections,
-            overloaded,
-            "connections",
-            lambda: metrics.last_refused,
-        ),
+        Refused("limits.wait-seconds", admission.refused, overloaded),
+        Refused("limits.max-in-flight-bytes", without_room, overloaded),
+        Refused(queue, of_queue, "the-queue-is-long"),
+        Refused(limit, connections, overloaded, "connections", metrics.last_refused),
     ]
 
 
-async def _keep_telling(refusals: Sequence[Refusals]) -> None:
+async def _keep_telling(look: Callable[[], Sequence[Refused]]) -> None:
     """Log how many were refused since the last look, if any were, until cancelled.
 
     A line for each of them would cost what their early refusal saves.
     """
-    before = [one.refused() for one in refusals]
+    before = look()
     while True:
         await asyncio.sleep(REFUSAL_SECONDS)
-        for at, one in enumerate(refusals):
-            now = one.refused()
-            refused, before[at] = now - before[at], now
-            if refused:
-                last = one.last()
+        now = look()
+        for earlier, one in zip(before, now, strict=True):
+            if refused := one.number - earlier.number:
                 log.warning(
                     "%d %s were refused by %s%s: docs/guides/operate.md#%s",
                     refused,
                     one.what,
                     one.limits,
-                    last and f", the last one from {last}",
+                    one.last and f", the last one from {one.last}",
                     one.runbook,
                 )
+        before = now
 
 
 def methods(means: Means, made: Calls) -> tuple[Mapping[str, Method], HealthService]:

@@ -42,30 +42,25 @@ class AdmissionGate:
 
     @property
     def refusal(self) -> Refusal:
-        """The status of the calls that it refuses now."""
         seconds = self._admission.wait_seconds
         return too_busy(seconds, seconds)
 
     def rooms(self, client: str) -> tuple[int, int] | None:
-        """Return how many calls of a client may begin: others, and urgent ones; None: any number."""
         admission = self._admission
         if not admission.waiting:
             return None
         return admission.room(client), admission.room(client, is_urgent=True)
 
     def ending(self, method: str) -> Refusal | None:
-        """Return the status of a call that may not begin, since the router ends; None: it may."""
         # Health is asked to the end.
         if method.startswith("/grpc.") or not self._drain.turns_away():
             return None
         return self._at_end
 
     def ended(self, method: str, refusal: Refusal, seconds: float) -> None:
-        """Count a call that was ended since its message had not come."""
         short = method.rpartition("/")[2]
         self._counts.answered(short, refusal.code.name, seconds, refusal.reason)
 
     def refused(self, method: str, count: int) -> None:
-        """Count calls that were refused."""
         self._admission.refused += count
         self._counts.refused(self._names[method], self.refusal.code.name, count)

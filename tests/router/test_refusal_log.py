@@ -1,9 +1,8 @@
 """Refused calls in the log."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from tests.router.running_router import metrics_page, running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2
 from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
 from warmpath.router.assemble import calls
+from warmpath.router.assemble.calls import Refused
 from warmpath.router.calls import server
 from warmpath.router.config.read import parse
 
@@ -22,8 +22,8 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def telling(*refusals: calls.Refusals) -> AsyncIterator[None]:
-    task = asyncio.create_task(calls._keep_telling(refusals))
+async def telling(look: Callable[[], list[Refused]]) -> AsyncIterator[None]:
+    task = asyncio.create_task(calls._keep_telling(look))
     await asyncio.sleep(0.05)
     yield
     task.cancel()
@@ -35,12 +35,7 @@ async def test_calls_that_were_refused_since_the_last_look_are_told_by_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     refused = {"limits.one": 7, "limits.two": 0}
-    async with telling(
-        *(
-            calls.Refusals(limit, partial(refused.__getitem__, limit), "a-section")
-            for limit in refused
-        )
-    ):
+    async with telling(lambda: [Refused(*one, "a-section") for one in refused.items()]):
         assert not caplog.messages, "those were refused before"
         for at, (limit, count) in enumerate((("limits.one", 3), ("limits.two", 1))):
             refused[limit] += count
@@ -54,12 +49,10 @@ async def test_calls_that_were_refused_since_the_last_look_are_told_by_limit(
 
 @pytest.mark.usefixtures("looks")
 async def test_what_is_refused_may_be_connections(caplog: pytest.LogCaptureFixture) -> None:
-    refused = [0]
-    refusals = calls.Refusals(
-        "a-limit", lambda: refused[0], "a-section", "connections", lambda: "10.0.0.7:51234"
-    )
-    async with telling(refusals):
-        refused[0] = 2
+    count = 0
+    more = "a-section", "connections", "10.0.0.7:51234"
+    async with telling(lambda: [Refused("a-limit", count, *more)]):
+        count = 2
         while not caplog.messages:
             await asyncio.sleep(0.001)
     [told] = caplog.messages
