@@ -1,11 +1,13 @@
-"""The status and the reason of each error with which a call may end."""
+"""How a call ends: the status and the reason of each error, counted with the call's time."""
 
+import logging
+import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import grpc
 
-from warmpath.h2grpc.method import Refusal
+from warmpath.h2grpc.method import Refusal, RefusedError
 from warmpath.prefixstore.chats.render_worker import RenderCrashedError, RenderTimeoutError
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from warmpath.prefixstore.waiting import ClosedError, FullError
@@ -13,13 +15,16 @@ from warmpath.process.logs import shortened
 from warmpath.proto.errors import Reason
 from warmpath.router.admission.admission import BusyError
 from warmpath.router.admission.in_flight import LateError, NoPlaceError
-from warmpath.router.ending import EndingError
+from warmpath.router.ending import Drain, EndingError
+from warmpath.router.metrics.calls import Metrics
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.underway import PickEndedError
 from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
 from warmpath.router.prompt.models import UnknownModelError
 from warmpath.router.queue.request import QueueFullError
 from warmpath.router.transport.call import refused
+
+log = logging.getLogger(__name__)
 
 MOST_TEXT = 300
 """Most characters of an error's text in a status. It may quote the request, and gRPC limits all trailing
@@ -95,3 +100,53 @@ def refusal_of(
     if retry_seconds is None:
         retry_seconds = usual_seconds
     return refused(code, text or text_of(error), reason, retry_seconds=retry_seconds, **facts)
+
+
+class Answering:
+    """Counts a call while it is answered, and then its answer.
+
+    Raises RefusedError, with its status and reason, in place of any error. A call that is `put_off` is
+    answered another way, and counted there.
+    """
+
+    __slots__ = ("_begun", "_drain", "_meter", "_method", "put_off")
+
+    def __init__(self, method: str, drain: Drain, meter: Metrics) -> None:
+        self._method = method
+        self._drain = drain
+        self._meter = meter
+        self.put_off = False
+
+    def __enter__(self) -> Self:
+        self._begun = time.perf_counter()
+        try:
+            self._drain.begin()
+        except EndingError as error:
+            raise self._refused(error) from error
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._drain.end()
+        if error is None:
+            if not self.put_off:
+                self._meter.answered(self._method, "OK", time.perf_counter() - self._begun)
+        elif isinstance(error, Exception):
+            raise self._refused(error) from error
+        else:
+            self._count(grpc.StatusCode.CANCELLED)
+
+    def _refused(self, error: Exception) -> RefusedError:
+        log_fault(self._method, error)
+        refusal = refusal_of(error)
+        self._count(refusal.code, reason_of(error))
+        return RefusedError(refusal)
+
+    def _count(self, code: grpc.StatusCode, reason: str = "") -> None:
+        seconds = time.perf_counter() - self._begun
+        self._meter.answered(self._method, code.name, seconds, reason)
+
+
+def log_fault(method: str, error: Exception) -> None:
+    """Log a fault of the router: its caller gets no text of the error."""
+    if type(error) not in FAILURES:
+        log.error("%s: unexpected", method, exc_info=error)

@@ -15,8 +15,14 @@ from warmpath.h2grpc.method import Gate, Method, RefusedError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.admission.admission import Admission
-from warmpath.router.calls.answering import Answering, log_fault
-from warmpath.router.calls.failures import failure_of, reason_of, refusal_of, text_of
+from warmpath.router.calls.failures import (
+    Answering,
+    failure_of,
+    log_fault,
+    reason_of,
+    refusal_of,
+    text_of,
+)
 from warmpath.router.calls.gate import AdmissionGate
 from warmpath.router.calls.intake import Intake
 from warmpath.router.calls.parse import parse, parsed

@@ -8,8 +8,7 @@ from prometheus_client import generate_latest
 from warmpath.h2grpc.method import RefusedError
 from warmpath.proto.errors import Reason
 from warmpath.router.admission.admission import BusyError
-from warmpath.router.calls.answering import Answering
-from warmpath.router.calls.failures import FAILURES, Failure, failure_of
+from warmpath.router.calls.failures import FAILURES, Answering, Failure, failure_of
 from warmpath.router.ending import Drain
 from warmpath.router.endpoint_picker.outcomes import failure_of as picker_failure_of
 from warmpath.router.metrics.calls import Metrics
