@@ -29,14 +29,11 @@ class AdmissionGate:
         self._admission = admission
         self._drain = drain
         self._at_end = refusal_of(EndingError())
-        self._names = {
-            f"/{service.full_name}/{method.name}": method.name
+        self.methods: Mapping[str, bool] = {
+            f"/{service.full_name}/{method.name}": method.name in urgent
             for service in services
             for method in service.methods
             if not method.client_streaming
-        }
-        self.methods: Mapping[str, bool] = {
-            path: name in urgent for path, name in self._names.items()
         }
         self._counts = counts
 
@@ -63,4 +60,4 @@ class AdmissionGate:
 
     def refused(self, method: str, count: int) -> None:
         self._admission.refused += count
-        self._counts.refused(self._names[method], self.refusal.code.name, count)
+        self._counts.refused(method.rpartition("/")[2], self.refusal.code.name, count)

@@ -14,6 +14,9 @@ STEPS = (0.00001, 0.000025, 0.00005, *SECONDS)
 TOKENS = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 WAITS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+RANK, POD = ("pod", "rank"), ("pod", "model")
+"""Labels."""
+
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
@@ -97,34 +100,24 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "in_flight_late": _counter("Calls ended: their message was late."),
     },
     "Pods and ranks": {
-        "pod_ready": _gauge("1 if the pod is healthy and accepts requests.", "pod", "model"),
-        "rank_running": _gauge(
-            "Unfinished requests on the rank, waiting ones included.", "pod", "rank"
-        ),
-        "rank_waiting": _gauge("Requests on the rank without a first token.", "pod", "rank"),
-        "rank_wait_seconds": _gauge(
-            "Booked prefill that the rank has not computed yet.", "pod", "rank"
-        ),
+        "pod_ready": _gauge("1 if the pod is healthy and accepts requests.", *POD),
+        "rank_running": _gauge("Unfinished requests on the rank, waiting ones included.", *RANK),
+        "rank_waiting": _gauge("Requests on the rank without a first token.", *RANK),
+        "rank_wait_seconds": _gauge("Booked prefill that the rank has not computed yet.", *RANK),
         "rank_stuck_seconds": _gauge(
-            "Seconds without an answer of a stuck rank, which picks avoid; else 0.", "pod", "rank"
+            "Seconds without an answer of a stuck rank, which picks avoid; else 0.", *RANK
         ),
-        "rank_trust": _gauge(
-            "1 for the current level. Only for pods with events.", "pod", "rank", "level"
-        ),
-        "rank_blocks": _gauge("Distinct blocks held.", "pod", "rank", "tier"),
-        "rank_copies": _gauge("Used blocks of the fastest tier.", "pod", "rank"),
-        "rank_capacity": _gauge("All blocks of the fastest tier, if known.", "pod", "rank"),
+        "rank_trust": _gauge("1 for the current level. Only for pods with events.", *RANK, "level"),
+        "rank_blocks": _gauge("Distinct blocks held.", *RANK, "tier"),
+        "rank_copies": _gauge("Used blocks of the fastest tier.", *RANK),
+        "rank_capacity": _gauge("All blocks of the fastest tier, if known.", *RANK),
         "rank_lag_seconds": _gauge(
-            "Age of the last batch when it was applied, by the engine's clock.", "pod", "rank"
+            "Age of the last batch when it was applied, by the engine's clock.", *RANK
         ),
-        "rank_lag_batches": _gauge("Batches received and not yet applied.", "pod", "rank"),
-        "events": _counter(
-            "Events, and problems of the event stream, by kind.", "pod", "rank", "kind"
-        ),
-        "rank_orphan_bytes": _gauge(
-            "Bytes of stored blocks whose parent is unknown.", "pod", "rank"
-        ),
-        "rank_orphans_dropped": _counter("Such blocks dropped for lack of room.", "pod", "rank"),
+        "rank_lag_batches": _gauge("Batches received and not yet applied.", *RANK),
+        "events": _counter("Events, and problems of the event stream, by kind.", *RANK, "kind"),
+        "rank_orphan_bytes": _gauge("Bytes of stored blocks whose parent is unknown.", *RANK),
+        "rank_orphans_dropped": _counter("Such blocks dropped for lack of room.", *RANK),
     },
     "The index": {
         "index_keys": _gauge("Distinct blocks in the index."),
@@ -173,21 +166,15 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         ),
         "believed_blocks": _gauge("Believed blocks."),
         "believed_max_blocks": _gauge("Limit of believed blocks."),
-        "pick_requests": _counter("Picks of the pod.", "pod", "model"),
-        "pick_prompt_tokens": _counter("Tokens of their prompts.", "pod", "model"),
-        "pick_available_tokens": _counter(
-            "Prompt tokens held by the warmest candidate.", "pod", "model"
-        ),
-        "pick_captured_tokens": _counter("Prompt tokens held by the picked pod.", "pod", "model"),
-        "pick_average_tokens": _counter(
-            "Prompt tokens held by candidates on average.", "pod", "model"
-        ),
-        "pick_reported_requests": _counter(
-            "Picks with the engine's cached tokens reported.", "pod", "model"
-        ),
-        "pick_predicted_tokens": _counter("Cached tokens predicted for these.", "pod", "model"),
-        "pick_delivered_tokens": _counter("Cached tokens reported for these.", "pod", "model"),
-        "pick_output_tokens": _counter("Tokens of the answers, as reported.", "pod", "model"),
+        "pick_requests": _counter("Picks of the pod.", *POD),
+        "pick_prompt_tokens": _counter("Tokens of their prompts.", *POD),
+        "pick_available_tokens": _counter("Prompt tokens held by the warmest candidate.", *POD),
+        "pick_captured_tokens": _counter("Prompt tokens held by the picked pod.", *POD),
+        "pick_average_tokens": _counter("Prompt tokens held by candidates on average.", *POD),
+        "pick_reported_requests": _counter("Picks with the engine's cached tokens reported.", *POD),
+        "pick_predicted_tokens": _counter("Cached tokens predicted for these.", *POD),
+        "pick_delivered_tokens": _counter("Cached tokens reported for these.", *POD),
+        "pick_output_tokens": _counter("Tokens of the answers, as reported.", *POD),
         "shadow_requests": _counter("Shadow picks whose pod the caller reported.", "model"),
         "shadow_prompt_tokens": _counter("Tokens of their prompts.", "model"),
         "shadow_chosen_tokens": _counter("Prompt tokens held by the caller's pod.", "model"),

@@ -70,10 +70,7 @@ class Steps:
         """Tell of a step that lasts as long as the context."""
         begun = self.begin()
         try:
-            if self._is_traced:
-                with self.tracer.span(step):
-                    yield
-            else:
+            with self.tracer.span(step):
                 yield
         finally:
             self._stepped(step, self.begin() - begun)
