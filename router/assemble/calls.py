@@ -4,14 +4,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from warmpath.h2grpc.method import Method
 from warmpath.process.health import HealthService
-from warmpath.process.tasks import Work, kept
 from warmpath.router.admission.admission import Admission
 from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.assemble.index import Indexed
@@ -76,10 +74,8 @@ class Calls:
     admission: Admission
 
 
-async def calls(
-    means: Means, stack: AsyncExitStack, indexed: Indexed, texts: Texts, chosen: Picks
-) -> Calls:
-    """Build what answers calls; `stack` closes it. Nothing listens yet."""
+async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> Calls:
+    """Build what answers calls; `means.stack` closes it. Nothing listens yet."""
     config, limits, metrics = means.config, means.config.limits, means.metrics
     admission = Admission(
         wait_seconds=limits.wait_seconds,
@@ -134,7 +130,7 @@ async def calls(
             read=chosen.picking.on_room,
             rng=random(),
         )
-        await stack.enter_async_context(shares)
+        await means.stack.enter_async_context(shares)
     drain = Drain(time.monotonic)
     intake = Intake(messages, streams, metrics, seconds=MESSAGE_SECONDS, admission=admission)
     service = RouterService(
@@ -147,7 +143,7 @@ async def calls(
         tracer=means.tracer,
     )
     telling = partial(_keep_telling, partial(_refused, means, service, admission))
-    stack.callback(kept(Work("telling the log of refused calls", telling)).cancel)
+    means.keep("telling the log of refused calls", telling)
     picker = _endpoint_picker(means, indexed, texts, service, admission)
     return Calls(service, picker, admission)
 

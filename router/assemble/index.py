@@ -4,10 +4,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.follow.instance import EngineTls
@@ -18,7 +16,7 @@ from warmpath.process.grpc_tls import channel_credentials
 from warmpath.process.loop import LoopThread
 from warmpath.process.tls import ClientTls
 from warmpath.router.assemble.means import Means
-from warmpath.router.config.schema import Config, PodSpec
+from warmpath.router.config.schema import PodSpec
 from warmpath.router.pods.discover import PodSource, Reconciler, SourceState
 from warmpath.router.pods.follow import Follower, follow_configured, following, saved_ranks
 from warmpath.router.pods.look import sources
@@ -37,8 +35,7 @@ from warmpath.router.readiness import INDEX
 class Indexed:
     """The index, the pods, and the thread that follows them."""
 
-    config: Config
-    folder: Path
+    means: Means
     ingest: Ingest
     pods: PodTable
     thread: LoopThread
@@ -58,7 +55,6 @@ class Indexed:
 
     async def follow(
         self,
-        stack: AsyncExitStack,
         *,
         observed: Callable[..., None],
         ended: Callable[[Pod], None],
@@ -68,12 +64,12 @@ class Indexed:
     ) -> None:
         """Follow pods from now on; the first three are called in the loop that calls this."""
         loop = asyncio.get_running_loop()
-        config = self.config
+        config, folder = self.means.config, self.means.folder
         self.follower = Follower(
             self.ingest,
             self.pods,
             whole=config,
-            folder=self.folder,
+            folder=folder,
             credentials=channel_credentials(self.publishers) if self.publishers else None,
             tls=self.engines,
             shared=self.shared,
@@ -82,10 +78,10 @@ class Indexed:
             gone=partial(_call_in, loop, gone),
             listed=listed,
             answered=answered,
-            saved=saved_ranks(config.index, self.folder),
+            saved=saved_ranks(config.index, folder),
         )
-        follows = following(config, self.folder, self.ingest, self.follower, self.sources)
-        self.reconciler = await self.thread.enter(follows, stack)
+        follows = following(config, folder, self.ingest, self.follower, self.sources)
+        self.reconciler = await self.thread.enter(follows, self.means.stack)
 
     async def follow_configured(self, pods: list[PodSpec]) -> None:
         """Follow other [[pods]] of the configuration."""
@@ -98,11 +94,10 @@ class Indexed:
             self.thread.soon(self.follower.doubt_models, model)
 
 
-async def index(
-    means: Means, stack: AsyncExitStack, publishers: ClientTls | None, engines: EngineTls
-) -> Indexed:
-    """Build the index; `stack` closes it. No pod is followed before `Indexed.follow`."""
+async def index(means: Means, publishers: ClientTls | None, engines: EngineTls) -> Indexed:
+    """Build the index; `means.stack` closes it. No pod is followed before `Indexed.follow`."""
     config, folder, readiness = means.config, means.folder, means.readiness
+    stack = means.stack
     table = config.shared_index
     redis = remote = through = None
     if table.url and is_asked_by_answers(table):
@@ -130,8 +125,7 @@ async def index(
 
         through = await thread.enter(shared_pods(config, folder, ingest, settled), stack)
     return Indexed(
-        config,
-        folder,
+        means,
         ingest,
         PodTable(),
         thread,

@@ -1,8 +1,12 @@
 """What all parts of a router use: configuration, readiness, who may enter, metrics, traces."""
 
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from warmpath.process.tasks import Work, kept
 from warmpath.router.access.entrance import Entrance
 from warmpath.router.config.schema import Config
 from warmpath.router.metrics.calls import Metrics
@@ -15,6 +19,8 @@ from warmpath.router.tracing.tracer import Tracer
 class Means:
     """Objects that every part of the router gets: configuration, readiness, metrics, tracing."""
 
+    stack: AsyncExitStack
+    """Closes the parts, the last one first."""
     config: Config
     folder: Path
     """Where the configuration's relative paths begin."""
@@ -23,3 +29,7 @@ class Means:
     metrics: Metrics
     steps: Steps
     tracer: Tracer
+
+    def keep(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do work until the router ends (`process.tasks.Work`)."""
+        self.stack.callback(kept(Work(name, run)).cancel)

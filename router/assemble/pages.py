@@ -2,12 +2,10 @@
 
 import socket
 import time
-from contextlib import AsyncExitStack
 from functools import partial
 
 from warmpath.process.command_line import version
 from warmpath.process.listen import http_listener
-from warmpath.process.tasks import Work, kept
 from warmpath.router.assemble.calls import Calls
 from warmpath.router.assemble.index import Indexed
 from warmpath.router.assemble.means import Means
@@ -24,14 +22,13 @@ from warmpath.router.prompt.texts import Texts
 
 async def pages(
     means: Means,
-    stack: AsyncExitStack,
     indexed: Indexed,
     *,
     texts: Texts,
     chosen: Picks,
     calls: Calls,
 ) -> str:
-    """Serve HTTP until `stack` closes; return the address, empty without one."""
+    """Serve HTTP until `means.stack` closes; return the address, empty without one."""
     views = Views(
         indexed.pods,
         chosen.picking.loads,
@@ -45,8 +42,7 @@ async def pages(
         begun=time.monotonic(),
     )
     live = LiveStream(views, calls.service.picks.list_decisions)
-    remembering = kept(Work("remembering the last hour", live.remember))
-    stack.callback(remembering.cancel)
+    means.keep("remembering the last hour", live.remember)
     limits = means.config.limits
     most, tracer = limits.max_prompt_bytes, means.tracer
     overlaps = dynamo.Overlaps(calls.service.answerer, limits.max_prompt_tokens)
@@ -66,6 +62,6 @@ async def pages(
     app = http_app(means.readiness, enter, means.metrics, pages=served, sources=indexed.states)
     tls = enter.tls.http_context if enter.tls is not None else None
     http = http_listener(app, listen, named="server.metrics-listen", tls=tls)
-    address = await stack.enter_async_context(http)
-    stack.callback(live.end)
+    address = await means.stack.enter_async_context(http)
+    means.stack.callback(live.end)
     return address

@@ -3,14 +3,12 @@
 import asyncio
 import secrets
 import time
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.process.tasks import Work, kept
 from warmpath.process.wall_offset import WallOffset
 from warmpath.router.assemble.index import Indexed
 from warmpath.router.assemble.means import Means
@@ -44,8 +42,8 @@ def random() -> Random:
     return Random(secrets.randbits(64))  # noqa: S311  breaks ties and shares room, guards nothing
 
 
-def picks(means: Means, stack: AsyncExitStack, indexed: Indexed) -> Picks:
-    """Build what chooses pods; `stack` closes it."""
+def picks(means: Means, indexed: Indexed) -> Picks:
+    """Build what chooses pods; `means.stack` closes it."""
     config, folder, steps = means.config, means.folder, means.steps
     wall_offset = WallOffset()
     decisions = Decisions(config.pick.kept_decisions, wall_offset=wall_offset)
@@ -55,9 +53,8 @@ def picks(means: Means, stack: AsyncExitStack, indexed: Indexed) -> Picks:
     if file := config.pick.decision_log:
         logged = DecisionLog(config.pick.decision_log_share, random(), wall_offset=wall_offset)
         witnesses.append(logged)
-        stack.push_async_callback(write_now, logged, file, folder)
-        writing = Work("logging decisions", partial(write_decisions, logged, file, folder))
-        stack.callback(kept(writing).cancel)
+        means.stack.push_async_callback(write_now, logged, file, folder)
+        means.keep("logging decisions", partial(write_decisions, logged, file, folder))
     router = booking_id.new_router()
     table, hash_seed = config.shared_index, config.index.hash_seed
     names = KeyNames(table.prefix)
@@ -82,8 +79,7 @@ def picks(means: Means, stack: AsyncExitStack, indexed: Indexed) -> Picks:
         batch=indexed.ingest.batch,
         steps=steps,
     )
-    expiring = kept(Work("ending picks that nobody reports on", partial(_expire, picking.picker)))
-    stack.callback(expiring.cancel)
+    means.keep("ending picks that nobody reports on", partial(_expire, picking.picker))
     return Picks(picking, decisions, attribution, logged, wall_offset)
 
 

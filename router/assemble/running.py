@@ -14,7 +14,6 @@ from warmpath.prefixstore.tokenizers.cache import TokenizerCache
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from warmpath.process.loop import watch_lag
 from warmpath.process.reread import keep_current
-from warmpath.process.tasks import Work, kept
 from warmpath.router.access.entrance import entrance
 from warmpath.router.assemble.calls import Calls, calls, methods
 from warmpath.router.assemble.index import Indexed, index
@@ -73,14 +72,14 @@ async def running(
         metrics = Metrics(tracer)
         readiness = Readiness(config.server.ready)
         enter, steps = entrance(config, folder), Steps(metrics.stepped, tracer)
-        means = Means(config, folder, readiness, enter, metrics, steps, tracer)
+        means = Means(stack, config, folder, readiness, enter, metrics, steps, tracer)
         publishers = publisher_credentials(config.watch, folder)
         engines = engine_credentials(config.probe, folder)
         read = await stack.enter_async_context(texts(config, folder, engines, tracer.request))
-        indexed = await index(means, stack, publishers, engines)
-        chosen = picks(means, stack, indexed)
-        made = await calls(means, stack, indexed, read, chosen)
-        _tend(means, stack, indexed, read)
+        indexed = await index(means, publishers, engines)
+        chosen = picks(means, indexed)
+        made = await calls(means, indexed, read, chosen)
+        _tend(means, indexed, read)
 
         def gone(pod: Pod) -> None:
             chosen.picking.forget(pod)
@@ -91,14 +90,13 @@ async def running(
 
         bookings = chosen.picking.bookings
         await indexed.follow(
-            stack,
             observed=chosen.picking.observe,
             ended=chosen.picking.engine_ended,
             gone=gone,
             listed=listed,
             answered=lambda pod: bookings.answered_at(pod.id, len(pod.ranks)),
         )
-        http_address = await pages(means, stack, indexed, texts=read, chosen=chosen, calls=made)
+        http_address = await pages(means, indexed, texts=read, chosen=chosen, calls=made)
         guarded, checks = methods(means, made)
         service, held = made.service, made.service.picks.held
         release = held.drain if held is not None else lambda: None
@@ -138,7 +136,7 @@ def _require_coverage(readiness: Readiness, indexed: Indexed, config: Config) ->
     readiness.look(COVERAGE, partial(pods_are_covered, indexed.pods, indexed.states, least))
 
 
-def _tend(means: Means, stack: AsyncExitStack, indexed: Indexed, read: Texts) -> None:
+def _tend(means: Means, indexed: Indexed, read: Texts) -> None:
     config, readiness, pods, states = means.config, means.readiness, indexed.pods, indexed.states
     readiness.look(PODS, partial(a_pod_is_well, pods, states))
     _require_coverage(readiness, indexed, config)
@@ -147,12 +145,9 @@ def _tend(means: Means, stack: AsyncExitStack, indexed: Indexed, read: Texts) ->
     files = [*means.enter.files, indexed.engines.tls.files, *read.sources.files]
     if indexed.publishers is not None:
         files.append(indexed.publishers.files)
-    for work in (
-        Work("reading certificates and tokens", partial(keep_current, files)),
-        Work("loading required tokenizers", partial(_load_required, cache, readiness)),
-        Work("watching the loop", partial(watch_lag, means.metrics.lagged, time.monotonic)),
-    ):
-        stack.callback(kept(work).cancel)
+    means.keep("reading certificates and tokens", partial(keep_current, files))
+    means.keep("loading required tokenizers", partial(_load_required, cache, readiness))
+    means.keep("watching the loop", partial(watch_lag, means.metrics.lagged, time.monotonic))
 
 
 async def _load_required(cache: TokenizerCache, readiness: Readiness) -> None:
