@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any, Literal
 
 import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from tests.router.consistent import check
 from tests.router.pick.picker_parts import Parts
@@ -338,3 +340,25 @@ class Calls:
 
     def close(self) -> None:
         self.loop.close()
+
+
+class CallsMachine(RuleBasedStateMachine):
+    """Calls that go on and are cancelled at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = Calls()
+
+    @rule(which=st.sampled_from([EVERY, OLDEST, NEWEST]))
+    def go_on(self, which: slice) -> None:
+        self.calls.go_on(which)
+
+    @rule(share=st.sampled_from([0.5, 1.0]))
+    def pass_time(self, share: float) -> None:
+        self.calls.pass_time(share * MOMENT)
+
+    @precondition(lambda self: self.calls.running)
+    @rule(number=st.integers(0, 9))
+    def cancel(self, number: int) -> None:
+        self.calls.running[number % len(self.calls.running)].cancel()
+        self.calls.turns()

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import invariant, rule
 
 from tests.examples import examples
-from tests.router.pick_calls import EVERY, MOMENT, NEWEST, OLDEST, Calls, When
+from tests.router.pick_calls import Calls, CallsMachine, When
 from warmpath.process import loop
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
@@ -95,12 +95,8 @@ def test_a_pod_that_goes_before_the_answer_is_written_keeps_no_blocks(
     calls.check()
 
 
-class AnyCancellation(RuleBasedStateMachine):
+class AnyCancellation(CallsMachine):
     """Calls that are cancelled anywhere, or whose answers cannot be written, among calls that are not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = Calls()
 
     @rule(
         prompt=st.integers(1, 2),
@@ -113,43 +109,8 @@ class AnyCancellation(RuleBasedStateMachine):
         disaggregated=st.booleans(),
         pods=st.sampled_from([(), ("pod-blind",)]),
     )
-    def call(
-        self,
-        prompt: int,
-        at: int,
-        when: When,
-        is_gone: bool,
-        is_unread: bool,
-        session: str,
-        shadow: bool,
-        disaggregated: bool,
-        pods: tuple[str, ...],
-    ) -> None:
-        self.calls.start(
-            prompt,
-            at=at,
-            when=when,
-            is_gone=is_gone,
-            is_unread=is_unread,
-            session_id=session,
-            shadow=shadow,
-            disaggregated=disaggregated,
-            pods=pods,
-        )
-
-    @rule(which=st.sampled_from([EVERY, OLDEST, NEWEST]))
-    def go_on(self, which: slice) -> None:
-        self.calls.go_on(which)
-
-    @rule(share=st.sampled_from([0.5, 1.0]))
-    def pass_time(self, share: float) -> None:
-        self.calls.pass_time(share * MOMENT)
-
-    @precondition(lambda self: self.calls.running)
-    @rule(number=st.integers(0, 9))
-    def cancel(self, number: int) -> None:
-        self.calls.running[number % len(self.calls.running)].cancel()
-        self.calls.turns()
+    def call(self, prompt: int, at: int, when: When, session: str, **fields: Any) -> None:
+        self.calls.start(prompt, at=at, when=when, session_id=session, **fields)
 
     @invariant()
     def nothing_contradicts_itself(self) -> None:

@@ -11,10 +11,10 @@ import grpc
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import invariant, rule
 
 from tests.examples import examples
-from tests.router.pick_calls import EVERY, MOMENT, NEWEST, OLDEST, Calls, When
+from tests.router.pick_calls import NEWEST, OLDEST, Calls, CallsMachine, When
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bad_request import BadRequestError
 
@@ -134,12 +134,11 @@ def test_a_name_that_cannot_be_is_refused(calls: Calls, name: str, problem: str)
         assert str(refused.value) == problem
 
 
-class AnyNames(RuleBasedStateMachine):
+class AnyNames(CallsMachine):
     """Calls that share two names, are cancelled anywhere, tried again and reported at any time."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = Calls()
         self.latest: dict[str, str] = {}
         """The session of each name's latest call; each call has its own."""
         self.spent: set[str] = set()
@@ -171,20 +170,6 @@ class AnyNames(RuleBasedStateMachine):
         report(self.calls, name, event)
         if event in {"FINISHED", "FAILED"}:
             self.spent.add(name)
-
-    @rule(which=st.sampled_from([EVERY, OLDEST, NEWEST]))
-    def go_on(self, which: slice) -> None:
-        self.calls.go_on(which)
-
-    @rule(share=st.sampled_from([0.5, 1.0]))
-    def pass_time(self, share: float) -> None:
-        self.calls.pass_time(share * MOMENT)
-
-    @precondition(lambda self: self.calls.running)
-    @rule(number=st.integers(0, 9))
-    def cancel(self, number: int) -> None:
-        self.calls.running[number % len(self.calls.running)].cancel()
-        self.calls.turns()
 
     @invariant()
     def a_name_is_of_its_latest_pick_until_its_end_is_reported(self) -> None:
