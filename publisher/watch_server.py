@@ -140,14 +140,13 @@ class WatchServer:
             )
             log.warning("%s: refused a watcher: %s", client, problem)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, problem)
-        reasons: asyncio.Queue[str] = asyncio.Queue()
-        place = self.places.take(client, reasons.put_nowait)
+        asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        place = self.places.take(client, asked.set_result)
         if place is None:
             problem = f"{len(self.places)} watchers are served already (--max-watchers)"
             log.warning("%s: refused a watcher: %s", client, problem)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, problem)
         serving = asyncio.create_task(self._serve(request, context, place))
-        asked = asyncio.create_task(reasons.get())
         try:
             await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
             reason = await serving if serving.done() else asked.result()
@@ -157,7 +156,6 @@ class WatchServer:
                     await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         finally:
             serving.cancel()
-            asked.cancel()
             self.places.leave(place)
 
     async def _serve(
