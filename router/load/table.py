@@ -68,7 +68,7 @@ class Others(Protocol):
         """Return the ranks with bookings of other routers."""
 
     def observed(self, pod: str, rank: int, at: float) -> None:
-        """Note that a rank was observed at `at`; routers that had ended count there no more."""
+        """Note that a rank was observed at `at`: its engine counts the requests of ended routers."""
 
 
 class LoadTable:

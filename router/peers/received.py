@@ -127,7 +127,6 @@ class ReceivedBookings:
                 self._gone(router)
 
     def on(self, pod: str, rank: int, now: float) -> OthersBook:
-        """Return other routers' bookings on a rank; the same object until a value changes."""
         self._stay_fresh(now)
         if not self._peers:
             return NOBODY
@@ -140,7 +139,6 @@ class ReceivedBookings:
         return found
 
     def observed(self, pod: str, rank: int, at: float) -> None:
-        """Note that an engine was observed at `at`: it counts the requests of routers that had ended."""
         name = RankName(pod, rank)
         for peer in self._peers.values():
             if (
@@ -152,7 +150,6 @@ class ReceivedBookings:
                 self._version += 1
 
     def version(self, now: float) -> int:
-        """Return a number that grows whenever sums may have changed."""
         self._stay_fresh(now)
         return self._version
 

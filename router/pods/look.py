@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from warmpath.router.config.schema import Config, PodSpec
 from warmpath.router.pods.discover import PodSource, SourceError
-from warmpath.router.pods.found_pod import FoundPod
 from warmpath.router.pods.kubernetes import KubernetesSource
 from warmpath.router.pods.names import Names
 from warmpath.router.pods.polled import DnsSource, FileSource
@@ -38,29 +37,24 @@ def look(sources: Sequence[PodSource], seconds: float) -> list[Looked]:
 
 async def _all(sources: Sequence[PodSource], seconds: float) -> list[Looked]:
     asyncio.get_running_loop().set_default_executor(_DaemonThreads())
-    answers = await asyncio.gather(*(_one(source, seconds) for source in sources))
-    names = Names()
+    asked = (asyncio.wait_for(source.look(), seconds) for source in sources)
+    answers = await asyncio.gather(*asked, return_exceptions=True)
     # The sources in their order give the ids of a router that starts now.
-    return [
-        answer if isinstance(answer, Looked) else _named(names, source.state.name, answer)
-        for source, answer in zip(sources, answers, strict=True)
-    ]
-
-
-def _named(names: Names, source: str, found: Mapping[str, FoundPod]) -> Looked:
-    pods = sorted(names.heard(source, found)[source].items())
-    return Looked(source, [pod for pod, _ in pods], "", specs=tuple(one.spec for _, one in pods))
-
-
-async def _one(source: PodSource, seconds: float) -> Mapping[str, FoundPod] | Looked:
-    name = source.state.name
-    try:
-        async with asyncio.timeout(seconds):
-            return await source.look()
-    except TimeoutError:
-        return Looked(name, [], f"no answer within {seconds:g} s")
-    except SourceError as error:
-        return Looked(name, [], str(error), error.mistakes)
+    names = Names()
+    looked = []
+    for source, answer in zip(sources, answers, strict=True):
+        name = source.state.name
+        if isinstance(answer, SourceError):
+            looked.append(Looked(name, [], str(answer), answer.mistakes))
+        elif isinstance(answer, TimeoutError):
+            looked.append(Looked(name, [], f"no answer within {seconds:g} s"))
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            pods = sorted(names.heard(name, answer)[name].items())
+            specs = tuple(one.spec for _, one in pods)
+            looked.append(Looked(name, [pod for pod, _ in pods], "", specs=specs))
+    return looked
 
 
 class _DaemonThreads(ThreadPoolExecutor):
