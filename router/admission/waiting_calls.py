@@ -95,9 +95,6 @@ class WaitingCalls:
     def of_client(self, name: str) -> int:
         return self._counts.get(name, 0)
 
-    def connections(self, client: str) -> Collection[str]:
-        return self._clients[client].calls.keys()
-
     def of_connection(self, client: str, connection: str) -> list[Reservation]:
         """Return the calls of a client's connection, in the order of arrival."""
         found = self._clients.get(client)

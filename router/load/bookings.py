@@ -101,7 +101,7 @@ class Bookings:
             self._expire(next(iter(self._bookings.values())), now)
         self.picks += 1
         expires = now + self.expire_after
-        booking = Booking(self._new_id(), self.picks, work, now, expires, since=now, late_at=now)
+        booking = Booking(self._new_id(), self.picks, work, expires, since=now, late_at=now)
         booking.is_watched = is_watched
         if behind is not None:
             booking.first_token_at, booking.due_at = now, behind.due_at

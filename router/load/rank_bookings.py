@@ -90,7 +90,6 @@ class Booking:
     number: int
     """The number of its pick."""
     work: Work
-    booked_at: float
     expires: float
     since: float
     """Time when it went to its rank, as reported; before a report, the time of the booking."""

@@ -13,7 +13,7 @@ def check(in_flight: InFlight) -> None:
     assert in_flight._strangers == sum(strangers)
     for client in in_flight._waiting.clients:
         assert all(
-            client == in_flight._client(one) for one in in_flight._waiting.connections(client)
+            client == in_flight._client(one) for one in in_flight._waiting._clients[client].calls
         )
     assert all(taken > 0 for taken in in_flight._taken.values())
     assert all(place.state is CallState.READING for place in in_flight._reading)

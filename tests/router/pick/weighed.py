@@ -105,7 +105,7 @@ def placed(
     booking = None
     if not shadow:
         work = Work(model, *where, made.ask.tokens, 0, 1.0)
-        booking = Booking("b", 1, work, at, at + 600, since=at, late_at=at)
+        booking = Booking("b", 1, work, at + 600, since=at, late_at=at)
     held = [one.match.matched_tokens for one in made.options]
     number = next(NUMBERS)
     return Pick(
@@ -131,7 +131,7 @@ def follow(one: Pick, pod: str, number: int = 0) -> None:
     one.went = pod, number
     if one.booking is None:
         work = Work(one.model, pod, number, one.prompt_tokens, 0, 1.0)
-        one.booking = Booking("b", 1, work, one.at, one.at + 600, since=one.at, late_at=one.at)
+        one.booking = Booking("b", 1, work, one.at + 600, since=one.at, late_at=one.at)
 
 
 def _where(one: Option) -> RankName:
