@@ -94,7 +94,6 @@ class Answerer:
         steps: Steps = NO_STEPS,
     ) -> None:
         self._steps = steps
-        self._is_traced = steps.tracer.is_on
         self._reader = reader
         self._load = load
         self._scorer = scorer
@@ -198,7 +197,7 @@ class Answerer:
             parts.append(explained.SerializeToString())
         response = b"".join(parts)
         self._steps.took(Step.REPLY, begun)
-        if self._is_traced:
+        if self._steps.tracer.is_on:
             self._steps.tracer.note(
                 {
                     "warmpath.model": prompt.model,

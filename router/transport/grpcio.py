@@ -10,7 +10,7 @@ message. So every method is registered as a stream.
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 
 from warmpath.h2grpc.http2.limits import Http2Limits
-from warmpath.h2grpc.method import Metadata, Method, RefusedError
+from warmpath.h2grpc.method import Method, RefusedError
 from warmpath.process.certificates import names
 from warmpath.process.grpc_tls import server_credentials
 from warmpath.process.listen import GRPC_OPTIONS
@@ -35,19 +35,10 @@ class GrpcioCall:
 
     def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         self._context = context
+        self.peer = context.peer() or ""
+        self.names = [*names(context.auth_context())]
+        self.metadata = tuple((key, value) for key, value in context.invocation_metadata() or ())
         self._put: list[bytes] = []
-
-    @property
-    def peer(self) -> str:
-        return self._context.peer() or ""
-
-    @property
-    def names(self) -> Sequence[str]:
-        return [*names(self._context.auth_context())]
-
-    @property
-    def metadata(self) -> Metadata:
-        return tuple((key, value) for key, value in self._context.invocation_metadata() or ())
 
     @property
     def seconds_left(self) -> float:
