@@ -5,7 +5,6 @@ are made only for the few options that are accessed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -35,12 +34,6 @@ class LoadColumns(NamedTuple):
         rows = np.array(self)[:, places].T.tolist()
         for wait, *counts, kv_usage, last_pick, foreign_wait in rows:
             yield Load._make((wait, *map(int, counts), kv_usage, int(last_pick), foreign_wait))
-
-
-def columns_of(loads: Sequence[Load]) -> LoadColumns:
-    """Return these loads as columns, in this order."""
-    figures = np.fromiter(chain.from_iterable(loads), np.float64)
-    return LoadColumns(*np.ascontiguousarray(figures.reshape(len(loads), len(Load._fields)).T))
 
 
 class Columns(NamedTuple):

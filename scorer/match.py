@@ -1,6 +1,7 @@
 """The blocks of a prompt that one rank holds: the input of every strategy."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ class Span(NamedTuple):
     tier: str
 
 
+@dataclass(slots=True, eq=False)
 class Match:
     """The blocks of a prompt that one rank holds.
 
@@ -26,43 +28,28 @@ class Match:
     requests just picked, or sent there while events were missing. `block_size` is in tokens.
     """
 
-    __slots__ = (
-        "arriving_tokens",
-        "assumed_tokens",
-        "block_size",
-        "held",
-        "known_tokens",
-        "leading",
-        "matched_tokens",
-        "spans",
-        "tokens_by_tier",
-    )
+    spans: tuple[Span, ...]
+    block_size: int
+    held: Sequence[tuple[int, int, str]] = ()
+    arriving_tokens: int = 0
+    assumed_tokens: int = 0
+    leading: tuple[Span, ...] = field(init=False)
+    """The leading spans without a gap."""
+    tokens_by_tier: dict[str, int] = field(init=False)
+    """The leading tokens that each tier holds; a block counts in its fastest tier."""
+    known_tokens: int = field(init=False)
+    """The leading tokens known from events, in any tier."""
+    matched_tokens: int = field(init=False)
+    """The leading tokens held, known or believed."""
 
-    def __init__(
-        self,
-        spans: tuple[Span, ...],
-        block_size: int,
-        *,
-        held: Sequence[tuple[int, int, str]] = (),
-        arriving_tokens: int = 0,
-        assumed_tokens: int = 0,
-    ) -> None:
-        self.spans = spans
-        self.held = held
-        self.block_size = block_size
-        self.arriving_tokens = arriving_tokens
-        self.assumed_tokens = assumed_tokens
-        self.leading = _leading(spans)
-        """The leading spans without a gap."""
-        self.tokens_by_tier: dict[str, int] = {}
-        """The leading tokens that each tier holds; a block counts in its fastest tier."""
+    def __post_init__(self) -> None:
+        self.leading = _leading(self.spans)
+        self.tokens_by_tier = {}
         for start, stop, tier in self.leading:
             tokens = self.tokens_by_tier.get(tier, 0)
-            self.tokens_by_tier[tier] = tokens + (stop - start) * block_size
+            self.tokens_by_tier[tier] = tokens + (stop - start) * self.block_size
         self.known_tokens = sum(self.tokens_by_tier.values())
-        """The leading tokens known from events, in any tier."""
-        self.matched_tokens = max(self.known_tokens, arriving_tokens, assumed_tokens)
-        """The leading tokens held, known or believed."""
+        self.matched_tokens = max(self.known_tokens, self.arriving_tokens, self.assumed_tokens)
 
     @property
     def believed_tokens(self) -> int:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from warmpath.scorer.candidate import Candidate, Request
-from warmpath.scorer.columns import Columns, Costs, columns_of
+from warmpath.scorer.candidate import Candidate, Load, Request
+from warmpath.scorer.columns import Columns, Costs, LoadColumns
 from warmpath.scorer.policy import Policy
 from warmpath.scorer.weigh import order_of
 
@@ -45,6 +45,11 @@ def ranked(
         )
         for place in order_of(costs, columns, rng)
     ]
+
+
+def columns_of(loads: Sequence[Load]) -> LoadColumns:
+    """Return these loads as columns, in this order."""
+    return LoadColumns(*np.array(loads, np.float64).reshape(len(loads), -1).T)
 
 
 def figures(

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.scorer.ranked import columns_of
 from warmpath.router.pick.traffic import (
     FULL,
     LEAST_PREFILLS,
@@ -14,7 +15,6 @@ from warmpath.router.pick.traffic import (
     shares_of,
 )
 from warmpath.scorer.candidate import Load
-from warmpath.scorer.columns import columns_of
 
 
 def after(*prefills: float) -> Traffic:
