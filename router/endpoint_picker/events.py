@@ -162,7 +162,4 @@ def is_upgrade(headers: Headers) -> bool:
 
 def value_of(headers: Headers, name: str) -> str:
     """Return the first value of a header; empty if it is missing."""
-    for key, value in headers:
-        if key == name:
-            return value
-    return ""
+    return next((value for key, value in headers if key == name), "")

@@ -9,13 +9,13 @@ from warmpath.router.endpoint_picker.events import (
     Event,
     ImmediateReply,
     OrderError,
+    Reply,
     WantReport,
 )
 from warmpath.router.endpoint_picker.outcomes import NoPick
 from warmpath.router.endpoint_picker.protocol import HeaderNames
-from warmpath.router.endpoint_picker.request_side import RequestSide
+from warmpath.router.endpoint_picker.request_side import RequestSide, State
 from warmpath.router.endpoint_picker.response_side import ResponseSide
-from warmpath.router.endpoint_picker.side import State
 
 
 class Exchange:
@@ -57,18 +57,25 @@ class Exchange:
 
     def receive(self, event: Event) -> list[Action]:
         """Take an event. Raises OrderError."""
-        is_head = event.part == "headers"
-        if event.side == "request":
-            if is_head and self.response.state is not State.NEW:
-                raise OrderError("a request began after its response")
-            actions = self.request.receive(event)
-            self.response.modes = self.request.modes
-            return actions
-        if self.request.state is State.HOLDING:
+        request, response, name = self.request, self.response, event.side
+        side = request if name == "request" else response
+        if event.part == "headers" and side.state is not State.NEW:
+            raise OrderError(f"headers of a {name} came twice")
+        if event.part == "headers" and response.state is not State.NEW:
+            raise OrderError("a request began after its response")
+        if side is response and request.state is State.HOLDING:
             # The gateway itself has answered, with a time-out for example.
-            self.request.abandon()
-        self.response.modes = event.modes or self.response.modes
-        return self.response.receive(event)
+            request.abandon()
+        if event.part == "headers":
+            response.modes = event.modes or response.modes
+            return side.headers(event)
+        if event.part == "body" and event.ends and side.state is State.ENDED:
+            # Envoy may say twice that a body ends (its issue 46237), or once more after the headers.
+            is_expected = not side.modes.is_watched and not side.mode.sends_back
+            return [Reply(name, "body")] if is_expected else []
+        if side.state not in (State.HOLDING, State.PASSING):
+            raise OrderError(f"a {name} goes on before its headers, or after its end")
+        return side.body(event) if event.part == "body" else side.trailers(event)
 
     def refused(self, refusal: NoPick) -> list[ImmediateReply]:
         """End the exchange with a response of the picker's own."""

@@ -165,7 +165,6 @@ class EndpointPicks:
         if prefilling.candidate.pod == options[0].candidate.pod:
             prefill = ""
         endpoints: dict[str, Endpoint] = {}
-        saved: dict[int, float] = {}
         is_known = choice.ask.prompt.tokens > 0
         engine_rank = None if options[0].is_alone else options[0].engine_rank
         if engine_rank is not None:
@@ -177,9 +176,8 @@ class EndpointPicks:
             if address in endpoints or (endpoints and not one.serves):
                 continue
             cached = held((prefilling if prefill else one).match, tokens)
-            if cached not in saved:
-                saved[cached] = self._saved(tokens, cached)
-            endpoints[address] = Endpoint(*one.name, cached if is_known else None, saved[cached])
+            saved = self._saved(tokens, cached)
+            endpoints[address] = Endpoint(*one.name, cached if is_known else None, saved)
             if len(endpoints) == self._most:
                 break
         return Picked(made.booking_id, endpoints, engine_rank, prefill, body, renaming)

@@ -7,6 +7,8 @@ modes NONE and STREAMED) or with the answer to the body (BUFFERED). The pick for
 the headers in every mode, since nothing is sent before both sides have agreed.
 """
 
+from collections.abc import Iterator
+from enum import Enum
 from typing import Literal
 
 from warmpath.router.endpoint_picker.events import (
@@ -17,20 +19,57 @@ from warmpath.router.endpoint_picker.events import (
     Picked,
     Reply,
     Settings,
+    Side,
     WantPick,
     is_upgrade,
 )
 from warmpath.router.endpoint_picker.outcomes import NoPick, immediate
 from warmpath.router.endpoint_picker.protocol import (
     DESTINATION,
+    PIECE_BYTES,
     RANK,
     BodyMode,
     HeaderNames,
     without,
 )
-from warmpath.router.endpoint_picker.side import OneSide, State
 
 BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+
+
+class State(Enum):
+    """The progress of a request or a response; only a request is held, and waits for a pick."""
+
+    NEW = 0
+    HOLDING = 1
+    PICKING = 2
+    PASSING = 3
+    ENDED = 4
+
+
+class OneSide:
+    """A request or a response. Each method returns the next actions, in order.
+
+    Its exchange checks that events come in the order that HTTP allows.
+    """
+
+    side: Side
+
+    def __init__(self, names: HeaderNames) -> None:
+        self._names = names
+        self.modes = Modes()
+        self.state = State.NEW
+
+    @property
+    def mode(self) -> BodyMode:
+        """How the gateway sends this side's body."""
+        return self.modes.request if self.side == "request" else self.modes.response
+
+    def pieces(self, data: bytes, *, ends: bool) -> Iterator[Reply]:
+        """Yield a body that is sent back, in pieces that gateways take; an empty one is a piece, too."""
+        for at in range(0, len(data) or 1, PIECE_BYTES):
+            piece = data[at : at + PIECE_BYTES]
+            is_last = at + PIECE_BYTES >= len(data)
+            yield Reply(self.side, "body", data=piece, ends=ends and is_last, is_sent_back=True)
 
 
 class RequestSide(OneSide):
@@ -59,7 +98,8 @@ class RequestSide(OneSide):
         can_pass = self.mode is BodyMode.FULL_DUPLEX_STREAMED or self.modes.is_watched
         return self.state is State.HOLDING and can_pass
 
-    def _headers(self, event: Event) -> list[Action]:
+    def headers(self, event: Event) -> list[Action]:
+        """Take the request's headers."""
         self._head, self._subset, self.modes = event, event.subset, event.modes or Modes()
         if event.ends or self.mode is BodyMode.NONE or is_upgrade(event.headers):
             return self._want()
@@ -72,14 +112,15 @@ class RequestSide(OneSide):
             return [Reply("request", "headers", remove=self._names.in_request)]
         return self._want()
 
-    def _body(self, event: Event) -> list[Action]:
+    def body(self, event: Event) -> list[Action]:
+        """Take a piece of the body."""
         self._has_body, self._body_ended = True, event.ends
         if self.state is State.PASSING:
             self.state = State.ENDED if event.ends else State.PASSING
             if self.modes.is_watched:
                 return []
             if self.mode.sends_back:
-                return [*self._pieces(event.data, ends=event.ends)]
+                return [*self.pieces(event.data, ends=event.ends)]
             return [Reply("request", "body")]
         self._subset = self._subset if event.subset is None else event.subset
         self._held.append(event.data)
@@ -87,7 +128,8 @@ class RequestSide(OneSide):
         is_whole = event.ends or (self.mode in BUFFERED and not self.modes.is_watched)
         return self._want() if is_whole or self.held_bytes > self._most_bytes else []
 
-    def _trailers(self, event: Event) -> list[Action]:
+    def trailers(self, event: Event) -> list[Action]:
+        """Take the request's trailers."""
         self._has_trailers = True
         if self.state is State.PASSING:
             self.state = State.ENDED
@@ -171,7 +213,7 @@ class RequestSide(OneSide):
                 Reply("request", "headers", put, removed, endpoints, shows_body=shows_body)
             )
             if self._has_body:
-                replies += self._pieces(held, ends=self._body_ended)
+                replies += self.pieces(held, ends=self._body_ended)
         if self._has_trailers:
             replies.append(Reply("request", "trailers"))
         return replies

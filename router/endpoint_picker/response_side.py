@@ -15,7 +15,7 @@ from warmpath.router.endpoint_picker.events import (
     value_of,
 )
 from warmpath.router.endpoint_picker.protocol import BodyMode, HeaderNames, without
-from warmpath.router.endpoint_picker.side import OneSide, State
+from warmpath.router.endpoint_picker.request_side import OneSide, State
 from warmpath.router.inference_api.model_name import NameInResponse
 from warmpath.router.inference_api.response import UsageReader
 
@@ -46,7 +46,8 @@ class ResponseSide(OneSide):
         """Report on this pick from now on."""
         self._picked, self._is_booked = picked, True
 
-    def _headers(self, event: Event) -> list[Action]:
+    def headers(self, event: Event) -> list[Action]:
+        """Take the response's headers."""
         self.state = State.PASSING
         reports: list[Action] = []
         where: Endpoint | None = None
@@ -79,7 +80,8 @@ class ResponseSide(OneSide):
         kind = value_of(event.headers, "content-type").partition(";")[0].strip().lower()
         return encoding in ("", "identity") and kind in RENAMED_KINDS
 
-    def _body(self, event: Event) -> list[Action]:
+    def body(self, event: Event) -> list[Action]:
+        """Take a piece of the body."""
         reports: list[Action] = []
         if self._is_booked and self._usage is not None:
             self._usage.feed(event.data)
@@ -96,15 +98,16 @@ class ResponseSide(OneSide):
             may_hold = self.mode.sends_back and not event.ends
             data = self._name.feed(data, may_hold=may_hold)
         if self.mode.sends_back:
-            return [*reports, *self._pieces(data, ends=event.ends)]
+            return [*reports, *self.pieces(data, ends=event.ends)]
         changed = data if data != event.data else None
         return [*reports, Reply("response", "body", data=changed)]
 
-    def _trailers(self, event: Event) -> list[Action]:
+    def trailers(self, event: Event) -> list[Action]:
+        """Take the response's trailers."""
         del event
         replies: list[Action] = [] if self.modes.is_watched else [Reply("response", "trailers")]
         if self._name is not None and (left := self._name.feed(b"", may_hold=False)):
-            replies = [*self._pieces(left, ends=False), *replies]
+            replies = [*self.pieces(left, ends=False), *replies]
         return [*self._ended(), *replies]
 
     def closed(self) -> Iterator[WantReport]:

@@ -129,9 +129,11 @@ class Stream:
                 self._span.end()
 
     def _count_held(self) -> bool:
+        """Count the bytes that are held; return whether those of all streams are within their limit."""
         change = self.exchange.request.held_bytes - self._held
         self._held += change
-        return self._desk.hold(change) if change else True
+        self._desk.held_bytes += change
+        return not change or self._desk.held_bytes <= self._desk.max_held_bytes
 
     async def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -293,11 +295,6 @@ class EndpointPickerService:
         except BadRequestError as error:
             # The pod has gone since the pick, for example.
             log.info("a report on a pick was refused: %s", error)
-
-    def hold(self, change: int) -> bool:
-        """Change the count of held bytes by `change`; return whether it is within its limit."""
-        self.held_bytes += change
-        return self.held_bytes <= self.max_held_bytes
 
     def picked(self, outcome: Outcome, seconds: float, reason: str) -> None:
         """Count a request that asked for a pick; `reason` says why it got none, empty for no refusal."""

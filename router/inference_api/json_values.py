@@ -51,13 +51,9 @@ _LONG_STRING = b'"'.ljust(MOST_KEY_BYTES + 2, b"x")
 
 
 class JsonValues:
-    """Reads one document; `found` is called with the name and the raw JSON of each wanted value.
+    """Reads one document; `found` is called with each wanted value: its name, raw JSON and position."""
 
-    During that call `start` and `stop` are the value's position in the document.
-    """
-
-    def __init__(self, paths: Paths, found: Callable[[str, bytes | None], None]) -> None:
-        self.start = self.stop = 0
+    def __init__(self, paths: Paths, found: Callable[[str, bytes | None, int], None]) -> None:
         self.is_over = False
         """Whether the document has ended, or cannot be read on."""
         self._found = found
@@ -129,16 +125,14 @@ class JsonValues:
         end = at + len(raw)
         is_whole = self._rest[end : end + 1] in (b",", b"}", b"]")
         if (end if is_whole else len(self._rest)) - at > MOST_VALUE_BYTES:
-            self._found(self._next, None)
+            self._found(self._next, None, at)
             self._next = None
             return self._step(at)
         if not is_whole:
             return at
-        begin = self._read - len(self._rest) + at
-        self.start = begin + len(raw) - len(raw.lstrip(_SPACES))
-        self.stop = begin + len(raw.rstrip(_SPACES))
+        begin = self._read - len(self._rest) + end - len(raw.lstrip(_SPACES))
         name, self._next = self._next, None
-        self._found(name, raw.strip(_SPACES))
+        self._found(name, raw.strip(_SPACES), begin)
         return end
 
     def _open(self, *, is_list: bool) -> None:

@@ -15,12 +15,6 @@ from warmpath.router.prompt.limits import MOST_NAME_BYTES
 MODEL: Paths = {b"model": "model"}
 
 
-class _Value(NamedTuple):
-    start: int
-    stop: int
-    json: bytes
-
-
 async def with_model(body: bytes, name: str) -> bytes:
     """Return a JSON body with another model's name; all other bytes stay as they are.
 
@@ -29,9 +23,9 @@ async def with_model(body: bytes, name: str) -> bytes:
     """
     parts, copied = [], 0
     new = msgspec.json.encode(name)
-    for value in await _values(body):
-        parts += [body[copied : value.start], new]
-        copied = value.stop
+    for start, stop in await _values(body):
+        parts += [body[copied:start], new]
+        copied = stop
     return b"".join([*parts, body[copied:]]) if parts else body
 
 
@@ -39,19 +33,20 @@ async def read_model(body: bytes) -> str:
     """Return the model that a body names, or the part of it that has come; empty if it names none."""
     values = await _values(body)
     try:
-        model = msgspec.json.decode(values[-1].json if values else b"", type=str)
+        start, stop = values[-1] if values else (0, 0)
+        model = msgspec.json.decode(body[start:stop], type=str)
     except UNREADABLE:
         return ""
     return model if len(model.encode()) <= MOST_NAME_BYTES else ""
 
 
-async def _values(body: bytes) -> list[_Value]:
-    """Return the models that the body names, those that are too long aside."""
-    found: list[_Value] = []
+async def _values(body: bytes) -> list[tuple[int, int]]:
+    """Return where the body names a model, from and to; names that are too long are left out."""
+    found: list[tuple[int, int]] = []
 
-    def take(_: str, value: bytes | None) -> None:
+    def take(_: str, value: bytes | None, start: int) -> None:
         if value and len(found) < MOST_VALUES:
-            found.append(_Value(document.start, document.stop, value))
+            found.append((start, start + len(value)))
 
     document = JsonValues(MODEL, take)
     for at in range(0, len(body), SLICE_BYTES):

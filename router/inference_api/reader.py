@@ -10,7 +10,13 @@ from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.router.inference_api.apis.table import api_of
 from warmpath.router.inference_api.body import Api, Body
 from warmpath.router.inference_api.model_name import read_model
-from warmpath.router.inference_api.request import InferenceRequest, UnreadError
+from warmpath.router.inference_api.request import (
+    ENCODED,
+    InferenceRequest,
+    UnreadError,
+    is_json,
+    kind_of,
+)
 from warmpath.router.prompt.bodies.fields import MOST_VALUES, FieldError, raw_fields
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
@@ -58,13 +64,13 @@ class InferenceReader:
         to be kept, its beginning is enough, if that is longer than limits.max-prompt-bytes.
         """
         api = api_of(path)
-        kind = content_type.partition(";")[0].strip().lower()
+        kind = kind_of(content_type, content_encoding)
         size, limit = len(body), self._limits.max_prompt_bytes
-        if content_encoding.strip().lower() not in ("", "identity"):
+        if kind == ENCODED:
             return self._unread(api, "the body is compressed", "", 0)
         if kind == "multipart/form-data":
             return self._unread(api, "the body is a form", form_model(body[:limit]), 0)
-        if kind not in ("", "application/json") and not kind.endswith("+json"):
+        if not is_json(kind):
             problem = "the content type is not JSON"
         elif size > limit:
             problem = f"the body has {size} bytes or more; limits.max-prompt-bytes is {limit}"

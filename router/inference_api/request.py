@@ -12,6 +12,21 @@ from warmpath.prefixstore.waiting import ClosedError, FullError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.models import ModelTable, UnknownModelError
 
+ENCODED = "encoded"
+"""The kind of a content that is compressed, which is never decompressed."""
+
+
+def kind_of(content_type: str, content_encoding: str) -> str:
+    """Return the media type by the headers of these names; empty if they name none."""
+    if content_encoding.strip().lower() not in ("", "identity"):
+        return ENCODED
+    return content_type.partition(";")[0].strip().lower()
+
+
+def is_json(kind: str) -> bool:
+    """Return whether a content of this kind may be JSON."""
+    return kind in ("", "application/json") or kind.endswith("+json")
+
 
 class UnreadError(Exception):
     """A body has no prompt for a pick; the message says why, without any part of the prompt."""

@@ -20,6 +20,7 @@ import msgspec
 from warmpath.process.bytes import UNREADABLE
 from warmpath.router.inference_api.event_stream import LINE_END, EventStream
 from warmpath.router.inference_api.json_values import JsonValues, Paths
+from warmpath.router.inference_api.request import is_json, kind_of
 
 MOST_TOKENS = (1 << 32) - 1
 """The largest number that a report can have; a larger one counts as a fault of the engine."""
@@ -99,7 +100,7 @@ class _LongEvent:
         self.document = JsonValues(EVENT, self._found)
         self.document.feed(begun)
 
-    def _found(self, name: str, raw: bytes | None) -> None:
+    def _found(self, name: str, raw: bytes | None, _: int) -> None:
         value = _decoded(raw) if raw is not None else ""
         if name == "usage":
             self.usage = self.usage.then(usage_of(value))
@@ -146,11 +147,9 @@ class UsageReader:
         self.first_token_seen = False
         """Whether an event with a token has come. Stays False for a response in one piece: it is
         complete before its first byte comes, so it does not tell when its first token was there."""
-        kind = content_type.partition(";")[0].strip().lower()
-        is_plain = content_encoding.strip().lower() in ("", "identity")
-        is_json = kind in ("", "application/json") or kind.endswith("+json")
-        self._events = EventStream() if is_plain and kind == "text/event-stream" else None
-        self._is_read = is_plain and (is_json or self._events is not None)
+        kind = kind_of(content_type, content_encoding)
+        self._events = EventStream() if kind == "text/event-stream" else None
+        self._is_read = is_json(kind) or self._events is not None
         self._long: _LongEvent | None = None
         """The event, or response in one piece, of which more than MOST_HELD_BYTES have come."""
         self._held = b""

@@ -6,7 +6,6 @@ from typing import Literal
 
 import msgspec
 from google.protobuf.unknown_fields import UnknownFieldSet
-from msgspec.structs import replace
 
 from warmpath.indexer.keys.extra import Item
 from warmpath.indexer.keys.key import TOKEN_BYTES, pack_tokens
@@ -45,9 +44,6 @@ LONG = 256 << 10
 """Bytes of packed ids, or characters of a text: other tasks run while a longer prompt is read."""
 MOST_CHARACTER_BYTES = 4
 """Most bytes that a character takes in UTF-8."""
-
-NO_BODY = PromptBody()
-"""Takes the place of the body for a prompt that is not given as a request body."""
 
 
 class CheckedPrompt(msgspec.Struct, frozen=True):
@@ -102,14 +98,14 @@ class PromptParser:
         may be empty.
         """
         form = self._form(message, may_lack=may_lack)
-        body = NO_BODY
+        body = PromptBody()
         if form == "chat_body":
             body = await parse_chat(message.chat_body, "prompt.chat_body")
         elif form == "completions_body":
             most = self._limits.max_prompt_tokens
             body = await parse_completions(message.completions_body, f"prompt.{form}", most)
         elif form == "text":
-            body = replace(NO_BODY, content=await self._text(message))
+            body = PromptBody(await self._text(message))
         model, adapter = self._model(message, body, may_lack=not form)
         if body.truncation and message.multimodal:
             raise BadRequestError(

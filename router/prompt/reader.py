@@ -26,7 +26,7 @@ from warmpath.router.prompt.plain import PlainPrompt
 from warmpath.router.prompt.texts import Texts
 from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt
 from warmpath.router.prompt.trace import Trace
-from warmpath.router.prompt.truncate import Ids, NoRoomError, cut_between, fits, reckon, truncated
+from warmpath.router.prompt.truncate import Ids, cut_between, fits, reckon, truncated
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 
 UNREAD = (
@@ -184,12 +184,12 @@ class PromptReader:
         if plain.covered_chars < len(text):
             return truncated(ids._replace(unread=reckon(text)), cut)
         try:
-            return Ids(cut_between(found.ids, plain.ids, cut), found.covered_chars)
-        except NoRoomError:
-            problem = f"is {cut.tokens}; the tokenizer's special tokens alone are as many"
-            raise task.refused(problem) from None
+            kept = cut_between(found.ids, plain.ids, cut)
         except ValueError as error:
             raise task.refused(f"cannot be honoured: {error}") from error
+        if not kept:
+            raise task.refused(f"is {cut.tokens}; the tokenizer's special tokens alone are as many")
+        return Ids(kept, found.covered_chars)
 
     async def _chat(self, content: ChatBody, task: _Task) -> Ids:
         """Return a chat's tokens: from an engine if one tokenises for the model, else by the template.

@@ -39,10 +39,6 @@ class Truncation:
     """The side that is cut off; None: the left, as vLLM's tokenizers do."""
 
 
-class NoRoomError(Exception):
-    """The special tokens alone take all the tokens that may be kept, or more."""
-
-
 def cut(ids: bytes, truncation: Truncation) -> bytes:
     """Return the packed token ids that are kept."""
     size = truncation.tokens * TOKEN_BYTES
@@ -52,7 +48,8 @@ def cut(ids: bytes, truncation: Truncation) -> bytes:
 def cut_between(ids: bytes, plain: bytes, truncation: Truncation) -> bytes:
     """Return the packed ids that are kept if the special tokens around the `plain` ones stay.
 
-    Raises NoRoomError, and ValueError if the special tokens are not around the others.
+    Returns none if the special tokens alone are as many as may be kept, or more. Raises ValueError if
+    they are not around the others.
     """
     places = range(0, len(ids) - len(plain) + 1, TOKEN_BYTES)
     begin = next((at for at in places if ids.startswith(plain, at)), None)
@@ -61,7 +58,7 @@ def cut_between(ids: bytes, plain: bytes, truncation: Truncation) -> bytes:
     end = begin + len(plain)
     room = truncation.tokens - (len(ids) - len(plain)) // TOKEN_BYTES
     if room <= 0:
-        raise NoRoomError
+        return b""
     return ids[:begin] + cut(plain, Truncation(room, truncation.side)) + ids[end:]
 
 

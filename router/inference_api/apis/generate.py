@@ -1,6 +1,9 @@
-"""vLLM's token API, /inference/v1/generate: the prompt is token ids, with the places of its media.
+"""Engines' own APIs: vLLM's /inference/v1/generate and SGLang's /generate.
 
-Follows vLLM 0.32, `entrypoints/scale_out/token_in_token_out/protocol.py` (`GenerateRequest`).
+The first has token ids, with the places of their media; it follows vLLM 0.32,
+`entrypoints/scale_out/token_in_token_out/protocol.py` (`GenerateRequest`). The second has a text or
+token ids, and names no model; it follows SGLang 0.5.23, `srt/managers/io_struct.py`
+(`GenerateReqInput`).
 """
 
 from typing import Any
@@ -16,8 +19,14 @@ from warmpath.router.inference_api.request import (
 )
 from warmpath.router.prompt.limits import MOST_ENTRIES
 
+UNREAD = (
+    *("input_embeds", "image_data", "video_data", "audio_data", "positional_embed_overrides"),
+    "session_params",
+)
+"""Fields that put something else than the text's or the ids' tokens into the prompt."""
 
-async def _prompt(body: Body) -> pb.Prompt:
+
+async def _vllm(body: Body) -> pb.Prompt:
     if body.has("content_parts"):
         raise not_exact("the engine puts media of its own into the prompt")
     if not (ids := await body.ids("token_ids", body.limits.max_prompt_tokens)):
@@ -60,8 +69,47 @@ def _item(name: Any, place: Any) -> pb.MultimodalItem:
         raise not_allowed("a medium has no hash, or its place is no range") from error
 
 
+async def _sglang(body: Body) -> pb.Prompt:
+    for name in UNREAD:
+        if body.has(name):
+            raise not_exact(f"{name} is given")
+    if await body.decoded("return_logprob") and await body.decoded("logprob_start_len") not in (
+        None,
+        -1,
+    ):
+        raise UnreadError("logprobs of the prompt need its tokens computed")
+    prompt = pb.Prompt(
+        lora=await body.word("lora_path"),
+        cache_salt=await body.word("cache_salt"),
+        extra_key=await body.word("extra_key"),
+    )
+    if body.has("text") and body.has("input_ids"):
+        raise not_allowed("both text and input_ids are given")
+    if body.is_list("text"):
+        raise UnreadError("text is a list")
+    text = await body.decoded("text")
+    if isinstance(text, str) and text:
+        prompt.text = text
+    elif body.is_list("input_ids"):
+        ids = await body.ids("input_ids", body.limits.max_prompt_tokens)
+        if ids is None:
+            raise UnreadError("input_ids holds lists")
+        prompt.token_ids_packed = ids
+    else:
+        raise not_allowed("neither text nor input_ids is given")
+    return prompt
+
+
 VLLM_GENERATE = Api(
     fields=("token_ids", "sampling_params", "features", "content_parts", "cache_salt"),
-    prompt=_prompt,
+    prompt=_vllm,
+    has_ids=True,
+)
+SGLANG_GENERATE = Api(
+    fields=(
+        *("text", "input_ids", "return_logprob", "logprob_start_len"),
+        *("lora_path", "cache_salt", "extra_key", *UNREAD),
+    ),
+    prompt=_sglang,
     has_ids=True,
 )

@@ -3,9 +3,8 @@
 Paths of vLLM 0.32, SGLang 0.5.23 and TensorRT-LLM, and of Ollama's API, which SGLang has too.
 """
 
-from warmpath.router.inference_api.apis.generate import VLLM_GENERATE
+from warmpath.router.inference_api.apis.generate import SGLANG_GENERATE, VLLM_GENERATE
 from warmpath.router.inference_api.apis.openai import OPENAI_CHAT, OPENAI_COMPLETIONS
-from warmpath.router.inference_api.apis.sglang_generate import SGLANG_GENERATE
 from warmpath.router.inference_api.body import Api
 from warmpath.router.inference_api.chats.chat_prompt import chat_api
 from warmpath.router.inference_api.chats.sglang import sglang_messages, sglang_responses

@@ -37,17 +37,14 @@ async def _prompt(fields: Iterable[str], chats: Mapping[str, Chat], body: Body) 
 
 
 async def _body(messages: Iterable[Any], fields: Mapping[str, Any]) -> bytes:
-    parts = [b'{"messages":[']
+    parts: list[bytes] = []
     pending = 0
-    for number, message in enumerate(messages):
-        part = _encode(message)
-        parts += [b"," if number else b"", part]
-        pending += len(part)
+    for message in messages:
+        parts.append(_encode(message))
+        pending += len(parts[-1])
         if pending > LARGE_BYTES:
             pending = 0
             await asyncio.sleep(0)
-    parts.append(b"]")
-    for name, value in fields.items():
-        if value is not None:
-            parts += [b",", _encode(name), b":", _encode(value)]
-    return b"".join([*parts, b"}"])
+    fields = {name: value for name, value in fields.items() if value is not None}
+    others = b"," + _encode(fields)[1:] if fields else b"}"
+    return b'{"messages":[%b]%b' % (b",".join(parts), others)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from warmpath.prefixstore.chats.conversation import BILLING_HEADER
+from warmpath.router.inference_api.chats.vllm_responses import begun_response
 from warmpath.router.inference_api.request import (
     list_of,
     not_allowed,
@@ -69,14 +70,7 @@ def sglang_responses(
     body: Mapping[str, Any], _: object
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the chat's messages and the other fields of its body. Raises UnreadError."""
-    for name in NOT_IN_RESPONSES:
-        if body.get(name):
-            raise not_exact(f"{name} is given")
-    if body.get("truncation", "disabled") not in ("disabled", None):
-        raise not_exact("the engine is to cut the prompt to its longest one")
-    messages: list[dict[str, Any]] = []
-    if instructions := text_of(dict(body), "instructions"):
-        messages.append({"role": "system", "content": instructions})
+    messages = begun_response(body, NOT_IN_RESPONSES)
     given = body.get("input")
     items = (
         [{"role": "user", "content": given}] if isinstance(given, str) else list_of(given, "input")

@@ -8,7 +8,7 @@ body is not read.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from warmpath.prefixstore.chats.chat import TemplateTraits
@@ -37,17 +37,10 @@ def vllm_responses(
 
     `traits` are those of the model's chat template; None: it is not known.
     """
-    for name in ("previous_response_id", "previous_input_messages"):
-        if body.get(name):
-            raise not_exact(f"{name} is given")
-    if body.get("truncation", "disabled") not in ("disabled", None):
-        raise not_exact("the engine is to cut the prompt to its longest one")
+    messages = begun_response(body, ("previous_response_id", "previous_input_messages"))
     if body.get("prompt") is not None:
         raise not_allowed("prompt, a template, is given")
     given = body.get("input")
-    messages: list[Message] = []
-    if instructions := text_of(dict(body), "instructions"):
-        messages.append({"role": "system", "content": instructions})
     if isinstance(given, str):
         return [*messages, {"role": "user", "content": given}], _fields(body, continues=False)
     items = [object_of(item, "input") for item in list_of(given, "input")]
@@ -60,6 +53,20 @@ def vllm_responses(
     if not messages:
         raise not_allowed("input is empty")
     return messages, _fields(body, continues=_continues(items))
+
+
+def begun_response(body: Mapping[str, Any], unread: Iterable[str]) -> list[Message]:
+    """Return the message with a response's instructions, if any, with which its chat begins.
+
+    Raises UnreadError if one of the fields `unread` is given, or if the engine is to cut the prompt.
+    """
+    for name in unread:
+        if body.get(name):
+            raise not_exact(f"{name} is given")
+    if body.get("truncation", "disabled") not in ("disabled", None):
+        raise not_exact("the engine is to cut the prompt to its longest one")
+    instructions = text_of(body, "instructions")
+    return [{"role": "system", "content": instructions}] if instructions else []
 
 
 def _fields(body: Mapping[str, Any], *, continues: bool) -> dict[str, Any]:

@@ -29,10 +29,10 @@ VALUES = st.recursive(
 def found(document: bytes, size: int) -> list[tuple[str, bytes | None]]:
     values: list[tuple[str, bytes | None]] = []
 
-    def take(name: str, value: bytes | None) -> None:
+    def take(name: str, value: bytes | None, start: int) -> None:
         values.append((name, value))
         if value is not None:
-            assert document[reader.start : reader.stop] == value
+            assert document[start : start + len(value)] == value
 
     reader = JsonValues(PATHS, take)
     for at in range(0, len(document), size):
