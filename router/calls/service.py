@@ -35,7 +35,7 @@ from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.plain import PlainPrompt, cut_prompt
 from warmpath.router.queue.request import Asker
 from warmpath.router.tracing.steps import request_id_of
-from warmpath.router.tracing.tracer import NO_TRACER, Span, Tracer
+from warmpath.router.tracing.tracer import NO_SPAN, NO_TRACER, Span, Tracer
 from warmpath.router.transport.call import Call
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
@@ -138,10 +138,11 @@ class RouterService:
         ):
             try:
                 async for raw, done in self.drain.each(messages):
-                    count += 1
-                    self._tracer.note({"warmpath.messages": count})
-                    span = self._tracer.message(is_told=count <= MOST_MESSAGES)
-                    task = None
+                    span, task = NO_SPAN, None
+                    if self._tracer.is_on:
+                        count += 1
+                        self._tracer.note({"warmpath.messages": count})
+                        span = self._tracer.message(is_told=count <= MOST_MESSAGES)
                     try:
                         # A task begins in the context in which it is made.
                         with span.active():

@@ -78,6 +78,12 @@ class Metrics(Collector):
         self._tallies: dict[str, defaultdict[tuple[str, ...], Tally]] = {
             name: defaultdict(partial(Tally, DECLARED[name].buckets)) for name in HISTOGRAMS
         }
+        # Those of every call are at hand.
+        self._requests, self._refusals = self._counts["requests"], self._counts["refusals"]
+        self._seconds, self._steps = self._tallies["request_seconds"], self._tallies["step_seconds"]
+        self._tokens, self._matched = (
+            self._tallies[name][()] for name in ("prompt_tokens", "matched_ratio")
+        )
         self.refused_connections = 0
         """Connections that were closed at once, since too many were open."""
         self.last_refused = ""
@@ -99,25 +105,24 @@ class Metrics(Collector):
 
     def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
         """Count one answer, with its status code and duration, and the reason if it is a refusal."""
-        self._counts["requests"][method, code] += 1
+        self._requests[method, code] += 1
         if reason:
-            self._counts["refusals"][method, reason] += 1
-        self._time("request_seconds", method, seconds)
+            self._refusals[method, reason] += 1
+        self._time(self._seconds[method,], seconds)
 
     def stepped(self, step: str, seconds: float) -> None:
         """Count a step that has ended."""
-        self._time("step_seconds", step, seconds)
+        self._time(self._steps[step,], seconds)
 
-    def _time(self, name: str, label: str, seconds: float) -> None:
-        tally = self._tallies[name][label,]
+    def _time(self, tally: Tally, seconds: float) -> None:
         tally.add(seconds)
         if self._is_traced and (trace_id := self._tracer.trace_id()):
             tally.exemplify(seconds, trace_id, self._clock())
 
     def refused(self, method: str, code: str, count: int) -> None:
         """Count calls that were refused for overload before anything but their headers was read."""
-        self._counts["requests"][method, code] += count
-        self._counts["refusals"][method, OVERLOADED] += count
+        self._requests[method, code] += count
+        self._refusals[method, OVERLOADED] += count
 
     def refused_connection(self, client: str) -> None:
         """Count a connection of `client`, an address, that was closed since too many were open."""
@@ -126,9 +131,9 @@ class Metrics(Collector):
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
         """Count one scored prompt and the most of its leading tokens that any pod holds."""
-        self._tallies["prompt_tokens"][()].add(prompt_tokens)
+        self._tokens.add(prompt_tokens)
         if prompt_tokens:
-            self._tallies["matched_ratio"][()].add(matched_tokens / prompt_tokens)
+            self._matched.add(matched_tokens / prompt_tokens)
 
     def kept_out(self, asked: str, why: str) -> None:
         """Count one refusal of a method or path to a caller who may not ask for it."""
