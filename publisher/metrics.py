@@ -1,21 +1,57 @@
-"""Every metric of the publisher, read from its parts when it is scraped.
+"""Every metric of the publisher: kind, sentence, labels. docs/reference/metrics.md is made of them.
 
-Labels are ranks, tiers, levels of trust, states, causes and kinds of events: their number is bounded by
-the configuration and the code.
+They are read from the publisher's parts when they are scraped. Labels are ranks, tiers, levels of trust,
+states, causes and kinds of events: their number is bounded by the configuration and the code.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from warmpath.indexer.shared.writer.lease import Cause
 from warmpath.indexer.shared.writer.machine import Writer, WriterState
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.pod_cache import PodCache
+from warmpath.process.metric import Declared, Family, Sample, counter, gauge
 from warmpath.process.tls import ClientTls, ServerTls, expiries
 from warmpath.publisher.watch_server import WatchServer
+
+DECLARED: Mapping[str, Declared] = {
+    "rank_trust": gauge("1 for the present level of trust.", "rank", "level"),
+    "rank_blocks": gauge("Distinct blocks held.", "rank", "tier"),
+    "events": counter("Events, and problems of the event stream, by kind.", "rank", "kind"),
+    "rank_orphan_bytes": gauge("Bytes of stored blocks whose parent was never announced.", "rank"),
+    "rank_lag_seconds": gauge(
+        "Age of the last batch when it was applied, by the engine's clock.", "rank"
+    ),
+    "rank_lag_batches": gauge("Batches received and not yet applied.", "rank"),
+    "certificate_expiry_timestamp_seconds": gauge(
+        "Unix time at which a file of certificates in use is no good any more, by use and file.",
+        "use",
+        "file",
+    ),
+    "watchers": gauge("Routers served now."),
+    "journal_bytes": gauge("Bytes of deltas kept."),
+    "deltas": counter("Deltas written to the journal."),
+    "snapshots": counter("Snapshots sent."),
+    "cut_off": counter("Watchers ended because they fell behind the journal."),
+    "slow": counter("Watchers ended because they read nothing."),
+    "yielded": counter("Watchers ended so that a client with fewer places gets one."),
+    "redis_state": gauge("1 for the state that the writer is in.", "state"),
+    "redis_rebuilds": counter("Times that everything was written again.", "cause"),
+    "redis_trouble": gauge(
+        "1 while this publisher cannot write to Redis what its pod holds: Redis does not answer or "
+        "refuses the write. 0 while it can."
+    ),
+    "redis_behind_seconds": gauge("Time since the last good write or audit."),
+    "redis_batches": counter("Batches of deltas written."),
+    "redis_changes": counter("Keys added to Redis and removed from it."),
+    "redis_audits": counter("Audits that found every bucket unchanged."),
+    "redis_retries": counter("Commands sent again."),
+}
+"""The metrics, by their names without `warmpath_publisher_`."""
 
 
 @dataclass(eq=False)
@@ -35,95 +71,65 @@ class PublisherCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._ranks()
-        ends = _gauge(
+        yield _metric(
             "certificate_expiry_timestamp_seconds",
-            "Unix time at which a file of certificates in use is no good any more, by use and file.",
-            "use", "file",
-        )  # fmt: skip
-        for use, one in self.tls:
-            for file, at in expiries(one.pem) if one is not None else ():
-                ends.add_metric([use, file], at)
-        yield ends
-        journal, server, places = self.cache.journal, self.server, self.server.places
-        yield _gauge("watchers", "Routers served now.", value=len(places))
-        yield _gauge("journal_bytes", "Bytes of deltas kept.", value=journal.bytes)
-        counters = (
-            ("deltas", "Deltas written to the journal.", journal.sequence),
-            ("snapshots", "Snapshots sent.", server.snapshots),
-            ("cut_off", "Watchers ended because they fell behind the journal.", server.cut_off),
-            ("slow", "Watchers ended because they read nothing.", server.slow),
-            (
-                "yielded",
-                "Watchers ended so that a client with fewer places gets one.",
-                places.yielded,
-            ),
+            [
+                ([use, file], at)
+                for use, one in self.tls
+                for file, at in (expiries(one.pem) if one is not None else ())
+            ],
         )
-        for name, text, value in counters:
-            yield _counter(name, text, value=value)
+        journal, server, places = self.cache.journal, self.server, self.server.places
+        yield _single("watchers", len(places))
+        yield _single("journal_bytes", journal.bytes)
+        yield _single("deltas", journal.sequence)
+        yield _single("snapshots", server.snapshots)
+        yield _single("cut_off", server.cut_off)
+        yield _single("slow", server.slow)
+        yield _single("yielded", places.yielded)
         if self.writer is not None:
             yield from self._redis(self.writer)
 
     def _redis(self, writer: Writer) -> Iterator[Metric]:
-        state = _gauge("redis_state", "1 for the state that the writer is in.", "state")
-        for one in WriterState:
-            state.add_metric([one], float(writer.state is one))
-        rebuilds = _counter("redis_rebuilds", "Times that everything was written again.", "cause")
-        for cause in Cause:
-            rebuilds.add_metric([cause.name.lower()], writer.counts.rebuilds[cause])
-        yield from (state, rebuilds)
-        yield _gauge(
-            "redis_trouble",
-            "1 while this publisher cannot write to Redis what its pod holds: Redis does not answer or "
-            "refuses the write. 0 while it can.",
-            value=float(bool(writer.trouble)),
-        )  # fmt: skip
-        if writer.written_at is not None:
-            behind = self.clock() - writer.written_at
-            yield _gauge(
-                "redis_behind_seconds", "Time since the last good write or audit.", value=behind
-            )
+        yield _metric("redis_state", [([one], float(writer.state is one)) for one in WriterState])
         counts = writer.counts
-        counters = (
-            ("batches", "Batches of deltas written.", counts.batches),
-            ("changes", "Keys added to Redis and removed from it.", counts.changes),
-            ("audits", "Audits that found every bucket unchanged.", counts.audits),
-            ("retries", "Commands sent again.", counts.retries),
-        )
-        for name, text, value in counters:
-            yield _counter(f"redis_{name}", text, value=value)
+        rebuilds = [([one.name.lower()], counts.rebuilds[one]) for one in Cause]
+        yield _metric("redis_rebuilds", rebuilds)
+        yield _single("redis_trouble", float(bool(writer.trouble)))
+        if writer.written_at is not None:
+            yield _single("redis_behind_seconds", self.clock() - writer.written_at)
+        yield _single("redis_batches", counts.batches)
+        yield _single("redis_changes", counts.changes)
+        yield _single("redis_audits", counts.audits)
+        yield _single("redis_retries", counts.retries)
 
     def _ranks(self) -> Iterator[Metric]:
-        trust = _gauge("rank_trust", "1 for the present level of trust.", "rank", "level")
-        blocks = _gauge("rank_blocks", "Distinct blocks held.", "rank", "tier")
-        events = _counter(
-            "events", "Events, and problems of the event stream, by kind.", "rank", "kind"
+        ranks = [(str(rank.number), rank) for rank in self.cache.ranks]
+        yield _metric(
+            "rank_trust",
+            [
+                ([name, level], float(rank.trust.level is level))
+                for name, rank in ranks
+                for level in Level
+            ],
         )
-        waiting = _gauge(
-            "rank_orphan_bytes", "Bytes of stored blocks whose parent was never announced.", "rank"
+        yield _metric(
+            "rank_blocks",
+            [([name, tier], n) for name, rank in ranks for tier, n in rank.blocks().items()],
         )
-        lag_seconds = _gauge(
-            "rank_lag_seconds",
-            "Age of the last batch when it was applied, by the engine's clock.",
-            "rank",
+        yield _metric(
+            "events",
+            [([name, kind], n) for name, rank in ranks for kind, n in rank.counts().items()],
         )
-        lag_batches = _gauge("rank_lag_batches", "Batches received and not yet applied.", "rank")
-        for rank in self.cache.ranks:
-            name = str(rank.number)
-            lag_seconds.add_metric([name], rank.lag.seconds)
-            lag_batches.add_metric([name], rank.lag_batches)
-            waiting.add_metric([name], rank.state.orphans.bytes)
-            for level in Level:
-                trust.add_metric([name, level], float(rank.trust.level is level))
-            for tier, count in rank.blocks().items():
-                blocks.add_metric([name, tier], count)
-            for kind, count in rank.counts().items():
-                events.add_metric([name, kind], count)
-        yield from (trust, blocks, events, waiting, lag_seconds, lag_batches)
+        orphans = [([name], rank.state.orphans.bytes) for name, rank in ranks]
+        yield _metric("rank_orphan_bytes", orphans)
+        yield _metric("rank_lag_seconds", [([name], rank.lag.seconds) for name, rank in ranks])
+        yield _metric("rank_lag_batches", [([name], rank.lag_batches) for name, rank in ranks])
 
 
-def _gauge(name: str, text: str, *labels: str, value: float | None = None) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"warmpath_publisher_{name}", text, value, labels or None)
+def _metric(name: str, samples: Iterable[Sample]) -> Family:
+    return DECLARED[name].family(f"warmpath_publisher_{name}", samples)
 
 
-def _counter(name: str, text: str, *labels: str, value: float | None = None) -> CounterMetricFamily:
-    return CounterMetricFamily(f"warmpath_publisher_{name}", text, value, labels or None)
+def _single(name: str, value: float) -> Family:
+    return _metric(name, [((), value)])

@@ -2,26 +2,39 @@
 
 import sys
 
-from warmpath.router.metrics.declared import ROOMS, Declared
+from warmpath.process.metric import Declared
+from warmpath.publisher import metrics as publisher
+from warmpath.router.metrics.declared import ROOMS
 
 BEGINNING = """# Metrics
 
-This page lists every metric of the router's `/metrics` on `server.metrics-listen`, with its labels in
-parentheses. [Operations](../guides/operate.md) has the alerts and the dashboard.
+This page lists every metric of the router's `/metrics` on `server.metrics-listen` and, at its end, every
+one of a publisher, with their labels in parentheses. [Operations](../guides/operate.md) has the alerts
+and the dashboard.
 
 - The format is Prometheus' text format, or OpenMetrics with
   [exemplars](tracing-and-live-page.md#exemplars) if the scraper asks for it.
 - A part that is not configured (the queue, the shared index) has no metrics.
 - Counters (`_total`) start at 0 with the router.
 
-`make docs` writes this page from [`router/metrics/declared.py`](../../router/metrics/declared.py).
+`make docs` writes this page from [`router/metrics/declared.py`](../../router/metrics/declared.py) and
+[`publisher/metrics.py`](../../publisher/metrics.py).
 """
 
 
 def page() -> str:
     """Return the page."""
     parts = [BEGINNING]
-    for room, metrics in ROOMS.items():
+    rooms = {
+        **{
+            room: {f"warmpath_{name}": one for name, one in of.items()}
+            for room, of in ROOMS.items()
+        },
+        "A publisher, on its `--metrics-listen`": {
+            f"warmpath_publisher_{name}": one for name, one in publisher.DECLARED.items()
+        },
+    }
+    for room, metrics in rooms.items():
         rows = "".join(_row(name, one) for name, one in metrics.items())
         parts.append(f"\n## {room}\n\n| metric | meaning |\n| --- | --- |\n{rows}")
     return "".join(parts)
@@ -31,7 +44,7 @@ def _row(name: str, one: Declared) -> str:
     suffix = "_total" if one.kind == "counter" else ""
     labels = f" ({', '.join(one.labels)})" if one.labels else ""
     kind = ", histogram" if one.kind == "histogram" else ""
-    return f"| `warmpath_{name}{suffix}`{labels}{kind} | {one.text} |\n"
+    return f"| `{name}{suffix}`{labels}{kind} | {one.text} |\n"
 
 
 if __name__ == "__main__":

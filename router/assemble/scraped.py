@@ -12,13 +12,14 @@ from warmpath.indexer.shared.replica.pod_copy import Resync
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.trust import Level
 from warmpath.process.command_line import version
+from warmpath.process.metric import Sample
 from warmpath.process.tls import ClientTls, ServerTls, expiries
 from warmpath.router.assemble.calls import Calls
 from warmpath.router.assemble.index import Indexed
 from warmpath.router.assemble.means import Means
 from warmpath.router.assemble.picks import Picks
 from warmpath.router.load.table import LoadTable
-from warmpath.router.metrics.declared import Sample, metric, single
+from warmpath.router.metrics.declared import metric, single
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pods.discover import SourceState
 from warmpath.router.pods.table import PodTable
