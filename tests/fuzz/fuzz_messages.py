@@ -144,11 +144,14 @@ def bodies(runner: asyncio.Runner) -> Target:
 
 @contextmanager
 def taken_for_large() -> Iterator[None]:
-    """Let bodies of any size be read as large ones are, in slices of few bytes."""
+    """Let bodies of any size be read as large ones are, in slices of few bytes.
+
+    A string that is taken out is longer than each field's name.
+    """
     with (
         patch.object(body_fields, "LARGE_BYTES", 0),
         patch.object(body_fields, "SLICE_BYTES", 64),
-        patch.object(body_fields, "SHORT_BYTES", 2),
+        patch.object(body_fields, "SHORT_BYTES", 64),
     ):
         yield
 
