@@ -31,6 +31,8 @@ class Kept(NamedTuple):
     """One decision, and what its message gets only if it is listed, as few decisions ever are."""
 
     message: pb.Decision
+    at: float
+    """The time of the pick, by the picker's clock."""
     candidates: Sequence[Option]
     """The candidates at the time of the pick."""
     reason: Reason
@@ -63,7 +65,6 @@ class Decisions(Witness):
             self._kept.popitem(last=False)
         message = pb.Decision(
             booking_id=placed.booking_id,
-            at=placed.at + self._wall_offset(),
             model=placed.model,
             policy=choice.policy,
             prompt_tokens=choice.ask.tokens,
@@ -75,7 +76,8 @@ class Decisions(Witness):
             pod=placed.went[0],
             rank=placed.went[1],
         )
-        self._kept[placed.number] = Kept(message, choice.options[:KEPT_CANDIDATES], choice.reason)
+        options = choice.options[:KEPT_CANDIDATES]
+        self._kept[placed.number] = Kept(message, placed.at, options, choice.reason)
 
     def _message(self, placed: Pick) -> pb.Decision:
         """Return the message of a pick; one that nobody sees if the pick is not kept."""
@@ -119,11 +121,12 @@ class Decisions(Witness):
 
     def _whole(self, kept: Kept) -> pb.Decision:
         message, offset = kept.message, self._wall_offset()
-        if not message.candidates:
-            message.candidates.extend(candidate_message(one, offset, ()) for one in kept.candidates)
-            waited = message.waited_seconds
-            text = f" It waited {seconds(waited)} in the queue." if waited else ""
-            message.reason = f"{kept.reason}{text}"
+        message.at = kept.at + offset
+        del message.candidates[:]
+        message.candidates.extend(candidate_message(one, offset, ()) for one in kept.candidates)
+        waited = message.waited_seconds
+        text = f" It waited {seconds(waited)} in the queue." if waited else ""
+        message.reason = f"{kept.reason}{text}"
         return message
 
 
