@@ -49,6 +49,8 @@ class Candidate(NamedTuple):
     load: Load = IDLE
     slowness: float = 1.0
     """How many times as long prefills take here as on a typical rank of the model."""
+    arriving: float = 0.0
+    """Seconds of prefill saved by arriving blocks: prompts with the same beginning are on their way."""
     shared: float = 0.0
     """Seconds of `prefill` that it shares with those that wait there, as far as the engine computes them
     together."""

@@ -45,6 +45,7 @@ class Columns(NamedTuple):
     cached: Column
     prefill: Column
     slowness: Column
+    arriving: Column
     known_tokens: Callable[[], Column]
     """Returns the number of tokens that each rank holds, of all prompts; slow."""
 

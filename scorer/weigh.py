@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import repeat, starmap
 from random import Random
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,12 +27,19 @@ ASSUMED = 0.8
 """The share of assumed blocks that counts, since some are evicted by now."""
 
 
-def warmth(match: Match, trust: str, prompt_tokens: int, model: PrefillModel) -> tuple[int, float]:
-    """Return the tokens of a prompt that count as cached on a rank, and the seconds for the rest.
+class Warmth(NamedTuple):
+    """The tokens of a prompt that count as cached on a rank, and the time of the rest."""
 
-    They are less than the whole prompt, as the last one is always computed. The seconds include loading
-    from slower tiers.
-    """
+    cached: int
+    """Tokens that count as cached; less than the whole prompt, as the last one is always computed."""
+    prefill: float
+    """Seconds for computing the rest and loading from slower tiers."""
+    arriving: float = 0.0
+    """Seconds of prefill that arriving blocks save."""
+
+
+def warmth(match: Match, trust: str, prompt_tokens: int, model: PrefillModel) -> Warmth:
+    """Return a rank's warmth, given its trust and its prefill model."""
     most = max(0, prompt_tokens - 1)
     known = min(match.known_tokens, most) * TRUST[trust]
     believed = max(match.arriving_tokens, match.assumed_tokens * ASSUMED)
@@ -40,7 +48,12 @@ def warmth(match: Match, trust: str, prompt_tokens: int, model: PrefillModel) ->
         for tier, tokens in match.tokens_by_tier.items():
             loading += tokens * (1.0 - WEIGHTS[tier]) * model.per_token
     cached = int(min(max(known, believed), most))
-    return cached, model.seconds(prompt_tokens - cached, cached) + loading
+    prefill = model.seconds(prompt_tokens - cached, cached) + loading
+    without = int(min(max(known, match.assumed_tokens * ASSUMED), most))
+    if without >= cached:
+        return Warmth(cached, prefill)
+    arriving = max(0.0, model.seconds(prompt_tokens - without, without) - prefill)
+    return Warmth(cached, prefill, arriving)
 
 
 def with_pull(

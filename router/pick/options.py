@@ -151,6 +151,7 @@ class Options(Sequence[Option]):
             columns.cached,
             columns.prefill,
             columns.slowness,
+            columns.arriving,
             costs.cost,
             *(term for _, term in costs.terms),
         ]
@@ -158,11 +159,11 @@ class Options(Sequence[Option]):
         at = np.array(places)
         rows = np.array(figures)[:, at].T.tolist()
         for place, row, load in zip(places, rows, columns.load.at(at), strict=True):
-            cached, prefill, slowness, cost, *terms = row
+            cached, prefill, slowness, arriving, cost, *terms = row
             pod, rank, factor = field.pods[place], field.ranks[place], self._factors[place]
             name, shared = field.names[place], self.shared * factor
             yield Option(
-                Candidate(*name, int(cached), prefill, load, slowness, shared),
+                Candidate(*name, int(cached), prefill, load, slowness, arriving, shared),
                 self.matches.get(rank, NOTHING),
                 self.matches.trust(rank),
                 cost,

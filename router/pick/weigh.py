@@ -218,7 +218,7 @@ class Weigher:
         """Return a field's options, best first: by a policy, or without one by the costs of decoding."""
         names, tokens, known_tokens = field.names, request.prompt_tokens, self._scorer.held_tokens
         factors, slownesses = self._calibration.all_of(model, names, request.utilisation)
-        figures = np.empty((2, len(names)))
+        figures = np.empty((3, len(names)))
         # A rank without a match has nothing cached, whatever its trust is.
         figures.T[:] = warmth(NOTHING, "exact", tokens, self._prefill)
         most_known = 0
@@ -226,16 +226,18 @@ class Weigher:
             figures.T[places] = warmth(match, trust, tokens, self._prefill)
             if trust == "exact":
                 most_known = max(most_known, match.known_tokens)
-        cached, prefill = figures
+        cached, prefill, arriving = figures
         if policy is not None and self._prefill.per_pulled_token < math.inf:
             held = min(most_known, max(0, tokens - 1))
             prefill = with_pull(prefill, cached, held, tokens, self._prefill)
+        factor = np.array(factors)
         columns = Columns(
             names,
             loads,
             cached,
-            prefill * np.array(factors),
+            prefill * factor,
             np.array(slownesses),
+            arriving * factor,
             lambda: np.array([known_tokens(model, rank) for rank in field.ranks], np.float64),
         )
         if policy is None:

@@ -24,7 +24,9 @@ UNLIKE_RARITY = 0.5
 class Warmpath:
     """The cost is in seconds, the sum of these terms.
 
-    wait: until a new prefill would start.
+    wait: until a new prefill would start. It is reduced by `sharing` times the prefill that arriving
+    blocks save (at most times the wait): waiting for a prefill of the same prompt takes as long as
+    computing it elsewhere, and delays no other request.
 
     prefill: of this prompt.
 
@@ -55,12 +57,17 @@ class Warmpath:
     """0: a prefill costs others the same, however little KV memory is free."""
     mu: float = 0.002
     """Seconds per request in flight."""
+    sharing: float = 0.9
+    """0: simultaneous requests with one prompt each compute it on another pod. 1: a wait that is shorter
+    than the prefill that it spares counts nothing, so that a shorter one is no better. Bursts of prompts
+    with one beginning need nearly 1: each spared prefill shortens the queues of a full fleet."""
 
     def __post_init__(self) -> None:
         check_option("kappa", self.kappa)
         check_option("g", self.g, highest=2.0)
         check_option("memory", self.memory)
         check_option("mu", self.mu)
+        check_option("sharing", self.sharing, highest=1.0)
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
         """Return each candidate's cost of this prompt, in seconds."""
@@ -72,11 +79,12 @@ class Warmpath:
         mean, mean_waiting = float(in_flight.sum()) / number, float(load.waiting.sum()) / number
         usual = (1 + mean_waiting) * (1 + max(0.0, mean - mean_waiting))
 
+        wait = load.wait - self.sharing * np.minimum(columns.arriving, load.wait)
         crowd = (1 + load.waiting) * (1 + np.maximum(0.0, in_flight - load.waiting)) / usual
         others = weight * columns.prefill / columns.slowness
         others *= crowd ** (self.g * _rarity(request.long_share, columns.slowness))
         return Costs.sum_of(
-            ("wait", load.wait),
+            ("wait", wait),
             ("prefill", columns.prefill),
             ("others", others),
             ("decode", self.mu * in_flight),

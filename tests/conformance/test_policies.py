@@ -70,6 +70,7 @@ def questions(draw: st.DrawFn, most: int = 100_000) -> tuple[Request, list[Candi
                 prefill=st.floats(0, most, allow_subnormal=False),
                 load=loads(most),
                 slowness=st.floats(0.01, 100),
+                arriving=st.floats(0, most, allow_subnormal=False),
             ),
             min_size=1,
             max_size=8,

@@ -68,5 +68,6 @@ def figures(
         cached=column("cached"),
         prefill=column("prefill"),
         slowness=column("slowness"),
+        arriving=column("arriving"),
         known_tokens=lambda: np.array([known.get(name, 0) for name in names], dtype=np.float64),
     )

@@ -54,6 +54,7 @@ def candidates(
             prefill=prefills,
             load=loads,
             slowness=slowness,
+            arriving=st.just(0.0),
         ),
         min_size=1,
         max_size=8,
@@ -144,6 +145,18 @@ def test_the_cost_is_the_sum_of_the_terms(request: Request, given: list[Candidat
 def test_a_warm_pod_that_drowns_loses_to_a_cold_one() -> None:
     assert winner(one("warm", wait=1.9, prefill=0.05), one("cold", prefill=2.0)) == "warm"
     assert winner(one("warm", wait=2.1, prefill=0.05), one("cold", prefill=2.0)) == "cold"
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.1, 1.0, 9.0])
+@pytest.mark.parametrize("arriving", [0.0, 0.5, 5.0])
+def test_a_prompt_that_is_on_its_way_is_worth_a_share_of_the_wait_for_it(
+    wait: float, arriving: float
+) -> None:
+    there = one("there", wait=wait, prefill=0.02)._replace(arriving=arriving)
+    [ranked] = rank(POLICY, Request(1000), [there], Random(0))
+    assert dict(ranked.terms)["wait"] == wait - 0.9 * min(wait, arriving)
+    longer = there._replace(load=there.load._replace(wait=wait + 0.1))
+    assert rank(POLICY, Request(1000), [longer], Random(0))[0].cost > ranked.cost
 
 
 def test_work_weighs_no_more_on_a_slow_rank_than_on_any_other() -> None:

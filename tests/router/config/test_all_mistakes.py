@@ -79,11 +79,11 @@ def test_a_file_that_is_no_text_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_all_options_of_a_policy_are_named() -> None:
-    text = '[[models]]\nname = "m"\n[pick]\noptions = { g = 2.5, kapa = 1.0 }\n'
+    text = '[[models]]\nname = "m"\n[pick]\noptions = { sharing = 1.5, kapa = 1.0 }\n'
     with pytest.raises(ConfigError) as raised:
         parse(text, "text")
     one, other = raised.value.problems
-    assert "option g is 2.5" in one
+    assert "option sharing is 1.5" in one
     assert "no option 'kapa'" in other
 
 

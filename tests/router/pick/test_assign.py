@@ -43,9 +43,10 @@ def siblings(requests: int, seconds: float) -> tuple[list[str], int]:
     return pods, computing
 
 
-def test_siblings_that_come_at_once_each_take_an_idle_pod() -> None:
+def test_siblings_that_come_at_once_wait_for_one_prefill() -> None:
     pods, computing = siblings(8, 0.0006)
-    assert computing == len(set(pods)) == 8
+    assert computing <= 2
+    assert len(set(pods)) <= 2
 
 
 def test_a_burst_that_one_pod_cannot_serve_spreads_and_each_pod_computes_it_once() -> None:
