@@ -24,8 +24,9 @@ def side(request: pytest.FixtureRequest) -> Side:
 def turn_over(side: Side, blocks: int) -> None:
     """Store enough other blocks that those still in doubt are dropped."""
     side.rank("p").learn_capacity(blocks)
-    names = [700 + at for at in range(blocks)]
-    tokens = [9 + at for at in range(SIZE * blocks)]
+    # Each removal of a known block asks for one more store.
+    names = [700 + at for at in range(2 * blocks)]
+    tokens = [9 + at for at in range(SIZE * 2 * blocks)]
     side.send("p", stored(names, tokens, None, SIZE), removed(names))
     assert side.rank("p").trust.level is Level.EXACT
     check(side.ingest)

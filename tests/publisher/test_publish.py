@@ -22,8 +22,9 @@ async def test_a_router_that_joins_late_knows_the_whole_cache_at_once(
     await pod.publish()
     await pod.generate(IDS)
     async with asking(router_config(pod), tmp_path) as asker:
-        score = await asker.until(lambda score: score.trust.level == pb.Trust.EXACT)
-        assert score.matched_tokens == FULL
+        await asker.until(
+            lambda score: (score.matched_tokens, score.trust.level) == (FULL, pb.Trust.EXACT)
+        )
         assert await pod.generate(IDS) == FULL
 
 

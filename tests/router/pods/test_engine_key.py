@@ -104,7 +104,7 @@ async def test_an_engine_that_wants_a_key_and_gets_none_is_a_finding_and_one_lin
     assert len(said) == 1
     assert f"pod p: /v1/models answers {status}" in said[0]
     facts = PodFacts(False, True, (), Row("p", "m"), refusal=pod.status.refusal)
-    [found] = [one for one in findings(facts, 0.0) if one.kind == "key"]
+    [found] = [one for one in findings(facts) if one.kind == "key"]
     assert "key-file" in found.text
     guarded.open_pages.update(guarded.pages)
     await look(asking)
