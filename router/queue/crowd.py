@@ -14,21 +14,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from warmpath.process.ranking import Ranking
 from warmpath.router.config.schema import QueueTable
 from warmpath.router.queue.request import Waiting
-
-NO_WEIGHTS: Mapping[str, float] = {}
 
 
 @dataclass(slots=True)
 class _Group:
-    """The waiting requests of a class, of a caller in it, or of a tenant of that caller."""
+    """All waiting requests, or those of a class, of a caller in it, or of a tenant of that caller."""
 
     count: int = 0
     part: int = 0
     """The sum of their parts of the queue."""
     groups: "dict[Any, _Group]" = field(default_factory=dict)
-    """The callers of a class, or the tenants of a caller."""
+    """The classes, the callers of a class, or the tenants of a caller."""
+    order: Ranking[Any] = field(default_factory=Ranking)
+    """The same by their part of the queue, divided by the weight of a tenant. A full queue looks for the
+    largest at each request, and callers may make up any number of tenants."""
     requests: dict[int, Waiting] = field(default_factory=dict)
     """Those of a tenant by number, in the order of arrival."""
 
@@ -38,23 +40,23 @@ class Crowd:
 
     def __init__(self, settings: QueueTable) -> None:
         self._settings = settings
-        self._classes: dict[Any, _Group] = {}
+        self._all = _Group()
         self.bytes = 0
         """Bytes of all requests."""
 
     def __len__(self) -> int:
-        return sum(one.count for one in self._classes.values())
+        return sum(one.count for one in self._all.groups.values())
 
     def __iter__(self) -> Iterator[Waiting]:
         """Yield all requests, in no order."""
-        for one in self._classes.values():
+        for one in self._all.groups.values():
             for caller in one.groups.values():
                 for tenant in caller.groups.values():
                     yield from tenant.requests.values()
 
     def counts(self) -> Mapping[int, int]:
         """Return the number of requests by class."""
-        return {priority: one.count for priority, one in self._classes.items()}
+        return {priority: one.count for priority, one in self._all.groups.items()}
 
     def add(self, waiting: Waiting) -> None:
         """Add a request."""
@@ -67,16 +69,21 @@ class Crowd:
     def _change(self, waiting: Waiting, sign: int) -> _Group:
         """Add a request to the sums of its groups, or subtract it; return its tenant's group."""
         # In whole numbers, so that sums do not drift: the part times both limits.
-        limits, groups, group = self._settings, self._classes, _Group()
-        for name in (waiting.priority, waiting.caller, waiting.tenant):
-            group = groups.setdefault(name, _Group())
+        limits, of = self._settings, self._all
+        weight = limits.shares.get(waiting.tenant, 1.0)
+        names = (waiting.priority, 1.0), (waiting.caller, 1.0), (waiting.tenant, weight)
+        for name, by in names:
+            group = of.groups.setdefault(name, _Group())
             group.count += sign
             group.part += sign * (limits.max_bytes + waiting.size * limits.max_requests)
-            if not group.count:
-                del groups[name]
-            groups = group.groups
+            if group.count:
+                of.order.put(name, (group.part / by, name))
+            else:
+                del of.groups[name]
+                of.order.drop(name)
+            of = group
         self.bytes += sign * waiting.size
-        return group
+        return of
 
     def squeeze_in(self, newcomer: Waiting) -> list[Waiting]:
         """Add a request, and remove those that give way to it; return these.
@@ -100,15 +107,12 @@ class Crowd:
 
     def _gives_way(self, newcomer: Waiting) -> Waiting:
         """Return the request that gives way; among equal callers and tenants the newcomer's."""
-        lowest = min(self._classes)
-        group, is_own = self._classes[lowest], newcomer.priority == lowest
-        for own, weights in (
-            (newcomer.caller, NO_WEIGHTS),
-            (newcomer.tenant, self._settings.shares),
-        ):
-            parts = {name: one.part / weights.get(name, 1.0) for name, one in group.groups.items()}
-            most = max(parts.values())
-            is_own = is_own and parts[own] == most
-            name = own if is_own else max(name for name, part in parts.items() if part == most)
+        lowest = min(self._all.groups)
+        group, is_own = self._all.groups[lowest], newcomer.priority == lowest
+        for own in (newcomer.caller, newcomer.tenant):
+            name, rank_of = group.order.last, group.order.rank_of
+            if is_own and rank_of(own)[0] == rank_of(name)[0]:
+                name = own
+            is_own = is_own and name == own
             group = group.groups[name]
         return next(reversed(group.requests.values()))

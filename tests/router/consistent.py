@@ -215,7 +215,7 @@ def _(underway: Underway) -> None:
 
 @check.register
 def _(crowd: Crowd) -> None:
-    for of in crowd._classes.values():
+    for of in crowd._all.groups.values():
         tenants = [one for caller in of.groups.values() for one in caller.groups.values()]
         groups = [of, *of.groups.values(), *tenants]
         if not all(one.count for one in groups) or not all(one.requests for one in tenants):
@@ -224,6 +224,11 @@ def _(crowd: Crowd) -> None:
             raise AssertionError("the count of a class is wrong")
         if any([*one.requests] != sorted(one.requests) for one in tenants):
             raise AssertionError("a tenant's requests are not in the order of arrival")
+        shares = crowd._settings.shares
+        for group, weights in ((of, {}), *((caller, shares) for caller in of.groups.values())):
+            parts = {name: one.part / weights.get(name, 1.0) for name, one in group.groups.items()}
+            if [*group.order] != sorted(((part, name), name) for name, part in parts.items()):
+                raise AssertionError("callers or tenants are not in the order of their parts")
     if crowd.bytes != sum(one.size for one in crowd):
         raise AssertionError("the bytes are not those of the waiting requests")
 
