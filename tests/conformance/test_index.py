@@ -32,17 +32,6 @@ def held(index: Index, keys: list[int]) -> list[Stretch]:
     return sorted(index.stretches(keys), key=lambda one: (one.start, one.slot))
 
 
-def test_each_slot_has_its_stretch(index: Index) -> None:
-    index.add(0, [10, 11, 12, 13])
-    index.add(5, [10, 11])
-    assert held(index, [10, 11, 12, 13, 99]) == [Stretch(0, 0, 4), Stretch(5, 0, 2)]
-
-
-def test_a_hole_parts_two_stretches(index: Index) -> None:
-    index.add(3, [1, 3])
-    assert held(index, [1, 2, 3]) == [Stretch(3, 0, 1), Stretch(3, 2, 3)]
-
-
 @pytest.mark.parametrize("extras", [(), (None, b"image")])
 def test_a_prompt_is_matched_by_its_chain(index: Index, extras: tuple[bytes | None, ...]) -> None:
     chain = Chain(99, bytes(range(200)), 3, 16, extras)

@@ -65,55 +65,6 @@ def test_a_prompt_just_picked_is_matched_by_the_next(believed: Believed) -> None
     assert believed.match(msgspec.structs.replace(B, made=b"")) == believed.match(B)
 
 
-def test_a_withdrawn_prompt_does_not_take_away_anothers_prefix(believed: Believed) -> None:
-    first = believed.arrive("p", 0, A.made, expires=10.0)
-    again = believed.arrive("p", 0, A.made, expires=10.0)
-    other = believed.arrive("p", 0, B.made, expires=10.0)
-    believed.withdraw(first)
-    assert arriving(believed, A) == 4
-    believed.withdraw(again)
-    assert arriving(believed, A) == 2
-    assert arriving(believed, B) == 4
-    believed.withdraw(other)
-    assert believed.match(A) == believed.match(B) == []
-
-
-def test_a_second_confirmation_lengthens_nothing(believed: Believed) -> None:
-    ticket = believed.arrive("p", 0, A.made, expires=10.0)
-    believed.confirm(ticket, 5.0)
-    believed.confirm(ticket, 20.0)
-    believed.expire(5.0)
-    assert arriving(believed, A) == 0
-    believed.confirm(ticket, 30.0)
-    assert len(believed) == 0
-
-
-def test_past_its_capacity_a_rank_loses_the_tail_of_the_oldest_prompt(believed: Believed) -> None:
-    old, new = prompt(1, 2, 3), prompt(4, 5, 6)
-    believed.assume("p", 0, old.made, now=0.0, capacity=4)
-    believed.assume("p", 0, new.made, now=1.0, capacity=4)
-    assert (assumed(believed, old), assumed(believed, new)) == (1, 3)
-    believed.assume("p", 0, prompt(*range(10, 20)).made, now=2.0, capacity=4)
-    assert assumed(believed, new) == 0
-    assert assumed(believed, prompt(*range(10, 20))) == 4
-    check(believed)
-
-
-def test_past_the_bound_what_was_assumed_longest_ago_goes(believed: Believed) -> None:
-    prompts = [prompt(*range(100 * n, 100 * n + 30)) for n in range(5)]
-    pods = "pqpqp"
-
-    def held() -> list[int]:
-        return [assumed(believed, *pair) for pair in zip(prompts, pods, strict=True)]
-
-    for n in range(4):
-        believed.assume(pods[n], 0, prompts[n].made, now=float(n), capacity=100)
-    assert held() == [10, 30, 30, 30, 0]
-    believed.assume(pods[4], 0, prompts[4].made, now=4.0, capacity=100)
-    assert held() == [0, 10, 30, 30, 30]
-    check(believed)
-
-
 def test_keys_cut_short_are_refused(believed: Believed) -> None:
     with pytest.raises(ValueError, match="multiple"):
         believed.arrive("p", 0, A.made[:-1], expires=10.0)

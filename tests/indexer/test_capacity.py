@@ -23,8 +23,13 @@ from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.trust import DRIFTED, Level
 
-INDEXES = [ArrayIndex, MemoryIndex]
 CAPACITY = 8
+
+
+@pytest.fixture(params=[ArrayIndex, MemoryIndex])
+def index(request: pytest.FixtureRequest) -> type[Index]:
+    kind: type[Index] = request.param
+    return kind
 
 
 def follow(index: Callable[[], Index] = ArrayIndex, **changes: object) -> RankIngest:
@@ -72,7 +77,6 @@ class Said:
         self.rank.live_many(frames)
 
 
-@pytest.mark.parametrize("index", INDEXES)
 def test_hits_announced_as_stores_degrade_the_rank_and_nothing_stays_that_is_gone(
     index: type[Index],
 ) -> None:
@@ -94,7 +98,6 @@ def test_hits_announced_as_stores_degrade_the_rank_and_nothing_stays_that_is_gon
     assert rank.blocks_in_use() <= CAPACITY
 
 
-@pytest.mark.parametrize("index", INDEXES)
 def test_what_was_removed_since_it_was_last_announced_is_given_up(index: type[Index]) -> None:
     rank = follow(index, capacity=4)
     say = Said(rank)
@@ -110,7 +113,6 @@ def test_what_was_removed_since_it_was_last_announced_is_given_up(index: type[In
     assert rank.state.counts.unknown_removals == 1
 
 
-@pytest.mark.parametrize("index", INDEXES)
 def test_a_rank_that_drifted_heals_once_its_cache_has_turned_over(index: type[Index]) -> None:
     rank, engine = follow(index), EngineModel(capacity=CAPACITY)
     prompt = (0, 1, 2, 3)
@@ -132,7 +134,6 @@ def test_a_rank_that_drifted_heals_once_its_cache_has_turned_over(index: type[In
     assert held(rank) == engine.held()
 
 
-@pytest.mark.parametrize("index", INDEXES)
 def test_a_clear_heals_a_rank_that_drifted(index: type[Index]) -> None:
     rank, engine = follow(index), EngineModel(capacity=CAPACITY)
     rank.live("", *engine.store((0, 1)))
@@ -144,7 +145,6 @@ def test_a_clear_heals_a_rank_that_drifted(index: type[Index]) -> None:
     assert rank.trust.level is Level.EXACT
 
 
-@pytest.mark.parametrize("index", INDEXES)
 def test_more_than_fits_is_seen_after_each_batch_of_those_that_arrive_together(
     index: type[Index],
 ) -> None:
@@ -157,7 +157,6 @@ def test_more_than_fits_is_seen_after_each_batch_of_those_that_arrive_together(
     assert rank.counts()["drifts"] == 1
 
 
-@pytest.mark.parametrize("index", INDEXES)
 def test_a_rank_heals_after_the_batch_that_turns_its_cache_over(index: type[Index]) -> None:
     rank = follow(index, capacity=3)
     say = Said(rank)
@@ -177,7 +176,6 @@ def test_a_rank_heals_after_the_batch_that_turns_its_cache_over(index: type[Inde
     assert rank.trust.reason == "a stored block's parent is unknown: an event was missed"
 
 
-@pytest.mark.parametrize("index", INDEXES)
 def test_a_capacity_that_is_not_known_is_no_bound(index: type[Index]) -> None:
     rank = follow(index, capacity=0)
     say = Said(rank)
@@ -187,7 +185,6 @@ def test_a_capacity_that_is_not_known_is_no_bound(index: type[Index]) -> None:
     assert rank.blocks_in_use() == 100
 
 
-@pytest.mark.parametrize("index", INDEXES)
 def test_a_capacity_that_is_learned_later_bounds_what_is_there_then(index: type[Index]) -> None:
     rank = follow(index, capacity=0)
     say = Said(rank)
@@ -198,7 +195,6 @@ def test_a_capacity_that_is_learned_later_bounds_what_is_there_then(index: type[
     assert rank.trust.level is Level.DEGRADED
 
 
-@pytest.mark.parametrize("index", INDEXES)
 def test_every_copy_of_one_content_takes_a_block_and_slower_tiers_take_none(
     index: type[Index],
 ) -> None:
@@ -214,7 +210,6 @@ def test_every_copy_of_one_content_takes_a_block_and_slower_tiers_take_none(
     assert rank.trust.reason == f"{DRIFTED}: 5 of 4"
 
 
-@pytest.mark.parametrize("index", INDEXES)
 def test_the_groups_of_a_hybrid_model_share_one_pool(index: type[Index]) -> None:
     rank = follow(index, capacity=4)
     say = Said(rank)
@@ -231,7 +226,6 @@ def test_the_groups_of_a_hybrid_model_share_one_pool(index: type[Index]) -> None
     assert rank.blocks_in_use() == 3
 
 
-@pytest.mark.parametrize("index", INDEXES)
 def test_a_block_that_is_known_by_its_parts_too_is_not_counted_twice(index: type[Index]) -> None:
     rank = follow(index, capacity=2)
     say = Said(rank)
@@ -272,7 +266,6 @@ def store_of(number: int) -> dict[str, object]:
     return {"type": "stored", "parent_hash": None, "blocks": [block]}
 
 
-@pytest.mark.parametrize("index", INDEXES)
 def test_a_router_that_restarts_still_knows_what_is_not_certain(index: type[Index]) -> None:
     before = follow(index, capacity=4)
     say = Said(before)
@@ -288,7 +281,6 @@ def test_a_router_that_restarts_still_knows_what_is_not_certain(index: type[Inde
     assert rank.state.blocks_in_use() == 1
 
 
-@pytest.mark.parametrize("index", INDEXES)
 def test_what_may_have_been_a_hit_is_not_exact_once_it_was_removed(index: type[Index]) -> None:
     rank = follow(index, capacity=0)
     say = Said(rank)
@@ -304,7 +296,6 @@ def test_what_may_have_been_a_hit_is_not_exact_once_it_was_removed(index: type[I
     assert held(rank) == set()
 
 
-@pytest.mark.parametrize("index", INDEXES)
 def test_a_size_that_is_learned_tells_of_hits_that_were_announced(index: type[Index]) -> None:
     rank = follow(index, capacity=0)
     say = Said(rank)
@@ -319,7 +310,6 @@ def test_a_size_that_is_learned_tells_of_hits_that_were_announced(index: type[In
     assert rank.trust.level is Level.EXACT
 
 
-@pytest.mark.parametrize("index", INDEXES)
 def test_a_window_that_was_announced_twice_may_not_hold_what_lies_before_it(
     index: type[Index],
 ) -> None:
@@ -334,7 +324,6 @@ def test_a_window_that_was_announced_twice_may_not_hold_what_lies_before_it(
     assert rank.trust.reason == REPEATED
 
 
-@pytest.mark.parametrize("index", INDEXES)
 @pytest.mark.parametrize("kind", ["sliding_window", "mamba"])
 def test_a_block_behind_a_window_proves_none_before_the_window(
     kind: str, index: type[Index]

@@ -1,5 +1,8 @@
 """The stream machine: order, gaps, replays, restarts, and what they do to trust."""
 
+from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -14,6 +17,8 @@ from warmpath.indexer.stream.replay import (
     AskReplay,
 )
 from warmpath.indexer.trust import Level, Trust
+
+COLD, DEGRADED, EXACT = Level.COLD, Level.DEGRADED, Level.EXACT
 
 
 def payload(sequence: int, life: int = 0) -> bytes:
@@ -80,8 +85,27 @@ class Driven:
         self.stream.stray("a message is no frame")
         check(self.stream)
 
+    def tell(self, what: str, *about: object) -> None:
+        getattr(self.stream, what)(*about)
+        check(self.stream)
+
     def level(self) -> Level:
         return self.stream.trust.level
+
+    def asks(self, start: int) -> None:
+        assert self.asked is not None
+        assert self.asked.start == start
+        assert self.stream.state is StreamState.REPLAYING
+
+    def says(self, reason: str) -> None:
+        assert reason in self.stream.trust.reason
+
+    def doubted(self) -> None:
+        assert self.doubts
+
+    def counts(self, **expected: int) -> None:
+        for name, count in expected.items():
+            assert getattr(self if hasattr(self, name) else self.stream.counts, name) == count
 
     def expect(self, *sequences: int, life: int = 0) -> None:
         assert self.applied == [payload(sequence, life) for sequence in sequences]
@@ -120,20 +144,107 @@ def reconnected(**options: bool) -> Driven:
     return driven
 
 
-def test_a_new_stream_is_cold_and_asks_for_everything() -> None:
-    driven = Driven()
-    assert driven.level() is Level.COLD
-    driven.connect()
-    assert driven.asked is not None
-    assert driven.asked.start == 0
-    assert driven.level() is Level.COLD
+def act(name: str) -> Callable[..., methodcaller]:
+    """Return what makes a step of a story: a method of `Driven` with its arguments."""
+    return partial(methodcaller, name)
 
 
-def test_an_engine_that_has_published_nothing_is_exact() -> None:
-    driven = connected()
-    driven.answer()
-    assert driven.level() is Level.EXACT
-    assert driven.stream.sequence is None
+live, answer, fail, stray, connect = map(act, ("live", "answer", "fail", "stray", "connect"))
+tell, asks, says, counts = map(act, ("tell", "asks", "says", "counts"))
+doubted, expect = map(act, ("doubted", "expect"))
+silent = partial(connected, has_replay=False)
+followed_silently = partial(following, has_replay=False)
+ALL = range(3 * KEPT)
+LACKS = tell("lacks", "a store cannot be read")
+CLOSED = (answer(2, 3, 4), expect(*range(5)))
+
+STORIES: dict[str, list[Any]] = {
+    "a new stream is cold and asks for everything": [Driven, COLD, connect(), asks(0), COLD],
+    "an engine that has published nothing is exact": [connected, answer(), expect(), EXACT],
+    "answers that are no batches end no check and restart nothing": [connected, answer(0), *[stray(), answer(), counts(resets=0), DEGRADED] * 5, answer(0, 1), expect(0, 1), EXACT],
+    "live batches are held until the replay is over": [connected, live(2, 3), expect(), answer(0, 1, 2, end=False), expect(0, 1, 2), COLD, answer(), expect(0, 1, 2, 3), EXACT, counts(duplicates=1)],
+    "joining after the buffer has forgotten is degraded": [connected, answer(7, 8), live(9), expect(7, 8, 9), DEGRADED, says("begins at 7")],
+    "joining late without replay is degraded": [silent, live(7), expect(7), DEGRADED],
+    "joining at the first batch without replay is exact": [silent, live(0, 1), expect(0, 1), EXACT],
+    "a duplicate is dropped": [following, live(2, 1), expect(0, 1, 2), EXACT, counts(duplicates=2)],
+    "batches that a replay has overtaken by far are duplicates": [
+        partial(following, 1), live(4 * KEPT), asks(0), answer(*range(9 * KEPT)), live(*range(4 * KEPT + 1, 9 * KEPT + 1)),
+        counts(resets=0), EXACT, expect(*range(9 * KEPT + 1)),
+    ],
+    # Such batches may be those of a new life too.
+    "batches that waited while the first replay ran are duplicates": [
+        connected, answer(*ALL), live(*ALL[KEPT:], 3 * KEPT), DEGRADED, answer(ALL[-1]), counts(resets=0), EXACT, expect(*ALL, 3 * KEPT),
+    ],
+    "a restart behind a proxy after a long replay is found out by the next batch": [
+        connected, answer(*ALL), EXACT, live(0, life=1), DEGRADED, answer(), counts(resets=1), answer(0, life=1), live(1, life=1), expect(0, 1, life=1), EXACT,
+    ],
+    "a sequence that goes back by far is a restart": [partial(following, 3 * KEPT), live(0, life=1), counts(resets=1), expect(0, life=1)],
+    "a sequence that goes back by far without replay is a restart": [partial(followed_silently, 3 * KEPT), live(0, life=1), counts(resets=1), expect(0, life=1)],
+    "a connection without replay whose sequence begins far before is a restart": [partial(followed_silently, 3 * KEPT), tell("disconnected"), connect(), live(5, life=1), counts(resets=1)],
+    # The replay begins at the fence.
+    "a gap is not exact until replay has closed it": [following, live(5), DEGRADED, asks(2), live(6), answer(2, 3, 4, 5), expect(*range(7)), EXACT],
+    "a gap that replay cannot close is degraded and passed": [following, live(5), answer(2, 3, 5), live(6), expect(0, 1, 2, 3, 5, 6), DEGRADED, says("batches 4 to 4")],
+    "a batch lost behind the replay is asked for once more": [following, live(5, 8), answer(2, 3, 4, 5), asks(5), DEGRADED, answer(5, 6, 7, 8), expect(*range(9)), EXACT],
+    "a buffer that begins after the fence degrades": [following, live(9), answer(6, 7, 8, 9), expect(0, 1, 2, 6, 7, 8, 9), DEGRADED],
+    # The last batch of it is the fence, and nothing that is shown was ever in doubt.
+    "a replay that breaks off is resumed from where it stopped": [
+        partial(broken_off, "no answer within 10 s"), DEGRADED, says("no answer within 10 s; it is requested again"), asks(3),
+        live(8), answer(3, 4, 5, 6, 7, 8), expect(*range(9)), EXACT, counts(doubts=0),
+    ],
+    # What is shown after its second end is of before.
+    "a first replay that breaks off is resumed": [connected, fail(), COLD, says("replay failed"), answer(0, 1, end=False), fail(), DEGRADED, answer(1, 2), expect(0, 1, 2), EXACT],
+    "a replay is resumed until the publisher says that its buffer begins later": [broken_off, answer(6, 7), live(8), expect(0, 1, 2, 3, 6, 7, 8), DEGRADED, says("begins at 6"), doubted()],
+    "a restart between a replay and what resumes it is caught at the fence": [broken_off, answer(3, 4, life=1), counts(resets=1), answer(*range(5), life=1), expect(*range(5), life=1), EXACT],
+    "where replays only fail the stream goes on with what comes live": [
+        following, live(5), *[asks(2), fail()] * PATIENCE, live(6), expect(0, 1, 2, 5, 6), DEGRADED, says("replay failed: no answer"), doubted(),
+    ],
+    "a replay endpoint that never answered is given up sooner": [connected, live(5), *[COLD, fail()] * FIRST_PATIENCE, expect(5), DEGRADED],
+    "a replay that fails while nothing is missing yet is never given up": [reconnected, *[fail()] * 5 * PATIENCE, answer(2, 3), expect(0, 1, 2, 3), EXACT],
+    "a message that is no batch costs trust until the next batch is in order": [following, stray(), DEGRADED, says("a message is no frame"), live(3), EXACT, counts(doubts=0), expect(0, 1, 2, 3)],
+    "a message that is no batch costs it without replay too": [followed_silently, stray(), DEGRADED, says("a message is no frame"), live(3), EXACT, counts(doubts=0), expect(0, 1, 2, 3)],
+    "a batch that came as a message that is none is missing": [following, stray(), live(4), DEGRADED, *CLOSED, EXACT],
+    "a batch that came as a message that is none is missing for good without replay": [followed_silently, stray(), live(4, 5), DEGRADED, doubted()],
+    # It may have been batch 5.
+    "a message that is no batch during a replay leaves open whether one is missing": [following, live(4), stray(), *CLOSED, DEGRADED, live(5), EXACT],
+    # It may have been batch 6.
+    "a clear in a held batch does not make good a message behind it that is no batch": [following, live(4, 5), stray(), answer(2, 3, 4), tell("cleared", 5), DEGRADED, live(6), EXACT],
+    "a turn-over in held batches does not make good a message behind them that is no batch": [following, LACKS, live(4, 5), stray(), answer(2, 3, 4), tell("turned_over"), DEGRADED],
+    "a replay whose first message is no batch is no restart": [reconnected, stray(), answer(), counts(resets=0), answer(2), expect(0, 1, 2), EXACT],
+    # A clear before it makes nothing good.
+    "what lacks blocks is degraded and nothing of it in doubt": [following, LACKS, DEGRADED, counts(doubts=0), tell("cleared", 2), DEGRADED, live(3), tell("cleared", 3), EXACT],
+    "what lacks blocks while a replay runs is not exact behind it": [connected, answer(0, 1, end=False), LACKS, answer(), DEGRADED],
+    "a restart seen live begins a new life": [following, live(0, 1, life=1), expect(0, 1, life=1), counts(resets=1), EXACT],
+    "a restart whose first batches were missed is replayed from the start": [partial(following, 10), live(2, life=1), COLD, answer(0, 1, 2, life=1), expect(0, 1, 2, life=1), EXACT],
+    "a restart that looks like a gap is caught at the fence": [following, live(5, life=1), answer(2, 3, 4, 5, life=1), counts(resets=1), answer(*range(6), life=1), expect(*range(6), life=1), EXACT],
+    # Not exact while it is not known what was missed.
+    "a restart while disconnected is caught by the empty buffer": [reconnected, DEGRADED, answer(), counts(resets=1), answer(), EXACT, live(0, life=1), expect(0, life=1)],
+    "a new life that is shorter than the last one is not exact before it is replayed": [
+        partial(following, 10), tell("disconnected"), connect(), answer(), counts(resets=1), COLD, answer(*range(4), life=1), expect(*range(4), life=1), EXACT,
+    ],
+    "what was held while the replay of a new life came back empty is taken once": [
+        reconnected, live(0, 1, life=1), answer(), counts(resets=1), answer(0, 1, life=1), expect(0, 1, life=1), counts(duplicates=0), EXACT,
+    ],
+    "a reconnection that missed nothing is exact again": [reconnected, answer(2), expect(0, 1, 2), counts(resets=0), EXACT],
+    "a reconnection without replay is degraded until a clear": [partial(reconnected, has_replay=False), DEGRADED, live(3), tell("cleared", 3), EXACT],
+    "a malformed batch degrades until a later clear": [following, tell("malformed", 2, "not msgpack"), DEGRADED, tell("cleared", 2), DEGRADED, live(3), tell("cleared", 3), EXACT],
+    "a held batch that is malformed is named and healed by a clear behind it": [
+        following, live(4, 5), answer(2, 3), tell("malformed", 4, "not msgpack"), says("batch 4 is malformed: not msgpack"), tell("cleared", 5), EXACT,
+    ],
+    "a clear before a loss does not make it good": [following, live(5), answer(2, 3, 5), tell("cleared", 3), DEGRADED, tell("cleared", 5), EXACT],
+    "held batches past the bound are asked for again": [partial(connected, pending_bytes=6), live(1, 2, 3), counts(overflows=1), answer(0), asks(0), answer(0, 1, 2, 3), expect(0, 1, 2, 3), EXACT],
+}  # fmt: skip
+"""How a stream begins, then what happens to it, and what it applies, asks for and is trusted with then."""
+
+
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+def test_streams(story: list[Any]) -> None:
+    begun, *steps = story
+    driven = begun()
+    for step in steps:
+        if isinstance(step, Level):
+            assert driven.level() is step
+        else:
+            step(driven)
 
 
 def test_a_batch_that_no_subscription_brought_is_asked_for_until_a_live_one_comes() -> None:
@@ -172,19 +283,6 @@ def test_a_new_life_that_answers_a_check_is_followed_from_its_first_batch(
     assert driven.level() is Level.EXACT
 
 
-def test_answers_that_are_no_batches_end_no_check_and_restart_nothing() -> None:
-    driven = connected()
-    driven.answer(0)
-    for _ in range(5):
-        driven.stray()
-        driven.answer()
-        assert driven.resets == 0
-        assert driven.level() is Level.DEGRADED
-    driven.answer(0, 1)
-    driven.expect(0, 1)
-    assert driven.level() is Level.EXACT
-
-
 def test_a_live_batch_ends_the_checks_of_the_subscription() -> None:
     driven = connected()
     driven.answer(0)
@@ -194,169 +292,6 @@ def test_a_live_batch_ends_the_checks_of_the_subscription() -> None:
     assert not driven.stream.wants(check.ticket)
     driven.answer(1, 2)
     driven.expect(0, 1)
-
-
-def test_live_batches_are_held_until_the_replay_is_over() -> None:
-    driven = connected()
-    driven.live(2, 3)
-    driven.expect()
-    driven.answer(0, 1, 2, end=False)
-    driven.expect(0, 1, 2)
-    assert driven.level() is Level.COLD
-    driven.answer()
-    driven.expect(0, 1, 2, 3)
-    assert driven.level() is Level.EXACT
-    assert driven.stream.counts.duplicates == 1
-
-
-def test_joining_after_the_buffer_has_forgotten_is_degraded() -> None:
-    driven = connected()
-    driven.answer(7, 8)
-    driven.live(9)
-    driven.expect(7, 8, 9)
-    assert driven.level() is Level.DEGRADED
-    assert "begins at 7" in driven.stream.trust.reason
-
-
-def test_joining_late_without_replay_is_degraded() -> None:
-    driven = connected(has_replay=False)
-    driven.live(7)
-    driven.expect(7)
-    assert driven.level() is Level.DEGRADED
-
-
-def test_joining_at_the_first_batch_without_replay_is_exact() -> None:
-    driven = connected(has_replay=False)
-    driven.live(0, 1)
-    driven.expect(0, 1)
-    assert driven.level() is Level.EXACT
-
-
-def test_a_duplicate_is_dropped() -> None:
-    driven = following()
-    driven.live(2, 1)
-    driven.expect(0, 1, 2)
-    assert driven.level() is Level.EXACT
-    assert driven.stream.counts.duplicates == 2
-
-
-def test_batches_that_a_replay_has_overtaken_by_far_are_duplicates() -> None:
-    driven = following(1)
-    driven.live(4 * KEPT)
-    assert driven.asked is not None
-    driven.answer(*range(9 * KEPT))
-    driven.live(*range(4 * KEPT + 1, 9 * KEPT + 1))
-    assert driven.resets == 0
-    assert driven.level() is Level.EXACT
-    driven.expect(*range(9 * KEPT + 1))
-
-
-def test_batches_that_waited_while_the_first_replay_ran_are_duplicates() -> None:
-    driven = connected()
-    driven.answer(*range(3 * KEPT))
-    driven.live(*range(KEPT, 3 * KEPT + 1))
-    assert driven.level() is Level.DEGRADED, "a new life may begin like this"
-    driven.answer(3 * KEPT - 1)
-    assert driven.resets == 0
-    assert driven.level() is Level.EXACT
-    driven.expect(*range(3 * KEPT + 1))
-
-
-def test_a_restart_behind_a_proxy_after_a_long_replay_is_found_out_by_the_next_batch() -> None:
-    driven = connected()
-    driven.answer(*range(3 * KEPT))
-    assert driven.level() is Level.EXACT
-    driven.live(0, life=1)
-    assert driven.level() is Level.DEGRADED
-    driven.answer()
-    assert driven.resets == 1
-    driven.answer(0, life=1)
-    driven.live(1, life=1)
-    driven.expect(0, 1, life=1)
-    assert driven.level() is Level.EXACT
-
-
-@pytest.mark.parametrize("has_replay", [True, False])
-def test_a_sequence_that_goes_back_by_far_is_a_restart(has_replay: bool) -> None:
-    driven = following(3 * KEPT, has_replay=has_replay)
-    driven.live(0, life=1)
-    assert driven.resets == 1
-    driven.expect(0, life=1)
-
-
-def test_a_connection_without_replay_whose_sequence_begins_far_before_is_a_restart() -> None:
-    driven = following(3 * KEPT, has_replay=False)
-    driven.stream.disconnected()
-    driven.connect()
-    driven.live(5, life=1)
-    assert driven.resets == 1
-
-
-def test_a_gap_is_not_exact_until_replay_has_closed_it() -> None:
-    driven = following()
-    driven.live(5)
-    assert driven.level() is Level.DEGRADED
-    assert driven.asked is not None
-    assert driven.asked.start == 2, "the replay begins at the fence"
-    driven.live(6)
-    driven.answer(2, 3, 4, 5)
-    driven.expect(0, 1, 2, 3, 4, 5, 6)
-    assert driven.level() is Level.EXACT
-
-
-def test_a_gap_that_replay_cannot_close_is_degraded_and_passed() -> None:
-    driven = following()
-    driven.live(5)
-    driven.answer(2, 3, 5)
-    driven.live(6)
-    driven.expect(0, 1, 2, 3, 5, 6)
-    assert driven.level() is Level.DEGRADED
-    assert "batches 4 to 4" in driven.stream.trust.reason
-
-
-def test_a_batch_lost_behind_the_replay_is_asked_for_once_more() -> None:
-    driven = following()
-    driven.live(5, 8)
-    driven.answer(2, 3, 4, 5)
-    assert driven.stream.state is StreamState.REPLAYING
-    assert driven.level() is Level.DEGRADED
-    driven.answer(5, 6, 7, 8)
-    driven.expect(*range(9))
-    assert driven.level() is Level.EXACT
-
-
-def test_a_buffer_that_begins_after_the_fence_degrades() -> None:
-    driven = following()
-    driven.live(9)
-    driven.answer(6, 7, 8, 9)
-    driven.expect(0, 1, 2, 6, 7, 8, 9)
-    assert driven.level() is Level.DEGRADED
-
-
-def test_a_replay_that_breaks_off_is_resumed_from_where_it_stopped() -> None:
-    driven = broken_off("no answer within 10 s")
-    assert driven.level() is Level.DEGRADED
-    assert "no answer within 10 s; it is requested again" in driven.stream.trust.reason
-    assert driven.asked
-    assert driven.asked.start == 3, "the last batch of it is the fence"
-    driven.live(8)
-    driven.answer(3, 4, 5, 6, 7, 8)
-    driven.expect(*range(9))
-    assert driven.level() is Level.EXACT
-    assert not driven.doubts, "nothing that is shown was ever in doubt"
-
-
-def test_a_first_replay_that_breaks_off_is_resumed() -> None:
-    driven = connected()
-    driven.fail()
-    assert driven.level() is Level.COLD
-    assert "replay failed" in driven.stream.trust.reason
-    driven.answer(0, 1, end=False)
-    driven.fail()
-    assert driven.level() is Level.DEGRADED, "what is shown so far is of before"
-    driven.answer(1, 2)
-    driven.expect(0, 1, 2)
-    assert driven.level() is Level.EXACT
 
 
 def test_a_replay_is_asked_again_later_each_time_it_brings_nothing() -> None:
@@ -375,149 +310,6 @@ def test_a_replay_is_asked_again_later_each_time_it_brings_nothing() -> None:
     assert driven.asked.delay == delays[0], "it had brought something"
 
 
-def test_a_replay_is_resumed_until_the_publisher_says_that_its_buffer_begins_later() -> None:
-    driven = broken_off()
-    driven.answer(6, 7)
-    driven.live(8)
-    driven.expect(0, 1, 2, 3, 6, 7, 8)
-    assert driven.level() is Level.DEGRADED
-    assert "begins at 6" in driven.stream.trust.reason
-    assert driven.doubts
-
-
-def test_a_restart_between_a_replay_and_what_resumes_it_is_caught_at_the_fence() -> None:
-    driven = broken_off()
-    driven.answer(3, 4, life=1)
-    assert driven.resets == 1
-    driven.answer(0, 1, 2, 3, 4, life=1)
-    driven.expect(*range(5), life=1)
-    assert driven.level() is Level.EXACT
-
-
-def test_where_replays_only_fail_the_stream_goes_on_with_what_comes_live() -> None:
-    driven = following()
-    driven.live(5)
-    for _ in range(PATIENCE):
-        assert driven.stream.state is StreamState.REPLAYING
-        driven.fail()
-    driven.live(6)
-    driven.expect(0, 1, 2, 5, 6)
-    assert driven.level() is Level.DEGRADED
-    assert "replay failed: no answer" in driven.stream.trust.reason
-    assert driven.doubts
-
-
-def test_a_replay_endpoint_that_never_answered_is_given_up_sooner() -> None:
-    driven = connected()
-    driven.live(5)
-    for _ in range(FIRST_PATIENCE):
-        assert driven.level() is Level.COLD
-        driven.fail()
-    driven.expect(5)
-    assert driven.level() is Level.DEGRADED
-
-
-def test_a_replay_that_fails_while_nothing_is_missing_yet_is_never_given_up() -> None:
-    driven = reconnected()
-    for _ in range(5 * PATIENCE):
-        driven.fail()
-    driven.answer(2, 3)
-    driven.expect(0, 1, 2, 3)
-    assert driven.level() is Level.EXACT
-
-
-def test_a_message_that_is_no_batch_costs_trust_until_the_next_batch_is_in_order() -> None:
-    for has_replay in (True, False):
-        driven = following(has_replay=has_replay)
-        driven.stray()
-        assert driven.level() is Level.DEGRADED
-        assert driven.stream.trust.reason == "a message is no frame"
-        driven.live(3)
-        assert driven.level() is Level.EXACT
-        assert not driven.doubts
-        driven.expect(0, 1, 2, 3)
-
-
-def test_a_batch_that_came_as_a_message_that_is_none_is_missing() -> None:
-    driven = following()
-    driven.stray()
-    driven.live(4)
-    assert driven.level() is Level.DEGRADED
-    driven.answer(2, 3, 4)
-    driven.expect(0, 1, 2, 3, 4)
-    assert driven.level() is Level.EXACT
-    driven = following(has_replay=False)
-    driven.stray()
-    driven.live(4, 5)
-    assert driven.level() is Level.DEGRADED
-    assert driven.doubts
-
-
-def test_a_message_that_is_no_batch_during_a_replay_leaves_open_whether_one_is_missing() -> None:
-    driven = following()
-    driven.live(4)
-    driven.stray()
-    driven.answer(2, 3, 4)
-    assert driven.level() is Level.DEGRADED, "it may have been batch 5"
-    driven.live(5)
-    assert driven.level() is Level.EXACT
-
-
-def test_a_clear_in_a_held_batch_does_not_make_good_a_message_behind_it_that_is_no_batch() -> None:
-    driven = following()
-    driven.live(4, 5)
-    driven.stray()
-    driven.answer(2, 3, 4)
-    driven.stream.cleared(5)
-    check(driven.stream)
-    assert driven.level() is Level.DEGRADED, "it may have been batch 6"
-    driven.live(6)
-    assert driven.level() is Level.EXACT
-
-
-def test_a_turn_over_in_held_batches_does_not_make_good_a_message_behind_them_that_is_no_batch() -> (
-    None
-):
-    driven = following()
-    driven.stream.lacks("a store cannot be read")
-    driven.live(4, 5)
-    driven.stray()
-    driven.answer(2, 3, 4)
-    driven.stream.turned_over()
-    check(driven.stream)
-    assert driven.level() is Level.DEGRADED, "it may have been batch 6"
-
-
-def test_a_replay_whose_first_message_is_no_batch_is_no_restart() -> None:
-    driven = reconnected()
-    driven.stray()
-    driven.answer()
-    assert driven.resets == 0
-    driven.answer(2)
-    driven.expect(0, 1, 2)
-    assert driven.level() is Level.EXACT
-
-
-def test_what_lacks_blocks_is_degraded_and_nothing_of_it_in_doubt() -> None:
-    driven = following()
-    driven.stream.lacks("a store cannot be read")
-    assert driven.level() is Level.DEGRADED
-    assert not driven.doubts
-    driven.stream.cleared(2)
-    assert driven.level() is Level.DEGRADED, "a clear before it makes nothing good"
-    driven.live(3)
-    driven.stream.cleared(3)
-    assert driven.level() is Level.EXACT
-
-
-def test_what_lacks_blocks_while_a_replay_runs_is_not_exact_behind_it() -> None:
-    driven = connected()
-    driven.answer(0, 1, end=False)
-    driven.stream.lacks("a store cannot be read")
-    driven.answer()
-    assert driven.level() is Level.DEGRADED
-
-
 def test_answers_to_an_abandoned_replay_are_ignored() -> None:
     driven = following()
     driven.live(5)
@@ -529,123 +321,3 @@ def test_answers_to_an_abandoned_replay_are_ignored() -> None:
     driven.stream.replay_ended(old.ticket)
     driven.expect(0, 1, 2)
     assert driven.stream.state is StreamState.REPLAYING
-
-
-def test_a_restart_seen_live_begins_a_new_life() -> None:
-    driven = following()
-    driven.live(0, 1, life=1)
-    driven.expect(0, 1, life=1)
-    assert driven.resets == 1
-    assert driven.level() is Level.EXACT
-
-
-def test_a_restart_whose_first_batches_were_missed_is_replayed_from_the_start() -> None:
-    driven = following(10)
-    driven.live(2, life=1)
-    assert driven.level() is Level.COLD
-    driven.answer(0, 1, 2, life=1)
-    driven.expect(0, 1, 2, life=1)
-    assert driven.level() is Level.EXACT
-
-
-def test_a_restart_that_looks_like_a_gap_is_caught_at_the_fence() -> None:
-    driven = following()
-    driven.live(5, life=1)
-    driven.answer(2, 3, 4, 5, life=1)
-    assert driven.resets == 1
-    driven.answer(0, 1, 2, 3, 4, 5, life=1)
-    driven.expect(*range(6), life=1)
-    assert driven.level() is Level.EXACT
-
-
-def test_a_restart_while_disconnected_is_caught_by_the_empty_buffer() -> None:
-    driven = reconnected()
-    assert driven.level() is Level.DEGRADED, "not exact while it is not known what was missed"
-    driven.answer()
-    assert driven.resets == 1
-    driven.answer()
-    assert driven.level() is Level.EXACT
-    driven.live(0, life=1)
-    driven.expect(0, life=1)
-
-
-def test_a_new_life_that_is_shorter_than_the_last_one_is_not_exact_before_it_is_replayed() -> None:
-    driven = following(10)
-    driven.stream.disconnected()
-    driven.connect()
-    driven.answer()
-    assert driven.resets == 1
-    assert driven.level() is Level.COLD, "its batches 0 to 3 are not here yet"
-    driven.answer(0, 1, 2, 3, life=1)
-    driven.expect(0, 1, 2, 3, life=1)
-    assert driven.level() is Level.EXACT
-
-
-def test_what_was_held_while_the_replay_of_a_new_life_came_back_empty_is_taken_once() -> None:
-    driven = reconnected()
-    driven.live(0, 1, life=1)
-    driven.answer()
-    assert driven.resets == 1
-    driven.answer(0, 1, life=1)
-    driven.expect(0, 1, life=1)
-    assert driven.stream.counts.duplicates == 0
-    assert driven.level() is Level.EXACT
-
-
-def test_a_reconnection_that_missed_nothing_is_exact_again() -> None:
-    driven = reconnected()
-    driven.answer(2)
-    driven.expect(0, 1, 2)
-    assert driven.resets == 0
-    assert driven.level() is Level.EXACT
-
-
-def test_a_reconnection_without_replay_is_degraded_until_a_clear() -> None:
-    driven = reconnected(has_replay=False)
-    assert driven.level() is Level.DEGRADED
-    driven.live(3)
-    driven.stream.cleared(3)
-    assert driven.level() is Level.EXACT
-
-
-def test_a_malformed_batch_degrades_until_a_later_clear() -> None:
-    driven = following()
-    driven.stream.malformed(2, "not msgpack")
-    assert driven.level() is Level.DEGRADED
-    driven.stream.cleared(2)
-    assert driven.level() is Level.DEGRADED, "a clear before the damage makes nothing good"
-    driven.live(3)
-    driven.stream.cleared(3)
-    assert driven.level() is Level.EXACT
-
-
-def test_a_held_batch_that_is_malformed_is_named_and_healed_by_a_clear_behind_it() -> None:
-    driven = following()
-    driven.live(4, 5)
-    driven.answer(2, 3)
-    driven.stream.malformed(4, "not msgpack")
-    assert driven.stream.trust.reason == "batch 4 is malformed: not msgpack"
-    driven.stream.cleared(5)
-    assert driven.level() is Level.EXACT
-
-
-def test_a_clear_before_a_loss_does_not_make_it_good() -> None:
-    driven = following()
-    driven.live(5)
-    driven.answer(2, 3, 5)
-    driven.stream.cleared(3)
-    assert driven.level() is Level.DEGRADED
-    driven.stream.cleared(5)
-    assert driven.level() is Level.EXACT
-
-
-def test_held_batches_past_the_bound_are_asked_for_again() -> None:
-    driven = connected(pending_bytes=6)
-    driven.live(1, 2, 3)
-    assert driven.stream.counts.overflows == 1
-    driven.answer(0)
-    assert driven.asked is not None
-    assert driven.asked.start == 0
-    driven.answer(0, 1, 2, 3)
-    driven.expect(0, 1, 2, 3)
-    assert driven.level() is Level.EXACT

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.indexer.shared.inside import check_places
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.index.slot import Place
 from warmpath.indexer.shared.layout.record import Claim, SpotOf
 from warmpath.indexer.shared.query.lookup import Places
 
@@ -20,57 +20,26 @@ def claim_of(places: Sequence[SpotOf | None], base: int = 5) -> Claim:
     return Claim("o", base, list(places), "k", "m", 2)
 
 
-def test_a_slot_stands_for_what_its_claim_says() -> None:
+@pytest.mark.parametrize(
+    ("claims", "lives", "count"),
+    [
+        pytest.param([claim_of([GPU]), claim_of([GPU, CPU])], (0, 0), 2, id="a tier more"),
+        pytest.param([claim_of([GPU, SECOND]), claim_of([None, SECOND])], (1, 0), 1, id="emptied"),
+        pytest.param([claim_of([GPU, SECOND]), claim_of([None, SECOND]), claim_of([None, SECOND, GPU])], (1, 0), 2, id="filled again"),
+        pytest.param([claim_of([GPU]), claim_of([GPU], base=6)], (1, 1), 1, id="begun anew"),
+        pytest.param([claim_of([GPU]), None], (0, 0), 0, id="the lease is over"),
+        pytest.param([claim_of([GPU]), None, claim_of([GPU], base=6)], (1, 1), 1, id="another after the lease"),
+        pytest.param([claim_of([GPU]), None, claim_of([GPU])], (0, 0), 1, id="there again as it was"),
+    ],
+)  # fmt: skip
+def test_what_is_another_life_of_which_rank(
+    claims: list[Claim | None], lives: tuple[int, int], count: int
+) -> None:
     places = Places()
-    claim = claim_of([GPU, None, SECOND])
-    places.take("p", claim)
-    assert places.place(claim.slot(0)) == Place("p", 0, Tier.GPU, 0, 0)
-    assert places.place(claim.slot(1)) is None
-    assert places.place(claim.slot(2)) == Place("p", 1, Tier.GPU, 0, 0)
-    assert places.place(claim_of([GPU], base=6).slot(0)) is None
-
-
-def test_a_tier_more_is_no_new_life() -> None:
-    places = Places()
-    places.take("p", claim_of([GPU]))
-    places.take("p", claim_of([GPU, CPU]))
-    assert places.life("p", 0) == 0
-    assert len(places._places) == 2
-
-
-def test_a_rank_that_was_emptied_has_a_new_life_and_the_other_has_not() -> None:
-    places = Places()
-    places.take("p", claim_of([GPU, SECOND]))
-    places.take("p", claim_of([None, SECOND]))
-    assert (places.life("p", 0), places.life("p", 1)) == (1, 0)
-    places.take("p", claim_of([None, SECOND, GPU]))
-    assert (places.life("p", 0), places.life("p", 1)) == (1, 0)
-
-
-def test_a_claim_that_begins_anew_begins_every_ranks_life_anew() -> None:
-    places = Places()
-    places.take("p", claim_of([GPU]))
-    places.take("p", claim_of([GPU], base=6))
-    assert (places.life("p", 0), places.life("p", 1)) == (1, 1)
-    assert places.place(claim_of([GPU]).slot(0)) is None
-
-
-def test_a_pod_whose_lease_is_over_holds_nothing_and_its_next_claim_is_another_life() -> None:
-    places = Places()
-    places.take("p", claim_of([GPU]))
-    places.take("p", None)
-    assert (len(places._places), places.life("p", 0)) == (0, 0)
-    places.take("p", claim_of([GPU], base=6))
-    assert (len(places._places), places.life("p", 0)) == (1, 1)
-
-
-def test_a_claim_that_is_there_again_as_it_was_is_the_same_life() -> None:
-    places = Places()
-    claim = claim_of([GPU])
-    places.take("p", claim)
-    places.take("p", None)
-    places.take("p", claim)
-    assert (len(places._places), places.life("p", 0)) == (1, 0)
+    for claim in claims:
+        places.take("p", claim)
+    assert (places.life("p", 0), places.life("p", 1)) == lives
+    assert len(places._places) == count
 
 
 PLACES = st.lists(st.sampled_from([None, GPU, CPU, SECOND]), max_size=4)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
@@ -177,36 +178,22 @@ def test_no_order_of_twelve_steps_lets_a_lost_write_be_believed() -> None:
     assert any(not state.doubt.holds for state in states.values())
 
 
-def test_one_audit_after_a_loss_does_not_do() -> None:
+@pytest.mark.parametrize(
+    "story",
+    [
+        pytest.param([(1, 7), (1, 8), True, (1, 9), False], id="after a loss two audits"),
+        pytest.param([(1, 7), (2, 0), True, (2, 1), False], id="after a later claim one"),
+        pytest.param([(0, 0), (1, 1), False], id="without a record a claim and one"),
+        pytest.param([(1, 7), (1, 9), None, True, (1, 9), True], id="after each loss anew"),
+    ],
+)
+def test_doubt_ends_with_the_audits_of(story: list[tuple[int, int] | bool | None]) -> None:
+    """A story has what is read of a record, its token and audits; losses; and whether there is doubt."""
     doubt = Unconfirmed()
-    doubt.read(1, 7)
-    doubt.read(1, 8)
-    assert doubt.holds
-    doubt.read(1, 9)
-    assert not doubt.holds
-
-
-def test_a_claim_made_after_the_loss_needs_one_audit() -> None:
-    doubt = Unconfirmed()
-    doubt.read(1, 7)
-    doubt.read(2, 0)
-    assert doubt.holds
-    doubt.read(2, 1)
-    assert not doubt.holds
-
-
-def test_a_pod_without_a_record_is_believed_once_it_was_claimed_and_audited() -> None:
-    doubt = Unconfirmed()
-    doubt.read(0, 0)
-    doubt.read(1, 1)
-    assert not doubt.holds
-
-
-def test_each_loss_begins_it_anew() -> None:
-    doubt = Unconfirmed()
-    doubt.read(1, 7)
-    doubt.read(1, 9)
-    doubt.lost()
-    assert doubt.holds
-    doubt.read(1, 9)
-    assert doubt.holds
+    for step in story:
+        if step is None:
+            doubt.lost()
+        elif isinstance(step, tuple):
+            doubt.read(*step)
+        else:
+            assert doubt.holds is step

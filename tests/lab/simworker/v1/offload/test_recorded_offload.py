@@ -3,7 +3,6 @@
 import json
 import os
 import zlib
-from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.simworker.v1.recorded_scenarios import recorded_scenarios
+from tests.lab.simworker.v1.recorded_scenarios import Replay, groups_of, recorded_scenarios
 from warmpath.lab.simworker.v1.cache.kv_cache_event import (
     MEDIUM_CPU,
     BlockRemoved,
@@ -19,45 +18,25 @@ from warmpath.lab.simworker.v1.cache.kv_cache_event import (
     CacheEvent,
 )
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
-from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
-from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher
 from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
 from warmpath.lab.simworker.v1.offload.job import OffloadingMetadata, TransferJob
 from warmpath.lab.simworker.v1.offload.pool import CPUOffloadingManager
-from warmpath.lab.simworker.v1.requests.request import Request
-from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
-from warmpath.lab.simworker.v1.scheduling.scheduler import Scheduler
-from warmpath.lab.simworker.v1.scheduling.scheduler_config import PauseState, SchedulerConfig
-from warmpath.lab.simworker.v1.scheduling.scheduler_output import SchedulerOutput
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    KVCacheSpec,
-    SlidingWindowSpec,
-)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import KVCacheConfig
 
-RECORDING = Path(
-    os.environ.get("WARMPATH_OFFLOAD_RECORDING")
-    or Path(__file__).parents[1] / "vllm_offload.jsonl.gz"
+SCENARIOS = recorded_scenarios(
+    Path(
+        os.environ.get("WARMPATH_OFFLOAD_RECORDING")
+        or Path(__file__).parents[1] / "vllm_offload.jsonl.gz"
+    )
 )
 
 
-SCENARIOS = recorded_scenarios(RECORDING)
-
-
-class Replay:
+class OffloadReplay(Replay):
     """Our scheduler and connector, given what vLLM's were given."""
 
     def __init__(self, args: dict[str, Any]) -> None:
-        shape = {"block_size": args["block_size"], "num_kv_heads": 1, "head_size": 1}
-        specs: list[KVCacheSpec] = [FullAttentionSpec(**shape, dtype="float32")]
-        if args["sliding_window"]:
-            specs.append(
-                SlidingWindowSpec(**shape, dtype="float32", sliding_window=args["sliding_window"])
-            )
-        groups = [KVCacheGroupSpec([str(at)], spec) for at, spec in enumerate(specs)]
-        self.manager = KVCacheManager(
+        groups = groups_of(args)
+        manager = KVCacheManager(
             KVCacheConfig(args["num_blocks"], [], groups, args["retention_interval"]),
             args["max_model_len"],
             max_in_flight_tokens=args["max_num_batched_tokens"],
@@ -72,70 +51,25 @@ class Replay:
             retention_interval=args["retention_interval"],
             self_describing_kv_events=args["self_describing"],
         )
-        names = SchedulerConfig.__dataclass_fields__.keys() & args.keys()
-        self.scheduler = Scheduler(
-            self.manager,
-            SchedulerConfig(**{name: args[name] for name in names}),
-            connector=self.connector,
-        )
-        self.hasher = get_request_block_hasher(args["block_size"], sha256_cbor)
-        self.output = SchedulerOutput()
-        self.seen: set[str] = set()
+        super().__init__(args, manager, self.connector)
         self.windows = args["sliding_window"] > 0
 
-    def do(self, op: str, args: Any) -> Any:
-        return getattr(self, op)(*args) if isinstance(args, list) else getattr(self, op)(**args)
-
-    def add_request(self, prompt: list[int], max_tokens: int, **args: Any) -> None:
-        prefix, length, first, more = prompt
-        tokens = [100 * prefix + 3 * index for index in range(length)]
-        tokens += [(first + 7 * index) % 1000 for index in range(more)]
-        assert args.pop("lora_name") is None
-        skip = args.pop("skip_reading_prefix_cache")
-        self.scheduler.add_request(
-            Request(
-                args.pop("request_id"),
-                tokens,
-                SamplingParams(max_tokens=max_tokens, skip_reading_prefix_cache=skip),
-                None,
-                block_hasher=self.hasher,
-                **args,
-            )
-        )
+    def check(self) -> None:
+        super().check()
+        self.connector.check()
 
     def schedule(self) -> dict[str, Any]:
-        self.output = output = self.scheduler.schedule()
-        new = output.req_to_new_blocks
-        empty = self.manager.empty_kv_cache_blocks
-        meta = output.kv_connector_metadata
+        said = super().schedule()
+        meta = self.output.kv_connector_metadata
         assert isinstance(meta, OffloadingMetadata)
-        ids = [
-            new.get(name, empty).get_block_ids(allow_none=True)
-            for name in output.num_scheduled_tokens
-        ]
-        return {
-            "scheduled": [list(item) for item in output.num_scheduled_tokens.items()],
-            "new_block_ids": [list(one or ()) for one in ids],
-            "preempted": sorted(output.preempted_req_ids),
-            "finished": sorted(output.finished_req_ids),
+        return said | {
             "loads": {str(number): self.copies(job) for number, job in meta.load_jobs.items()},
             "stores": {str(number): self.copies(job) for number, job in meta.store_jobs.items()},
             "flush": sorted(meta.jobs_to_flush),
         }
 
     def update_from_output(self, ended: list[int]) -> dict[str, Any]:
-        requests = self.scheduler.requests
-        sampled = {
-            name: [(31 * int(name) + 7 * requests[name].num_tokens) % 1000]
-            for name in self.output.num_scheduled_tokens
-            if name in requests and requests[name].num_computed_tokens >= requests[name].num_tokens
-        }
-        outputs = []
-        for one in self.scheduler.update_from_output(self.output, sampled):
-            name = one.request.request_id
-            cached = None if name in self.seen else one.request.num_cached_tokens
-            self.seen.add(name)
-            outputs.append([name, one.new_token_ids, cached, "length" if one.finished else None])
+        outputs = self.outputs()
         self.scheduler.update_connector_output(ended)
         events = self.scheduler.take_events()
         of_host = [event for event in events if getattr(event, "medium", "GPU") == MEDIUM_CPU]
@@ -150,25 +84,8 @@ class Replay:
         parts = None if self.windows else [copy.part for copy in job.copies]
         return [job.req_id, [copy.gpu_block_id for copy in job.copies], list(chunks), parts]
 
-    def finish_requests(self, request_id: str) -> None:
-        self.scheduler.finish_requests(request_id)
-
-    def reset_prefix_cache(self, reset_running_requests: bool) -> bool:
-        return self.scheduler.reset_prefix_cache(reset_running_requests=reset_running_requests)
-
     def reset_connector(self) -> None:
         self.connector.reset_cache()
-
-    def set_pause_state(self, state: str) -> int:
-        self.scheduler.set_pause_state(PauseState[state])
-        return self.scheduler.get_num_unfinished_requests()
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "running": [request.request_id for request in self.scheduler.running],
-            "waiting": [request.request_id for request in self.scheduler.waiting],
-            "free": self.manager.block_pool.get_num_free_blocks(),
-        }
 
 
 def summary(events: list[list[Any]]) -> list[int]:
@@ -198,24 +115,11 @@ def written(event: CacheEvent) -> list[Any]:
     ]  # fmt: skip
 
 
-def differences(lines: list[dict[str, Any]]) -> Iterator[str]:
-    replay = Replay(lines[0]["args"])
-    for number, line in enumerate(lines[1:], 1):
-        out = replay.do(line["op"], line["args"])
-        replay.scheduler.check()
-        replay.connector.check()
-        ours = (out if isinstance(out, dict) else {"out": out}) | replay.state()
-        theirs = line["out"] if isinstance(line["out"], dict) else {"out": line["out"]}
-        for name, value in ours.items():
-            told = theirs[name] if name in theirs else line[name]
-            if value != told:
-                yield f"line {number}, {line['op']}: {name} is {value}, recorded {told}"
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_copy_and_event_is_what_vllm_decided(name: str) -> None:
-    assert list(differences(SCENARIOS[name])) == []
+    first, *lines = SCENARIOS[name]
+    assert list(OffloadReplay(first["args"]).differences(lines)) == []
 
 
 def test_the_recording_has_what_it_is_for() -> None:
