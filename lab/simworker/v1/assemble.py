@@ -13,7 +13,7 @@ from warmpath.lab.simworker.v1.hashing.block_hash import (
     get_request_block_hasher,
     none_hash,
 )
-from warmpath.lab.simworker.v1.memory.limits import RequestLimits, estimate_max_model_len
+from warmpath.lab.simworker.v1.memory.limits import estimate_max_model_len
 from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
 from warmpath.lab.simworker.v1.offload.pool import CPUOffloadingManager
 from warmpath.lab.simworker.v1.offload.transfer import PCIE_4_X16, TransferWorker
@@ -25,6 +25,8 @@ from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    MemoryLimits,
+    ModelLength,
     SlidingWindowSpec,
 )
 
@@ -81,7 +83,7 @@ def longest_request(cache: KVCacheConfig, most: int, *, in_flight: int) -> int:
     """
     specs = {name: one.kv_cache_spec for one in cache.kv_cache_groups for name in one.layer_names}
     pages = (cache.num_blocks - 1) * next(iter(specs.values())).page_size_bytes
-    return estimate_max_model_len(RequestLimits(most, in_flight), specs, pages)
+    return estimate_max_model_len(MemoryLimits(ModelLength(most), in_flight), specs, pages)
 
 
 def build_engine(

@@ -13,9 +13,6 @@ from warmpath.lab.simworker.v0.blocks.trackers import ComputedBlocksTracker, Las
 from warmpath.lab.simworker.v0.device import AllocStatus, BlockPairs, Device
 from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup, SequenceStatus
 
-STR_NOT_IMPL_ENC_DEC_SWA = "an encoder's sequence cannot have a sliding window"
-STR_NOT_IMPL_ENC_DEC_PREFIX_CACHE = "an encoder's sequence cannot be cached by prefix"
-
 
 class BlockManager:
     """A block table for each sequence, over the blocks of a GPU and of the CPU.
@@ -57,8 +54,6 @@ class BlockManager:
         )
         self.block_tables: dict[int, BlockTable] = {}
         """Sequence id -> block table."""
-        self.cross_block_tables: dict[str, BlockTable] = {}
-        """Request id -> block table of its encoder's sequence."""
         self._computed_blocks_tracker = ComputedBlocksTracker(
             self.block_allocator, block_size, enable_caching
         )
@@ -69,16 +64,10 @@ class BlockManager:
 
         Counts every block as new, cached or not. NEVER if they would not fit into an empty GPU.
         """
-        self._refuse_unsupported_encoder(seq_group)
         seq = seq_group.get_seqs(status=SequenceStatus.WAITING)[0]
         needed = BlockTable.get_num_required_blocks(
             seq.get_token_ids(), self.block_size, num_lookahead_slots
         )
-        encoder_seq = seq_group.get_encoder_seq()
-        if encoder_seq is not None:
-            needed += BlockTable.get_num_required_blocks(
-                encoder_seq.get_token_ids(), self.block_size
-            )
         if self.max_block_sliding_window is not None:
             needed = min(needed, self.max_block_sliding_window)
         if self.num_total_gpu_blocks - needed < self.watermark_blocks:
@@ -87,49 +76,26 @@ class BlockManager:
             return AllocStatus.OK
         return AllocStatus.LATER
 
-    def _refuse_unsupported_encoder(self, seq_group: SequenceGroup) -> None:
-        if not seq_group.is_encoder_decoder():
-            return
-        if self.sliding_window is not None:
-            raise NotImplementedError(STR_NOT_IMPL_ENC_DEC_SWA)
-        if self.enable_caching:
-            raise NotImplementedError(STR_NOT_IMPL_ENC_DEC_PREFIX_CACHE)
-
     def allocate(self, seq_group: SequenceGroup) -> None:
         """Give a waiting group its blocks: one table, which its other sequences fork.
 
         Raises ValueError for a sequence that has blocks, and NoFreeBlocksError; either changes nothing.
         """
-        self._refuse_unsupported_encoder(seq_group)
         first, *others = seq_group.get_seqs(status=SequenceStatus.WAITING)
         for seq in (first, *others):
             if seq.seq_id in self.block_tables:
                 raise ValueError(f"seq_group: sequence {seq.seq_id} has blocks already")
-        request_id = seq_group.request_id
-        if request_id in self.cross_block_tables:
-            raise ValueError(f"seq_group: the encoder of {request_id!r} has blocks already")
-        table = self._allocate_sequence(first)
-        encoder_seq = seq_group.get_encoder_seq()
-        if encoder_seq is not None:
-            try:
-                self.cross_block_tables[request_id] = self._allocate_sequence(encoder_seq)
-            except ValueError:
-                table.free()
-                raise
-        self.block_tables[first.seq_id] = table
-        self._last_access_blocks_tracker.add_seq(first.seq_id)
-        for seq in others:
-            self.fork(first, seq)
-
-    def _allocate_sequence(self, seq: Sequence) -> BlockTable:
         table = BlockTable(
             self.block_size,
             self.block_allocator,
             max_block_sliding_window=self.max_block_sliding_window,
         )
-        if seq.get_token_ids():
-            table.allocate(seq.get_token_ids(), extra_hash=seq.extra_hash())
-        return table
+        if first.get_token_ids():
+            table.allocate(first.get_token_ids(), extra_hash=first.extra_hash())
+        self.block_tables[first.seq_id] = table
+        self._last_access_blocks_tracker.add_seq(first.seq_id)
+        for seq in others:
+            self.fork(first, seq)
 
     def can_append_slots(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> bool:
         """Whether each running sequence of a group can get slots for its newest tokens.
@@ -184,19 +150,9 @@ class BlockManager:
         self._computed_blocks_tracker.remove_seq(seq.seq_id)
         table.free()
 
-    def free_cross(self, seq_group: SequenceGroup) -> None:
-        """Take the blocks of a group's encoder back, if it has any."""
-        table = self.cross_block_tables.pop(seq_group.request_id, None)
-        if table is not None:
-            table.free()
-
     def get_block_table(self, seq: Sequence) -> list[BlockId]:
         """Return the ids of a sequence's blocks, in order; the GPU's ids are positions too."""
         return self.block_tables[seq.seq_id].physical_block_ids
-
-    def get_cross_block_table(self, seq_group: SequenceGroup) -> list[BlockId]:
-        """Return the ids of the blocks of a group's encoder, in order."""
-        return self.cross_block_tables[seq_group.request_id].physical_block_ids
 
     def can_swap_in(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> AllocStatus:
         """Whether a swapped group fits on the GPU, leaves the watermark free and can append."""
@@ -298,7 +254,7 @@ class BlockManager:
         self.block_allocator.check()
         null = self.block_allocator.null_block_id
         views: Counter[BlockId] = Counter()
-        for table in (*self.block_tables.values(), *self.cross_block_tables.values()):
+        for table in self.block_tables.values():
             table.check()
             ids = [block_id for block_id in table.physical_block_ids if block_id != null]
             if len({self.block_allocator.device_of(block_id) for block_id in ids}) > 1:

@@ -6,9 +6,8 @@ Source: `vllm/core/block/block_table.py` of 0.9.2.
 from itertools import pairwise
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v0.blocks.block import Block, BlockId
+from warmpath.lab.simworker.v0.blocks.block import Block, BlockId, NullBlock
 from warmpath.lab.simworker.v0.blocks.cpu_gpu_block_allocator import CpuGpuBlockAllocator
-from warmpath.lab.simworker.v0.blocks.naive_block import NullBlock
 from warmpath.lab.simworker.v0.device import Device
 
 

@@ -6,8 +6,8 @@ Source: `vllm/core/block/cpu_gpu_block_allocator.py` of 0.9.2.
 from collections.abc import Sequence
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v0.blocks.block import Block, BlockAllocator, BlockId
-from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator, NullBlock
+from warmpath.lab.simworker.v0.blocks.block import Block, BlockId, NoFreeBlocksError, NullBlock
+from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlockAllocator
 from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import (
     PrefixCachingBlockAllocator,
 )
@@ -28,10 +28,10 @@ class CpuGpuBlockAllocator:
         if block_size < 1:
             raise ValueError(f"block_size: {block_size}, at least 1 token is needed")
 
-        def allocator(first: int, count: int) -> BlockAllocator:
+        def allocator(first: int, count: int) -> NaiveBlockAllocator:
             block_ids = range(first, first + count)
             if allocator_type == "naive":
-                return NaiveBlockAllocator(NaiveBlock, count, block_size, block_ids)
+                return NaiveBlockAllocator(count, block_size, block_ids)
             if allocator_type == "prefix_caching":
                 return PrefixCachingBlockAllocator(count, block_size, block_ids)
             raise ValueError(f'allocator_type: {allocator_type!r}, not "naive" or "prefix_caching"')
@@ -42,7 +42,7 @@ class CpuGpuBlockAllocator:
         )
 
     def __init__(
-        self, cpu_block_allocator: BlockAllocator, gpu_block_allocator: BlockAllocator
+        self, cpu_block_allocator: NaiveBlockAllocator, gpu_block_allocator: NaiveBlockAllocator
     ) -> None:
         shared = cpu_block_allocator.all_block_ids & gpu_block_allocator.all_block_ids
         if shared:
@@ -73,16 +73,6 @@ class CpuGpuBlockAllocator:
     ) -> Block:
         """Return an empty block after `prev_block`. Raises NoFreeBlocksError."""
         return self._allocators[device].allocate_mutable_block(prev_block, extra_hash)
-
-    def allocate_immutable_block(
-        self,
-        prev_block: Block | None,
-        token_ids: list[int],
-        device: Device,
-        extra_hash: int | None = None,
-    ) -> Block:
-        """Return a full block after `prev_block`. Raises NoFreeBlocksError."""
-        return self._allocators[device].allocate_immutable_block(prev_block, token_ids, extra_hash)
 
     def allocate_immutable_blocks(
         self,
@@ -116,7 +106,7 @@ class CpuGpuBlockAllocator:
         """Return new views of the blocks up to `last_block`, first to last, sharing their memory."""
         return self._allocator_of(last_block).fork(last_block)
 
-    def _allocator_of(self, block: Block) -> BlockAllocator:
+    def _allocator_of(self, block: Block) -> NaiveBlockAllocator:
         assert block.block_id is not None, "the block has no memory"
         return self._allocators[self._device_of[block.block_id]]
 
@@ -143,7 +133,7 @@ class CpuGpuBlockAllocator:
         needed = destination.get_num_full_blocks_touched(moving)
         needed += sum(not block.is_full for block in moving)
         if needed > destination.get_num_free_blocks():
-            raise BlockAllocator.NoFreeBlocksError(
+            raise NoFreeBlocksError(
                 f"{needed} blocks needed, {destination.get_num_free_blocks()} are free"
             )
         before = [block.block_id for block in moving]

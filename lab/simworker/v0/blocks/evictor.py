@@ -4,7 +4,7 @@ Source: `vllm/core/evictor.py` of 0.9.2.
 """
 
 import heapq
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
 
@@ -19,40 +19,13 @@ class BlockMetaData(NamedTuple):
     """Seconds; -1 if never set."""
 
 
-class Evictor(Protocol):
-    """Blocks that may be evicted, least recently used first.
+class LinearEvictor:
+    """Blocks that may be evicted, least recently used first: the reference, which looks through all.
 
     Of blocks last used at the same time, the one with the most hashed tokens is evicted first, so that a
     sequence loses its tail before its head. Among equals the lowest id is evicted first, a tie that
     0.9.2 leaves open.
     """
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks that may be evicted."""
-
-    def __contains__(self, block_id: int) -> bool: ...
-
-    def add(
-        self, block_id: int, content_hash: int, num_hashed_tokens: int, last_accessed: float
-    ) -> None:
-        """Let a block be evicted."""
-
-    def update(self, block_id: int, last_accessed: float) -> None:
-        """Note a later access. Raises KeyError for a block that is not here."""
-
-    def remove(self, block_id: int) -> None:
-        """Take a block back into use. Raises ValueError for one that is not here."""
-
-    def evict(self) -> tuple[int, int]:
-        """Return the id and content hash of the block to evict. Raises ValueError without any."""
-
-    def check(self) -> None:
-        """Raise BrokenInvariantError where a block could not be found for eviction."""
-
-
-class LinearEvictor:
-    """The reference: it looks through all blocks for each eviction."""
 
     def __init__(self) -> None:
         self.free_table: dict[int, BlockMetaData] = {}

@@ -5,28 +5,17 @@ Source: `PrefixCachingBlock` in `vllm/core/block/prefix_caching_block.py` of 0.9
 
 from collections.abc import Sequence
 
-from warmpath.lab.simworker.v0.blocks.block import Block, BlockAllocator, BlockId
-from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlock
+from warmpath.lab.simworker.v0.blocks.block import Block
 
 
-class PrefixCachingBlock(NaiveBlock):
+class PrefixCachingBlock(Block):
     """A block that has a content hash once it and all blocks before it are full."""
 
     # The hash of a string depends on the process's seed, so nobody outside can aim at a collision. No
     # hash leaves the process, so none has to be reproducible.
     _none_hash = hash("None")
 
-    def __init__(  # noqa: PLR0917 - the engine's order of arguments
-        self,
-        prev_block: Block | None,
-        token_ids: list[int],
-        block_size: int,
-        allocator: BlockAllocator,
-        block_id: BlockId | None = None,
-        extra_hash: int | None = None,
-    ) -> None:
-        super().__init__(prev_block, token_ids, block_size, allocator, block_id, extra_hash)
-        self._content_hash: int | None = None
+    _content_hash: int | None = None
 
     def append_token_ids(self, token_ids: list[int]) -> None:
         """Fill slots; if another view shares the block, move to a block of its own first.
@@ -36,7 +25,7 @@ class PrefixCachingBlock(NaiveBlock):
         """
         super().append_token_ids(token_ids)
         if token_ids and self.content_hash is not None:
-            self.block_id = self._allocator.promote_to_immutable_block(self)
+            self.block_id = self.allocator.promote_to_immutable_block(self)
 
     @property
     def content_hash(self) -> int | None:

@@ -3,44 +3,80 @@
 Source: `PrefixCachingBlockAllocator` in `vllm/core/block/prefix_caching_block.py` of 0.9.2. Unlike v1,
 v0 never keeps equal content twice: a block that fills up with content that another block has already is
 dropped in favour of that block.
+
+`CacheMetricData` is in `vllm/core/block/common.py`, where it averages over thousands of queries at a
+time so that no counter overflows; with Python's integers the quotient is the same.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v0.blocks.block import Block, BlockAllocator, BlockId
-from warmpath.lab.simworker.v0.blocks.evictor import Evictor, LRUEvictor
-from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlockAllocator, fork_chain
+from warmpath.lab.simworker.v0.blocks.block import Block, BlockId, NoFreeBlocksError
+from warmpath.lab.simworker.v0.blocks.evictor import LinearEvictor, LRUEvictor
+from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlockAllocator
 from warmpath.lab.simworker.v0.blocks.prefix_caching_block import PrefixCachingBlock
-from warmpath.lab.simworker.v0.blocks.sharing import (
-    BlockTracker,
-    CacheMetricData,
-    CopyOnWriteTracker,
-)
 
 
-class PrefixCachingBlockAllocator(BlockAllocator):
+class BlockTracker:
+    """Whether a block is in use, when it was read, and whether its content is computed."""
+
+    __slots__ = ("active", "computed", "last_accessed")
+
+    def __init__(self) -> None:
+        self.active = False
+        self.last_accessed = -1.0
+        """Seconds; -1 if never set."""
+        self.computed = False
+        """Whether the step that filled it is over; look-ups find its content before that."""
+
+    def enable(self, *, computed: bool) -> None:
+        assert not self.active
+        self.active = True
+        self.last_accessed = -1.0
+        self.computed = computed
+
+    def disable(self) -> None:
+        assert self.active
+        self.active = False
+        self.last_accessed = -1.0
+        self.computed = False
+
+
+class CacheMetricData:
+    """Counts of look-ups of full blocks, and of those that hit."""
+
+    def __init__(self) -> None:
+        self.num_queries = 0
+        self.num_hits = 0
+
+    def query(self, *, hit: bool) -> None:
+        self.num_queries += 1
+        self.num_hits += hit
+
+    def get_hit_rate(self) -> float:
+        """Return hits per query, 0 to 1; 0 before the first query."""
+        return self.num_hits / self.num_queries if self.num_queries else 0.0
+
+
+class PrefixCachingBlockAllocator(NaiveBlockAllocator):
     """Ids of blocks, and the content of each.
 
-    An id is in one of three states: *free* without content, in the naive allocator underneath; *in
-    use*; or *cached*, in the evictor: no sequence uses it, but its content can still be found. Free ids
-    are handed out first, then the evictor's least recently used. `create_evictor` makes a new evictor at
+    An id is in one of three states: *free* without content, in the naive allocator's queue; *in use*;
+    or *cached*, in the evictor: no sequence uses it, but its content can still be found. Free ids are
+    handed out first, then the evictor's least recently used. `create_evictor` makes a new evictor at
     each reset.
     """
+
+    block_type = PrefixCachingBlock
 
     def __init__(
         self,
         num_blocks: int,
         block_size: int,
         block_ids: Iterable[BlockId] | None = None,
-        create_evictor: Callable[[], Evictor] = LRUEvictor,
+        create_evictor: Callable[[], LinearEvictor] = LRUEvictor,
     ) -> None:
-        self._block_size = block_size
-        self._hashless_allocator = NaiveBlockAllocator(
-            PrefixCachingBlock, num_blocks, block_size, block_ids
-        )
-        self._refcounter = self._hashless_allocator.refcounter
-        self._cow_tracker = CopyOnWriteTracker(self._refcounter)
+        super().__init__(num_blocks, block_size, block_ids)
         self._block_tracker = {block_id: BlockTracker() for block_id in self.all_block_ids}
         self._cached_blocks: dict[int, BlockId] = {}
         """Content hash to block, in use or in the evictor."""
@@ -49,11 +85,6 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         self._create_evictor = create_evictor
         self.evictor = create_evictor()
         self.metric_data = CacheMetricData()
-
-    def allocate_mutable_block(
-        self, prev_block: Block | None, extra_hash: int | None = None
-    ) -> Block:
-        return self._block(prev_block, [], self._allocate_block_id(), extra_hash)
 
     def allocate_immutable_block(
         self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None = None
@@ -69,7 +100,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         cached = self._cached_blocks.get(block.content_hash)
         self.metric_data.query(hit=cached is not None)
         if cached is None:
-            block.block_id = self._allocate_block_id()
+            block.block_id = self.allocate_block_id()
             self.promote_to_immutable_block(block)
         else:
             block.block_id = cached
@@ -87,31 +118,20 @@ class PrefixCachingBlockAllocator(BlockAllocator):
             for token_ids in block_token_ids:
                 prev_block = self.allocate_immutable_block(prev_block, token_ids, extra_hash)
                 blocks.append(prev_block)
-        except BlockAllocator.NoFreeBlocksError:
+        except NoFreeBlocksError:
             for block in blocks:
                 self.free(block)
             raise
         return blocks
 
-    def _block(
-        self,
-        prev_block: Block | None,
-        token_ids: list[int],
-        block_id: BlockId | None,
-        extra_hash: int | None,
-    ) -> PrefixCachingBlock:
-        return PrefixCachingBlock(
-            prev_block, token_ids, self._block_size, self, block_id, extra_hash
-        )
-
-    def _allocate_block_id(self) -> BlockId:
-        if self._hashless_allocator.get_num_free_blocks():
-            block_id = self._hashless_allocator.allocate_block_id()
+    def allocate_block_id(self) -> BlockId:
+        if self._free_block_indices:
+            block_id = super().allocate_block_id()
         elif self.evictor.num_blocks:
             block_id = self._evict()
-            self._refcounter.incr(block_id)
+            self.refcounter.incr(block_id)
         else:
-            raise BlockAllocator.NoFreeBlocksError("every block is in use")
+            raise NoFreeBlocksError("every block is in use")
         self._block_tracker[block_id].enable(computed=False)
         return block_id
 
@@ -121,7 +141,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         return block_id
 
     def _use_cached(self, block_id: BlockId) -> None:
-        if self._refcounter.incr(block_id) == 1:
+        if self.refcounter.incr(block_id) == 1:
             self.evictor.remove(block_id)
             self._block_tracker[block_id].enable(computed=True)
 
@@ -130,8 +150,8 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         block_id = block.block_id
         assert block_id is not None, "a block without memory cannot be freed"
         if block.content_hash is None:
-            self._free_hashless(block_id)
-        elif not self._refcounter.decr(block_id):
+            self.free_block_id(block_id)
+        elif not self.refcounter.decr(block_id):
             self.evictor.add(
                 block_id,
                 block.content_hash,
@@ -141,30 +161,15 @@ class PrefixCachingBlockAllocator(BlockAllocator):
             self._block_tracker[block_id].disable()
         block.block_id = None
 
-    def _free_hashless(self, block_id: BlockId) -> None:
-        if self._refcounter.get(block_id) == 1:
+    def free_block_id(self, block_id: BlockId) -> None:
+        """Give up one use of an id without content."""
+        if self.refcounter.get(block_id) == 1:
             self._block_tracker[block_id].disable()
-        self._hashless_allocator.free_block_id(block_id)
-
-    def fork(self, last_block: Block) -> list[Block]:
-        return fork_chain(last_block, self._refcounter, self._block)
+        super().free_block_id(block_id)
 
     def get_num_free_blocks(self) -> int:
         """Return the number of blocks that could be allocated: free ones and cached ones."""
-        return self._hashless_allocator.get_num_free_blocks() + self.evictor.num_blocks
-
-    def get_num_total_blocks(self) -> int:
-        return self._hashless_allocator.get_num_total_blocks()
-
-    def get_physical_block_id(self, absolute_id: BlockId) -> int:
-        return self._hashless_allocator.get_physical_block_id(absolute_id)
-
-    @property
-    def all_block_ids(self) -> frozenset[BlockId]:
-        return self._hashless_allocator.all_block_ids
-
-    def ref_count(self, block_id: BlockId) -> int:
-        return self._refcounter.get(block_id)
+        return super().get_num_free_blocks() + self.evictor.num_blocks
 
     def block_is_computed(self, block_id: BlockId) -> bool:
         """Whether a block's content is computed; always true of a block in the evictor."""
@@ -180,21 +185,13 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         assert block.block_id is not None
         cached = self._cached_blocks.get(block.content_hash)
         if cached is not None:
-            self._free_hashless(block.block_id)
+            self.free_block_id(block.block_id)
             self._use_cached(cached)
             return cached
         self._cached_blocks[block.content_hash] = block.block_id
         # Other sequences of the batch share it from now on, but only this step computes it.
         self._touched_blocks.add(block.block_id)
         return block.block_id
-
-    def cow_block_if_not_appendable(self, block: Block) -> BlockId:
-        return self._cow_tracker.cow_block_if_not_appendable(
-            block, self._allocate_block_id, self._free_hashless
-        )
-
-    def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
-        return self._cow_tracker.clear_cows()
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
         """Record `now`, in seconds, as the time when blocks were last read.
@@ -262,11 +259,6 @@ class PrefixCachingBlockAllocator(BlockAllocator):
             for block in blocks
         )
 
-    def swap_out(self, blocks: list[Block]) -> None:
-        """Give up the blocks' ids; they keep their tokens, and full blocks stay cached."""
-        for block in blocks:
-            self.free(block)
-
     def swap_in(self, blocks: list[Block]) -> None:
         """Give each block, which keeps its tokens, an id of this device; full ones may share one."""
         for block in blocks:
@@ -287,15 +279,15 @@ class PrefixCachingBlockAllocator(BlockAllocator):
             return False
         while self.evictor.num_blocks:
             block_id = self._evict()
-            self._refcounter.incr(block_id)
-            self._hashless_allocator.free_block_id(block_id)
+            self.refcounter.incr(block_id)
+            super().free_block_id(block_id)
         self.evictor = self._create_evictor()
         self.metric_data = CacheMetricData()
         return True
 
     def check(self) -> None:
-        free = self._hashless_allocator._free_block_indices  # noqa: SLF001 - a part of this one
-        unused = self._refcounter.unused()
+        free = self._free_block_indices
+        unused = self.refcounter.unused()
         cached = {block_id for block_id in unused if block_id in self.evictor}
         if len(set(free)) != len(free) or set(free) & cached:
             raise BrokenInvariantError("an id is free twice")

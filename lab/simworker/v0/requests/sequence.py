@@ -165,7 +165,6 @@ class SequenceGroup:
         arrival_time: float,
         sampling_params: SamplingParams | None = None,
         lora_request: LoRARequest | None = None,
-        encoder_seq: Sequence | None = None,
         priority: int = 0,
     ) -> None:
         self.request_id = request_id
@@ -174,7 +173,6 @@ class SequenceGroup:
         self.arrival_time = arrival_time
         self.sampling_params = sampling_params
         self.lora_request = lora_request
-        self.encoder_seq = encoder_seq
         self.priority = priority
         self.num_preemptions = 0
 
@@ -220,13 +218,6 @@ class SequenceGroup:
         return sum(
             seq.data.get_num_uncomputed_tokens() for seq in self.seqs if not seq.is_finished()
         )
-
-    def is_encoder_decoder(self) -> bool:
-        """Whether the model also attends to an encoder's sequence."""
-        return self.encoder_seq is not None
-
-    def get_encoder_seq(self) -> Sequence | None:
-        return self.encoder_seq
 
     def is_finished(self) -> bool:
         return all(seq.is_finished() for seq in self.seqs)

@@ -4,7 +4,7 @@ Source: `SequenceData` in `vllm/sequence.py` of 0.9.2.
 """
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 
 class SequenceStage(enum.Enum):
@@ -29,13 +29,6 @@ class SequenceData:
         self.cumulative_logprob = 0.0
         self._num_computed_tokens = 0
         self._stage = SequenceStage.PREFILL
-
-    @staticmethod
-    def from_seqs(
-        prompt_token_ids: Sequence[int], output_token_ids: Sequence[int] | None = None
-    ) -> "SequenceData":
-        """Return the data of a prompt and of the tokens generated after it."""
-        return SequenceData(prompt_token_ids, output_token_ids or ())
 
     def copy(self) -> "SequenceData":
         twin = SequenceData(self.prompt_token_ids, self.output_token_ids)

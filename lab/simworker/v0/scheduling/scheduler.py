@@ -54,7 +54,6 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
         # 0.9.2 never frees the CPU blocks of groups that turn out infeasible when swapped in.
         for group in outputs.ignored_seq_groups:
             self._free_finished_seqs(group)
-            self._free_cross(group)
         return metadata, outputs, False
 
     def abort_seq_group(self, request_id: str | Iterable[str]) -> None:
@@ -66,14 +65,12 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
                 if not seq.is_finished():
                     seq.status = SequenceStatus.FINISHED_ABORTED
                 self.free_seq(seq)
-            self._free_cross(group)
 
     def free_finished_seq_groups(self) -> None:
         """Free the blocks of all sequences that have ended, and drop groups that have ended."""
         for group in self.running:
             self._free_finished_seqs(group)
             if group.is_finished():
-                self._free_cross(group)
                 self._finished_requests_ids.append(group.request_id)
         unfinished = [group for group in self.running if not group.is_finished()]
         self.running.clear()
@@ -199,9 +196,6 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
         computed: Iterable[int] = ()
         if self.cache_config.enable_prefix_caching:
             computed = self.block_manager.get_common_computed_block_ids(seqs)
-        encoder, cross = group.get_encoder_seq(), None
-        if encoder is not None:
-            cross = self.block_manager.get_cross_block_table(group)
         left = group.first_unfinished_seq.data.get_num_uncomputed_tokens()
         return SequenceGroupMetadata(
             request_id=group.request_id,
@@ -213,8 +207,6 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
             token_chunk_size=scheduled.token_chunk_size,
             lora_request=group.lora_request,
             computed_block_nums=list(computed),
-            encoder_seq_data=encoder.data if encoder is not None else None,
-            cross_block_table=cross,
         )
 
 

@@ -10,8 +10,6 @@ from typing import Literal
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048
 DEFAULT_LONG_PREFILL_SHARE = 0.04
 """A prompt of more than this share of max_model_len is long, if a step may have several partial ones."""
-CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc")
-GIB = 1 << 30
 
 
 @dataclass(slots=True)
@@ -115,17 +113,9 @@ class SchedulerConfig:
 
 @dataclass(slots=True)
 class CacheConfig:
-    """Settings of the GPU's and CPU's pools of blocks. Raises ValueError naming field and limit.
-
-    `num_gpu_blocks` and `num_cpu_blocks` are set directly, or by `size_pools`.
-    """
+    """Settings of the GPU's and CPU's pools of blocks. Raises ValueError naming field and limit."""
 
     block_size: int = 16
-    gpu_memory_utilization: float = 0.9
-    """Share of the GPU's memory that the engine takes."""
-    swap_space: float = 4
-    """GiB of the CPU's memory for swapped blocks."""
-    cache_dtype: str = "auto"
     sliding_window: int | None = None
     """Tokens back that attention reads; None for all."""
     enable_prefix_caching: bool | None = None
@@ -134,12 +124,6 @@ class CacheConfig:
 
     def __post_init__(self) -> None:
         _at_least("block_size", self.block_size, 1)
-        if not 0 < self.gpu_memory_utilization <= 1:
-            raise ValueError(
-                f"gpu_memory_utilization {self.gpu_memory_utilization} is not above 0 and up to 1"
-            )
-        _at_least("swap_space", self.swap_space, 0)
-        _one_of("cache_dtype", self.cache_dtype, CACHE_DTYPES)
         if self.sliding_window is not None:
             _at_least("sliding_window", self.sliding_window, 1)
             if self.enable_prefix_caching:
@@ -147,15 +131,6 @@ class CacheConfig:
                     f"sliding_window {self.sliding_window} and enable_prefix_caching exclude each "
                     "other"
                 )
-
-    def size_pools(self, gpu_bytes: int, taken_bytes: int, block_bytes: int) -> None:
-        """Set both pools' blocks from memory, as 0.9.2's worker does after its profiling run.
-
-        `gpu_bytes` is the GPU's memory, `taken_bytes` the part for weights and activations.
-        """
-        left = int(gpu_bytes * self.gpu_memory_utilization) - taken_bytes
-        self.num_gpu_blocks = max(left // block_bytes, 0)
-        self.num_cpu_blocks = int(self.swap_space * GIB) // block_bytes
 
 
 def _at_least(name: str, value: float, limit: int) -> None:

@@ -136,7 +136,3 @@ class SequenceGroupMetadata:
     lora_request: LoRARequest | None = None
     computed_block_nums: Items[int] = ()
     """The leading blocks whose content is computed already: the model starts after them."""
-    encoder_seq_data: SequenceData | None = None
-    """The encoder's input, if the model has an encoder."""
-    cross_block_table: list[int] | None = None
-    """Blocks of the encoder's output; None if the model has no encoder."""

@@ -74,10 +74,6 @@ class SchedulerState(SequenceGroupQueues):
     def free_seq(self, seq: Sequence) -> None:
         self.block_manager.free(seq)
 
-    def _free_cross(self, seq_group: SequenceGroup) -> None:
-        if seq_group.is_encoder_decoder():
-            self.block_manager.free_cross(seq_group)
-
     def remove_seq_from_computed_blocks_tracker(
         self, seq_group: SequenceGroup, status: SequenceStatus | None
     ) -> None:
@@ -101,13 +97,6 @@ class SchedulerState(SequenceGroupQueues):
         ended = {seq.seq_id for group in self.groups() for seq in group.get_finished_seqs()}
         if leaked := tables.keys() - holding - ended:
             raise BrokenInvariantError(f"blocks of the sequences {sorted(leaked)} are leaked")
-        encoding = {
-            group.request_id
-            for group in (*self.running, *self.swapped)
-            if group.is_encoder_decoder()
-        }
-        if wrong := encoding.symmetric_difference(self.block_manager.cross_block_tables):
-            raise BrokenInvariantError(f"encoders' blocks of {sorted(wrong)} are leaked or lost")
 
     def _get_num_lookahead_slots(self, *, is_prefill: bool, enable_chunking: bool) -> int:
         slots = self.scheduler_config.num_lookahead_slots
@@ -171,7 +160,6 @@ class SchedulerState(SequenceGroupQueues):
             )
         seqs[0].status = SequenceStatus.WAITING
         self.free_seq(seqs[0])
-        self._free_cross(seq_group)
         seqs[0].reset_state_for_recompute()
 
     def _swap_in(self, seq_group: SequenceGroup, blocks_to_swap_in: BlockPairs) -> None:

@@ -51,13 +51,6 @@ class SchedulingBudget:
         self.num_batched_tokens += num_batched_tokens
         self.num_cached_tokens += num_cached_tokens
 
-    def subtract_num_batched_tokens(self, req_id: str, num_batched_tokens: int) -> None:
-        """Stop counting a request's tokens, if they are counted."""
-        if req_id in self._tokens:
-            counted = self._tokens.pop(req_id)
-            assert counted == num_batched_tokens
-            self.num_batched_tokens -= num_batched_tokens
-
     def add_num_seqs(self, req_id: str, num_curr_seqs: int) -> None:
         """Count a request's sequences, unless they are counted already."""
         if req_id not in self._seqs:

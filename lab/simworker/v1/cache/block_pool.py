@@ -11,7 +11,6 @@ Source: `BlockPool` in `vllm/v1/core/block_pool.py` of 0.32; one file as there, 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.block_hash_map import BlockHashToBlockMap
@@ -27,7 +26,6 @@ from warmpath.lab.simworker.v1.cache.kv_cache_event import (
 from warmpath.lab.simworker.v1.hashing.block_hash import (
     BlockHash,
     BlockHashWithGroupId,
-    Hashable,
     get_block_hash,
     get_group_id,
     make_block_hash_with_group_id,
@@ -38,12 +36,7 @@ from warmpath.lab.simworker.v1.hashing.extra_keys import (
     generate_block_hash_extra_keys,
     to_event_extra_keys,
 )
-
-
-class Cacheable(Hashable, Protocol):
-    """The part of a request that its cached blocks depend on."""
-
-    session_id: str | None
+from warmpath.lab.simworker.v1.requests.request import Request
 
 
 class BlockPool:
@@ -99,7 +92,7 @@ class BlockPool:
 
     def cache_full_blocks(  # noqa: PLR0917  vLLM's signature
         self,
-        request: Cacheable,
+        request: Request,
         blocks: Sequence[KVCacheBlock],
         num_cached_blocks: int,
         num_full_blocks: int,
@@ -145,7 +138,7 @@ class BlockPool:
             )
 
     def emit_cached_block_events(
-        self, request: Cacheable, num_cached_blocks: int, block_size: int, kv_cache_group_id: int
+        self, request: Request, num_cached_blocks: int, block_size: int, kv_cache_group_id: int
     ) -> None:
         """Announce blocks that a request found cached, for a reader that follows single requests."""
         if not self.enable_kv_cache_events or not num_cached_blocks:
@@ -163,7 +156,7 @@ class BlockPool:
 
     def cache_partial_block(
         self,
-        request: Cacheable,
+        request: Request,
         block: KVCacheBlock,
         num_tokens: int,
         kv_cache_group_id: int,
@@ -211,7 +204,7 @@ class BlockPool:
 
     def _announce_stored(
         self,
-        request: Cacheable,
+        request: Request,
         hashes: Iterable[BlockHash],
         ranges: Iterable[tuple[int, int]],
         *,

@@ -94,19 +94,6 @@ class KVCacheBlocks:
             return None
         return tuple([block.block_id for block in group] for group in groups)
 
-    def get_unhashed_block_ids(self) -> list[int]:
-        """Return the ids of blocks that are not cached. Raises ValueError for several groups."""
-        if len(self.blocks) != 1:
-            raise ValueError(f"{len(self.blocks)} groups: only one group is supported")
-        return [block.block_id for block in self.blocks[0] if block.block_hash is None]
-
-    def get_unhashed_block_ids_all_groups(self) -> list[list[int]]:
-        """Return the ids of blocks that are not cached, without null blocks, of each group."""
-        return [
-            [block.block_id for block in group if block.block_hash is None and not block.is_null]
-            for group in self.blocks
-        ]
-
     def new_empty(self) -> "KVCacheBlocks":
         """Return the same number of groups, without blocks."""
         return KVCacheBlocks(tuple(() for _ in self.blocks))

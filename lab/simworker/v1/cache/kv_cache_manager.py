@@ -365,10 +365,6 @@ class KVCacheManager:
         """Wrap blocks; without any, always return the same object."""
         return KVCacheBlocks(blocks) if any(blocks) else self.empty_kv_cache_blocks
 
-    def create_empty_block_list(self) -> KVCacheBlocks:
-        """Return an empty list for each group, for schedulers up to 0.10."""
-        return self.empty_kv_cache_blocks.new_empty()
-
     def take_events(self) -> list[CacheEvent]:
         events = self.block_pool.take_events()
         for event in events:
@@ -379,9 +375,6 @@ class KVCacheManager:
                 event.kv_cache_spec_kind = kind
                 event.kv_cache_spec_sliding_window = window
         return events
-
-    def new_step_starts(self) -> None:
-        """Do nothing: groups with attention need not know that a step begins."""
 
     def check(self) -> None:
         """Raise BrokenInvariantError if reference counts are not those of the tables.

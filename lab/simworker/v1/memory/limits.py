@@ -18,77 +18,28 @@ laid out layer by layer (LBNHC).
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Protocol
 
-from warmpath.lab.simworker.v1.specs.group_layers import HybridChoice, Layers, get_kv_cache_groups
+from warmpath.lab.simworker.v1.memory.cache_config import GIB, CacheConfig
+from warmpath.lab.simworker.v1.specs.group_layers import Layers, get_kv_cache_groups
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheSpec,
     KVCacheTensor,
     MemoryLimits,
-    ModelLimits,
+    ModelLength,
     UniformTypeKVCacheSpecs,
     iter_layer_specs,
 )
 
-GIB = 1 << 30
-
 REMEDY = "Raise gpu_memory_utilization, or num_gpu_blocks_override if that is given"
 
 
-class ModelLength(Protocol):
-    """The part of a `ModelConfig` that is used here."""
-
-    max_model_len: int
-    """The longest request, in tokens. `get_kv_cache_configs` sets it if it is to be fitted."""
-    original_max_model_len: int | None
-    """-1 to fit `max_model_len`, which is then the model's own limit, to the memory."""
-
-
-class CacheChoices(Protocol):
-    """The part of a `CacheConfig` that is used here."""
-
-    @property
-    def num_gpu_blocks_override(self) -> int | None:
-        """Number of blocks, regardless of memory; None to let the memory decide."""
-
-    @property
-    def prefix_cache_retention_interval(self) -> int | None:
-        """`KVCacheConfig.prefix_cache_retention_interval`."""
-
-
-class MemoryConfig(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConfig(MemoryLimits):
     """The part of a `VllmConfig` that is used here."""
 
-    @property
-    def model_config(self) -> ModelLength:
-        """The model's settings, its longest request among them."""
-
-    @property
-    def cache_config(self) -> CacheChoices:
-        """The cache's settings."""
-
-    @property
-    def scheduler_config(self) -> HybridChoice:
-        """The scheduler's settings."""
-
-    @property
-    def max_in_flight_tokens(self) -> int:
-        """The most tokens of steps that have not ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
-    """The `MemoryLimits` of requests up to `max_model_len` tokens; it is its own `model_config`."""
-
-    max_model_len: int
-    max_in_flight_tokens: int
-
-    @property
-    def model_config(self) -> ModelLimits:
-        """These limits themselves."""
-        return self
+    cache_config: CacheConfig
 
 
 def max_memory_usage_bytes(vllm_config: MemoryLimits, kv_cache_specs: Iterable[KVCacheSpec]) -> int:
@@ -299,7 +250,7 @@ def _longest(vllm_config: MemoryLimits, fits: Callable[[MemoryLimits], bool]) ->
     low, high = 0, vllm_config.model_config.max_model_len
     while low < high:
         middle = (low + high + 1) // 2
-        if fits(RequestLimits(middle, in_flight)):
+        if fits(MemoryLimits(ModelLength(middle), in_flight)):
             low = middle
         else:
             high = middle - 1

@@ -10,6 +10,7 @@ from math import gcd, lcm
 
 from warmpath.lab.simworker.v1.memory.cache_config import CacheConfig
 from warmpath.lab.simworker.v1.memory.limits import (
+    MemoryConfig,
     generate_scheduler_kv_cache_config,
     get_kv_cache_configs,
     get_max_concurrency_for_kv_cache_config,
@@ -19,6 +20,7 @@ from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheSpec,
+    ModelLength,
     SlidingWindowSpec,
     get_dtype_size,
 )
@@ -34,7 +36,7 @@ class ModelShape:
     head_size: int = 128
     """Elements a head."""
     dtype: str = "bfloat16"
-    """The model's type, which the cache has too unless its settings name another."""
+    """The model's type, which the cache has too."""
     sliding_window: int | None = None
     """Tokens of the window, for layers that have one; None if no layer has."""
     full_attention_every: int = 1
@@ -55,15 +57,14 @@ class ModelShape:
         if self.sliding_window is not None and self.sliding_window < 1:
             raise ValueError(f"sliding_window: {self.sliding_window}, at least 1")
 
-    def kv_cache_spec(self, block_size: int, cache_dtype: str = "auto") -> dict[str, KVCacheSpec]:
+    def kv_cache_spec(self, block_size: int) -> dict[str, KVCacheSpec]:
         """Return the cache of each layer, by its name."""
-        dtype = self.dtype if cache_dtype == "auto" else cache_dtype
         every = self.full_attention_every
         full = FullAttentionSpec(
             block_size=block_size,
             num_kv_heads=self.num_kv_heads,
             head_size=self.head_size,
-            dtype=dtype,
+            dtype=self.dtype,
         )
         specs: dict[str, KVCacheSpec] = {}
         for number in range(self.num_layers):
@@ -73,7 +74,7 @@ class ModelShape:
                     block_size=block_size,
                     num_kv_heads=self.num_kv_heads,
                     head_size=self.head_size,
-                    dtype=dtype,
+                    dtype=self.dtype,
                     sliding_window=self.sliding_window,
                 )
             specs[f"layers.{number}"] = spec
@@ -96,26 +97,6 @@ class MemoryPlan:
     """Bytes of a block on one rank, in all layers of a group."""
     max_concurrency: float
     """Requests of `max_model_len` tokens that fit at once."""
-    num_offload_chunks: int
-
-
-@dataclass(slots=True)
-class _Length:
-    max_model_len: int
-    original_max_model_len: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Hybrid:
-    disable_hybrid_kv_cache_manager: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Config:
-    model_config: _Length
-    cache_config: CacheConfig
-    scheduler_config: _Hybrid
-    max_in_flight_tokens: int
 
 
 def plan_memory(
@@ -124,23 +105,17 @@ def plan_memory(
     scheduler: SchedulerConfig,
     *,
     fit_max_model_len: bool = False,
-    disable_hybrid_kv_cache_manager: bool = False,
-    num_ranks: int = 1,
 ) -> MemoryPlan:
-    """Return the plan of an engine on `num_ranks` equal ranks.
+    """Return the plan of an engine.
 
     With `fit_max_model_len`, `scheduler.max_model_len` is an upper bound and need not fit.
     """
-    if num_ranks < 1:
-        raise ValueError(f"num_ranks: {num_ranks}, at least 1")
-    length = _Length(scheduler.max_model_len, -1 if fit_max_model_len else scheduler.max_model_len)
-    config = _Config(
-        length, cache, _Hybrid(disable_hybrid_kv_cache_manager), scheduler.max_num_batched_tokens
+    length = ModelLength(
+        scheduler.max_model_len, -1 if fit_max_model_len else scheduler.max_model_len
     )
-    layers = model.kv_cache_spec(cache.block_size, cache.cache_dtype)
-    ranks = get_kv_cache_configs(
-        config, [layers] * num_ranks, [cache.available_memory_bytes] * num_ranks
-    )
+    config = MemoryConfig(length, scheduler.max_num_batched_tokens, cache_config=cache)
+    layers = model.kv_cache_spec(cache.block_size)
+    ranks = get_kv_cache_configs(config, [layers], [cache.available_memory_bytes])
     found = generate_scheduler_kv_cache_config(ranks)
     scheduler_block_size, hash_block_size = resolve_kv_cache_block_sizes(found, cache)
     _check_retention(found, scheduler_block_size)
@@ -153,7 +128,6 @@ def plan_memory(
         hash_block_size=hash_block_size,
         bytes_per_block=bytes_per_block,
         max_concurrency=get_max_concurrency_for_kv_cache_config(config, found) if tensors else 0.0,
-        num_offload_chunks=cache.num_offload_chunks(bytes_per_block * num_ranks),
     )
 
 

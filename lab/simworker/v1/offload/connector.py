@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
+from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlocks
 from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
 from warmpath.lab.simworker.v1.hashing.block_hash import maybe_convert_block_hash
 from warmpath.lab.simworker.v1.offload.event import OffloadEvents
@@ -41,14 +42,13 @@ from warmpath.lab.simworker.v1.offload.group import offload_groups, retention
 from warmpath.lab.simworker.v1.offload.job import (
     NULL_BLOCK_ID,
     BlockCopy,
-    OffloadedBlocks,
-    OffloadedRequest,
     OffloadingMetadata,
     TransferJob,
 )
 from warmpath.lab.simworker.v1.offload.lookup import Held, loadable_tokens
 from warmpath.lab.simworker.v1.offload.pool import CPUOffloadingManager, LookupResult, OffloadKey
 from warmpath.lab.simworker.v1.offload.request import GroupState, OffloadRequest
+from warmpath.lab.simworker.v1.requests.request import Request
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import KVCacheGroupSpec
 
 
@@ -112,12 +112,12 @@ class OffloadingConnector:
         self._read_by: dict[int, set[int]] = {}
         """GPU block that may be allocated again -> numbers of the stores that read it."""
 
-    def on_new_request(self, request: OffloadedRequest) -> None:
+    def on_new_request(self, request: Request) -> None:
         groups = [GroupState(group) for group in self._groups]
         self._requests[request.request_id] = OffloadRequest(request, groups)
 
     def get_num_new_matched_tokens(
-        self, request: OffloadedRequest, num_computed_tokens: int
+        self, request: Request, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         """Return how many tokens can be loaded after those cached on the GPU, and whether any can.
 
@@ -150,7 +150,7 @@ class OffloadingConnector:
         return found, bool(found)
 
     def update_state_after_alloc(
-        self, request: OffloadedRequest, blocks: OffloadedBlocks, num_external_tokens: int
+        self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
     ) -> None:
         """Plan the load of `num_external_tokens` tokens, if any, into a request's blocks."""
         if not num_external_tokens:
@@ -247,7 +247,7 @@ class OffloadingConnector:
                 del self._requests[job.req_id]
         return loaded
 
-    def request_finished(self, request: OffloadedRequest, *, aborted: bool) -> None:
+    def request_finished(self, request: Request, *, aborted: bool) -> None:
         """Record a request's end: a step that reuses its blocks first waits for its jobs."""
         state = self._requests[request.request_id]
         if aborted:

@@ -26,8 +26,8 @@ from warmpath.lab.simworker.v1.hashing.block_hash import (
     maybe_convert_block_hash,
 )
 from warmpath.lab.simworker.v1.offload.group import OffloadGroup
-from warmpath.lab.simworker.v1.offload.job import OffloadedRequest
 from warmpath.lab.simworker.v1.offload.pool import OffloadingEvent, OffloadKey, ReqContext
+from warmpath.lab.simworker.v1.requests.request import Request
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import KVCacheGroupSpec, get_kv_cache_spec_kind
 
 
@@ -58,15 +58,13 @@ class OffloadEvents:
         self._convert = convert
         self._described: dict[OffloadKey, _Described] = {}
 
-    def on_store(
-        self, request: OffloadedRequest, group: OffloadGroup, chunk: int, key: OffloadKey
-    ) -> None:
+    def on_store(self, request: Request, group: OffloadGroup, chunk: int, key: OffloadKey) -> None:
         """Describe a chunk that is about to be stored."""
         if self._self_describing and group.window is None:
             self._described[key] = self._describe(request, group, chunk)
 
     def on_hit(
-        self, request: OffloadedRequest, group: OffloadGroup, key: OffloadKey, context: ReqContext
+        self, request: Request, group: OffloadGroup, key: OffloadKey, context: ReqContext
     ) -> None:
         """Describe a chunk that was found, unless it is described already."""
         if self._self_describing and group.window is None and key not in self._described:
@@ -92,7 +90,7 @@ class OffloadEvents:
                 del self._described[key]
         return published
 
-    def _describe(self, request: OffloadedRequest, group: OffloadGroup, chunk: int) -> _Described:
+    def _describe(self, request: Request, group: OffloadGroup, chunk: int) -> _Described:
         first = chunk * group.hashes_per_chunk
         every = group.block_size // self._hash_block_size
         hashes = request.block_hashes[first : first + group.hashes_per_chunk]

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from warmpath.lab.simworker.v1.offload.group import OffloadGroup, Retention
-from warmpath.lab.simworker.v1.offload.job import NULL_BLOCK_ID, OffloadedRequest
+from warmpath.lab.simworker.v1.offload.job import NULL_BLOCK_ID
 from warmpath.lab.simworker.v1.offload.pool import OffloadKey, ReqContext
+from warmpath.lab.simworker.v1.requests.request import Request
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class GroupState:
         return self.block_ids[chunk * size : (chunk + 1) * size]
 
     def chunks_to_store(
-        self, num_tokens: int, request: OffloadedRequest, retention: Retention, *, finished: bool
+        self, num_tokens: int, request: Request, retention: Retention, *, finished: bool
     ) -> Iterator[int]:
         """Yield the chunks of the first `num_tokens` tokens to offer to the pool now.
 
@@ -75,7 +76,7 @@ class GroupState:
 class OffloadRequest:
     """A request that has not finished, or whose transfers are under way."""
 
-    request: OffloadedRequest
+    request: Request
     groups: list[GroupState]
     context: ReqContext = field(init=False)
     num_local_tokens: int = 0

@@ -4,7 +4,6 @@ Source: `vllm/v1/core/sched/request_queue.py` of 0.32.
 """
 
 import heapq
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
@@ -20,76 +19,41 @@ class SchedulingPolicy(Enum):
     PRIORITY = "priority"
 
 
-class RequestQueue(ABC):
-    """Waiting requests in the order of their turn; each is in the queue once."""
+class RequestQueue:
+    """Waiting requests, first come, first served; each is in the queue once.
 
-    @abstractmethod
-    def add_request(self, request: Request) -> None:
-        """Add a new request."""
-
-    @abstractmethod
-    def pop_request(self) -> Request:
-        """Take the first request out and return it. Raises IndexError if there is none."""
-
-    @abstractmethod
-    def peek_request(self) -> Request:
-        """Return the first request. Raises IndexError if there is none."""
-
-    @abstractmethod
-    def prepend_request(self, request: Request) -> None:
-        """Add a request that was in the queue before: at the front, if the order permits that."""
-
-    @abstractmethod
-    def prepend_requests(self, requests: Iterable[Request]) -> None:
-        """Prepend requests one after another: the last of them ends up first."""
-
-    @abstractmethod
-    def remove_request(self, request: Request) -> None:
-        """Take a request out, wherever it is. Raises ValueError if it is not in the queue."""
-
-    @abstractmethod
-    def remove_requests(self, requests: Iterable[Request]) -> None:
-        """Take several requests out; unknown ones are ignored."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def __iter__(self) -> Iterator[Request]: ...
-
-    @abstractmethod
-    def check(self) -> None:
-        """Raise BrokenInvariantError if a request is in the queue twice, or out of order."""
-
-
-class FCFSRequestQueue(RequestQueue):
-    """First come, first served; a preempted request goes back to the front."""
+    A preempted request goes back to the front.
+    """
 
     def __init__(self) -> None:
         self._requests: deque[Request] = deque()
 
     def add_request(self, request: Request) -> None:
-        """Add a request behind all others."""
+        """Add a new request."""
         self._requests.append(request)
 
     def pop_request(self) -> Request:
+        """Take the first request out and return it. Raises IndexError if there is none."""
         return self._requests.popleft()
 
     def peek_request(self) -> Request:
+        """Return the first request. Raises IndexError if there is none."""
         return self._requests[0]
 
     def prepend_request(self, request: Request) -> None:
-        """Add a request before all others."""
-        self._requests.appendleft(request)
+        """Add a request that was in the queue before: at the front, if the order permits that."""
+        self.prepend_requests((request,))
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
-        """Prepend requests one after another: the last of them ends up first."""
+        """Add requests that were in the queue before, one after another: the last ends up first."""
         self._requests.extendleft(requests)
 
     def remove_request(self, request: Request) -> None:
+        """Take a request out, wherever it is. Raises ValueError if it is not in the queue."""
         self._requests.remove(request)
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
+        """Take several requests out; unknown ones are ignored."""
         gone = set(requests)
         self._requests = deque(one for one in self._requests if one not in gone)
 
@@ -100,8 +64,8 @@ class FCFSRequestQueue(RequestQueue):
         return iter(self._requests)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if a request is in the queue twice."""
-        if len(set(self._requests)) != len(self._requests):
+        """Raise BrokenInvariantError if a request is in the queue twice, or out of order."""
+        if len(set(self)) != len(self):
             raise BrokenInvariantError("a request waits twice")
 
 
@@ -115,7 +79,6 @@ class PriorityRequestQueue(RequestQueue):
         self._heap: list[Request] = []
 
     def add_request(self, request: Request) -> None:
-        """Add a request at its place in the order."""
         heapq.heappush(self._heap, request)
 
     def pop_request(self) -> Request:
@@ -123,9 +86,6 @@ class PriorityRequestQueue(RequestQueue):
 
     def peek_request(self) -> Request:
         return self._heap[0]
-
-    def prepend_request(self, request: Request) -> None:
-        heapq.heappush(self._heap, request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
         for request in requests:
@@ -147,9 +107,7 @@ class PriorityRequestQueue(RequestQueue):
         return iter(sorted(self._heap))
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if a request is in twice, or the heap is out of order."""
-        if len(set(self._heap)) != len(self._heap):
-            raise BrokenInvariantError("a request waits twice")
+        super().check()
         for place in range(1, len(self._heap)):
             if self._heap[place] < self._heap[(place - 1) // 2]:
                 raise BrokenInvariantError("the heap of waiting requests is out of order")
@@ -157,4 +115,4 @@ class PriorityRequestQueue(RequestQueue):
 
 def create_request_queue(policy: SchedulingPolicy) -> RequestQueue:
     """Return an empty queue of the policy's kind."""
-    return PriorityRequestQueue() if policy is SchedulingPolicy.PRIORITY else FCFSRequestQueue()
+    return PriorityRequestQueue() if policy is SchedulingPolicy.PRIORITY else RequestQueue()

@@ -21,35 +21,19 @@ Source: `vllm/v1/core/kv_cache_utils.py` of 0.32, for layouts in which each laye
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
     AttentionSpec,
     FullAttentionSpec,
     KVCacheGroupSpec,
     KVCacheSpec,
+    MemoryLimits,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
 )
 
 Layers = Mapping[str, KVCacheSpec]
 """Layer name -> its cache, in the model's order."""
-
-
-class HybridChoice(Protocol):
-    """The part of a `SchedulerConfig` that is used here."""
-
-    @property
-    def disable_hybrid_kv_cache_manager(self) -> bool:
-        """Whether windows are allocated as full attention."""
-
-
-class GroupingConfig(Protocol):
-    """The part of a `VllmConfig` that is used here."""
-
-    @property
-    def scheduler_config(self) -> HybridChoice:
-        """The scheduler's settings, with this choice."""
 
 
 def create_kv_cache_group_specs(
@@ -100,7 +84,7 @@ def unify_hybrid_kv_cache_specs(kv_cache_spec: dict[str, KVCacheSpec]) -> None:
 
 
 def get_kv_cache_groups(
-    vllm_config: GroupingConfig, kv_cache_spec: dict[str, KVCacheSpec]
+    vllm_config: MemoryLimits, kv_cache_spec: dict[str, KVCacheSpec]
 ) -> list[KVCacheGroupSpec]:
     """Return the groups of a model; an empty list for one without attention.
 

@@ -48,24 +48,32 @@ class Dtype(Protocol):
         """Bytes an element."""
 
 
-class ModelLimits(Protocol):
+@dataclass(slots=True)
+class ModelLength:
     """The part of a `ModelConfig` that is used here."""
 
-    @property
-    def max_model_len(self) -> int:
-        """The longest request, prompt and answer together, in tokens."""
+    max_model_len: int
+    """The longest request, prompt and answer together, in tokens."""
+    original_max_model_len: int | None = None
+    """-1 to fit `max_model_len`, which is then the model's own limit, to the memory."""
 
 
-class MemoryLimits(Protocol):
-    """The part of a `VllmConfig`, vLLM's own or ours, that bounds the memory of one request."""
+@dataclass(frozen=True, slots=True)
+class HybridChoice:
+    """The part of a `SchedulerConfig` that is used here."""
 
-    @property
-    def model_config(self) -> ModelLimits:
-        """The model's configuration, with `max_model_len`."""
+    disable_hybrid_kv_cache_manager: bool = False
+    """Whether windows are allocated as full attention."""
 
-    @property
-    def max_in_flight_tokens(self) -> int:
-        """The most tokens of steps that have not ended: batches at once x tokens a batch."""
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """The part of a `VllmConfig` that bounds a request's memory; vLLM's own will do as well."""
+
+    model_config: ModelLength
+    max_in_flight_tokens: int
+    """The most tokens of steps that have not ended: batches at once x tokens a batch."""
+    scheduler_config: HybridChoice = HybridChoice()
 
 
 def get_dtype_size(dtype: str | Dtype) -> int:

@@ -33,7 +33,7 @@ def make_scheduler(
     clock: Clock | None = None,
     **limits: Any,
 ) -> Scheduler:
-    cache = CacheConfig(BLOCK_SIZE, 1.0, 1, "auto", enable_prefix_caching=caching)
+    cache = CacheConfig(BLOCK_SIZE, enable_prefix_caching=caching)
     cache.num_gpu_blocks, cache.num_cpu_blocks = gpu, cpu
     limits = {"max_num_batched_tokens": 100, "max_num_seqs": 10, "max_model_len": 100} | limits
     return Scheduler(

@@ -6,13 +6,10 @@ import pytest
 
 from tests.lab.simworker.v0.allocators import SIZE, caching, chain, ids, naive
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v0.blocks.block import BlockAllocator
-from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator
-from warmpath.lab.simworker.v0.blocks.sharing import CopyOnWriteTracker, RefCounter
+from warmpath.lab.simworker.v0.blocks.block import Block, NoFreeBlocksError
+from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlockAllocator, RefCounter
 
-NoFreeBlocksError = BlockAllocator.NoFreeBlocksError
-Make = Callable[[int, int], BlockAllocator]
-
+Make = Callable[[int, int], NaiveBlockAllocator]
 
 both = pytest.mark.parametrize("make", [naive, caching])
 
@@ -59,7 +56,7 @@ def test_what_has_no_memory_cannot_be_forked(make: Make) -> None:
 def test_ids_must_be_as_many_as_blocks_and_different() -> None:
     for block_ids in ([1, 1], [1], [1, 2, 3]):
         with pytest.raises(ValueError, match="block_ids: 2 different ids are needed"):
-            NaiveBlockAllocator(NaiveBlock, 2, SIZE, block_ids)
+            NaiveBlockAllocator(2, SIZE, block_ids)
     with pytest.raises(ValueError, match="token_ids: 5 in a block of 4"):
         naive(1).allocate_immutable_block(None, [1] * 5)
 
@@ -87,10 +84,7 @@ def test_counts_never_fall_below_zero() -> None:
 
 
 def test_a_block_without_memory_may_be_appended_to() -> None:
-    counter = RefCounter([0])
-    tracker = CopyOnWriteTracker(counter)
-    block = NaiveBlock(None, [], SIZE, naive(1))
-    assert tracker.is_appendable(block)
+    block = Block(None, [], SIZE, naive(1))
     block.append_token_ids([1])
     assert block.block_id is None
 
@@ -100,11 +94,6 @@ def test_a_lost_block_is_told(make: Make) -> None:
     allocator = make(2, SIZE)
     allocator.allocate_mutable_block(None)
     allocator.check()
-    counter = (
-        allocator.refcounter
-        if isinstance(allocator, NaiveBlockAllocator)
-        else allocator._refcounter
-    )  # type: ignore[attr-defined]
-    counter.decr(0)
+    allocator.refcounter.decr(0)
     with pytest.raises(BrokenInvariantError, match="not all"):
         allocator.check()

@@ -7,14 +7,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.lab.simworker.state_machines import LONG
 from tests.lab.simworker.v0.allocators import caching, naive
-from warmpath.lab.simworker.v0.blocks.block import Block, BlockAllocator
+from warmpath.lab.simworker.v0.blocks.block import Block, NoFreeBlocksError
 from warmpath.lab.simworker.v0.blocks.evictor import LinearEvictor
 from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlockAllocator
 from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import (
     PrefixCachingBlockAllocator,
 )
 
-NoFreeBlocksError = BlockAllocator.NoFreeBlocksError
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=2)
 PICK = st.integers(0, 7)
 
@@ -28,7 +27,7 @@ class Chains(RuleBasedStateMachine):
         self.chains: list[list[Block]] = []
         self.now = 0.0
 
-    def make(self) -> BlockAllocator:
+    def make(self) -> NaiveBlockAllocator:
         return naive(6, 2)
 
     def _free(self) -> int:
@@ -107,7 +106,7 @@ class Chains(RuleBasedStateMachine):
     def reset(self) -> None:
         before = self._free()
         done = self.allocator.reset_prefix_cache()
-        assert done == (before == 6 or isinstance(self.allocator, NaiveBlockAllocator))
+        assert done == (before == 6 or type(self.allocator) is NaiveBlockAllocator)
         assert self._free() == before
 
     @invariant()
@@ -133,7 +132,7 @@ class Chains(RuleBasedStateMachine):
 class CachingChains(Chains):
     """The same, found by content."""
 
-    def make(self) -> BlockAllocator:
+    def make(self) -> NaiveBlockAllocator:
         return caching(6, 2)
 
     @invariant()
@@ -150,7 +149,7 @@ class CachingChains(Chains):
 class LinearChains(CachingChains):
     """The same, over the other evictor."""
 
-    def make(self) -> BlockAllocator:
+    def make(self) -> NaiveBlockAllocator:
         return PrefixCachingBlockAllocator(6, 2, create_evictor=LinearEvictor)
 
 

@@ -1,19 +1,13 @@
 """The block manager: what fits, what is shared, what is moved, and what 0.9.2 gets wrong there."""
 
-from typing import Any
-
 import pytest
 
-from tests.lab.simworker.v0.managers import SIZE, admitted, group_of, manager_of, set_status
+from tests.lab.simworker.v0.managers import admitted, group_of, manager_of, set_status
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v0.blocks.block import BlockAllocator
-from warmpath.lab.simworker.v0.blocks.block_manager import (
-    STR_NOT_IMPL_ENC_DEC_PREFIX_CACHE,
-    STR_NOT_IMPL_ENC_DEC_SWA,
-)
+from warmpath.lab.simworker.v0.blocks.block import NoFreeBlocksError
 from warmpath.lab.simworker.v0.blocks.trackers import LastAccessBlocksTracker
 from warmpath.lab.simworker.v0.device import AllocStatus
-from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceStatus
+from warmpath.lab.simworker.v0.requests.sequence import SequenceStatus
 
 
 def test_a_window_bounds_what_admission_counts() -> None:
@@ -22,7 +16,7 @@ def test_a_window_bounds_what_admission_counts() -> None:
     group = group_of(1, [0] * 40)
     assert manager.can_allocate(group) is AllocStatus.OK
     # The prompt is allocated whole, however.
-    with pytest.raises(BlockAllocator.NoFreeBlocksError):
+    with pytest.raises(NoFreeBlocksError):
         manager.allocate(group)
     assert manager.get_num_free_gpu_blocks() == 5
     manager.check()
@@ -45,41 +39,6 @@ def test_blocks_are_given_once() -> None:
         manager.allocate(group)
     with pytest.raises(ValueError, match="watermark: -1"):
         manager_of(watermark=-1)
-
-
-def test_an_encoders_sequence_has_a_table_of_its_own() -> None:
-    manager = manager_of(gpu=6)
-    encoder = Sequence(99, {"prompt_token_ids": [5] * 9}, SIZE)
-    group = group_of(1, list(range(8)), encoder_seq=encoder)
-    assert manager.can_allocate(group) is AllocStatus.OK
-    assert manager_of(gpu=4).can_allocate(group) is AllocStatus.NEVER
-    manager.allocate(group)
-    assert manager.get_cross_block_table(group) == [2, 3, 4]
-    manager.check()
-    manager.free(group.seqs[0])
-    with pytest.raises(ValueError, match="the encoder of 'r1' has blocks already"):
-        manager.allocate(group)
-    manager.free_cross(group)
-    manager.free_cross(group)
-    assert manager.get_num_free_gpu_blocks() == 6
-    with pytest.raises(BlockAllocator.NoFreeBlocksError):
-        manager_of(gpu=4).allocate(group)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"sliding_window": 8}, STR_NOT_IMPL_ENC_DEC_SWA),
-        ({"enable_caching": True}, STR_NOT_IMPL_ENC_DEC_PREFIX_CACHE),
-    ],
-)
-def test_an_encoders_sequence_is_neither_cached_nor_windowed(
-    options: dict[str, Any], reason: str
-) -> None:
-    encoder = Sequence(99, {"prompt_token_ids": [5]}, SIZE)
-    group = group_of(1, [1], encoder_seq=encoder)
-    with pytest.raises(NotImplementedError, match=reason):
-        manager_of(**options).can_allocate(group)
 
 
 def test_a_table_that_is_not_counted_is_told() -> None:

@@ -1,6 +1,5 @@
 """Our block manager and allocators do what vLLM 0.9.2's did: `tests/vllm/record_v0_blocks.py` recorded it."""
 
-import functools
 import gzip
 import json
 from collections import Counter
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.lab.simworker.v0.block_stream import Api, ManagerStream, stream
-from warmpath.lab.simworker.v0.blocks.block import BlockAllocator
+from warmpath.lab.simworker.v0.blocks.block import NoFreeBlocksError
 from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
-from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator
+from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlockAllocator
 from warmpath.lab.simworker.v0.blocks.prefix_caching_block import PrefixCachingBlock
 from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import (
     PrefixCachingBlockAllocator,
@@ -30,10 +29,10 @@ RECORDING = Path(__file__).parents[1] / "block_recording.jsonl.gz"
 LINES = [json.loads(line) for line in gzip.decompress(RECORDING.read_bytes()).splitlines()]
 API = Api(
     BlockManager,
-    functools.partial(NaiveBlockAllocator, NaiveBlock),
+    NaiveBlockAllocator,
     PrefixCachingBlockAllocator,
     PrefixCachingBlock.hash_block_tokens,
-    BlockAllocator.NoFreeBlocksError,
+    NoFreeBlocksError,
     Device,
     Sequence,
     SequenceGroup,

@@ -4,10 +4,8 @@ import pytest
 
 from tests.lab.simworker.v0.tables import SIZE, make, table_of
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v0.blocks.block import BlockAllocator
+from warmpath.lab.simworker.v0.blocks.block import NoFreeBlocksError
 from warmpath.lab.simworker.v0.blocks.block_table import BlockTable
-
-NoFreeBlocksError = BlockAllocator.NoFreeBlocksError
 
 
 def test_a_window_has_to_know_how_far_it_has_come() -> None:

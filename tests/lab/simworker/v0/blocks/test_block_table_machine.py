@@ -5,11 +5,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.lab.simworker.state_machines import LONG
 from tests.lab.simworker.v0.tables import make
-from warmpath.lab.simworker.v0.blocks.block import BlockAllocator
+from warmpath.lab.simworker.v0.blocks.block import NoFreeBlocksError
 from warmpath.lab.simworker.v0.blocks.block_table import BlockTable
 from warmpath.lab.simworker.v0.device import Device
 
-NoFreeBlocksError = BlockAllocator.NoFreeBlocksError
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=5)
 PICK = st.integers(0, 5)
 LOOKAHEAD = st.sampled_from([0, 0, 0, 1, 3])

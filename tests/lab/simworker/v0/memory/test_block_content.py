@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.lab.simworker.state_machines import LONG
 from tests.lab.simworker.v0.array_backends import array_backend
-from warmpath.lab.simworker.v0.blocks.block import BlockAllocator
+from warmpath.lab.simworker.v0.blocks.block import NoFreeBlocksError
 from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
 from warmpath.lab.simworker.v0.device import AllocStatus, BlockPairs, Device
 from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
@@ -180,7 +180,7 @@ class Steps(RuleBasedStateMachine):
         if fits:
             try:
                 self.manager.allocate(group)
-            except BlockAllocator.NoFreeBlocksError:
+            except NoFreeBlocksError:
                 # Counted are the blocks of a window, but a prompt is allocated whole, as in 0.9.2.
                 assert self.window is not None
                 fits = False

@@ -13,18 +13,18 @@ from warmpath.lab.simworker.v0.requests.sequence_data import SequenceData, Seque
 
 
 def test_tokens_are_those_of_prompt_and_output() -> None:
-    data = SequenceData.from_seqs([1, 2, 3])
+    data = SequenceData([1, 2, 3])
     assert (data.get_prompt_len(), data.get_output_len(), data.get_last_token_id()) == (3, 0, 3)
     data.append_token_id(4, -0.5)
     assert data.get_token_ids() == [1, 2, 3, 4]
     assert data.get_prompt_token_ids() == (1, 2, 3)
     assert data.get_output_token_ids() == (4,)
     assert (data.get_len(), data.get_last_token_id(), data.cumulative_logprob) == (4, 4, -0.5)
-    assert SequenceData.from_seqs([1], [2, 3]).output_token_ids == (2, 3)
+    assert SequenceData([1], [2, 3]).output_token_ids == (2, 3)
 
 
 def test_a_prefill_is_over_when_every_known_token_is_computed() -> None:
-    data = SequenceData.from_seqs([1, 2, 3, 4])
+    data = SequenceData([1, 2, 3, 4])
     data.update_num_computed_tokens(3)
     assert (data.stage, data.get_num_uncomputed_tokens()) == (SequenceStage.PREFILL, 1)
     data.update_num_computed_tokens(1)

@@ -54,7 +54,6 @@ class BudgetMachine(RuleBasedStateMachine):
 
     @rule(request=st.sampled_from("abcdef"))
     def subtract(self, request: str) -> None:
-        self.budget.subtract_num_batched_tokens(request, self.tokens.pop(request, 1))
         self.budget.subtract_num_seqs(request, self.seqs.pop(request, 1))
 
     @invariant()

@@ -3,18 +3,12 @@
 import pytest
 
 from tests.lab.simworker.v0.groups import (
-    BLOCK_SIZE,
-    append,
     chunks,
-    ids,
-    make_group,
     make_groups,
     make_scheduler,
-    run,
     step,
 )
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup, SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 
@@ -43,44 +37,6 @@ def test_a_prompt_that_the_memory_can_never_hold_is_ignored_and_others_go_on() -
     outputs = step(scheduler)
     assert outputs.ignored_seq_groups == [large]
     assert chunks(outputs) == {small.request_id: 8}
-
-
-def make_encoding(request_id: str, prompt: int, encoded: int) -> SequenceGroup:
-    group = make_group(request_id, prompt)
-    group.encoder_seq = Sequence(900, {"prompt_token_ids": list(range(encoded))}, BLOCK_SIZE)
-    return group
-
-
-def test_what_an_encoder_computed_has_blocks_as_long_as_its_request_runs() -> None:
-    scheduler = make_scheduler(gpu=12)
-    groups = [make_encoding("0", 4, 8), make_encoding("1", 4, 12)]
-    for group in groups:
-        scheduler.add_seq_group(group)
-    metadata, _ = run(scheduler)
-    tables = [told.cross_block_table for told in metadata]
-    assert [len(table or ()) for table in tables] == [2, 3]
-    assert [told.encoder_seq_data for told in metadata] == [
-        group.encoder_seq and group.encoder_seq.data for group in groups
-    ]
-    for group in groups:
-        append(group)
-    assert run(scheduler)[0][0].cross_block_table == tables[0]
-    scheduler.abort_seq_group("0")
-    groups[1].first_seq.status = SequenceStatus.FINISHED_STOPPED
-    scheduler.free_finished_seq_groups()
-    scheduler.check()
-    assert scheduler.block_manager.get_num_free_gpu_blocks() == 12
-
-
-def test_a_group_preempted_by_recompute_gives_up_its_encoders_blocks_too() -> None:
-    scheduler = make_scheduler(gpu=7)
-    for group in (make_encoding("0", 4, 8), make_encoding("1", 4, 8)):
-        scheduler.add_seq_group(group)
-    step(scheduler)
-    for _ in range(5):
-        step(scheduler)
-    assert ids(scheduler.waiting) == ["1"]
-    assert scheduler.block_manager.cross_block_tables.keys() == {"0"}
 
 
 @pytest.mark.parametrize("field", ["num_gpu_blocks", "num_cpu_blocks"])

@@ -31,17 +31,6 @@ def test_ids_can_be_those_of_some_groups() -> None:
     assert KVCacheBlocks(((), ())).get_block_ids() == ([], [])
 
 
-def test_unhashed_blocks_are_those_without_content() -> None:
-    null = block(0)
-    null.is_null = True
-    blocks = KVCacheBlocks(([block(1, b"x"), block(2)],))
-    assert blocks.get_unhashed_block_ids() == [2]
-    several = KVCacheBlocks(([block(1, b"x"), block(2)], [null, block(3)]))
-    assert several.get_unhashed_block_ids_all_groups() == [[2], [3]]
-    with pytest.raises(ValueError, match="2 groups: only one group is supported"):
-        several.get_unhashed_block_ids()
-
-
 def test_a_new_empty_one_has_as_many_groups() -> None:
     assert KVCacheBlocks(([block(1)], [block(2)])).new_empty() == KVCacheBlocks(((), ()))
 

@@ -118,13 +118,11 @@ def test_popped_blocks_stay_held_until_they_are_freed() -> None:
     assert cache.pop_blocks_for_free(one) == []
 
 
-def test_empty_results_are_one_object_and_an_empty_list_is_a_new_one() -> None:
+def test_empty_results_are_one_object() -> None:
     cache = manager(10)
     empty = cache.get_blocks("nobody")
     assert empty is cache.empty_kv_cache_blocks
     assert cache.create_kv_cache_blocks(([],)) is empty
-    assert cache.create_empty_block_list() == empty
-    cache.new_step_starts()
     assert cache.usage == 0.0
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from warmpath.lab.simworker.v1.memory.cache_config import GIB, CacheConfig
+from warmpath.lab.simworker.v1.memory.cache_config import CacheConfig
 
 
 @pytest.mark.parametrize(
@@ -18,16 +18,8 @@ from warmpath.lab.simworker.v1.memory.cache_config import GIB, CacheConfig
         ({"gpu_memory_utilization": 0}, "gpu_memory_utilization: 0, above 0 and at most 1"),
         ({"gpu_memory_utilization": 1.01}, "gpu_memory_utilization: 1.01, above 0 and at most 1"),
         ({"gpu_memory_utilization": float("nan")}, "gpu_memory_utilization: nan, above 0"),
-        ({"cache_dtype": "fp4"}, "cache_dtype: 'fp4' is none of auto, float16,"),
-        ({"prefix_caching_hash_algo": "md5"}, "prefix_caching_hash_algo: .*'md5' is none of sha256"),
         ({"prefix_match_unit": 0}, "prefix_match_unit: 0, at least 1"),
         ({"prefix_cache_retention_interval": -1}, "prefix_cache_retention_interval: -1, at least 0"),
-        ({"kv_offloading_size": 0.0}, "kv_offloading_size: 0.0 GiB, above 0"),
-        ({"offload_blocks_per_chunk": 0}, "offload_blocks_per_chunk: 0, at least 1"),
-        ({"offload_block_size": 0}, "offload_block_size: 0, at least 1"),
-        ({"offload_block_size": 40}, "offload_block_size: 40, not a multiple of block_size 16; 48 is"),
-        ({"offload_block_size": 32, "offload_blocks_per_chunk": 2}, "only one of the two"),
-        ({"kv_offloading_size": 1, "enable_prefix_caching": False}, "kv_offloading_size: .*caching"),
         ({"num_gpu_blocks_override": None}, "gpu_memory_bytes: one must be given"),
         (
             {"num_gpu_blocks_override": None, "gpu_memory_bytes": 100, "non_kv_cache_memory_bytes": 92},
@@ -45,7 +37,7 @@ def test_a_wrong_setting_is_refused_by_name_and_limit(
 
 def test_the_defaults_are_the_engines() -> None:
     config = CacheConfig(num_gpu_blocks_override=2)
-    assert (config.block_size, config.prefix_caching_hash_algo) == (16, "sha256")
+    assert config.block_size == 16
     assert (config.enable_prefix_caching, config.prefix_cache_retention_interval) == (True, 0)
 
 
@@ -56,11 +48,3 @@ def test_memory_is_what_is_given_or_the_share_less_everything_else() -> None:
     assert share.available_memory_bytes == 499
     assert CacheConfig(gpu_memory_bytes=9, kv_cache_memory_bytes=5).available_memory_bytes == 5
     assert CacheConfig(num_gpu_blocks_override=5).available_memory_bytes == 0
-
-
-def test_host_memory_holds_chunks_of_whole_pages() -> None:
-    config = CacheConfig(num_gpu_blocks_override=2, kv_offloading_size=1, offload_block_size=32)
-    assert config.blocks_per_chunk == 2
-    assert config.num_offload_chunks(4096) == GIB // 8192
-    assert config.num_offload_chunks(4097) == GIB // 12288
-    assert CacheConfig(num_gpu_blocks_override=2).num_offload_chunks(4096) == 0

@@ -30,11 +30,6 @@ def test_memory_becomes_blocks() -> None:
     assert (plan.scheduler_block_size, plan.hash_block_size) == (16, 16)
 
 
-def test_a_smaller_type_doubles_the_blocks() -> None:
-    cache = CacheConfig(kv_cache_memory_bytes=4 * GIB, cache_dtype="fp8")
-    assert plan_memory(LLAMA_3_8B, cache, scheduler()).kv_cache_config.num_blocks == 4096
-
-
 def test_each_sixth_layer_has_full_attention() -> None:
     kinds = [type(spec) for spec in HYBRID.kv_cache_spec(16).values()]
     assert kinds == ([SlidingWindowSpec] * 5 + [FullAttentionSpec]) * 2
@@ -44,29 +39,11 @@ def test_each_sixth_layer_has_full_attention() -> None:
     assert plan.max_concurrency == 2000 / (512 + 5 * 137)
 
 
-def test_without_the_hybrid_manager_all_layers_are_one_group() -> None:
-    plan = plan_memory(
-        HYBRID,
-        CacheConfig(num_gpu_blocks_override=1000),
-        scheduler(),
-        disable_hybrid_kv_cache_manager=True,
-    )
-    [group] = plan.kv_cache_config.kv_cache_groups
-    assert isinstance(group.kv_cache_spec, FullAttentionSpec)
-    assert group.kv_cache_spec.sliding_window == 128
-
-
 def test_a_length_that_does_not_fit_is_refused_or_fitted() -> None:
     cache = CacheConfig(num_gpu_blocks_override=101)
     with pytest.raises(ValueError, match=r"max_model_len: .* 8192 tokens, needs"):
         plan_memory(LLAMA_3_8B, cache, scheduler())
     assert plan_memory(LLAMA_3_8B, cache, scheduler(), fit_max_model_len=True).max_model_len == 1600
-
-
-def test_host_memory_is_shared_by_ranks() -> None:
-    cache = CacheConfig(num_gpu_blocks_override=600, kv_offloading_size=1)
-    assert plan_memory(LLAMA_3_8B, cache, scheduler()).num_offload_chunks == 512
-    assert plan_memory(LLAMA_3_8B, cache, scheduler(), num_ranks=2).num_offload_chunks == 256
 
 
 def test_a_model_without_attention_has_the_null_block() -> None:
@@ -114,8 +91,3 @@ def test_an_interval_needs_windows_and_whole_blocks() -> None:
 def test_an_impossible_model_is_refused(changes: dict[str, Any], refusal: str) -> None:
     with pytest.raises(ValueError, match=refusal):
         ModelShape(**changes)
-
-
-def test_there_is_at_least_one_rank() -> None:
-    with pytest.raises(ValueError, match="num_ranks: 0, at least 1"):
-        plan_memory(LLAMA_3_8B, CacheConfig(num_gpu_blocks_override=2), scheduler(), num_ranks=0)

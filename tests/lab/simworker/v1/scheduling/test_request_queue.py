@@ -9,7 +9,6 @@ from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.requests.request import Request
 from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
 from warmpath.lab.simworker.v1.scheduling.request_queue import (
-    FCFSRequestQueue,
     PriorityRequestQueue,
     RequestQueue,
     SchedulingPolicy,
@@ -21,7 +20,7 @@ def request(name: str, priority: int = 0, arrival: float = 0.0) -> Request:
     return Request(name, [1], SamplingParams(), None, priority=priority, arrival_time=arrival)
 
 
-@pytest.mark.parametrize("queue", [FCFSRequestQueue(), PriorityRequestQueue()])
+@pytest.mark.parametrize("queue", [RequestQueue(), PriorityRequestQueue()])
 def test_an_empty_queue_has_no_first(queue: RequestQueue) -> None:
     assert not queue
     with pytest.raises(IndexError):
