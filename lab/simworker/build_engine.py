@@ -15,7 +15,7 @@ from warmpath.lab.simworker.events.from_v1 import LoraId, from_v1
 from warmpath.lab.simworker.events.wire_event import WireEvent
 from warmpath.lab.simworker.presets import PRESETS
 from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
-from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
+from warmpath.lab.simworker.trtllm.cache.block_cache import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import (
     KVCacheManager as TrtllmKVCacheManager,
 )

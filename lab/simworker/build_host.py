@@ -15,8 +15,7 @@ from warmpath.lab.simworker.build_engine import ENGINES
 from warmpath.lab.simworker.events.dialect import Dialect, dialect_named
 from warmpath.lab.simworker.events.faulty_outlet import FaultyOutlet
 from warmpath.lab.simworker.events.from_v1 import KeptOnce
-from warmpath.lab.simworker.events.journal import Journal
-from warmpath.lab.simworker.events.publisher import Publisher, rank_endpoint
+from warmpath.lab.simworker.events.publisher import Journal, Publisher, rank_endpoint
 from warmpath.lab.simworker.events.wire_event import WireEvent
 from warmpath.lab.simworker.host import Host
 from warmpath.lab.simworker.options import Settings
@@ -24,7 +23,7 @@ from warmpath.lab.simworker.server.adapters import Adapters
 from warmpath.lab.simworker.server.metrics import NAMES, WorkerMetrics
 from warmpath.lab.simworker.server.rank import Rank
 from warmpath.lab.simworker.server.shell import Pace
-from warmpath.lab.simworker.server.text import FolderText, NoText, TextCodec
+from warmpath.lab.simworker.server.text import FolderText, TextCodec
 from warmpath.lab.simworker.server.worker import Identity, Worker
 
 CRASH_STATUS = 139
@@ -34,7 +33,7 @@ CRASH_STATUS = 139
 def load_text(settings: Settings) -> tuple[TextCodec, Settings]:
     """Load the tokenizer, and set the vocabulary's size to its own. Raises OSError or ValueError."""
     if settings.tokenizer is None:
-        return NoText(), settings
+        return TextCodec(), settings
     text = FolderText(settings.tokenizer)
     engine = replace(settings.engine, vocab_size=text.vocab_size)
     return text, replace(settings, engine=engine)

@@ -15,6 +15,10 @@ OnTokens = Callable[[list[int], bool], None]
 """Takes newly generated tokens, and true if they are the last."""
 
 
+def _unheard(tokens: list[int], last: bool) -> None:
+    """Take the tokens of a generation that is only the pattern of others."""
+
+
 class RequestRefusedError(Exception):
     """The engine can never serve a request, for the reason in the message."""
 
@@ -34,7 +38,7 @@ class Generation:
     request_id: str
     prompt: Sequence[int]
     max_tokens: int
-    on_tokens: OnTokens
+    on_tokens: OnTokens = _unheard
     cache_salt: str = ""
     lora_name: str = ""
     lora_path: str = ""

@@ -2,8 +2,9 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from warmpath.lab.simworker.build_engine import ENGINES, EngineSettings, plan_blocks
 from warmpath.lab.simworker.command_line import EVENTS_PORT, MODEL_LEN, command_parser
@@ -101,69 +102,49 @@ def _settings(args: argparse.Namespace) -> Settings:
     groups = args.kv_groups or (KVGroup(args.block_size),)
     if args.preemption_mode == "swap" and not args.cpu_blocks:
         raise argparse.ArgumentTypeError("--preemption-mode: swap needs --cpu-blocks")
-    engine = EngineSettings(
-        engine=args.engine,
-        preemption_mode=args.preemption_mode,
-        tensors=args.tensors,
-        blocks=args.blocks,
-        cpu_blocks=args.cpu_blocks,
+    engine: EngineSettings = _read(
+        EngineSettings,
+        args,
         # SGLang has no form for pages without tokens.
         describes_offloads=dialect.engine == "sglang",
         bytes_per_block=args.bytes_per_token * groups[0].block_size,
-        enable_prefix_caching=args.enable_prefix_caching,
-        enable_chunked_prefill=args.enable_chunked_prefill,
         block_size=groups[0].block_size,
         kv_groups=groups,
         use_eagle=args.eagle,
         retention=args.kv_cache_retention,
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
         max_model_len=args.max_model_len
         # Each of TensorRT-LLM's windows has blocks of its own.
         or _fitting_model_len(args, groups[:1] if args.engine == "trtllm" else groups),
-        vocab_size=args.vocab_size,
         hash_algo=algo,
-        hash_seed=args.hash_seed,
-        scheduling_policy=args.scheduling_policy,
-        preset=args.preset,
     )
-    faults = FaultSettings(
+    faults: FaultSettings = _read(
+        FaultSettings,
+        args,
+        "fault_",
         allowed=args.allow_faults,
-        events=EventFaults(
-            drop=args.fault_drop,
-            duplicate=args.fault_duplicate,
-            delay=args.fault_delay,
-            reorder=args.fault_reorder,
-            delay_seconds=args.fault_delay_seconds,
-            seed=args.fault_seed,
-        ),
-        slow=args.fault_slow,
-        crash_after=args.fault_crash_after,
-        hang_after=args.fault_hang_after,
-        restart_after=args.fault_restart_after,
+        events=_read(EventFaults, args, "fault_"),
     )
     sockets = args.workers * args.data_parallel_size
-    return Settings(
-        model=args.model,
+    settings: Settings = _read(
+        Settings,
+        args,
         host=args.listen[0],
         port=args.listen[1],
-        events_endpoint=args.events_endpoint,
         replay_endpoint=args.replay_endpoint or f"tcp://127.0.0.1:{EVENTS_PORT + sockets}",
-        topic=args.topic,
-        buffer_steps=args.buffer_steps,
-        dialect=args.dialect,
-        byte_hashes=args.byte_hashes,
         metrics=args.metrics or kind.metrics or dialect.engine,
-        workers=args.workers,
         ranks=args.data_parallel_size,
         engine=engine,
-        speed=args.speed,
-        tokenizer=args.tokenizer,
         lora_modules=(*((name, name) for name in args.adapter), *args.lora_modules),
-        stream_interval=args.stream_interval,
-        drain_seconds=args.drain_seconds,
         faults=faults,
     )
+    return settings
+
+
+def _read(kind: Any, args: argparse.Namespace, prefix: str = "", **given: Any) -> Any:
+    """Return settings: the `given` fields, and others from the arguments of their names."""
+    names = (field.name for field in fields(kind))
+    read = {name: getattr(args, prefix + name) for name in names if hasattr(args, prefix + name)}
+    return kind(**read | given)
 
 
 def _check_windows(groups: Sequence[KVGroup]) -> None:

@@ -6,40 +6,13 @@ established; an engine's name without a version means the newest.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from warmpath.lab.simworker.events.sglang import SglangDialect
 from warmpath.lab.simworker.events.version import Version
 from warmpath.lab.simworker.events.vllm import VllmDialect
-from warmpath.lab.simworker.events.wire_event import WireEvent
 
-
-class Dialect(Protocol):
-    """The events of one engine's version, encoded."""
-
-    @property
-    def engine(self) -> str:
-        """The engine's name."""
-
-    @property
-    def version(self) -> str:
-        """The engine's version, as /version answers it."""
-
-    @property
-    def replays_topic(self) -> bool:
-        """Whether a replayed batch has the topic among its frames."""
-
-    @property
-    def keeps_once(self) -> bool:
-        """Whether the engine keeps each block once in a medium, and so announces no second copy."""
-
-    @property
-    def opening(self) -> Sequence[WireEvent]:
-        """The events that an engine announces when its life begins."""
-
-    def batch(self, timestamp: float, events: Sequence[WireEvent], rank: int | None) -> bytes:
-        """Return one batch's payload; `timestamp` is the wall clock's, seconds."""
+Dialect = VllmDialect | SglangDialect
 
 
 class UnknownDialectError(ValueError):

@@ -7,14 +7,20 @@ batch and the time go in, the batches to send now come out.
 import random
 from collections import deque
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.events.journal import Frame
 
 KINDS = ("drop", "duplicate", "delay", "reorder")
 MOST_NEXT = 1_000_000
 MOST_DELAY_SECONDS = 3600.0
+
+
+class Frame(NamedTuple):
+    """One numbered batch."""
+
+    sequence: int
+    payload: bytes
 
 
 class FaultError(ValueError):

@@ -7,13 +7,14 @@ bound, and a replay is answered at once.
 import asyncio
 import errno
 import os
+from collections import deque
 from collections.abc import Callable
 
 import zmq
 import zmq.asyncio
 
-from warmpath.lab.simworker.events.faulty_outlet import FaultyOutlet
-from warmpath.lab.simworker.events.journal import Frame, Journal
+from warmpath.lab.simworker.engine import BrokenInvariantError
+from warmpath.lab.simworker.events.faulty_outlet import FaultyOutlet, Frame
 
 END = (-1).to_bytes(8, "big", signed=True)
 HIGH_WATER_MARK = 100_000
@@ -55,6 +56,37 @@ def rank_endpoint(endpoint: str, offset: int) -> str:
     if int(port) + offset > 65535:
         raise EndpointError(f"{endpoint}: a port {offset} higher would be above 65535")
     return f"{head}:{int(port) + offset}"
+
+
+class Journal:
+    """Numbers batches from 0 and keeps the last `buffer_steps`, which a replay sends without faults."""
+
+    def __init__(self, buffer_steps: int) -> None:
+        self.buffer_steps = buffer_steps
+        self.next_sequence = 0
+        self._kept: deque[Frame] = deque(maxlen=buffer_steps)
+
+    def append(self, payload: bytes) -> Frame:
+        """Add a batch; the oldest is dropped if there are too many."""
+        frame = Frame(self.next_sequence, payload)
+        self.next_sequence += 1
+        self._kept.append(frame)
+        return frame
+
+    def since(self, start: int) -> list[Frame]:
+        """Return the kept batches from a number on, in order."""
+        return [frame for frame in self._kept if frame.sequence >= start]
+
+    def begin_life(self) -> None:
+        """Forget the life before, and start from 0 again."""
+        self.next_sequence = 0
+        self._kept.clear()
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError if the kept batches are not the last ones in order."""
+        kept = [frame.sequence for frame in self._kept]
+        if kept != list(range(self.next_sequence - len(kept), self.next_sequence)):
+            raise BrokenInvariantError(f"kept are {kept}, next is {self.next_sequence}")
 
 
 class Publisher:

@@ -54,8 +54,9 @@ class VllmDialect:
 
     engine = "vllm"
     keeps_once = False
+    """Whether the engine keeps each block once in a medium, and so announces no second copy."""
     opening: Sequence[WireEvent] = ()
-    """A new engine announces nothing: readers notice a new life only by its sequence numbers."""
+    """Events at a life's begin. Readers notice a new life of vLLM only by its sequence numbers."""
 
     def __init__(self, version: Version | None = None, byte_hashes: bool = False) -> None:
         """Take a version, the newest by default. Raises ValueError for one out of range."""
@@ -70,6 +71,7 @@ class VllmDialect:
             )
         self.version = version_text(version)
         self.replays_topic = version >= REPLAY_TOPIC_SINCE
+        """Whether a replayed batch has the topic among its frames."""
         self._says_rank = version >= RANK_SINCE
         self._bytes = byte_hashes
         self._layout = Layout(version, maps=version >= MAPS_SINCE)
@@ -77,6 +79,7 @@ class VllmDialect:
         self._removed = self._layout.fields(REMOVED)
 
     def batch(self, timestamp: float, events: Sequence[WireEvent], rank: int | None) -> bytes:
+        """Return one batch's payload; `timestamp` is the wall clock's, seconds."""
         batch: list[Any] = [timestamp, [self._event(event) for event in events]]
         if self._says_rank:
             batch.append(rank)

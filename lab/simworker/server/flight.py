@@ -5,8 +5,8 @@ requests back, because the cache is reset or the engine sleeps, each goes on lat
 whose prompt includes the tokens generated so far, as a preempted request is recomputed.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 
 from warmpath.lab.simworker.engine import Generation, OnTokens
 
@@ -14,29 +14,18 @@ Sink = Callable[[list[int], str | None], None]
 """Takes new tokens, and the reason if they are the last: "length", "abort" or "error", else None."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlightRequest:
-    """The request of a flight."""
-
-    prompt: Sequence[int]
-    max_tokens: int
-    cache_salt: str = ""
-    lora_name: str = ""
-    lora_path: str = ""
-    priority: int = 0
-    skip_reading_prefix_cache: bool = False
-    kv_cache_report_mode: str = "incremental"
-
-
 class Flight:
-    """An ask under way. Times are seconds of the rank's clock."""
+    """An ask under way: a generation for the whole answer, which itself never runs.
+
+    Times are seconds of the rank's clock.
+    """
 
     __slots__ = (
         "_begun", "arrived", "ask", "cached_tokens", "error", "first_token_at", "generation",
         "rank", "request_id", "sink", "tokens",
     )  # fmt: skip
 
-    def __init__(self, request_id: str, ask: FlightRequest, sink: Sink) -> None:
+    def __init__(self, request_id: str, ask: Generation, sink: Sink) -> None:
         self.request_id = request_id
         self.ask = ask
         self.sink = sink
@@ -59,17 +48,12 @@ class Flight:
         # Each generation has an id of its own: a step under way may still hold the one before.
         again = f"-again-{self._begun}" if self._begun else ""
         self._begun += 1
-        self.generation = Generation(
-            self.request_id + again,
-            [*ask.prompt, *self.tokens] if self.tokens else ask.prompt,
-            ask.max_tokens - len(self.tokens),
-            on_tokens,
-            cache_salt=ask.cache_salt,
-            lora_name=ask.lora_name,
-            lora_path=ask.lora_path,
-            priority=ask.priority,
-            skip_reading_prefix_cache=ask.skip_reading_prefix_cache,
-            kv_cache_report_mode=ask.kv_cache_report_mode,
+        self.generation = replace(
+            ask,
+            request_id=self.request_id + again,
+            prompt=[*ask.prompt, *self.tokens] if self.tokens else ask.prompt,
+            max_tokens=ask.max_tokens - len(self.tokens),
+            on_tokens=on_tokens,
         )
         return self.generation
 

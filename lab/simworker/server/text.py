@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import compress
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import jinja2.sandbox
 import tokenizers
@@ -21,53 +21,38 @@ class TextError(Exception):
     """A text or chat cannot be tokenised."""
 
 
-class TextCodec(Protocol):
-    """Turns text into token ids and back."""
-
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Return a completion prompt's ids; with `special`, special tokens are added."""
-
-    def render(self, messages: Sequence[dict[str, Any]], body: dict[str, Any]) -> list[int]:
-        """Return a chat's ids."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of generated ids."""
-
-    def detokenize(self, ids: Sequence[int]) -> str:
-        """Return the exact text of ids, special tokens included."""
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return each id's piece as the vocabulary has it."""
-
-
 NO_TOKENIZER = "this worker has no tokenizer: send token ids, or start it with --tokenizer"
 
 
-class NoText:
-    """Refuses texts: the worker has no tokenizer, and takes and returns token ids only."""
+class TextCodec:
+    """Turns text into token ids and back. Without a tokenizer it takes and returns token ids only."""
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return a completion prompt's ids; with `special`, special tokens are added."""
         del text, special
         raise TextError(NO_TOKENIZER)
 
     def render(self, messages: Sequence[dict[str, Any]], body: dict[str, Any]) -> list[int]:
+        """Return a chat's ids."""
         del messages, body
         raise TextError("this worker has no tokenizer, hence no chats: start it with --tokenizer")
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return a word for each id, `t` and its number."""
+        """Return the text of generated ids; here a word for each, `t` and its number."""
         return "".join(f" t{token}" for token in ids)
 
     def detokenize(self, ids: Sequence[int]) -> str:
+        """Return the exact text of ids, special tokens included."""
         del ids
         raise TextError(NO_TOKENIZER)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return each id's piece as the vocabulary has it."""
         del ids
         raise TextError(NO_TOKENIZER)
 
 
-class FolderText:
+class FolderText(TextCodec):
     """The tokenizer and chat template of a model's folder."""
 
     def __init__(self, folder: Path, clock: Callable[[], datetime] = datetime.now) -> None:

@@ -5,10 +5,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from warmpath.lab.simworker.engine import Generation
 from warmpath.lab.simworker.events.faulty_outlet import EventFaults
 from warmpath.lab.simworker.events.publisher import HIGH_WATER_MARK, Publisher
 from warmpath.lab.simworker.server.adapters import Adapters
-from warmpath.lab.simworker.server.flight import Flight, FlightRequest, Sink
+from warmpath.lab.simworker.server.flight import Flight, Sink
 from warmpath.lab.simworker.server.metrics import WorkerMetrics
 from warmpath.lab.simworker.server.rank import Balancer, Rank, score
 from warmpath.lab.simworker.server.sleep_state import PauseMode, SleepState
@@ -81,7 +82,7 @@ class Worker:
     def in_flight(self) -> int:
         return sum(rank.in_flight for rank in self.ranks)
 
-    def submit(self, ask: FlightRequest, sink: Sink, rank: int | None) -> Flight:
+    def submit(self, ask: Generation, sink: Sink, rank: int | None) -> Flight:
         """Take a request; if `rank` is None, the least loaded rank gets it.
 
         Raises RequestRefusedError, NoSuchRankError, DrainingError.

@@ -24,8 +24,7 @@ from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.trust import Level
 from warmpath.lab.simworker.events.faulty_outlet import FaultyOutlet
-from warmpath.lab.simworker.events.journal import Journal
-from warmpath.lab.simworker.events.publisher import Publisher
+from warmpath.lab.simworker.events.publisher import Journal, Publisher
 from warmpath.router.config.schema import PodSpec
 
 BOTH, FOUR, SIX = ("::1", "127.0.0.1"), ("127.0.0.1",), ("::1",)

@@ -9,20 +9,22 @@ from aiohttp import web
 from warmpath.lab.simworker.api.errors import ApiError, json_response
 from warmpath.lab.simworker.api.inference.answer import Answer, encoded
 from warmpath.lab.simworker.api.inference.request_options import RequestOptions
-from warmpath.lab.simworker.api.inference.token_stream import Collected, TokenStream
-from warmpath.lab.simworker.engine import RequestRefusedError
-from warmpath.lab.simworker.server.flight import Flight, FlightRequest
+from warmpath.lab.simworker.api.inference.token_stream import TokenStream
+from warmpath.lab.simworker.engine import Generation, RequestRefusedError
+from warmpath.lab.simworker.server.flight import Flight
 from warmpath.lab.simworker.server.worker import DrainingError, NoSuchRankError, Worker
 
 MOST_CHOICES = 16384
 """The most choices of one request: prompts times samples."""
+MOST_TOKENS = 1 << 31
+"""The interval of an answer that is not streamed: more tokens than any has."""
 
 
 async def generate(
     request: web.Request,
     worker: Worker,
     options: RequestOptions,
-    asks: Sequence[FlightRequest],
+    asks: Sequence[Generation],
     new_answer: type[Answer],
 ) -> web.StreamResponse:
     """Serve the samples of some prompts. Raises ApiError."""
@@ -31,14 +33,14 @@ async def generate(
         raise ApiError(
             f"n: {len(asks)} prompts of {options.samples} samples are over {MOST_CHOICES}"
         )
-    tokens = TokenStream(choices, options.stream_interval) if options.stream else Collected(choices)
+    tokens = TokenStream(choices, options.stream_interval if options.stream else MOST_TOKENS)
     flights: list[Flight] = []
     try:
         for choice in range(choices):
             ask = asks[choice // options.samples]
             flights.append(_submit(worker, ask, tokens, choice, options))
         answer = new_answer(options, flights, worker.text, int(time.time()))
-        if isinstance(tokens, TokenStream):
+        if options.stream:
             return await _stream(request, tokens, answer)
         pieces = await tokens.whole()
         for flight in flights:
@@ -54,8 +56,8 @@ async def generate(
 
 def _submit(
     worker: Worker,
-    ask: FlightRequest,
-    tokens: TokenStream | Collected,
+    ask: Generation,
+    tokens: TokenStream,
     choice: int,
     options: RequestOptions,
 ) -> Flight:

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from warmpath.lab.simworker.api.errors import ApiError, bad
 from warmpath.lab.simworker.api.fields import Fields
+from warmpath.lab.simworker.engine import Generation
 from warmpath.lab.simworker.server.adapters import Adapter, Adapters
-from warmpath.lab.simworker.server.flight import FlightRequest
 from warmpath.lab.simworker.server.worker import Identity
 
 MOST_SAMPLES = 16384
@@ -45,7 +45,7 @@ class RequestOptions:
     skip_reading_prefix_cache: bool
     kv_cache_report_mode: str
 
-    def ask(self, prompt: list[int], identity: Identity) -> FlightRequest:
+    def ask(self, prompt: list[int], identity: Identity) -> Generation:
         """Return the worker's task for one prompt of the request. Raises ApiError."""
         if not prompt:
             raise bad("prompt", "at least one token is needed")
@@ -58,7 +58,8 @@ class RequestOptions:
                 f"{len(prompt)} tokens leave no room within max_model_len {identity.max_model_len}",
             )
         adapter = self.adapter
-        return FlightRequest(
+        return Generation(
+            "",
             prompt,
             left if self.max_tokens is None else self.max_tokens,
             cache_salt=self.cache_salt,

@@ -15,37 +15,6 @@ class Piece(NamedTuple):
     finish_reason: str | None
 
 
-class Collected:
-    """Collects all tokens of some choices, for an answer in one piece."""
-
-    def __init__(self, choices: int) -> None:
-        self.tokens: list[list[int]] = [[] for _ in range(choices)]
-        self.finish_reasons = [""] * choices
-        self._open = choices
-        self._done = asyncio.Event()
-
-    def sink(self, choice: int) -> Sink:
-        """Return where a choice's tokens go."""
-
-        def take(tokens: list[int], finish_reason: str | None) -> None:
-            self.tokens[choice] += tokens
-            if finish_reason is not None:
-                self.finish_reasons[choice] = finish_reason
-                self._open -= 1
-                if not self._open:
-                    self._done.set()
-
-        return take
-
-    async def whole(self) -> Sequence[Piece]:
-        """Wait until every choice has ended; return one piece for each."""
-        await self._done.wait()
-        return [
-            Piece(choice, tokens, self.finish_reasons[choice])
-            for choice, tokens in enumerate(self.tokens)
-        ]
-
-
 class TokenStream:
     """Streams each choice's tokens: first and last at once, others `interval` or more at a time."""
 
@@ -60,6 +29,8 @@ class TokenStream:
         self._news = asyncio.Event()
 
     def sink(self, choice: int) -> Sink:
+        """Return where a choice's tokens go."""
+
         def take(tokens: list[int], finish_reason: str | None) -> None:
             waiting = self._tokens[choice]
             waiting += tokens
@@ -84,3 +55,10 @@ class TokenStream:
                 reason = self._ended[choice]
                 self._open -= reason is not None
                 yield Piece(choice, tokens, reason)
+
+    async def whole(self) -> Sequence[Piece]:
+        """Wait until every choice has ended; return one piece for each."""
+        tokens: list[list[int]] = [[] for _ in self._tokens]
+        async for piece in self.pieces():
+            tokens[piece.choice] += piece.tokens
+        return [Piece(at, one, self._ended[at]) for at, one in enumerate(tokens)]

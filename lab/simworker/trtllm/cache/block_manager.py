@@ -7,7 +7,7 @@ each window; each window evicts on its own. Block ids count from 0 in each windo
 from collections.abc import Callable, Iterable, Mapping
 
 from warmpath.lab.simworker.trtllm.blocks.eviction_policy import NoFreeBlocksError
-from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
+from warmpath.lab.simworker.trtllm.cache.block_cache import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.window_block_manager import WindowBlockManager
 from warmpath.lab.simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
 
@@ -61,16 +61,6 @@ class BlockManager:
     def num_free_blocks_per_window(self) -> dict[int, int]:
         """Primary blocks that no sequence holds, for each window."""
         return {window: manager.num_free_blocks for window, manager in self.windows.items()}
-
-    @property
-    def max_num_blocks(self) -> int:
-        """Blocks of both pools of all windows."""
-        return self.sum(lambda manager: manager.max_num_blocks)
-
-    @property
-    def num_allocated_blocks(self) -> int:
-        """All blocks minus free primary ones: the source counts secondary pools as allocated."""
-        return self.sum(lambda manager: manager.num_allocated_blocks)
 
     def add_sequence(
         self, sequence: GenerationRequest, input_length: int, request: LlmRequest | None

@@ -4,40 +4,14 @@ Source: `KVCacheManager` (`batch_manager/kvCacheManager.cpp`, 1.2), with its met
 for self-attention with one beam and without sink tokens.
 """
 
-from dataclasses import dataclass
-
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey
 from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
+from warmpath.lab.simworker.trtllm.cache.block_cache import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.block_manager import BlockManager, BlocksPerWindow
-from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.window_block_manager import WindowBlockManager
 from warmpath.lab.simworker.trtllm.events.kv_cache_event import KVCacheEvent
 from warmpath.lab.simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
-
-
-@dataclass(frozen=True, slots=True)
-class KvCacheStats:
-    """Figures over all windows; the last five since the start."""
-
-    max_num_blocks: int
-    """Blocks of both pools."""
-    free_num_blocks: int
-    """Free blocks of the primary pool."""
-    used_num_blocks: int
-    """max - free: the secondary pool counts as used."""
-    tokens_per_block: int
-    num_free_blocks_per_window_size: dict[int, int]
-    alloc_total_blocks: int
-    """Free blocks that were taken."""
-    alloc_new_blocks: int
-    """Free blocks that were taken and had never held content."""
-    reused_blocks: int
-    """Context blocks found cached, in part or whole."""
-    missed_blocks: int
-    """Context blocks not found."""
-    cache_hit_rate: float
-    """reused / (reused + missed); 0 if none was reused."""
 
 
 class KVCacheManager:
@@ -187,21 +161,6 @@ class KVCacheManager:
 
     def get_num_free_blocks(self) -> int:
         return self.block_manager.num_free_blocks
-
-    def get_kv_cache_stats(self) -> KvCacheStats:
-        total, new, reused, missed = self._block_counts()
-        return KvCacheStats(
-            max_num_blocks=self.block_manager.max_num_blocks,
-            free_num_blocks=self.block_manager.num_free_blocks,
-            used_num_blocks=self.block_manager.num_allocated_blocks,
-            tokens_per_block=self.tokens_per_block,
-            num_free_blocks_per_window_size=self.block_manager.num_free_blocks_per_window,
-            alloc_total_blocks=total,
-            alloc_new_blocks=new,
-            reused_blocks=reused,
-            missed_blocks=missed,
-            cache_hit_rate=reused / (reused + missed) if reused else 0.0,
-        )
 
     def get_needed_blocks_one_step(self, request: LlmRequest) -> int:
         """Return the number of blocks that the next step takes in each window.

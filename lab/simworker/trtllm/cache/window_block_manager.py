@@ -20,8 +20,7 @@ from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock
 from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey
 from warmpath.lab.simworker.trtllm.blocks.eviction_policy import NoFreeBlocksError
 from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
-from warmpath.lab.simworker.trtllm.cache.block_cache import BlockCache
-from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
+from warmpath.lab.simworker.trtllm.cache.block_cache import BlockCache, CacheOptions
 from warmpath.lab.simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
 
 
@@ -49,16 +48,8 @@ class WindowBlockManager:
         return self.cache.pools.num_primary
 
     @property
-    def max_num_blocks(self) -> int:
-        return len(self.cache.pools.blocks)
-
-    @property
     def num_free_blocks(self) -> int:
         return self.cache.num_free_blocks
-
-    @property
-    def num_allocated_blocks(self) -> int:
-        return self.max_num_blocks - self.num_free_blocks
 
     def get_block_by_id(self, block_id: int) -> KVCacheBlock:
         return self.cache.pools.blocks[block_id]

@@ -12,9 +12,8 @@ import zmq.asyncio
 
 from tests.recordings import VLLM_EVENTS
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.events.faulty_outlet import EventFaults, FaultyOutlet
-from warmpath.lab.simworker.events.journal import Frame, Journal
-from warmpath.lab.simworker.events.publisher import EndpointError, Publisher, rank_endpoint
+from warmpath.lab.simworker.events.faulty_outlet import EventFaults, FaultyOutlet, Frame
+from warmpath.lab.simworker.events.publisher import EndpointError, Journal, Publisher, rank_endpoint
 
 RECORDED = json.loads(VLLM_EVENTS.read_text())
 STREAM = RECORDED["publisher_stream"]

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.lab.simworker.state_machines import LONG
-from warmpath.lab.simworker.events.faulty_outlet import EventFaults, FaultError, FaultyOutlet
-from warmpath.lab.simworker.events.journal import Frame, Journal
+from warmpath.lab.simworker.events.faulty_outlet import EventFaults, FaultError, FaultyOutlet, Frame
+from warmpath.lab.simworker.events.publisher import Journal
 
 
 def sent(faults: EventFaults, count: int = 6) -> list[list[int]]:

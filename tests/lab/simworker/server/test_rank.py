@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.lab.simworker.state_machines import LONG
 from warmpath.lab.simworker.build_engine import ENGINES, EngineSettings
-from warmpath.lab.simworker.engine import Engine, EngineFailedError, RequestRefusedError
-from warmpath.lab.simworker.server.flight import Flight, FlightRequest
+from warmpath.lab.simworker.engine import Engine, EngineFailedError, Generation, RequestRefusedError
+from warmpath.lab.simworker.server.flight import Flight
 from warmpath.lab.simworker.server.rank import Rank
 from warmpath.lab.simworker.server.shell import Pace
 from warmpath.lab.simworker.server.task_set import TaskSet
@@ -49,7 +49,7 @@ def expected(prompt: tuple[int, ...], length: int) -> list[int]:
     """Return what an engine of its own generates."""
     engine = new_engine()
     tokens: list[int] = []
-    ask = FlightRequest(list(prompt), length)
+    ask = Generation("", list(prompt), length)
     engine.submit(Flight("x", ask, lambda *_: None).begin(lambda new, _: tokens.extend(new)))
     while engine.busy:
         engine.begin_step()
@@ -132,7 +132,7 @@ class Lives(RuleBasedStateMachine):
             name = f"r{len(self.told)}"
             told = self.told[name] = Told(prompt, length)
             flight = self.flights[name] = Flight(
-                name, FlightRequest(list(prompt), length), told.take
+                name, Generation("", list(prompt), length), told.take
             )
             self.rank.submit(flight)
 
@@ -143,7 +143,7 @@ class Lives(RuleBasedStateMachine):
         async def refuse() -> None:
             if not self.rank.paused:
                 with pytest.raises(RequestRefusedError):
-                    self.rank.submit(Flight("big", FlightRequest([1] * 19, 9), lambda *_: None))
+                    self.rank.submit(Flight("big", Generation("", [1] * 19, 9), lambda *_: None))
 
         self.run(refuse())
 
@@ -237,10 +237,10 @@ async def test_a_request_that_comes_right_after_a_restart_is_served() -> None:
     tasks = TaskSet()
     rank = new_rank(tasks)
     old, new = Told(PROMPTS[0], 5), Told(PROMPTS[1], 5)
-    rank.submit(Flight("old", FlightRequest(list(PROMPTS[0]), 5), old.take))
+    rank.submit(Flight("old", Generation("", list(PROMPTS[0]), 5), old.take))
     await asyncio.sleep(0)
     rank.restart()
-    rank.submit(Flight("new", FlightRequest(list(PROMPTS[1]), 5), new.take))
+    rank.submit(Flight("new", Generation("", list(PROMPTS[1]), 5), new.take))
     await rank.drained()
     assert (old.reason, new.reason) == (None, "length")
     await tasks.close()
@@ -251,7 +251,7 @@ async def test_what_waits_for_sleep_is_let_go_by_a_restart() -> None:
     pace = Pace(asyncio.sleep, speed=1e6)
     rank = new_rank(tasks, pace=pace)
     pace.hang(True)
-    rank.submit(Flight("old", FlightRequest(list(PROMPTS[0]), 5), lambda *_: None))
+    rank.submit(Flight("old", Generation("", list(PROMPTS[0]), 5), lambda *_: None))
     while not rank.load().running:
         await asyncio.sleep(0)
     rank.pause("abort")
@@ -269,7 +269,7 @@ async def test_a_step_that_fails_is_noticed() -> None:
 
     tasks = TaskSet()
     rank = new_rank(tasks, announce=announce)
-    rank.submit(Flight("one", FlightRequest(list(PROMPTS[0]), 5), lambda *_: None))
+    rank.submit(Flight("one", Generation("", list(PROMPTS[0]), 5), lambda *_: None))
     with pytest.raises(EngineFailedError, match="rank 0 failed: no way to tell"):
         await tasks.failed
     await tasks.close()

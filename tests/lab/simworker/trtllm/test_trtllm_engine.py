@@ -13,7 +13,7 @@ from tests.lab.simworker.trtllm.token_texts import texts
 from warmpath.lab.simworker.engine import Generation, RequestRefusedError
 from warmpath.lab.simworker.latency import LatencyModel
 from warmpath.lab.simworker.sampler import next_token
-from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
+from warmpath.lab.simworker.trtllm.cache.block_cache import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.trtllm.capacity_scheduler import CapacityPolicy
 from warmpath.lab.simworker.trtllm.engine import TrtllmEngine

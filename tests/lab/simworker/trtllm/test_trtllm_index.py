@@ -23,7 +23,7 @@ from warmpath.indexer.trust import Level
 from warmpath.lab.simworker.engine import Generation
 from warmpath.lab.simworker.latency import LatencyModel
 from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock
-from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
+from warmpath.lab.simworker.trtllm.cache.block_cache import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.trtllm.capacity_scheduler import CapacityPolicy
 from warmpath.lab.simworker.trtllm.engine import TrtllmEngine

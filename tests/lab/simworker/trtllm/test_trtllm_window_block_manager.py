@@ -12,7 +12,7 @@ from tests.lab.simworker.trtllm.token_texts import texts
 from warmpath.lab.simworker.trtllm.blocks.eviction_policy import NoFreeBlocksError
 from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from warmpath.lab.simworker.trtllm.blocks.retention import TokenRangeRetentionConfig as Range
-from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
+from warmpath.lab.simworker.trtllm.cache.block_cache import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.window_block_manager import WindowBlockManager
 from warmpath.lab.simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.lab.simworker.local_worker import IDS, LocalWorker
 from tests.recordings import TOKENIZER, VLLM_APIS
-from warmpath.lab.simworker.server.flight import Flight, FlightRequest, Sink
+from warmpath.lab.simworker.engine import Generation
+from warmpath.lab.simworker.server.flight import Flight, Sink
 from warmpath.router.inference_api.response import Usage, UsageReader
 
 
@@ -56,7 +57,7 @@ def watch_prompts(worker: LocalWorker) -> list[list[int]]:
     found: list[list[int]] = []
     submit = worker.worker.submit
 
-    def noting(ask: FlightRequest, sink: Sink, rank: int | None) -> Flight:
+    def noting(ask: Generation, sink: Sink, rank: int | None) -> Flight:
         found.append(list(ask.prompt))
         return submit(ask, sink, rank)
 
