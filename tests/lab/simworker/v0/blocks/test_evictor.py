@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.lab.simworker.state_machines import LONG
-from warmpath.lab.simworker.v0.blocks.evictor import Evictor, LinearEvictor, LRUEvictor
+from warmpath.lab.simworker.v0.blocks.evictor import LinearEvictor, LRUEvictor
 
-MakeEvictor = Callable[[], Evictor]
+MakeEvictor = Callable[[], LinearEvictor]
 both = pytest.mark.parametrize("make", [LinearEvictor, LRUEvictor])
 
 
