@@ -208,12 +208,8 @@ class Believed:
         heapq.heappush(self._ends, (ends, ticket))
         self._tidy()
 
-    def withdraw(self, ticket: int) -> None:
-        """End a ticket at once; do nothing for one that is not known."""
-        self._end(ticket)
-
-    def _end(self, ticket: int) -> int:
-        """End a ticket; return how many blocks it had, 0 for one that is not known."""
+    def withdraw(self, ticket: int) -> int:
+        """End a ticket at once; return how many blocks it had, 0 for one that is not known."""
         known = self._tickets.pop(ticket, None)
         if known is None:
             return 0
@@ -235,7 +231,7 @@ class Believed:
             ends, ticket = heapq.heappop(self._ends)
             known = self._tickets.get(ticket)
             if known is not None and known.ends == ends:
-                return self._end(ticket)
+                return self.withdraw(ticket)
         return 0
 
     def _tidy(self) -> None:

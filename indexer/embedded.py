@@ -3,7 +3,6 @@
 Also makes a prompt's keys, packed, so that its look-ups and beliefs share them.
 """
 
-import functools
 import logging
 import time
 from collections.abc import Callable
@@ -103,7 +102,7 @@ def stored_keys(chain: Chain) -> bytes:
     return made + packed_keys(Chain(parent, rest, chain.block_size, 1))
 
 
-@functools.cache
+@cache
 def _compiled() -> Callable[[bytes, int, int, int], bytes] | None:
     # Imported at the first call: importing Numba takes a while, and not every router has it.
     try:

@@ -1,22 +1,15 @@
 """Reads bytes that a peer, a caller or a file chose: the errors of decoders, and protobuf messages."""
 
-from typing import Protocol, Self, TypeVar
+from typing import TypeVar
 
 import msgspec
+from google.protobuf.message import Message
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Malformed or unexpected content; text that is not UTF-8; lists or objects that are nested too deeply.
 
 The last two are not msgspec's own errors, so a handler that names only msgspec's lets them through.
 """
-
-
-class Message(Protocol):
-    """A generated message."""
-
-    @classmethod
-    def FromString(cls, s: bytes) -> Self:  # noqa: N802  protobuf's name
-        """Parse a message."""
 
 
 M = TypeVar("M", bound=Message)

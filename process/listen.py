@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -73,6 +73,23 @@ def is_ip(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+class HostPort(NamedTuple):
+    """A host and a port."""
+
+    host: str
+    """An IP address, without brackets, or a name."""
+    port: int
+
+    @property
+    def is_ip(self) -> bool:
+        """Whether the host needs no look-up."""
+        return is_ip(self.host)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
 
 def is_loopback(address: str) -> bool:

@@ -143,7 +143,8 @@ class LogLimit(logging.Filter):
             may = own.may(now) and every.may(now)
             left_out = own.take() + every.take() if may else 0
         if may:
-            message = _CONTROL.sub(_escaped, shortened(record.getMessage(), MOST_CHARACTERS))
+            message = shortened(record.getMessage(), MOST_CHARACTERS)
+            message = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], message)
             record.msg = f"{message} ({left_out} more of these)" if left_out else message
             record.args = None
             if record.exc_info:
@@ -170,10 +171,6 @@ def _is_departure(record: logging.LogRecord) -> bool:
         return False
     # ExecuteBatchError: gRPC could not write the answer to a call that has ended.
     return issubclass(raised, asyncio.CancelledError) or raised.__name__ == "ExecuteBatchError"
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return ascii(found[0])[1:-1]
 
 
 def limited_handler(clock: Callable[[], float]) -> logging.Handler:

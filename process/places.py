@@ -15,7 +15,9 @@ class State(IntEnum):
     """Its handshake has not ended."""
     IDLE = 1
     """None of its calls is at work."""
-    BUSY = 2
+    STALLED = 2
+    """It is at work, and lets a message wait that it does not read."""
+    BUSY = 3
 
 
 class Place:
@@ -39,8 +41,13 @@ class Place:
         """Note whether calls are at work, or that one was answered."""
         self.becomes(State.BUSY if is_busy else State.IDLE)
 
+    def stalls(self, *, is_stalled: bool) -> None:
+        """Note whether a message waits for a busy connection; it stays as old as it was."""
+        if self.state is not None:
+            self.state = State.STALLED if is_stalled else State.BUSY
+
     def leave(self) -> None:
-        """Give the place back."""
+        """Give the place back; nothing happens to one that was given back already."""
         if self.state is not None:
             self._places.move(self, None)
 
@@ -85,7 +92,8 @@ class Places:
     def _give_way(self, address: str) -> bool:
         """End a connection of the address that has the most with a new one of `address`; return whether.
 
-        A busy one, the latest, ends only where its address has more than the new one's afterwards, too.
+        A busy one, the latest unless one stalls, ends only where its address has more than the new
+        one's afterwards, too.
         """
         if not self._of:
             return False
@@ -96,7 +104,7 @@ class Places:
             most = own
         place = _first(most, State.OPENING) or _first(most, State.IDLE)
         if place is None and len(most) > count:
-            place = _first(reversed(most), State.BUSY)
+            place = _first(most, State.STALLED) or _first(reversed(most), State.BUSY)
         if place is None:
             return False
         place.leave()

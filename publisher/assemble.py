@@ -19,17 +19,22 @@ from warmpath.indexer.follow.stream_source import Clock
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.schema import log_server_warnings
-from warmpath.indexer.shared.redis.address import AddressError
 from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.sweep.sweeper import Sweeper
 from warmpath.indexer.shared.writer.machine import BUCKET_LIFE, Writer
 from warmpath.indexer.shared.writer.run import write
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.process.health import HealthService
+from warmpath.process.listen import http_listener
 from warmpath.process.reread import keep_current
 from warmpath.process.tasks import Work, cancel, kept, watched
 from warmpath.process.tls import ClientTls, TlsFilesError, TlsPaths
-from warmpath.publisher.entrance import Entrance, health_handler
+from warmpath.publisher.entrance import (
+    grpc_listener,
+    health_handler,
+    listeners_tls,
+    metrics_app,
+)
 from warmpath.publisher.metrics import PublisherCollector
 from warmpath.publisher.settings import Settings
 from warmpath.publisher.watch_server import WatchServer
@@ -82,25 +87,28 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
             slow_seconds=SLOW_SECONDS,
             names=settings.tls_client_name,
         )
-        entrance = Entrance(settings)
-        tls = _engine_tls(settings)
+        tls, engine_tls = listeners_tls(settings), _engine_tls(settings)
         # Connects before anything listens, because Redis' settings may be wrong.
         redis = await _connect(settings, stack) if settings.redis else None
         context = zmq.asyncio.Context()
         stack.callback(context.destroy, linger=0)
         health = HealthService({"": lambda: all(rank.is_connected for rank in cache.ranks)})
         handlers = server.handler(), health_handler(health)
-        address = await stack.enter_async_context(entrance.grpc(handlers))
+        address = await stack.enter_async_context(grpc_listener(settings.listen, tls, handlers))
         writer = _writer(settings, cache, keyspace, address) if redis else None
         collector = PublisherCollector(
-            cache, server, writer, time.monotonic, tls=[("listen", entrance.tls), ("engine", tls)]
+            cache, server, writer, time.monotonic, tls=[("listen", tls), ("engine", engine_tls)]
         )
-        await stack.enter_async_context(entrance.metrics(collector))
+        if listen := settings.metrics_listen:
+            app = metrics_app(collector, settings.tls_client_name)
+            context_of_http = tls.http_context if tls else None
+            at = http_listener(app, listen, named="--metrics-listen", tls=context_of_http)
+            await stack.enter_async_context(at)
         news = asyncio.Event()
         wake = [server.wake, news.set]
-        files = [one.files for one in (entrance.tls, tls) if one is not None]
+        files = [one.files for one in (tls, engine_tls) if one is not None]
         works = [
-            *connections(settings, cache.ranks, context, Patience(tls=EngineTls(tls))),
+            *connections(settings, cache.ranks, context, Patience(tls=EngineTls(engine_tls))),
             Work(
                 "collecting changes",
                 partial(collect_forever, cache, wake, pause=COLLECT_SECONDS, clock=time.monotonic),
@@ -153,42 +161,27 @@ def _engine_tls(settings: Settings) -> ClientTls:
 async def _connect(settings: Settings, stack: AsyncExitStack) -> Redis:
     try:
         # redis-py is an extra: a publisher that only serves gRPC does not need it.
-        from warmpath.indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
+        from warmpath.indexer.shared.redis.connect import RedisSettings, connect  # noqa: PLC0415
     except ImportError as error:
         raise OSError(f"--redis: needs warmpath-router[redis]: {error}") from error
-    reached = RedisSettings(
-        url=settings.redis,
-        user=settings.redis_user,
-        password_file=settings.redis_password_file,
-        ca=settings.redis_ca,
-        cert=settings.redis_cert,
-        key=settings.redis_key,
-        named="--redis-",
+    redis = await connect(
+        RedisSettings(settings.redis, **settings.redis_access(), named="--redis-")
     )
-    try:
-        redis = await connect(reached)
-    except AddressError as error:
-        raise ValueError(f"--redis: {error}") from error
-    except SettingsError as error:
-        raise ValueError(str(error)) from error
     stack.push_async_callback(redis.close)
     return redis
 
 
 def _writer(settings: Settings, cache: PodCache, keyspace: str, address: str) -> Writer:
+    host = address.rpartition(":")[0].strip("[]")
     return Writer(
         KeyNames(settings.redis_prefix),
         cache,
         owner=secrets.token_hex(8),
         keyspace=keyspace,
         model=settings.model,
-        watch=settings.advertise or (address if _is_reachable(address) else ""),
+        watch=settings.advertise or ("" if host in {"0.0.0.0", "::", ""} else address),  # noqa: S104
         lease=settings.redis_lease_seconds,
         bucket_life=BUCKET_LIFE,
         clock=time.monotonic,
         place=settings.redis.partition("://")[2],
     )
-
-
-def _is_reachable(address: str) -> bool:
-    return address.rpartition(":")[0].strip("[]") not in {"0.0.0.0", "::", ""}  # noqa: S104

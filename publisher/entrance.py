@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from warmpath.process.certificates import auth_context
 from warmpath.process.grpc_tls import server_credentials
 from warmpath.process.health import HealthService, UnknownServiceError, WatchersFullError
-from warmpath.process.listen import GRPC_OPTIONS, http_listener, is_loopback
+from warmpath.process.listen import GRPC_OPTIONS, is_loopback
 from warmpath.process.tls import ServerTls, TlsFilesError, TlsPaths
 from warmpath.publisher.settings import Settings
 from warmpath.publisher.watch_server import is_named
@@ -40,75 +40,14 @@ def exposed(settings: Settings) -> Iterator[tuple[str, str, str]]:
             yield flag, address, " and ".join(lacks)
 
 
-class Entrance:
-    """Opens the gRPC and the HTTP listener, which share their TLS."""
+def listeners_tls(settings: Settings) -> ServerTls | None:
+    """Return the certificates of both listeners; None for plain connections.
 
-    def __init__(self, settings: Settings) -> None:
-        """Read the files, and log a warning for each listener that other machines reach unprotected.
-
-        Raises OSError, which names the flag.
-        """
-        self._settings = settings
-        self.tls = _tls(settings)
-        """The certificates; None for plain connections."""
-        for flag, address, lacks in exposed(settings):
-            log.warning("%s: other machines reach %s, which lacks %s", flag, address, lacks)
-
-    @asynccontextmanager
-    async def grpc(self, handlers: Sequence[grpc.GenericRpcHandler]) -> AsyncIterator[str]:
-        """Serve gRPC while the context is open; yield the bound address.
-
-        Raises OSError if the address cannot be bound.
-        """
-        listen = self._settings.listen
-        options = [
-            *GRPC_OPTIONS,
-            ("grpc.so_reuseport", 0),
-            ("grpc.max_receive_message_length", MOST_REQUEST_BYTES),
-        ]
-        server = grpc.aio.server(options=options)
-        server.add_generic_rpc_handlers(handlers)
-        try:
-            if self.tls is None:
-                port = server.add_insecure_port(listen)
-            else:
-                port = server.add_secure_port(listen, server_credentials(self.tls))
-        except RuntimeError as error:
-            raise OSError(f"--listen: cannot bind {listen}") from error
-        await server.start()
-        try:
-            yield f"{listen.rpartition(':')[0]}:{port}"
-        finally:
-            await server.stop(0)
-
-    @asynccontextmanager
-    async def metrics(self, collector: Collector) -> AsyncIterator[None]:
-        """Serve /metrics while the context is open, if that is wanted."""
-        listen = self._settings.metrics_listen
-        if not listen:
-            yield
-            return
-        registry = CollectorRegistry()
-        registry.register(collector)
-
-        async def metrics(request: web.Request) -> web.Response:
-            shown = auth_context(request.get_extra_info("peercert"))
-            if not is_named(shown, self._settings.tls_client_name):
-                problem = "no name in the certificate is one of those allowed (--tls-client-name)"
-                log.warning("%s: refused /metrics: %s", request.remote, problem)
-                return web.Response(status=403, text=f"{problem}\n")
-            return web.Response(
-                body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-            )
-
-        app = web.Application()
-        app.router.add_get("/metrics", metrics)
-        tls = self.tls.http_context if self.tls is not None else None
-        async with http_listener(app, listen, named="--metrics-listen", tls=tls):
-            yield
-
-
-def _tls(settings: Settings) -> ServerTls | None:
+    A warning is logged for each listener that other machines reach unprotected. Raises OSError, which
+    names the flag.
+    """
+    for flag, address, lacks in exposed(settings):
+        log.warning("%s: other machines reach %s, which lacks %s", flag, address, lacks)
     if settings.tls_cert is None or settings.tls_key is None:
         return None
     paths = TlsPaths(settings.tls_client_ca, settings.tls_cert, settings.tls_key)
@@ -116,6 +55,55 @@ def _tls(settings: Settings) -> ServerTls | None:
         return ServerTls("--tls-cert", paths)
     except TlsFilesError as error:
         raise OSError(f"{FLAGS[error.part]}: {error.problem}") from error
+
+
+@asynccontextmanager
+async def grpc_listener(
+    listen: str, tls: ServerTls | None, handlers: Sequence[grpc.GenericRpcHandler]
+) -> AsyncIterator[str]:
+    """Serve gRPC while the context is open; yield the bound address.
+
+    Raises OSError if the address cannot be bound.
+    """
+    options = [
+        *GRPC_OPTIONS,
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", MOST_REQUEST_BYTES),
+    ]
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers(handlers)
+    try:
+        if tls is None:
+            port = server.add_insecure_port(listen)
+        else:
+            port = server.add_secure_port(listen, server_credentials(tls))
+    except RuntimeError as error:
+        raise OSError(f"--listen: cannot bind {listen}") from error
+    await server.start()
+    try:
+        yield f"{listen.rpartition(':')[0]}:{port}"
+    finally:
+        await server.stop(0)
+
+
+def metrics_app(collector: Collector, names: Sequence[str]) -> web.Application:
+    """Return the application that serves /metrics to callers whose certificate has one of `names`."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+
+    async def metrics(request: web.Request) -> web.Response:
+        shown = auth_context(request.get_extra_info("peercert"))
+        if not is_named(shown, names):
+            problem = "no name in the certificate is one of those allowed (--tls-client-name)"
+            log.warning("%s: refused /metrics: %s", request.remote, problem)
+            return web.Response(status=403, text=f"{problem}\n")
+        return web.Response(
+            body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    return app
 
 
 SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name

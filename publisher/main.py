@@ -132,16 +132,7 @@ def _redis_problems(settings: Settings) -> Iterator[str]:
     except AddressError as error:
         yield f"--redis: {error}"
         return
-    found = contradictions(
-        address,
-        ca=settings.redis_ca,
-        cert=settings.redis_cert,
-        key=settings.redis_key,
-        user=settings.redis_user,
-        password_file=settings.redis_password_file,
-        named="--redis-",
-    )
-    for name, problem in found:
+    for name, problem in contradictions(address, settings.redis_access(), named="--redis-"):
         yield f"--redis-{name}: {problem}"
     files = ("redis_password_file", "redis_ca", "redis_cert", "redis_key")
     yield from _file_problems(settings, files)

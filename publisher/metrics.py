@@ -79,14 +79,12 @@ class PublisherCollector(Collector):
                 for file, at in (expiries(one.pem) if one is not None else ())
             ],
         )
-        journal, server, places = self.cache.journal, self.server, self.server.places
-        yield _single("watchers", len(places))
+        journal, server = self.cache.journal, self.server
+        yield _single("watchers", len(server.places))
         yield _single("journal_bytes", journal.bytes)
         yield _single("deltas", journal.sequence)
-        yield _single("snapshots", server.snapshots)
-        yield _single("cut_off", server.cut_off)
-        yield _single("slow", server.slow)
-        yield _single("yielded", places.yielded)
+        for name in ("snapshots", "cut_off", "slow", "yielded"):
+            yield _single(name, getattr(server, name))
         if self.writer is not None:
             yield from self._redis(self.writer)
 
@@ -98,10 +96,8 @@ class PublisherCollector(Collector):
         yield _single("redis_trouble", float(bool(writer.trouble)))
         if writer.written_at is not None:
             yield _single("redis_behind_seconds", self.clock() - writer.written_at)
-        yield _single("redis_batches", counts.batches)
-        yield _single("redis_changes", counts.changes)
-        yield _single("redis_audits", counts.audits)
-        yield _single("redis_retries", counts.retries)
+        for name in ("batches", "changes", "audits", "retries"):
+            yield _single(f"redis_{name}", getattr(counts, name))
 
     def _ranks(self) -> Iterator[Metric]:
         ranks = [(str(rank.number), rank) for rank in self.cache.ranks]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warmpath.indexer.follow.instance import Engine
+from warmpath.indexer.shared.redis.address import ACCESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,10 @@ class Settings(Engine):
     redis_cert: str = ""
     redis_key: str = ""
     redis_lease_seconds: float = 10.0
+
+    def redis_access(self) -> dict[str, str]:
+        """Return what Redis asks for, by name."""
+        return {name: getattr(self, f"redis_{name}") for name in ACCESS}
 
 
 HELP = {

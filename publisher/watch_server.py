@@ -3,9 +3,8 @@
 import asyncio
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -14,6 +13,7 @@ import grpc.aio
 from warmpath.indexer.watch.pod_cache import PodCache
 from warmpath.process.bytes import read_message
 from warmpath.process.certificates import names as names_of
+from warmpath.process.places import Place, Places, State
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -26,57 +26,14 @@ FAREWELL_SECONDS = 1.0
 """The longest wait for a watcher to take its stream's end; one that reads nothing never takes it."""
 
 
-@dataclass(eq=False, slots=True)
-class WatcherPlace:
-    """One watcher's place; `end` asks the watcher to leave, with a reason."""
-
-    client: str
-    end: Callable[[str], None] = field(repr=False)
-    waits: bool = False
-    """Whether a message waits for the watcher to take it."""
-
-
-class Places:
-    """At most `most` watchers.
-
-    One client may have all places. Where none is left, a client that has at least two fewer than
-    another takes one of the other's, so no client keeps others out.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.yielded = 0
-        """Watchers that were ended so that another client gets their place."""
-        self._most = most
-        self._places: list[WatcherPlace] = []
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def take(self, client: str, end: Callable[[str], None]) -> WatcherPlace | None:
-        """Return a place for a client; None where no place is left for it."""
-        if len(self._places) >= self._most:
-            held = Counter(place.client for place in self._places)
-            most = max(held.values())
-            if most <= held[client] + 1:
-                return None
-            spare = [place for place in self._places if held[place.client] == most]
-            # One that does not read, or else the newest.
-            place = next((one for one in spare if one.waits), spare[-1])
-            self.yielded += 1
-            self.leave(place)
-            place.end("the place goes to a client that has fewer (--max-watchers)")
-        taken = WatcherPlace(client, end)
-        self._places.append(taken)
-        return taken
-
-    def leave(self, place: WatcherPlace) -> None:
-        """Give a place back; nothing happens to one that was given back already."""
-        if place in self._places:
-            self._places.remove(place)
+YIELDS = "the place goes to a client that has fewer (--max-watchers)"
 
 
 class WatchServer:
-    """Serves one pod's cache to routers, to at most `most` at once (`Places`).
+    """Serves one pod's cache to routers, to at most `most` at once.
+
+    One client may have all places. Where none is left, a client that has at least two fewer than
+    another takes one of the other's (`process.places`), so no client keeps others out.
 
     `keyspace` is the fingerprint of the pod's keys; `heartbeat` is the longest silence, in seconds. A
     watcher that lets a message wait for `slow_seconds` is ended; its router then asks for a snapshot.
@@ -95,6 +52,8 @@ class WatchServer:
     ) -> None:
         self.places = Places(most)
         self.snapshots = 0
+        self.yielded = 0
+        """Watchers that were ended so that another client gets their place."""
         self.cut_off = 0
         self.slow = 0
         """Watchers that were ended because they did not read."""
@@ -141,11 +100,12 @@ class WatchServer:
             log.warning("%s: refused a watcher: %s", client, problem)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, problem)
         asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        place = self.places.take(client, asked.set_result)
+        place = self.places.enter(client, partial(self._yield, asked))
         if place is None:
             problem = f"{len(self.places)} watchers are served already (--max-watchers)"
             log.warning("%s: refused a watcher: %s", client, problem)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, problem)
+        place.becomes(State.BUSY)
         serving = asyncio.create_task(self._serve(request, context, place))
         try:
             await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
@@ -156,26 +116,30 @@ class WatchServer:
                     await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         finally:
             serving.cancel()
-            self.places.leave(place)
+            place.leave()
+
+    def _yield(self, asked: asyncio.Future[str]) -> None:
+        self.yielded += 1
+        asked.set_result(YIELDS)
 
     async def _serve(
         self,
         request: pb.WatchRequest,
         context: grpc.aio.ServicerContext[Any, Any],
-        place: WatcherPlace,
+        place: Place,
     ) -> str:
         """Serve a watcher for as long as it reads; return why it has to leave."""
         async for response in self._watch(request, context):
-            place.waits = True
+            place.stalls(is_stalled=True)
             try:
                 async with asyncio.timeout(self._slow_seconds):
                     await context.write(response)
             except TimeoutError:
                 break
-            place.waits = False
+            place.stalls(is_stalled=False)
         self.slow += 1
         reason = f"read nothing for {self._slow_seconds:.0f} s"
-        log.warning("%s: ended a watcher that %s", place.client, reason)
+        log.warning("%s: ended a watcher that %s", place.address, reason)
         return f"the watcher {reason}"
 
     async def _watch(

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from warmpath.process.listen import is_host_port, is_ip
+from warmpath.process.listen import HostPort, is_host_port
 from warmpath.process.tls import TlsPaths
 from warmpath.router.endpoint_picker.protocol import (
     ANSWERING,
@@ -27,23 +27,6 @@ FailureMode = Literal["fail-close", "fail-open"]
 
 class AddressError(ValueError):
     """A text is not a valid address."""
-
-
-class HostPort(NamedTuple):
-    """A host and a port."""
-
-    host: str
-    """An IP address, without brackets, or a name."""
-    port: int
-
-    @property
-    def is_ip(self) -> bool:
-        """Whether the host needs no look-up."""
-        return is_ip(self.host)
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
 
 
 def address_of(text: str) -> HostPort:

@@ -17,7 +17,6 @@ from warmpath.cli.child import ChildError
 from warmpath.cli.gateway.bootstrap import (
     AddressError,
     GatewayDescription,
-    HostPort,
     address_of,
     bootstrap,
     ip_address_of,
@@ -27,7 +26,7 @@ from warmpath.cli.tls_options import OptionError, check_tls
 from warmpath.client.async_client import AsyncClient
 from warmpath.client.failure import CallError
 from warmpath.process.command_line import FOUND, USAGE, command_parser, in_words
-from warmpath.process.listen import is_loopback
+from warmpath.process.listen import HostPort, is_loopback
 from warmpath.process.tasks import Work, kept
 from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

@@ -17,12 +17,12 @@ from warmpath.cli.child import START_SECONDS, Child, ChildError
 from warmpath.cli.gateway.bootstrap import (
     Fields,
     GatewayDescription,
-    HostPort,
     bootstrap,
     write_all,
     write_pods,
 )
 from warmpath.process.command_line import in_words
+from warmpath.process.listen import HostPort
 
 PAUSE = 0.05
 ASK_SECONDS = 10.0

@@ -1,6 +1,5 @@
 """`warmpath index stats`: counts the shared index's content by pod, tier and node."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
 from warmpath.indexer.shared.layout.names import SCHEMA
 from warmpath.indexer.shared.layout.record import Living
+from warmpath.indexer.shared.layout.schema import facts_of
 from warmpath.indexer.shared.records.registry import UNWRITTEN
 from warmpath.indexer.shared.redis.command import Call, Command, script
 from warmpath.indexer.shared.sweep.sweeper import AT_REST
@@ -197,7 +197,7 @@ async def read_servers(access: Access) -> list[dict[str, Any]]:
     servers: dict[str, dict[str, Any]] = {}
     answers = zip(access.buckets, await access.ask(asked), strict=True)
     for bucket, (server, memory, size) in answers:
-        facts = _facts(server) | _facts(memory)
+        facts = facts_of(server or b"") | facts_of(memory or b"")
         place = await access.place_of(bucket)
         one = servers.setdefault(
             place,
@@ -216,12 +216,6 @@ async def read_servers(access: Access) -> list[dict[str, Any]]:
         if size is not None:
             one["index_bytes"] = (one["index_bytes"] or 0) + size
     return list(servers.values())
-
-
-def _facts(text: bytes | None) -> dict[str, str]:
-    return dict(
-        re.findall(r"^(\w+):(.*?)\r?$", (text or b"").decode(errors="replace"), re.MULTILINE)
-    )
 
 
 def _server(facts: dict[str, str]) -> str:

@@ -8,13 +8,13 @@ are resolved here, and a socket is connected to both addresses; the first that a
 import asyncio
 import socket
 from collections.abc import Sequence
-from ipaddress import ip_address
 from typing import Any
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from warmpath.indexer.follow.endpoint import ENDPOINT
+from warmpath.process.listen import is_ip
 
 CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
 GONE = zmq.Event.DISCONNECTED
@@ -57,11 +57,7 @@ def name_in(endpoint: str) -> str:
     """Return the host's name in an endpoint, whose address may change; empty where it has none."""
     match = ENDPOINT.match(endpoint)
     host = (match[2] or "") if match else ""
-    try:
-        ip_address(host.strip("[]"))
-    except ValueError:
-        return host
-    return ""
+    return "" if is_ip(host.strip("[]")) else host
 
 
 async def _places(endpoint: str) -> list[str]:

@@ -1,8 +1,9 @@
 """Checks engines' endpoints, and derives those of further ranks."""
 
 import re
-from ipaddress import ip_address
 from urllib.parse import urlsplit
+
+from warmpath.process.listen import is_loopback
 
 ENDPOINT = re.compile(
     r"^(tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})|(ipc|inproc)://(.{1,100}))$"
@@ -60,13 +61,7 @@ EXPOSED = (
 def is_exposed(endpoint: str) -> bool:
     """Return whether events from an endpoint cross a network without encryption."""
     parts = urlsplit(endpoint)
-    if parts.scheme not in {"tcp", "http"}:
-        return False
-    host = parts.hostname or ""
-    try:
-        return not ip_address(host).is_loopback
-    except ValueError:
-        return host != "localhost"
+    return parts.scheme in {"tcp", "http"} and not is_loopback(f"{parts.hostname or ''}:0")
 
 
 def _is_port(digits: str) -> bool:

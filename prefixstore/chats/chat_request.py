@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from warmpath.prefixstore.chats.chat import Chat
-from warmpath.prefixstore.chats.template import RESERVED, TemplateError
+from warmpath.prefixstore.chats.jinja_template import TemplateError
+from warmpath.prefixstore.chats.template import RESERVED
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 

@@ -21,7 +21,8 @@ from typing import BinaryIO
 import msgspec
 
 from warmpath.prefixstore.chats.chat import Chat, ModelTemplate
-from warmpath.prefixstore.chats.template import ChatTemplate, RenderLimitError, TemplateError
+from warmpath.prefixstore.chats.jinja_template import RenderLimitError, TemplateError
+from warmpath.prefixstore.chats.template import ChatTemplate
 from warmpath.prefixstore.chats.traits import traits_of
 
 HEAD = struct.Struct("<QI")

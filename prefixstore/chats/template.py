@@ -15,9 +15,7 @@ from msgspec.structs import replace
 from warmpath.prefixstore.chats.chat import Chat, ModelTemplate
 from warmpath.prefixstore.chats.content_format import takes_parts
 from warmpath.prefixstore.chats.conversation import Conversation
-from warmpath.prefixstore.chats.jinja_template import JinjaTemplate, RenderLimitError, TemplateError
-
-__all__ = ["RESERVED", "ChatTemplate", "RenderLimitError", "TemplateError"]
+from warmpath.prefixstore.chats.jinja_template import JinjaTemplate, TemplateError
 
 RESERVED = frozenset(
     (

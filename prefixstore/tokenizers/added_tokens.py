@@ -19,7 +19,9 @@ def add_missing(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
     Raises TypeError or ValueError for a malformed `config`.
     """
     there = list(tokenizer.get_added_tokens_decoder().values())
-    added = [token for token in _decoder(config) if repr(token) not in set(map(repr, there))]
+    decoder = config.get("added_tokens_decoder") or {}
+    written = [_token(decoder[number]) for number in sorted(decoder, key=int)]
+    added = [token for token in written if repr(token) not in set(map(repr, there))]
     contents = {token.content for token in (*there, *added)}
     for token in _special(config):
         if token.content not in contents:
@@ -43,12 +45,6 @@ def described(tokenizer: Tokenizer) -> list[dict[str, Any]]:
         }
         for token in tokenizer.get_added_tokens_decoder().values()
     ]
-
-
-def _decoder(config: Mapping[str, Any]) -> Iterator[AddedToken]:
-    decoder = config.get("added_tokens_decoder") or {}
-    for _, written in sorted(decoder.items(), key=lambda item: int(item[0])):
-        yield _token(written)
 
 
 def _special(config: Mapping[str, Any]) -> Iterator[AddedToken]:

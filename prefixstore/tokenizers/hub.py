@@ -148,7 +148,8 @@ class HubSource:
                     self._fetching = None
 
     def _files(self) -> dict[str, bytes]:
-        _be_quiet()
+        disable_progress_bars()
+        huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True
         token = self._token()
         before = {file: self._cached(file) for file in self._pin.digests}
         paths = {file: path or self._fetch(file, token) for file, path in before.items()}
@@ -274,8 +275,3 @@ def _is_missing(error: Exception) -> bool:
     if isinstance(error, RevisionNotFoundError | RepositoryNotFoundError):
         return False
     return isinstance(error, HfHubHTTPError) and error.response.status_code == 404
-
-
-def _be_quiet() -> None:
-    disable_progress_bars()
-    huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True

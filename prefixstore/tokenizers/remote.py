@@ -54,7 +54,9 @@ class EngineTokenizer(Uncut):
         self.prefix, self.suffix = (local.prefix, local.suffix) if local else _affixes(engine)
         self.chat_template = local.chat_template if local else None
         self.special_tokens = local.special_tokens if local else {}
-        self.chats: Tokenizer = Chats(self._chat, self.vocab_size)
+        self.chats: Tokenizer = Chats(
+            lambda body: self._asked(lambda: engine.ask(body)), self.vocab_size
+        )
         """Tokenises chats; it raises where no engine answers."""
 
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
@@ -68,9 +70,6 @@ class EngineTokenizer(Uncut):
             if self._local is None:
                 raise
             return self._local.encode([raw], at_start=at_start)[0]
-
-    def _chat(self, body: Mapping[str, Any]) -> bytes:
-        return self._asked(lambda: self._engine.ask(body))
 
     def _asked(self, ask: Callable[[], bytes]) -> bytes:
         try:

@@ -7,9 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.endpoint import endpoint_problem, ports_meet, rank_endpoint
 from warmpath.indexer.shared.layout.names import prefix_problem
-from warmpath.indexer.shared.redis.address import AddressError
-from warmpath.indexer.shared.redis.address import contradictions as redis_contradictions
-from warmpath.indexer.shared.redis.address import parse as parse_address
+from warmpath.indexer.shared.redis import address as redis
 from warmpath.prefixstore.tokenizers.hub import Pin
 from warmpath.process.listen import is_host_port, is_ip, is_loopback
 from warmpath.router.config.files import tls_files
@@ -186,13 +184,12 @@ def _shared_index(table: SharedIndexTable) -> Iterator[Problem]:
     if problem := prefix_problem(table.prefix):
         yield ("shared-index", "prefix"), problem
     try:
-        address = parse_address(table.url)
-    except AddressError as error:
+        address = redis.parse(table.url)
+    except redis.AddressError as error:
         yield ("shared-index", "url"), str(error)
         return
-    names = ("ca", "cert", "key", "user", "password_file")
-    given = {name: getattr(table, name) for name in names}
-    for key, problem in redis_contradictions(address, **given):
+    access = {name: getattr(table, name) for name in redis.ACCESS}
+    for key, problem in redis.contradictions(address, access):
         yield ("shared-index", key), problem
 
 

@@ -9,11 +9,11 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_origin
 
 import msgspec
 
-from warmpath.router.config.form import Path
+from warmpath.router.config.form import Path, is_table, plain
 from warmpath.router.config.schema import Config, Table
 
 PREFIX = "WARMPATH_"
@@ -78,7 +78,7 @@ def _override(name: str, text: str, known: Mapping[str, tuple[Path, Any]]) -> Ov
         hint = f"did you mean {near[0]}?" if near else "docs/reference/config.md has every key"
         return Override(name, (), None, f"names no key; {hint}")
     at, hint = known[name]
-    if _is_text(hint):
+    if (kind := plain(hint)) is str or get_origin(kind) is Literal:
         return Override(name, at, text, "")
     try:
         read = tomllib.loads(f"value = {text}")
@@ -93,12 +93,7 @@ def _keys(table: type[Table] = Config, at: Path = ()) -> Iterator[tuple[Path, An
     """Yield every key that is not a table, and its type. An array of tables is replaced as a whole."""
     for field in msgspec.structs.fields(table):
         here = (*at, field.encode_name)
-        if isinstance(field.type, type) and issubclass(field.type, Table):
+        if is_table(field.type):
             yield from _keys(field.type, here)
         else:
             yield here, field.type
-
-
-def _is_text(hint: Any) -> bool:
-    plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    return plain is str or get_origin(plain) is Literal

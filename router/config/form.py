@@ -141,7 +141,7 @@ def _table(raw: dict[str, Any], table: type[Table], at: Path, form: Form) -> dic
         if not one.required or key in read:
             continue
         if key not in raw:
-            has_tables = _is_table(_element(one.type))
+            has_tables = is_table(_element(one.type))
             form.problems.append((at, f"has no [[{key}]]" if has_tables else f"has no {key!r}"))
             form.wrong.add((*at, key))
         read[key] = [] if get_origin(one.type) is list else ""
@@ -149,7 +149,7 @@ def _table(raw: dict[str, Any], table: type[Table], at: Path, form: Form) -> dic
 
 
 def _value(raw: Any, hint: Any, at: Path, form: Form) -> Any:
-    if _is_table(hint):
+    if is_table(hint):
         if isinstance(raw, dict):
             return _table(raw, hint, at, form)
         _check(raw, hint, at, form)
@@ -158,7 +158,7 @@ def _value(raw: Any, hint: Any, at: Path, form: Form) -> Any:
     element = _element(hint)
     if isinstance(raw, list) and element is not None:
         read = [_value(one, element, (*at, position), form) for position, one in enumerate(raw)]
-        if _is_table(element):
+        if is_table(element):
             return read
     elif isinstance(raw, dict) and element is not None:
         for key, one in raw.items():
@@ -168,12 +168,13 @@ def _value(raw: Any, hint: Any, at: Path, form: Form) -> Any:
     return raw if len(form.problems) == before else _UNUSABLE
 
 
-def _is_table(hint: Any) -> bool:
+def is_table(hint: Any) -> bool:
+    """Return whether a key's type is a table of its own."""
     return isinstance(hint, type) and issubclass(hint, Table)
 
 
 def _element(hint: Any) -> Any:
-    inner = _plain(hint)
+    inner = plain(hint)
     match get_origin(inner):
         case list_or_tuple if list_or_tuple in (list, tuple):
             return get_args(inner)[0]
@@ -182,7 +183,8 @@ def _element(hint: Any) -> Any:
     return None
 
 
-def _plain(hint: Any) -> Any:
+def plain(hint: Any) -> Any:
+    """Return a key's type without its limits."""
     return get_args(hint)[0] if get_origin(hint) is Annotated else hint
 
 
@@ -196,7 +198,7 @@ def _check(raw: Any, hint: Any, at: Path, form: Form) -> None:
 
 def _in_words(problem: str, raw: Any, hint: Any) -> str:
     if problem.startswith("Invalid enum value"):
-        return f"is {raw!r}, must be one of {', '.join(map(str, get_args(_plain(hint))))}"
+        return f"is {raw!r}, must be one of {', '.join(map(str, get_args(plain(hint))))}"
     if problem.startswith("Expected `str` matching regex"):
         [meta] = [one for one in get_args(hint) if isinstance(one, Meta) and one.pattern]
         return f"is {shortened(repr(raw), MOST_SHOWN)}, must be {meta.description}"

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from warmpath.prefixstore.chats.chat import TemplateTraits
+from warmpath.prefixstore.chats.jinja_template import TemplateError
 from warmpath.prefixstore.chats.renderer import ProcessRenderer
-from warmpath.prefixstore.chats.template import TemplateError
 from warmpath.prefixstore.waiting import ClosedError, FullError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.models import ModelTable, UnknownModelError

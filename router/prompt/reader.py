@@ -5,9 +5,9 @@ import asyncio
 import msgspec
 
 from warmpath.indexer.keys.key import TOKEN_BYTES
+from warmpath.prefixstore.chats.jinja_template import TemplateError
 from warmpath.prefixstore.chats.render_worker import RenderCrashedError, RenderTimeoutError
 from warmpath.prefixstore.chats.renderer import BrokenTemplateError
-from warmpath.prefixstore.chats.template import TemplateError
 from warmpath.prefixstore.pool import Tokens
 from warmpath.prefixstore.tokenizers.remote import EngineTokenizer, chat_text
 from warmpath.prefixstore.tokenizers.tokenizer import (

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from warmpath.publisher.watch_server import Places, WatcherPlace, _client
+from warmpath.process.places import Place, Places, State
+from warmpath.publisher.watch_server import _client
 
 MOST = 6
 
@@ -17,24 +18,24 @@ class Sharing(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.places = Places(MOST)
-        self.inside: list[WatcherPlace] = []
+        self.inside: list[Place] = []
 
     @rule(client=st.sampled_from("abcdefgh"), waits=st.booleans())
     def come(self, client: str, *, waits: bool) -> None:
-        held = [place.client for place in self.inside]
-        silent = [place for place in self.inside if place.waits]
-        ended: list[WatcherPlace] = []
-        mine: list[WatcherPlace] = []
-        place = self.places.take(client, lambda _: ended.append(mine[0]))
+        held = [place.address for place in self.inside]
+        silent = [place for place in self.inside if place.state is State.STALLED]
+        place = self.places.enter(client, lambda: None)
         most = max((held.count(one) for one in held), default=0)
         refused = len(held) >= MOST and held.count(client) + 1 >= most
         assert (place is None) == refused
         if place is not None:
-            mine.append(place)
-            gone = [one for one in self.inside if one not in self.places._places]
-            assert all(held.count(one.client) == most for one in gone)
-            assert all(one.waits or one.client not in {s.client for s in silent} for one in gone)
-            place.waits = waits
+            gone = [one for one in self.inside if one.state is None]
+            assert all(held.count(one.address) == most for one in gone)
+            assert all(
+                one in silent or one.address not in {s.address for s in silent} for one in gone
+            )
+            place.becomes(State.BUSY)
+            place.stalls(is_stalled=waits)
             self.inside = [one for one in self.inside if one not in gone] + [place]
 
     @rule(data=st.data())
@@ -42,8 +43,8 @@ class Sharing(RuleBasedStateMachine):
         if self.inside:
             place = data.draw(st.sampled_from(self.inside))
             self.inside.remove(place)
-            self.places.leave(place)
-            self.places.leave(place)
+            place.leave()
+            place.leave()
 
     @invariant()
     def is_bounded(self) -> None:
@@ -54,15 +55,15 @@ TestSharing = Sharing.TestCase
 
 
 def test_who_does_not_read_yields_its_place_before_who_does() -> None:
-    told: list[tuple[int, str]] = []
+    told: list[int] = []
     places = Places(3)
-    held = [places.take("a", lambda reason, i=i: told.append((i, reason))) for i in range(3)]  # type: ignore[misc]
+    held = [places.enter("a", lambda i=i: told.append(i)) for i in range(3)]  # type: ignore[misc]
+    for place in filter(None, held):
+        place.becomes(State.BUSY)
     assert held[1] is not None
-    held[1].waits = True
-    assert places.take("b", lambda _: None) is not None
-    assert [number for number, _ in told] == [1]
-    assert "--max-watchers" in told[0][1]
-    assert places.yielded == 1
+    held[1].stalls(is_stalled=True)
+    assert places.enter("b", lambda: None) is not None
+    assert told == [1]
 
 
 @pytest.mark.parametrize(

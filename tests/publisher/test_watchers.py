@@ -69,7 +69,7 @@ async def test_a_client_that_takes_every_place_keeps_no_other_one_out(
         code, details = done.pop().result()
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "--max-watchers" in details
-        assert published.server.places.yielded == 1
+        assert published.server.yielded == 1
 
 
 async def test_a_watcher_that_comes_back_is_told_which_change_is_the_newest(

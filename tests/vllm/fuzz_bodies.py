@@ -24,7 +24,7 @@ from tests.vllm.api_bodies import MESSAGES, RESPONSES
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.prefixstore.chats.chat_request import chat_of
 from warmpath.prefixstore.chats.conversation import Conversation
-from warmpath.prefixstore.chats.template import TemplateError
+from warmpath.prefixstore.chats.jinja_template import TemplateError
 from warmpath.router.inference_api.chats.vllm_messages import vllm_messages
 from warmpath.router.inference_api.chats.vllm_responses import vllm_responses
 from warmpath.router.inference_api.request import UnreadError

@@ -25,15 +25,6 @@ class StreamAnswer(NamedTuple):
     """Why this prompt was refused; the stream goes on."""
 
 
-def _answer_of(reply: pb.ScoreStreamResponse) -> StreamAnswer:
-    if reply.WhichOneof("result") == "response":
-        return StreamAnswer(reply.request_id, reply.response, None)
-    code = CODES.get(reply.error.code, grpc.StatusCode.UNKNOWN)
-    reason = Reason.Name(reply.error.reason) if reply.error.reason in Reason.values() else None
-    error = CallError(code, reply.error.message, reason=reason if reply.error.reason else None)
-    return StreamAnswer(reply.request_id, None, error)
-
-
 class Requests:
     """The requests of a stream, numbered; gRPC iterates them, and hides an error of the iteration.
 
@@ -53,7 +44,17 @@ class Requests:
 
     def answer_of(self, reply: pb.ScoreStreamResponse) -> StreamAnswer:
         error = self._unsent.pop(reply.request_id, None)
-        return _answer_of(reply) if error is None else StreamAnswer(reply.request_id, None, error)
+        if error is None and reply.WhichOneof("result") == "response":
+            return StreamAnswer(reply.request_id, reply.response, None)
+        if error is None:
+            said = reply.error
+            is_known = said.reason and said.reason in Reason.values()
+            error = CallError(
+                CODES.get(said.code, grpc.StatusCode.UNKNOWN),
+                said.message,
+                reason=Reason.Name(said.reason) if is_known else None,
+            )
+        return StreamAnswer(reply.request_id, None, error)
 
     def each(self, prompts: Iterable[AnyPrompt]) -> Iterator[pb.ScoreRequest]:
         try:

@@ -102,7 +102,8 @@ class Scorer:
             asked(placed, named)
             matches = self.matcher.matches(placed, ranks, self._strategy)
         found = [self._score(pod, rank, matches) for pod in named for rank in pod.ranks]
-        return found + [_unknown(name) for name in unknown]
+        cold = Trust(Level.COLD, UNKNOWN_POD, 0.0)
+        return found + [PodScore(one, 0, 0.0, 0, 0, {}, cold, ready=False) for one in unknown]
 
     def _named(self, names: Sequence[str]) -> tuple[list[Pod], list[str]]:
         """Return the pods of these names, all pods if there are none, and the names without a pod."""
@@ -126,8 +127,3 @@ class Scorer:
             matches.trust(rank),
             pod.ready,
         )
-
-
-def _unknown(name: str) -> PodScore:
-    trust = Trust(Level.COLD, UNKNOWN_POD, 0.0)
-    return PodScore(name, 0, 0.0, 0, 0, {}, trust, ready=False)

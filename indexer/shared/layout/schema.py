@@ -77,6 +77,11 @@ def _ours(names: KeyNames) -> dict[str, int]:
     return {"schema": SCHEMA, "buckets": names.buckets, "segment": SEGMENT}
 
 
+def facts_of(info: bytes) -> dict[str, str]:
+    """Return what a server's answer to INFO says, by name."""
+    return dict(re.findall(r"^(\w+):(.*?)\r?$", info.decode(errors="replace"), re.MULTILINE))
+
+
 async def check_server(redis: Redis, *, timeout: float = TIMEOUT) -> list[str]:
     """Return warnings about the server's settings, for its operator; of a cluster, one node is asked.
 
@@ -88,7 +93,7 @@ async def check_server(redis: Redis, *, timeout: float = TIMEOUT) -> list[str]:
         raise reply
     if isinstance(reply, CommandRefusedError):
         return []
-    facts = dict(re.findall(r"^(\w+):(.*?)\r?$", reply.decode(errors="replace"), re.MULTILINE))
+    facts = facts_of(reply)
     version = facts.get("redis_version", "")
     numbers = tuple(int(digits) for digits in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST:

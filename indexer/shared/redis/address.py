@@ -1,9 +1,11 @@
 """Parses the URL that says where a deployment's Redis is."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+
+from warmpath.process.listen import HostPort
 
 SCHEMES = "redis://, redis-cluster://, redis-sentinel:// (with TLS: rediss…)"
 MAX_HOSTS = 64
@@ -26,17 +28,6 @@ _SCHEMES = {kind.value: (kind, False) for kind in RedisKind} | {
 
 class AddressError(ValueError):
     """A URL does not say how to reach Redis. The message does not repeat a password."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostPort:
-    """A server's host and port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,23 +86,20 @@ def parse(url: str, *, named: str = "") -> Address:
     return Address(kind, tls, places, path)
 
 
+ACCESS = ("ca", "cert", "key", "user", "password_file")
+"""The settings beside the URL that say how a server lets in."""
+
+
 def contradictions(
-    address: Address,
-    *,
-    ca: str,
-    cert: str,
-    key: str,
-    user: str,
-    password_file: str,
-    named: str = "",
+    address: Address, access: Mapping[str, str], *, named: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Yield each setting that does not fit the others, and why; `named` is as in `parse`."""
-    for name, value in (("ca", ca), ("cert", cert), ("key", key)):
-        if value and not address.tls:
+    """Yield each setting of `ACCESS` that does not fit the others, and why; `named` is as in `parse`."""
+    for name in ("ca", "cert", "key"):
+        if access[name] and not address.tls:
             yield name, "is for TLS, and url does not begin with rediss"
-    if bool(cert) != bool(key):
-        yield "cert" if cert else "key", "cert and key: give both or none"
-    if user and not password_file:
+    if bool(access["cert"]) != bool(access["key"]):
+        yield "cert" if access["cert"] else "key", "cert and key: give both or none"
+    if access["user"] and not access["password_file"]:
         yield "user", f"needs a {named}password-file"
 
 

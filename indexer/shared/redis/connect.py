@@ -16,8 +16,8 @@ from redis.asyncio.connection import Connection, DefaultParser, SSLConnection
 from redis.exceptions import ResponseError
 
 from warmpath.indexer.shared.redis.address import (
+    ACCESS,
     Address,
-    HostPort,
     RedisKind,
     contradictions,
     parse,
@@ -33,6 +33,7 @@ from warmpath.indexer.shared.redis.fault import NO_CONNECTION, TLS_HINT
 from warmpath.indexer.shared.redis.node import Node, Wire
 from warmpath.indexer.shared.redis.topology import Cluster, SentinelMaster, Topology
 from warmpath.process.command_line import PLAIN_THERE, in_words
+from warmpath.process.listen import HostPort
 from warmpath.process.reread import read_bytes
 from warmpath.process.tls import TlsPaths
 
@@ -96,24 +97,17 @@ async def connect(settings: RedisSettings) -> RedisClient:
 
 
 def _check(settings: RedisSettings, address: Address) -> None:
-    files = {"ca": settings.ca, "cert": settings.cert, "key": settings.key}
+    access = {name: getattr(settings, name) for name in ACCESS}
     named = settings.named
-    for name, problem in contradictions(
-        address,
-        **files,
-        user=settings.user,
-        password_file=settings.password_file,
-        named=named,
-    ):
+    for name, problem in contradictions(address, access, named=named):
         raise SettingsError(f"{named}{name}: {problem}")
-    for name, value in {**files, "password-file": settings.password_file}.items():
+    for name in ("ca", "cert", "key", "password_file"):
         try:
-            if value:
-                read_bytes(Path(value))
+            if access[name]:
+                read_bytes(Path(access[name]))
         except OSError as error:
-            raise SettingsError(
-                f"{named}{name}: {value} cannot be read: {error.strerror}"
-            ) from error
+            problem = f"{access[name]} cannot be read: {error.strerror}"
+            raise SettingsError(f"{named}{name.replace('_', '-')}: {problem}") from error
     if address.tls:
         _tls(settings)
 

@@ -5,7 +5,6 @@ from binascii import crc_hqx
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
-from warmpath.indexer.shared.redis.address import HostPort
 from warmpath.indexer.shared.redis.command import (
     CommandFailedError,
     CommandRefusedError,
@@ -13,6 +12,7 @@ from warmpath.indexer.shared.redis.command import (
     UnreachableError,
 )
 from warmpath.indexer.shared.redis.node import Link, Node, NotSentError, Wire, again
+from warmpath.process.listen import HostPort
 
 SLOTS = 16384
 REFRESH_SECONDS = 1.0

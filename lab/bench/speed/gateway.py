@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from warmpath.cli.gateway.bootstrap import GatewayDescription, HostPort
+from warmpath.cli.gateway.bootstrap import GatewayDescription
 from warmpath.cli.gateway.process import EnvoyProcess, find_envoy
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.speed.score import JSON, PODS, ScoreClient, holding
@@ -26,6 +26,7 @@ from warmpath.lab.bench.stand.look_up import TOKENS
 from warmpath.lab.bench.stand.made_up_fleet import MODEL
 from warmpath.lab.bench.stand.servers import h2load, resident
 from warmpath.lab.local.ports import HOST, HeldPorts
+from warmpath.process.listen import HostPort
 
 SIZES = (4_000, 40_000)
 """Bytes of a request's body."""

@@ -13,7 +13,7 @@ import msgspec
 
 from warmpath.prefixstore.chats.chat import Chat
 from warmpath.prefixstore.chats.chat_request import chat_of
-from warmpath.prefixstore.chats.template import TemplateError
+from warmpath.prefixstore.chats.jinja_template import TemplateError
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies.fields import (
     MOST_VALUES,

@@ -9,13 +9,8 @@ import pytest
 
 from tests.servers.certificates import Authority
 from tests.servers.envoy import BINARY
-from warmpath.cli.gateway.bootstrap import (
-    TEMPLATE,
-    GatewayDescription,
-    HostPort,
-    bootstrap,
-    write_all,
-)
+from warmpath.cli.gateway.bootstrap import TEMPLATE, GatewayDescription, bootstrap, write_all
+from warmpath.process.listen import HostPort
 from warmpath.process.tls import TlsPaths
 from warmpath.router.config.schema import Config
 from warmpath.router.endpoint_picker import protocol

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Output
-from warmpath.cli.gateway.bootstrap import GatewayDescription, HostPort, bootstrap
+from warmpath.cli.gateway.bootstrap import GatewayDescription, bootstrap
 from warmpath.lab.local.gateway import main
+from warmpath.process.listen import HostPort
 from warmpath.process.tls import TlsPaths
 
 POD = "--pod=10.0.0.1:8000"

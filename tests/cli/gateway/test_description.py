@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.cli.gateway.bootstrap import AddressError, HostPort, address_of
+from warmpath.cli.gateway.bootstrap import AddressError, address_of
+from warmpath.process.listen import HostPort
 
 HOSTS = st.one_of(
     st.ip_addresses().map(str), st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True)

@@ -7,9 +7,9 @@ from typing import Any
 import grpc
 import pytest
 
-from warmpath.cli.gateway.bootstrap import HostPort
 from warmpath.cli.gateway.command import follow
 from warmpath.client.failure import CallError
+from warmpath.process.listen import HostPort
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 ONE, TWO, SIX = HostPort("10.0.0.1", 80), HostPort("10.0.0.2", 80), HostPort("fd00::1", 81)

@@ -5,10 +5,11 @@ import shutil
 
 import pytest
 
-from warmpath.cli.gateway.bootstrap import Fields, GatewayDescription, HostPort
+from warmpath.cli.gateway.bootstrap import Fields, GatewayDescription
 from warmpath.lab.bench import __main__ as command
 from warmpath.lab.bench.speed.gateway import SIZES, body_of
 from warmpath.lab.bench.stand.fronts import answering, without_router
+from warmpath.process.listen import HostPort
 
 GATEWAY = GatewayDescription(
     HostPort("127.0.0.1", 0), HostPort("127.0.0.1", 7400), [HostPort("127.0.0.1", 8101)]

@@ -13,6 +13,7 @@ import pytest
 from tests.prefixstore.chats.inline_renderer import InlineRenderer
 from warmpath.prefixstore.chats import render_worker
 from warmpath.prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
+from warmpath.prefixstore.chats.jinja_template import RenderLimitError, TemplateError
 from warmpath.prefixstore.chats.render_process import HEAD, Done, Render
 from warmpath.prefixstore.chats.render_worker import (
     RenderCrashedError,
@@ -21,7 +22,6 @@ from warmpath.prefixstore.chats.render_worker import (
     RenderWorker,
 )
 from warmpath.prefixstore.chats.renderer import BrokenTemplateError, ProcessRenderer
-from warmpath.prefixstore.chats.template import RenderLimitError, TemplateError
 from warmpath.prefixstore.waiting import ClosedError, FullError
 
 MIB = 1 << 20

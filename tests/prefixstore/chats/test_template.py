@@ -7,7 +7,8 @@ import pytest
 
 from warmpath.prefixstore.chats.chat import Chat, ModelTemplate
 from warmpath.prefixstore.chats.chat_request import chat_of
-from warmpath.prefixstore.chats.template import ChatTemplate, RenderLimitError, TemplateError
+from warmpath.prefixstore.chats.jinja_template import RenderLimitError, TemplateError
+from warmpath.prefixstore.chats.template import ChatTemplate
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.indexer.shared.redis.address import Address, AddressError, HostPort, RedisKind, parse
+from warmpath.indexer.shared.redis.address import Address, AddressError, RedisKind, parse
+from warmpath.process.listen import HostPort
 
 NODES = (HostPort("a", 1), HostPort("b", 2))
 

@@ -11,7 +11,8 @@ import tokenizers
 from warmpath.lab.simworker.server.text import FolderText, TextError
 from warmpath.prefixstore.chats.chat import ModelTemplate
 from warmpath.prefixstore.chats.chat_request import chat_of
-from warmpath.prefixstore.chats.template import ChatTemplate, TemplateError
+from warmpath.prefixstore.chats.jinja_template import TemplateError
+from warmpath.prefixstore.chats.template import ChatTemplate
 
 TEMPLATES = Path(__file__).parents[3] / "prefixstore" / "templates"
 
