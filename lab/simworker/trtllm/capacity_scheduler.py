@@ -34,7 +34,7 @@ class CapacityScheduler:
         self._manager = manager
         self._policy = policy
         self._max_num_requests = max_num_requests
-        self._windows = list(manager.block_manager.windows)
+        self._windows = list(manager.windows)
 
     def schedule(
         self, active: Sequence[ActiveRequest]
@@ -64,7 +64,7 @@ class CapacityScheduler:
     def _guarantee(
         self, active: Sequence[ActiveRequest], contributed: set[BlockKey]
     ) -> list[ActiveRequest]:
-        available = dict(self._manager.block_manager.num_free_blocks_per_window)
+        available = self._manager.num_free_blocks_per_window
         scheduled: list[ActiveRequest] = []
         pending: list[ActiveRequest] = []
         for request in active:
@@ -131,7 +131,7 @@ class CapacityScheduler:
     def _is_free(self, num_blocks: int) -> bool:
         return all(
             manager.scheduling_has_free_blocks(num_blocks)
-            for manager in self._manager.block_manager.each()
+            for manager in self._manager.windows.values()
         )
 
     def _contributed_by_running(self, active: Sequence[ActiveRequest]) -> set[BlockKey]:
@@ -148,7 +148,7 @@ class CapacityScheduler:
     @property
     def _may_wait(self) -> bool:
         manager = self._manager
-        return manager.enable_block_reuse and not manager.block_manager.is_variable_window
+        return manager.enable_block_reuse and not manager.is_variable_window
 
     def _should_wait(self, request: ActiveRequest, contributed: set[BlockKey]) -> bool:
         """Whether a request can reuse a prompt in `contributed`; if not, its own prompt is added."""

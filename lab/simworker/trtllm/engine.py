@@ -77,7 +77,7 @@ class TrtllmEngine:
     def submit(self, generation: Generation) -> None:
         request = self._new_request(generation)
         for window, blocks in self._capacity.most_blocks(request).items():
-            limit = self.manager.block_manager.windows[window].num_primary_blocks
+            limit = self.manager.windows[window].num_primary_blocks
             if blocks > limit:
                 raise RequestRefusedError(
                     f"{blocks} blocks are needed in window {window}; it has {limit}"
@@ -221,7 +221,7 @@ class TrtllmEngine:
 
     def load(self) -> Load:
         running = sum(request.has_started for request in self._active.values())
-        blocks = self.manager.block_manager.sum(lambda manager: manager.num_primary_blocks)
+        blocks = sum(window.num_primary_blocks for window in self.manager.windows.values())
         return Load(
             running=running,
             waiting=len(self._active) - running,

@@ -16,7 +16,7 @@ from warmpath.lab.simworker.engine import (
 from warmpath.lab.simworker.latency import LatencyModel, StepWork
 from warmpath.lab.simworker.sampler import extend_seed, next_token, seed_of
 from warmpath.lab.simworker.v0.device import Device
-from warmpath.lab.simworker.v0.requests.sampling_params import LoRAConfig, LoRARequest
+from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
 from warmpath.lab.simworker.v0.requests.sequence import (
     Logprob,
     Sequence,

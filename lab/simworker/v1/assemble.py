@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import lcm
 
 from warmpath.lab.simworker.latency import LatencyModel
+from warmpath.lab.simworker.sampler import next_token
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.engine import Sample, V1Engine
 from warmpath.lab.simworker.v1.hashing.algorithms import get_hash_fn_by_name
@@ -17,7 +18,8 @@ from warmpath.lab.simworker.v1.memory.limits import estimate_max_model_len
 from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
 from warmpath.lab.simworker.v1.offload.pool import CPUOffloadingManager
 from warmpath.lab.simworker.v1.offload.transfer import PCIE_4_X16, TransferWorker
-from warmpath.lab.simworker.v1.sample import MadeUpTokens
+from warmpath.lab.simworker.v1.requests.request import Request
+from warmpath.lab.simworker.v1.requests.trace_request import TraceRequest
 from warmpath.lab.simworker.v1.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
@@ -84,6 +86,32 @@ def longest_request(cache: KVCacheConfig, most: int, *, in_flight: int) -> int:
     specs = {name: one.kv_cache_spec for one in cache.kv_cache_groups for name in one.layer_names}
     pages = (cache.num_blocks - 1) * next(iter(specs.values())).page_size_bytes
     return estimate_max_model_len(MemoryLimits(ModelLength(most), in_flight), specs, pages)
+
+
+class MadeUpTokens:
+    """Draws token ids below `vocab_size`, as a model at temperature 0. Raises ValueError below 1."""
+
+    def __init__(self, vocab_size: int) -> None:
+        if vocab_size < 1:
+            raise ValueError(f"vocab_size: {vocab_size}, at least 1")
+        self._vocab_size = vocab_size
+
+    def __call__(self, request: Request, count: int) -> list[int]:
+        """Return the next `count` tokens; zeros for a request without token ids.
+
+        They depend on the last full block's hash, which covers all tokens up to its end, on the last
+        token and on its position. A block must not become full before the last of them.
+        """
+        if isinstance(request, TraceRequest):
+            return [0] * count
+        seed = request.block_hashes[-1] if request.block_hashes else b""
+        token = request.all_token_ids[-1]
+        place = request.num_tokens
+        tokens = []
+        for position in range(place, place + count):
+            token = next_token(seed, token, position, self._vocab_size)
+            tokens.append(token)
+        return tokens
 
 
 def build_engine(

@@ -9,11 +9,9 @@ from aiohttp import web
 from warmpath.lab.simworker.api.fields import Endpoints, Fields, read_body
 from warmpath.lab.simworker.api.inference.answer import Answer
 from warmpath.lab.simworker.api.inference.generate import generate
-from warmpath.lab.simworker.api.inference.message_answer import MessageAnswer
-from warmpath.lab.simworker.api.inference.message_chat import message_chat
+from warmpath.lab.simworker.api.inference.messages import MessageAnswer, message_chat
 from warmpath.lab.simworker.api.inference.request_options import read_options
-from warmpath.lab.simworker.api.inference.response_answer import ResponseAnswer
-from warmpath.lab.simworker.api.inference.response_chat import response_chat
+from warmpath.lab.simworker.api.inference.responses import ResponseAnswer, response_chat
 
 
 class ChatForms(Endpoints):

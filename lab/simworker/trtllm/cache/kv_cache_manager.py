@@ -1,21 +1,28 @@
-"""TensorRT-LLM's KV cache, as its scheduler sees it.
+"""TensorRT-LLM's KV cache, as its scheduler sees it: all attention windows of a model.
 
-Source: `KVCacheManager` (`batch_manager/kvCacheManager.cpp`, 1.2), with its methods under Python names,
-for self-attention with one beam and without sink tokens.
+A sequence has blocks in each window. Each window evicts on its own, and counts its block ids from 0.
+
+Source: `KVCacheManager` and `BlockManager` (`batch_manager/kvCacheManager.cpp`, 1.2), with their methods
+under Python names, for self-attention with one beam and without sink tokens.
 """
+
+from collections.abc import Mapping
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey
+from warmpath.lab.simworker.trtllm.blocks.eviction_policy import NoFreeBlocksError
 from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from warmpath.lab.simworker.trtllm.cache.block_cache import CacheOptions
-from warmpath.lab.simworker.trtllm.cache.block_manager import BlockManager, BlocksPerWindow
 from warmpath.lab.simworker.trtllm.cache.window_block_manager import WindowBlockManager
 from warmpath.lab.simworker.trtllm.events.kv_cache_event import KVCacheEvent
 from warmpath.lab.simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
 
+BlocksPerWindow = Mapping[int, tuple[int, int]]
+"""Window size in tokens -> blocks of its (primary, secondary) pool."""
+
 
 class KVCacheManager:
-    """Sequences by request id.
+    """Sequences by request id, and the windows from the smallest to the largest.
 
     `max_sequence_length` is the most tokens that a sequence may have; windows below it slide.
     """
@@ -28,9 +35,23 @@ class KVCacheManager:
         max_sequence_length: int,
         enable_block_reuse: bool = True,
     ) -> None:
-        self.block_manager = BlockManager(
-            blocks_per_window, options, max_sequence_length=max_sequence_length
-        )
+        if not blocks_per_window:
+            raise ValueError("blocks_per_window: at least one window is needed")
+        if options.tokens_per_block < 1:
+            raise ValueError(
+                f"tokens_per_block is {options.tokens_per_block}; at least 1 is needed"
+            )
+        if min(blocks_per_window) < 1:
+            raise ValueError(f"blocks_per_window: a window of {min(blocks_per_window)} tokens")
+        self.windows = {
+            window: WindowBlockManager(
+                window,
+                *blocks_per_window[window],
+                options,
+                is_swa=window < max_sequence_length,
+            )
+            for window in sorted(blocks_per_window)
+        }
         self.tokens_per_block = options.tokens_per_block
         self.max_sequence_length = max_sequence_length
         self.enable_block_reuse = enable_block_reuse
@@ -57,18 +78,27 @@ class KVCacheManager:
             raise ValueError(
                 f"input_length is {input_length}; the request has {len(request.tokens)} tokens"
             )
-        windows = list(self.block_manager.windows)
         retention = (request and request.retention) or KvCacheRetentionConfig()
         sequence = GenerationRequest(
             request_id,
             input_length,
-            {window: [] for window in windows},
-            dict.fromkeys(windows, 0),
+            {window: [] for window in self.windows},
+            dict.fromkeys(self.windows, 0),
             retention,
         )
+        reused_by = request if self.enable_block_reuse else None
+        for window, manager in self.windows.items():
+            needed = manager.num_blocks_to_take(input_length, reused_by)
+            if needed > manager.num_free_blocks:
+                raise NoFreeBlocksError(
+                    f"window {window}: {needed} blocks needed, {manager.num_free_blocks} are free"
+                )
         before = self._block_counts()
-        found = self.block_manager.add_sequence(
-            sequence, input_length, request if self.enable_block_reuse else None
+        found = min(
+            [
+                manager.add_sequence(sequence, input_length, reused_by)
+                for manager in self.windows.values()
+            ]
         )
         self._sequences[request_id] = sequence
         if request is not None:
@@ -82,13 +112,19 @@ class KVCacheManager:
             request.missed_blocks += missed
 
     def add_token(self, request_id: int) -> None:
+        """Make room for one more token. Raises NoFreeBlocksError, and changes nothing, if it cannot."""
         sequence = self.get_sequence(request_id)
         if sequence.num_tokens >= self.max_sequence_length:
             raise ValueError(
                 f"request_id {request_id} has {sequence.num_tokens} tokens; "
                 f"max_sequence_length is {self.max_sequence_length}"
             )
-        self.block_manager.add_token(sequence)
+        for window, manager in self.windows.items():
+            if not manager.can_adjust(sequence):
+                raise NoFreeBlocksError(f"window {window}: no block for one more token")
+        sequence.num_tokens += 1
+        for manager in self.windows.values():
+            manager.adjust_blocks_if_needed(sequence)
 
     def rewind_kv_cache(self, request_id: int, rewind_lengths: int) -> None:
         """Take the last tokens back: speculative tokens that were refused.
@@ -97,27 +133,45 @@ class KVCacheManager:
         """
         sequence = self.get_sequence(request_id)
         for _ in range(rewind_lengths):
-            self.block_manager.remove_token(sequence)
+            self._remove_token(sequence)
+
+    def _remove_token(self, sequence: GenerationRequest) -> None:
+        """Take the last token back, and its block if that becomes empty.
+
+        Raises ValueError, and changes nothing, if it is the only token or `can_remove_token` forbids it.
+        """
+        position = sequence.num_tokens - 1
+        if not position:
+            raise ValueError(f"request_id {sequence.request_id}: its only token cannot be removed")
+        for window, manager in self.windows.items():
+            if not manager.can_remove_token(sequence):
+                raise ValueError(
+                    f"request_id {sequence.request_id}: token {position} stays in window {window}"
+                )
+        sequence.num_tokens -= 1
+        if sequence.num_tokens % self.tokens_per_block == 0:
+            for manager in self.windows.values():
+                manager.release_last_block(sequence)
 
     def remove_sequence(self, request_id: int, request: LlmRequest | None = None) -> None:
         """Remove a sequence; with `request`, its computed blocks stay cached. Ignores unknown ids."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
-            for manager in self.block_manager.each():
+            for manager in self.windows.values():
                 manager.release_blocks(sequence, request if self.enable_block_reuse else None)
 
     def store_context_blocks(self, request: LlmRequest) -> None:
         """Cache the full blocks of a request's context, in windows that do not slide."""
         sequence = self.get_sequence(request.request_id)
         if self.enable_block_reuse:
-            for manager in self.block_manager.each():
+            for manager in self.windows.values():
                 manager.store_context_blocks(sequence, request)
 
     def store_new_block(self, request: LlmRequest) -> None:
         """Cache the block that was just filled, in windows that do not slide."""
         sequence = self.get_sequence(request.request_id)
         if self.enable_block_reuse:
-            for manager in self.block_manager.each():
+            for manager in self.windows.values():
                 manager.store_new_block(sequence, request)
 
     def store_blocks_for_reuse(
@@ -129,23 +183,23 @@ class KVCacheManager:
         """
         sequence = self.get_sequence(request.request_id)
         if not self.enable_block_reuse:
-            return dict.fromkeys(self.block_manager.windows)
+            return dict.fromkeys(self.windows)
         return {
             window: manager.store_blocks_for_reuse(sequence, request, pin_blocks=pin_blocks)
-            for window, manager in self.block_manager.windows.items()
+            for window, manager in self.windows.items()
         }
 
     def unpin_blocks_by_id(self, block_id: int, window_size: int) -> None:
-        self.block_manager.windows[window_size].cache.unpin_blocks_by_id(block_id)
+        self.windows[window_size].cache.unpin_blocks_by_id(block_id)
 
     def find_new_context_block(self, request: LlmRequest) -> BlockKey | None:
         """Return the prompt to the end of its first full block that is not cached; None if all are.
 
         Only for a single window: raises ValueError with several.
         """
-        if self.block_manager.is_variable_window:
+        if self.is_variable_window:
             raise ValueError("find_new_context_block: works with a single window only")
-        [manager] = self.block_manager.each()
+        [manager] = self.windows.values()
         return manager.find_new_context_block(request)
 
     def get_sequence(self, request_id: int) -> GenerationRequest:
@@ -159,8 +213,18 @@ class KVCacheManager:
         """Return a request's block ids in one window, with those that slid out of it."""
         return list(self.get_sequence(request_id).cache_block_ids[window_size])
 
+    @property
+    def is_variable_window(self) -> bool:
+        return len(self.windows) > 1
+
+    @property
+    def num_free_blocks_per_window(self) -> dict[int, int]:
+        """Primary blocks that no sequence holds, for each window."""
+        return {window: manager.num_free_blocks for window, manager in self.windows.items()}
+
     def get_num_free_blocks(self) -> int:
-        return self.block_manager.num_free_blocks
+        """Return the number of primary blocks of all windows that no sequence holds."""
+        return sum(self.num_free_blocks_per_window.values())
 
     def get_needed_blocks_one_step(self, request: LlmRequest) -> int:
         """Return the number of blocks that the next step takes in each window.
@@ -182,7 +246,7 @@ class KVCacheManager:
         that no other request holds count as held. (The source counts with the window's length only, and
         may run out of blocks.)
         """
-        manager = self.block_manager.windows[window_size]
+        manager = self.windows[window_size]
         size = self.tokens_per_block
         total = -(-(request.prompt_len + request.max_new_tokens) // size)
         sequence = self._sequences.get(request.request_id)
@@ -197,22 +261,23 @@ class KVCacheManager:
         return max(0, total - len(held))
 
     def start_scheduling(self) -> None:
-        for manager in self.block_manager.each():
+        for manager in self.windows.values():
             manager.start_scheduling()
 
     def scheduling_remove_sequence(self, request_id: int) -> None:
-        for manager in self.block_manager.each():
+        for manager in self.windows.values():
             manager.scheduling_release_blocks(request_id)
 
     def refresh_blocks(self) -> None:
-        for manager in self.block_manager.each():
+        for manager in self.windows.values():
             manager.cache.eviction_policy.refresh()
 
     def reset_reuse_state(self) -> bool:
         """Forget all cached content; False, and nothing done, while there are sequences or pins."""
-        if any(manager.num_free_blocks < manager.num_primary_blocks for manager in self._windows()):
+        managers = self.windows.values()
+        if any(manager.num_free_blocks < manager.num_primary_blocks for manager in managers):
             return False
-        for manager in self._windows():
+        for manager in managers:
             manager.cache.clear()
         return True
 
@@ -222,11 +287,8 @@ class KVCacheManager:
     def get_latest_events(self) -> list[KVCacheEvent]:
         return self._event_manager.get_events() if self._event_manager else []
 
-    def _windows(self) -> list[WindowBlockManager]:
-        return list(self.block_manager.each())
-
     def _block_counts(self) -> tuple[int, int, int, int]:
-        caches = [manager.cache for manager in self.block_manager.each()]
+        caches = [manager.cache for manager in self.windows.values()]
         return (
             sum(cache.alloc_total_blocks for cache in caches),
             sum(cache.alloc_new_blocks for cache in caches),
@@ -235,11 +297,12 @@ class KVCacheManager:
         )
 
     def check(self) -> None:
-        self.block_manager.check()
+        for manager in self.windows.values():
+            manager.check()
         if self._event_manager:
             self._event_manager.check()
         for sequence in self._sequences.values():
-            for window, manager in self.block_manager.windows.items():
+            for window, manager in self.windows.items():
                 gone = sequence.num_front_blocks_removed[window]
                 if gone * self.tokens_per_block > max(0, sequence.num_tokens - window):
                     raise BrokenInvariantError(

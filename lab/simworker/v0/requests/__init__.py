@@ -1,1 +1,1 @@
-"""Sequences, groups and their sampling parameters; no blocks."""
+"""Sequences, groups and their adapters; no blocks."""

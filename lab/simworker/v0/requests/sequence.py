@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from warmpath.lab.simworker.v0.requests.sampling_params import LoRARequest, SamplingParams
+from warmpath.lab.simworker.v0.requests.lora import LoRARequest
 from warmpath.lab.simworker.v0.requests.sequence_data import SequenceData, SequenceStage
 
 
@@ -158,12 +158,11 @@ class Sequence:
 class SequenceGroup:
     """All sequences of one request: they share its prompt, and are scheduled together or not at all."""
 
-    def __init__(  # noqa: PLR0917 - the engine's order of arguments
+    def __init__(
         self,
         request_id: str,
         seqs: list[Sequence],
         arrival_time: float,
-        sampling_params: SamplingParams | None = None,
         lora_request: LoRARequest | None = None,
         priority: int = 0,
     ) -> None:
@@ -171,7 +170,6 @@ class SequenceGroup:
         self.seqs = seqs
         self.first_seq = seqs[0]
         self.arrival_time = arrival_time
-        self.sampling_params = sampling_params
         self.lora_request = lora_request
         self.priority = priority
         self.num_preemptions = 0

@@ -201,7 +201,6 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
             request_id=group.request_id,
             is_prompt=group.is_prefill(),
             seq_data={seq.seq_id: seq.data for seq in seqs},
-            sampling_params=group.sampling_params,
             block_tables={seq.seq_id: self.block_manager.get_block_table(seq) for seq in seqs},
             do_sample=not group.is_prefill() or scheduled.token_chunk_size >= left,
             token_chunk_size=scheduled.token_chunk_size,

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from warmpath.lab.simworker.v0.device import BlockPairs
-from warmpath.lab.simworker.v0.requests.sampling_params import LoRARequest, SamplingParams
+from warmpath.lab.simworker.v0.requests.lora import LoRARequest
 from warmpath.lab.simworker.v0.requests.sequence import SequenceGroup
 from warmpath.lab.simworker.v0.requests.sequence_data import SequenceData
 
@@ -127,7 +127,6 @@ class SequenceGroupMetadata:
     is_prompt: bool
     seq_data: dict[int, SequenceData]
     """Sequence id -> data."""
-    sampling_params: SamplingParams | None
     block_tables: dict[int, list[int]]
     """Sequence id -> blocks on the GPU."""
     do_sample: bool = True

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
 from warmpath.lab.simworker.v0.device import BlockPairs
-from warmpath.lab.simworker.v0.requests.sampling_params import LoRAConfig
+from warmpath.lab.simworker.v0.requests.lora import LoRAConfig
 from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup, SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.new_tokens import NewTokens
 from warmpath.lab.simworker.v0.scheduling.queues import SequenceGroupQueues

@@ -36,9 +36,8 @@ class Request:
 
     `prompt_token_ids` may be None if `prompt_embeds` are given, one row for each token, as bytes or as a
     tensor; token ids are then 0. `mm_features` are in order of their offsets. Without a `block_hasher`
-    none of its blocks is cached. `eos_token_id` is the older way to set the model's ending token, before
-    `SamplingParams.update_from_generation_config`. Raises ValueError without a prompt, or with neither
-    sampling nor pooling parameters.
+    none of its blocks is cached. `eos_token_id` is the model's ending token. Raises ValueError without a
+    prompt, or with neither sampling nor pooling parameters.
     """
 
     def __init__(  # noqa: PLR0917  vLLM's signature
@@ -85,9 +84,7 @@ class Request:
         self.stop_token_ids = frozenset((sampling_params and sampling_params.stop_token_ids) or ())
         self.eos_token_id: int | None = None
         if sampling_params is not None and not sampling_params.ignore_eos:
-            self.eos_token_id = (
-                eos_token_id if eos_token_id is not None else sampling_params.eos_token_id
-            )
+            self.eos_token_id = eos_token_id
         self.stop_reason: int | None = None
         """The one of `stop_token_ids` that ended the request; None if none did."""
         self.has_stop_tokens = bool(self.stop_token_ids) or self.eos_token_id is not None

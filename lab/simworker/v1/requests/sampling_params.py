@@ -1,7 +1,6 @@
 """Sampling and pooling parameters that matter to the cache."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -20,29 +19,12 @@ class SamplingParams:
     """Whether answers go on after the model's end-of-sequence tokens."""
     stop_token_ids: list[int] | None = None
     """Tokens that end the answer; the answer includes them."""
-    eos_token_id: int | None = field(default=None, init=False)
-    """The model's own end token, which ends the answer too; `update_from_generation_config` sets it."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens: {self.max_tokens}, at least 1")
         if self.skip_reading_prefix_cache is None:
             self.skip_reading_prefix_cache = self.prompt_logprobs is not None
-
-    def update_from_generation_config(
-        self, generation_config: Mapping[str, Any], eos_token_id: int | None = None
-    ) -> None:
-        """Add the ending tokens of the tokenizer and of `generation_config.json`, unless `ignore_eos`.
-
-        Call it before the request is made.
-        """
-        if self.ignore_eos:
-            return
-        self.eos_token_id = eos_token_id
-        more = generation_config.get("eos_token_id")
-        if more is not None:
-            ids = {more} if isinstance(more, int) else set(more)
-            self.stop_token_ids = sorted((ids - {eos_token_id}) | set(self.stop_token_ids or ()))
 
 
 @dataclass(slots=True)

@@ -21,65 +21,19 @@ loads.
 """
 
 from collections.abc import Iterable, Mapping
-from math import gcd
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v1.cache.coordinator import KVCacheCoordinator
-from warmpath.lab.simworker.v1.cache.full_attention import FullAttentionManager
 from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
-from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
 from warmpath.lab.simworker.v1.offload.job import OffloadingMetadata
 from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
-from warmpath.lab.simworker.v1.scheduling.request_queue import (
-    SchedulingPolicy,
-    create_request_queue,
-)
-from warmpath.lab.simworker.v1.scheduling.schedule_step import ScheduleStep
-from warmpath.lab.simworker.v1.scheduling.scheduler_config import PauseState, SchedulerConfig
+from warmpath.lab.simworker.v1.scheduling.schedule_step import SchedulerState, ScheduleStep
+from warmpath.lab.simworker.v1.scheduling.scheduler_config import PauseState
 from warmpath.lab.simworker.v1.scheduling.scheduler_output import RequestOutput, SchedulerOutput
 
 
-class Scheduler:
+class Scheduler(SchedulerState):
     """Requests from their arrival to their end, over one KV cache manager."""
-
-    def __init__(
-        self,
-        kv_cache_manager: KVCacheManager,
-        config: SchedulerConfig,
-        *,
-        connector: OffloadingConnector | None = None,
-    ) -> None:
-        self.kv_cache_manager = kv_cache_manager
-        self.config = config
-        self.connector = connector
-        self.policy = SchedulingPolicy(config.policy)
-        self.requests: dict[str, Request] = {}
-        """Every request that is not finished, or whose load is under way, by its id."""
-        self.running: list[Request] = []
-        self.waiting = create_request_queue(self.policy)
-        self.kv_holding_waiting = create_request_queue(self.policy)
-        """Waiting requests that hold blocks. They are scheduled first: a request whose allocation fails
-        ends the scan, and could wait for ever for blocks that one behind it holds."""
-        self.deferred_waiting: set[Request] = set()
-        """Waiting requests, of either queue, that were passed over for another reason than blocks."""
-        self.inflight_prefills: set[Request] = set()
-        """Requests whose prompt is partly computed or being loaded. The blocks that they still need stay
-        free when a load is admitted."""
-        self.finished_recving_kv_req_ids: set[str] = set()
-        """Requests whose load has ended, and which are not scheduled again yet."""
-        self.finished_req_ids: set[str] = set()
-        """Requests finished since the last step was scheduled."""
-        self.preempted_req_ids: set[str] = set()
-        """Requests preempted since the last step was scheduled."""
-        self._in_flight: dict[str, int] = {}
-        """Request id -> tokens in the step that was scheduled and has not ended."""
-        self.num_preemptions = 0
-        self.pause_state = PauseState.UNPAUSED
-        self.steady_block_size = _steady_block_size(kv_cache_manager.coordinator)
-        """A request takes or fills blocks only at multiples of this number of tokens; 1: anywhere."""
-        if config.num_lookahead_tokens:
-            self.steady_block_size = 1
 
     def add_request(self, request: Request) -> None:
         """Let a request wait for its turn. Raises ValueError if its id is in use."""
@@ -233,17 +187,6 @@ class Scheduler:
         longest = min(request.num_prompt_tokens + request.max_tokens, self.config.max_model_len)
         return longest - request.num_tokens
 
-    def preempt_request(self, request: Request) -> None:
-        """Free a request's blocks and let it wait. The caller has taken it out of `running`."""
-        self.kv_cache_manager.free(request)
-        self.inflight_prefills.discard(request)
-        request.status = RequestStatus.PREEMPTED
-        request.num_computed_tokens = 0
-        request.num_preemptions += 1
-        self.num_preemptions += 1
-        self.waiting.prepend_request(request)
-        self.preempted_req_ids.add(request.request_id)
-
     def _build_connector_meta(
         self, connector: OffloadingConnector, output: SchedulerOutput
     ) -> OffloadingMetadata:
@@ -275,9 +218,6 @@ class Scheduler:
         if self.connector is not None:
             events.extend(self.connector.take_events())
         return events
-
-    def get_request_counts(self) -> tuple[int, int]:
-        return len(self.running), len(self.waiting) + len(self.kv_holding_waiting)
 
     def get_num_unfinished_requests(self) -> int:
         """Return the number of requests that coming steps would compute: fewer or none in a pause."""
@@ -358,13 +298,3 @@ class Scheduler:
         for request in self.waiting:
             if any(self.kv_cache_manager.get_block_ids(request.request_id)):
                 raise BrokenInvariantError(f"request {request.request_id} waits with blocks")
-
-
-def _steady_block_size(coordinator: KVCacheCoordinator) -> int:
-    """Return `Scheduler.steady_block_size`; a sliding window frees blocks at any number of tokens."""
-    managers = coordinator.single_type_managers
-    if coordinator.num_reprefillable_tokens or not all(
-        isinstance(manager, FullAttentionManager) for manager in managers
-    ):
-        return 1
-    return gcd(coordinator.hash_block_size, *(manager.block_size for manager in managers))

@@ -55,7 +55,7 @@ class EventFollower:
 def truth(manager: KVCacheManager) -> dict[int, dict[int, Known]]:
     """Return the cached blocks of each window, by hash."""
     found: dict[int, dict[int, Known]] = {}
-    for window, one in manager.block_manager.windows.items():
+    for window, one in manager.windows.items():
         blocks = found[window] = {}
         for block in one.cache.tree.walk():
             parent = block.prev_block

@@ -69,7 +69,7 @@ def feed(rank: RankIngest, engine: TrtllmEngine) -> None:
 def truth(engine: TrtllmEngine) -> Held:
     """Return the keys of all full blocks that are cached, by where they lie and in which window."""
     held: Held = {}
-    for window, manager in engine.manager.block_manager.windows.items():
+    for window, manager in engine.manager.windows.items():
         for block in manager.cache.tree.walk():
             if block.is_full:
                 key = chain(ROOT, pack_tokens(path(block)), SIZE)[-1]
@@ -92,7 +92,7 @@ def known(rank: RankIngest) -> Held:
 
 def shown(engine: TrtllmEngine) -> dict[Tier, int]:
     """Return how many full blocks the largest window caches: it decides where to route."""
-    largest = max(engine.manager.block_manager.windows)
+    largest = max(engine.manager.windows)
     return {tier: len(keys) for (tier, window), keys in truth(engine).items() if window == largest}
 
 

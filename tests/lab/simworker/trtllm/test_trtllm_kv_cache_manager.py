@@ -115,7 +115,7 @@ def test_blocks_that_decoding_fills_have_the_priority_asked_for_them() -> None:
     for token in range(5):
         grow(manager, request, token)
     first, second, third = manager.get_cache_block_ids(0, FULL)
-    [window] = manager.block_manager.each()
+    [window] = manager.windows.values()
     assert window.get_block_by_id(first).priority == 35
     assert {window.get_block_by_id(one).priority for one in (second, third)} == {70}
 
@@ -170,7 +170,7 @@ def test_what_is_rewound_gives_its_blocks_back() -> None:
     request.remove_tokens(4)
     manager.check()
     assert manager.get_num_free_blocks() == 6
-    [window] = manager.block_manager.each()
+    [window] = manager.windows.values()
     assert window.cache.eviction_policy.get_free_block(0)[0].block_id == last
     manager.remove_sequence(0, request)
     assert sum(len(known.tokens) for known in truth(manager)[FULL].values()) == 6
@@ -364,7 +364,7 @@ class ManagerMachine(RuleBasedStateMachine):
             try:
                 grow(self.manager, request, token)
             except NoFreeBlocksError:
-                assert 0 in self.manager.block_manager.num_free_blocks_per_window.values()
+                assert 0 in self.manager.num_free_blocks_per_window.values()
                 break
 
     @precondition(lambda self: self.requests)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from warmpath.lab.simworker.v0.requests.sampling_params import LoRAConfig, LoRARequest
+from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
 from warmpath.lab.simworker.v0.requests.sequence import Logprob, Sequence, SequenceGroup
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig

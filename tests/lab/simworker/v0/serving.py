@@ -8,7 +8,7 @@ from warmpath.lab.simworker.latency import LatencyModel
 from warmpath.lab.simworker.v0.engine import V0Engine
 from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
 from warmpath.lab.simworker.v0.memory.numpy_backend import NumpyBackend
-from warmpath.lab.simworker.v0.requests.sampling_params import LoRAConfig
+from warmpath.lab.simworker.v0.requests.lora import LoRAConfig
 from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 from warmpath.lab.simworker.v0.worker import Worker
 

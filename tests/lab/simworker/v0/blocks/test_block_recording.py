@@ -17,7 +17,7 @@ from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import (
     PrefixCachingBlockAllocator,
 )
 from warmpath.lab.simworker.v0.device import Device
-from warmpath.lab.simworker.v0.requests.sampling_params import LoRARequest
+from warmpath.lab.simworker.v0.requests.lora import LoRARequest
 from warmpath.lab.simworker.v0.requests.sequence import (
     Logprob,
     Sequence,

@@ -18,7 +18,7 @@ from warmpath.lab.simworker.v0.blocks.block import NoFreeBlocksError
 from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
 from warmpath.lab.simworker.v0.device import AllocStatus, BlockPairs, Device
 from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
-from warmpath.lab.simworker.v0.requests.sampling_params import LoRARequest
+from warmpath.lab.simworker.v0.requests.lora import LoRARequest
 from warmpath.lab.simworker.v0.requests.sequence import (
     Logprob,
     Sequence,

@@ -3,10 +3,9 @@
 import pytest
 
 from tests.lab.simworker.v0.groups import append, make_group
-from warmpath.lab.simworker.v0.requests.sampling_params import (
+from warmpath.lab.simworker.v0.requests.lora import (
     LoRAConfig,
     LoRARequest,
-    SamplingParams,
 )
 from warmpath.lab.simworker.v0.requests.sequence import Logprob, Sequence, SequenceStatus
 from warmpath.lab.simworker.v0.requests.sequence_data import SequenceData, SequenceStage
@@ -70,20 +69,6 @@ def test_hashes_tell_adapters_and_salts_apart() -> None:
     assert hashes[0] is None
     assert len(set(hashes)) == len(hashes)
     assert make_sequence(1, "x").extra_hash() == make_sequence(1, "x").extra_hash()
-
-
-@pytest.mark.parametrize(
-    ("limits", "reason"),
-    [
-        ({"n": 0}, "n 0 is less than 1"),
-        ({"n": 3, "best_of": 2}, "best_of 2 is less than n 3"),
-        ({"max_tokens": 0}, "max_tokens 0 is less than 1"),
-        ({"min_tokens": -1}, "min_tokens -1 is less than 0"),
-    ],
-)
-def test_sampling_limits_are_checked(limits: dict[str, int], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        SamplingParams(**limits)
 
 
 def test_adapters_are_numbered_from_one() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.lab.simworker.v0.scheduler_stream import Api, SchedulerStream
-from warmpath.lab.simworker.v0.requests.sampling_params import LoRAConfig, LoRARequest
+from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
 from warmpath.lab.simworker.v0.requests.sequence import (
     Logprob,
     Sequence,
