@@ -9,7 +9,7 @@ ROUNDS times, and a difference counts only if it is found each time.
 import argparse
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from warmpath.lab.verify.difference import (
     Compared,
     Difference,
     Keys,
-    NoTruthError,
+    NotComparableError,
     Truth,
     compare,
     in_both,
@@ -63,10 +63,6 @@ async def _show(args: argparse.Namespace, access: Access) -> int:
     if not checked.is_well:
         return FOUND
     return FINE if checked.is_whole else NO_ANSWER
-
-
-class NotComparableError(Exception):
-    """A pod cannot be compared; the message has the reason."""
 
 
 @dataclass(slots=True)
@@ -146,48 +142,56 @@ async def _compare_pods(access: Access, names: Iterable[str]) -> dict[str, Compa
 
 async def _round(access: Access, names: list[str]) -> dict[str, Compared]:
     """Compare the pods of these names once."""
-    firsts = await asyncio.gather(*(_first(access, name) for name in names))
-    first_of = dict(zip(names, firsts, strict=True))
-    claims = {name: first[0] for name, first in first_of.items() if not isinstance(first, str)}
-    held = await _index(access, claims.values())
-    pods = await access.pods(list(claims))
-    results = {
-        name: Compared(problem=first) for name, first in first_of.items() if isinstance(first, str)
+    firsts = await _each({name: _first(access, name) for name in names})
+    claimed = {name: one for name, one in firsts.items() if isinstance(one, tuple)}
+    held = await _index(access, [claim for claim, _ in claimed.values()])
+    pods = await access.pods(list(claimed))
+    seconds = await _each(
+        {name: _second(access, name, claim, pods) for name, (claim, _) in claimed.items()}
+    )
+    unknown = {name: one for name, one in firsts.items() if isinstance(one, Compared)}
+    return unknown | {
+        name: one if isinstance(one, Compared) else compare(claimed[name], one, held)
+        for name, one in seconds.items()
     }
-    seconds = await asyncio.gather(*(_second(access, name, claims[name], pods) for name in claims))
-    for name, second in zip(claims, seconds, strict=True):
-        first = first_of[name]
-        assert not isinstance(first, str)
-        results[name] = (
-            Compared(problem=second) if isinstance(second, str) else compare(first, second, held)
-        )
-    return results
 
 
-async def _first(access: Access, name: str) -> tuple[Claim, Truth] | str:
-    """Return a pod's claim and snapshot once the index has it; or why it cannot be compared."""
-    try:
-        claim, applied = await _claim(access, name)
-        truth = await truth_of(name, claim, access.credentials, access.timeout)
-    except (NoTruthError, NotComparableError) as error:
-        return str(error)
+Seen = tuple[Claim, Truth]
+"""A pod's claim and snapshot."""
+
+
+async def _each(asked: Mapping[str, Awaitable[Seen]]) -> dict[str, Seen | Compared]:
+    """Return what was seen of each pod, or that it cannot be compared."""
+
+    async def one(pod: Awaitable[Seen]) -> Seen | Compared:
+        try:
+            return await pod
+        except NotComparableError as error:
+            return Compared(problem=str(error))
+
+    found = await asyncio.gather(*map(one, asked.values()))
+    return dict(zip(asked, found, strict=True))
+
+
+async def _first(access: Access, name: str) -> Seen:
+    """Return a pod's claim and snapshot once the index has it. Raises NotComparableError."""
+    claim, applied = await _claim(access, name)
+    truth = await truth_of(name, claim, access.credentials, access.timeout)
     try:
         async with asyncio.timeout(access.timeout):
             while True:
                 # Once all of the snapshot is applied, the claim names every place in it.
                 now, applied = await _claim(access, name)
                 if now.base != claim.base:
-                    return ANEW
+                    raise NotComparableError(ANEW)
                 if applied >= truth.sequence:
                     return now, truth
                 await asyncio.sleep(POLL)
-    except NotComparableError as error:
-        return str(error)
-    except TimeoutError:
-        return (
+    except TimeoutError as error:
+        raise NotComparableError(
             f"the index has its changes up to {applied}, and did not reach {truth.sequence} "
             f"within {access.timeout:g} s"
-        )
+        ) from error
 
 
 async def _claim(access: Access, name: str) -> tuple[Claim, int]:
@@ -207,22 +211,16 @@ async def _claim(access: Access, name: str) -> tuple[Claim, int]:
     return seen.record.claim, seen.record.applied
 
 
-async def _second(
-    access: Access, name: str, claim: Claim, pods: Mapping[str, PodSeen]
-) -> tuple[Claim, Truth] | str:
-    """Return a pod's claim and snapshot after the index was read; or why it cannot be compared."""
+async def _second(access: Access, name: str, claim: Claim, pods: Mapping[str, PodSeen]) -> Seen:
+    """Return a pod's claim and snapshot after the index was read. Raises NotComparableError."""
     if pods[name].problem:
-        return pods[name].problem
+        raise NotComparableError(pods[name].problem)
     record = pods[name].record
     if record is None or record.claim is None or record.claim.base != claim.base:
-        return ANEW
+        raise NotComparableError(ANEW)
     if not record.sound:
-        return f"not sound: {record.reason}"
-    try:
-        truth = await truth_of(name, record.claim, access.credentials, access.timeout)
-    except NoTruthError as error:
-        return str(error)
-    return record.claim, truth
+        raise NotComparableError(f"not sound: {record.reason}")
+    return record.claim, await truth_of(name, record.claim, access.credentials, access.timeout)
 
 
 async def _index(access: Access, claims: Iterable[Claim]) -> dict[int, Keys]:

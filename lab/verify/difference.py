@@ -25,8 +25,8 @@ MAX_BYTES = 1 << 30
 """The most bytes of one snapshot's keys: 2**27 keys of 8 bytes."""
 
 
-class NoTruthError(Exception):
-    """The publisher cannot be asked, or breaks the protocol; the message has the reason."""
+class NotComparableError(Exception):
+    """A pod cannot be compared; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Truth:
 async def truth_of(
     pod: str, claim: Claim, credentials: grpc.ChannelCredentials | None, timeout: float
 ) -> Truth:
-    """Ask the publisher that a claim names for a snapshot. Raises NoTruthError."""
+    """Ask the publisher that a claim names for a snapshot. Raises NotComparableError."""
     if not claim.watch:
-        raise NoTruthError(
+        raise NotComparableError(
             "its claim names no publisher's address (the writer is a router in direct mode, or a "
             "publisher that listens on every address without --advertise)"
         )
@@ -61,9 +61,9 @@ async def truth_of(
             return await _snapshot(pod, call)
         except grpc.aio.AioRpcError as error:
             problem = f"{error.code().name}: {error.details()}"
-            raise NoTruthError(f"its publisher at {claim.watch}: {problem}") from error
+            raise NotComparableError(f"its publisher at {claim.watch}: {problem}") from error
         except ValueError as error:
-            raise NoTruthError(f"its publisher at {claim.watch}: {error}") from error
+            raise NotComparableError(f"its publisher at {claim.watch}: {error}") from error
         finally:
             call.cancel()
 
@@ -76,19 +76,19 @@ async def _snapshot(pod: str, call: object) -> Truth:
         kind = response.WhichOneof("kind")
         if kind == "hello":
             if response.hello.pod != pod:
-                raise NoTruthError(f"the publisher there is pod {response.hello.pod!r}'s")
+                raise NotComparableError(f"the publisher there is pod {response.hello.pod!r}'s")
             epoch = response.hello.epoch
         elif kind == "part":
             part = response.part
             size += len(part.keys)
             if size > MAX_BYTES:
-                raise NoTruthError(f"its snapshot is larger than {MAX_BYTES >> 20} MiB")
+                raise NotComparableError(f"its snapshot is larger than {MAX_BYTES >> 20} MiB")
             spot = SpotOf(part.rank, Tier(part.tier), part.group)
             parts.setdefault(spot, []).append(part.keys)
         elif kind == "end":
             held = {spot: _keys(some) for spot, some in parts.items()}
             return Truth(epoch, response.end.sequence, held)
-    raise NoTruthError("the publisher ended the snapshot early")
+    raise NotComparableError("the publisher ended the snapshot early")
 
 
 def _keys(parts: list[bytes]) -> Keys:
