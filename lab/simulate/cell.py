@@ -1,13 +1,13 @@
 """The settings of one run of `warmpath simulate`: one policy, one fleet, one load."""
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Literal, get_args
 
-from warmpath.lab.simulate.fleet import EngineKind
-from warmpath.lab.simulate.router import Reports
 from warmpath.lab.simulate.study import variant
 from warmpath.lab.simulate.traffic.generated import Generated
+from warmpath.lab.simworker.latency import LatencyModel
 from warmpath.lab.simworker.presets import DEFAULT_PRESET, PRESETS
 
 MOST_PODS = 1024
@@ -15,6 +15,11 @@ MOST_ROUTERS = 16
 MOST = 1e6
 """Of --speed, and of the seconds of --report-delay."""
 
+EngineKind = Literal["serial", "vllm"]
+ENGINE_KINDS: tuple[EngineKind, ...] = get_args(EngineKind)
+Reports = Literal["all", "ends", "none"]
+"""The gateway's reports: first tokens and ends, only ends, or none."""
+REPORTS: tuple[Reports, ...] = get_args(Reports)
 By = Literal["request", "session"]
 """How requests reach several routers: in turn, or those of a session the same one."""
 BYS: tuple[By, ...] = get_args(By)
@@ -67,27 +72,35 @@ class Cell:
         queued = f"{self.policy}, queued" if self.queue else self.policy
         return f"{queued}, by engine priority" if self.engine_priority else queued
 
+    @property
+    def shares_bookings(self) -> bool:
+        return self.routers > 1 and self.bookings == "shared"
+
+    @property
+    def latency(self) -> LatencyModel:
+        return PRESETS[self.preset].latency
+
+    def latency_of(self, pod: int) -> LatencyModel:
+        """Return the latency model of a pod, by its number."""
+        return self.latency.times(self.factors[pod]) if self.factors else self.latency
+
     def check(self) -> None:
         """Raise ValueError, naming the option and its limit, for a value that makes no sense."""
-        for name, value, lowest in (
-            ("--pods", self.pods, 1),
-            ("--blocks-per-pod", self.blocks_per_pod, 1),
-            ("--requests", self.requests, 0),
-            ("--routers", self.routers, 1),
-            ("--speed", self.speed, 0.0),
-            ("--event-delay", self.event_delay, 0.0),
-            ("--report-delay", self.report_delay, 0.0),
-            ("--scrape", self.scrape, 0.0),
-            ("--outage", self.outage, 0.0),
+        for name, value, lowest, most in (
+            ("--pods", self.pods, 1, MOST_PODS),
+            ("--blocks-per-pod", self.blocks_per_pod, 1, inf),
+            ("--requests", self.requests, 0, inf),
+            ("--routers", self.routers, 1, MOST_ROUTERS),
+            ("--speed", self.speed, 0.0, MOST),
+            ("--event-delay", self.event_delay, 0.0, inf),
+            ("--report-delay", self.report_delay, 0.0, MOST),
+            ("--scrape", self.scrape, 0.0, inf),
+            ("--outage", self.outage, 0.0, inf),
         ):
             if not value >= lowest:
                 raise ValueError(f"{name} is {value}, less than {lowest}")
-        for name, number, most in (
-            ("--pods", self.pods, MOST_PODS),
-            ("--routers", self.routers, MOST_ROUTERS),
-        ):
-            if number > most:
-                raise ValueError(f"{name} is {number}, more than {most}")
+            if value > most:
+                raise ValueError(f"{name} is {value}, more than {most:g}")
         for name, factor in (
             ("--load", self.load),
             ("--estimate-factor", self.estimate_factor),
@@ -95,9 +108,6 @@ class Cell:
         ):
             if not 0 < factor <= 1000:
                 raise ValueError(f"{name} is {factor}, not above 0 and at most 1000")
-        for name, value in (("--speed", self.speed), ("--report-delay", self.report_delay)):
-            if value > MOST:
-                raise ValueError(f"{name} is {value}, more than {MOST:g}")
         if self.factors and len(self.factors) != self.pods:
             raise ValueError(f"--pods: {len(self.factors)} factors for {self.pods} pods")
         for name, share in (

@@ -3,9 +3,10 @@
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from warmpath.lab.simulate.cell import Cell
+from warmpath.lab.simulate.traffic.requests import LoggedTraffic
 from warmpath.lab.simworker.virtual.cluster import RequestOutcome
 
 CURVE = 200
@@ -62,16 +63,23 @@ class Figures:
     """The first of them: each one's number, and what is wrong."""
 
 
+class Pace(NamedTuple):
+    """How fast requests come."""
+
+    ceiling: float
+    """The hit ratio of one cache of all pods' size."""
+    load: float
+    speed: float
+    """How many times as fast as recorded."""
+
+
 def figures(
     cell: Cell,
+    traffic: LoggedTraffic,
+    pace: Pace,
     outcomes: Sequence[RequestOutcome],
     *,
     refused: int,
-    bad_lines: int,
-    first_bad_lines: Sequence[str],
-    ceiling: float,
-    load: float,
-    speed: float,
     busy: Sequence[float],
     begun: float,
 ) -> Figures:
@@ -93,16 +101,16 @@ def figures(
         policy=cell.title,
         pods=cell.pods,
         blocks_per_pod=cell.blocks_per_pod,
-        load=round(load, 4),
+        load=round(pace.load, 4),
         engine=cell.engine,
         seed=cell.seed,
         requests=len(outcomes),
         refused=refused,
-        bad_lines=bad_lines,
-        first_bad_lines=first_bad_lines,
+        bad_lines=traffic.bad_lines,
+        first_bad_lines=traffic.first_bad_lines,
         token_hit_ratio=round(hit, 5),
-        ceiling=round(ceiling, 5),
-        hit_share=round(hit / ceiling, 4) if ceiling else 1.0,
+        ceiling=round(pace.ceiling, 5),
+        hit_share=round(hit / pace.ceiling, 4) if pace.ceiling else 1.0,
         ttft_mean_s=round(sum(ttft) / len(ttft), 4),
         ttft_p50_s=_quantile(ttft, 0.5),
         ttft_p90_s=_quantile(ttft, 0.9),
@@ -115,7 +123,7 @@ def figures(
         utilisation=round(sum(busy) / len(busy) / makespan, 4),
         makespan_s=round(makespan, 2),
         arrivals_s=round(max(one.arrival for one in outcomes), 2),
-        speed=round(speed, 4),
+        speed=round(pace.speed, 4),
         seconds=round(time.perf_counter() - begun, 2),
         pod_prefill_s=[round(seconds, 2) for seconds in busy],
         ttft_curve_s=[_quantile(ttft, point / CURVE) for point in range(CURVE + 1)],

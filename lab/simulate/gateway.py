@@ -66,7 +66,7 @@ class Gateway:
     def run(self, speed: float) -> list[RequestOutcome]:
         """Run all requests, which come `speed` times as fast as recorded; return their outcomes."""
         cluster, cell = self._cluster, self._cell
-        if cell.routers > 1 and cell.bookings == "shared":
+        if cell.shares_bookings:
             store = BookingStore()
             for number, router in enumerate(self._routers):
                 self._share(router, store, Random(f"{cell.seed}/{number}"))

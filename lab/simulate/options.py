@@ -6,9 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from warmpath.lab.simulate.cell import BYS, MOST_PODS, SHARINGS, Cell
-from warmpath.lab.simulate.fleet import ENGINE_KINDS
-from warmpath.lab.simulate.router import REPORTS
+from warmpath.lab.simulate.cell import BYS, ENGINE_KINDS, MOST_PODS, REPORTS, SHARINGS, Cell
 from warmpath.lab.simulate.study import MATRIX_BLOCKS, MATRIX_LOADS, MATRIX_PODS, variants
 from warmpath.lab.simulate.traffic.generated import KINDS, Generated
 from warmpath.lab.simworker.presets import DEFAULT_PRESET, PRESETS

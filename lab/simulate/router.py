@@ -8,27 +8,28 @@
 The code of `router`, `indexer` and `scorer` makes all decisions, with the defaults of `warmpath serve`.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from math import inf
 from random import Random
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 from msgspec import structs
 
 from warmpath.indexer.believed import Believed
+from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines.cache_groups import Lookahead
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.index.contract import Index
 from warmpath.indexer.keys.key import WORD_BYTES, Chain
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Call, Command, Reply
 from warmpath.indexer.stream.machine import PENDING_BYTES
+from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.fleet import SimulatedEngine
 from warmpath.lab.simulate.followed import Followed, Record
-from warmpath.lab.simulate.study import Variant
+from warmpath.lab.simulate.study import variant
 from warmpath.lab.simulate.traffic.requests import LoggedRequest
 from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
 from warmpath.router.config import schema as config
@@ -43,7 +44,6 @@ from warmpath.router.pods.table import Pod, Status, that_serve
 from warmpath.router.queue.queue import Queue
 from warmpath.router.queue.request import Waiting
 from warmpath.router.queue.standing import engine_priority
-from warmpath.scorer.prefill import PrefillModel
 
 MODEL = "simulated"
 SESSION_POLICY = "session-hash"
@@ -55,9 +55,9 @@ QUEUE = structs.replace(config.QueueTable(), max_requests=1 << 40)
 """The defaults, but no request is refused: it would have no time to its first token."""
 NAMES = KeyNames("warmpath")
 
-Reports = Literal["all", "ends", "none"]
-"""The gateway's reports: first tokens and ends, only ends, or none."""
-REPORTS: tuple[Reports, ...] = get_args(Reports)
+INDEX_BYTES = 64 << 20
+SEEDS = 1_000_003
+"""Distance of the seeds of a run's routers."""
 
 
 class Pick(NamedTuple):
@@ -98,93 +98,77 @@ class NothingArrives(Believed):
 
 
 class SimulatedRouter:
-    """Routes requests to pods by number. Times are seconds of the cluster's clock.
-
-    `eventless` are the pods without events, `scrape` is the interval of reading metrics, `reports` the
-    kind of reports. `counts_last_block`: whether engines reuse a block that ends with its prompt. With
-    `queues`, picks may wait. A router with a `name` shares its bookings (`share`).
-    """
+    """Routes requests to pods by number. Times are seconds of the cluster's clock."""
 
     def __init__(
-        self,
-        variant: Variant,
-        engines: Sequence[SimulatedEngine],
-        new_index: Callable[[], Index],
-        *,
-        blocks: int,
-        block_size: int,
-        counts_last_block: bool,
-        estimate: PrefillModel,
-        eventless: Collection[int],
-        scrape: float,
-        reports: Reports,
-        rng: Random,
-        queues: bool = False,
-        name: str = "",
+        self, cell: Cell, engines: Sequence[SimulatedEngine], block_size: int, number: int
     ) -> None:
-        self._variant = variant
+        """Build the router of this number, from 0, of a cell."""
+        self._cell = cell
+        self._variant = chosen = variant(cell.policy)
         self._engines = engines
         self._block_size = block_size
-        self._counts_last_block = counts_last_block
-        self._scrape = scrape
-        self._reports = reports
+        with_events = cell.pods - round(cell.no_events_share * cell.pods)
+        name = f"{number:012x}" if cell.shares_bookings else ""
+        latency, factor = cell.latency, cell.estimate_factor
         self._scraped = self._ticked = float("-inf")
         self._now = 0.0
         self._dead: set[int] = set()
         numbers = count()
         self._ingest = Ingest(
-            new_index(),
+            embedded_index(INDEX_BYTES),
             hash_seed="",
             pending_bytes=PENDING_BYTES,
             stale_after=config.EventsTable().stale_seconds,
             clock=lambda: self._now,
         )
-        names = [f"pod-{number}" for number in range(len(engines))]
-        self._numbers = {name: number for number, name in enumerate(names)}
-        watched = [self._ingest.watch(name, 0) for name in names]
+        names = [f"pod-{at}" for at in range(cell.pods)]
+        self._numbers = {pod: at for at, pod in enumerate(names)}
+        watched = [self._ingest.watch(pod, 0) for pod in names]
+        blocks = cell.blocks_per_pod
         self._pods = [
-            Pod(name, "", MODEL, (rank,), has_events=number not in eventless, blocks=blocks)
-            for number, (name, rank) in enumerate(zip(names, watched, strict=True))
+            Pod(pod, "", MODEL, (rank,), has_events=at < with_events, blocks=blocks)
+            for at, (pod, rank) in enumerate(zip(names, watched, strict=True))
         ]
         followed = {
-            number: Followed(rank, block_size, is_shared=variant.is_pooled)
-            for number, rank in enumerate(watched)
-            if variant.keeps_record or number not in eventless
+            at: Followed(rank, block_size, is_shared=chosen.is_pooled)
+            for at, rank in enumerate(watched)
+            if chosen.keeps_record or at < with_events
         }
         self._records: dict[int, Record] = {}
         self._followed: dict[int, Followed] = {}
-        if variant.keeps_record:
-            self._records = {number: Record(one, blocks) for number, one in followed.items()}
+        if chosen.keeps_record:
+            self._records = {at: Record(one, blocks) for at, one in followed.items()}
         else:
             self._followed = followed
         self._picking = Picking(
             config.PickTable(
-                policy=variant.policy,
-                options=dict(variant.options),
-                prefill_base_seconds=estimate.base,
-                prefill_token_seconds=estimate.per_token,
-                prefill_context_seconds=estimate.per_context,
+                policy=chosen.policy,
+                options=dict(chosen.options),
+                prefill_base_seconds=latency.base * factor,
+                prefill_token_seconds=latency.prefill * factor,
+                prefill_context_seconds=latency.context * factor,
             ),
             config.BookingTable(),
             QUEUE,
-            index=new_index(),
+            index=embedded_index(INDEX_BYTES),
             scorer=partial(
                 Scorer,
                 self._ingest,
                 "",
                 # With `pooled` all pods share one cache, and only the first pod's rank gets its events.
-                shared_tiers={MODEL: {str(Tier.GPU)}} if variant.is_pooled else {},
+                shared_tiers={MODEL: {str(Tier.GPU)}} if chosen.is_pooled else {},
                 assumed_block_size=block_size,
             ),
             new_id=lambda: str(next(numbers)),
-            rng=rng,
+            rng=Random(cell.seed + number * SEEDS),
             share=partial(PeerBookings, name, NAMES) if name else None,
-            beliefs=Believed if variant.counts_arriving else NothingArrives,
+            beliefs=Believed if chosen.counts_arriving else NothingArrives,
         )
         self._picker = self._picking.picker
         self._field = field_of(self._pods)
         self._waiting: dict[Waiting, tuple[str, LoggedRequest]] = {}
-        self._queue = Queue(self._picking, QUEUE, eligible=self._eligible) if queues else None
+        self._queue = Queue(self._picking, QUEUE, eligible=self._eligible) if cell.queue else None
         self.next_at = inf
         """When to call `release` if nothing comes before; infinite: nothing waits."""
 
@@ -204,7 +188,8 @@ class SimulatedRouter:
         self._pass_time(now)
         self._look_at_engines(now)
         keys = one.packed_keys
-        if not self._counts_last_block:
+        if self._cell.engine != "serial":
+            # Other engines compute a block anew that ends with its prompt.
             keys = keys[: (one.prompt_tokens - 1) // self._block_size * WORD_BYTES]
         by_session = self._variant.policy == SESSION_POLICY
         ask = Ask(
@@ -254,7 +239,7 @@ class SimulatedRouter:
 
         Only arrivals lead to it, so that a queue that holds nothing sees what a router without one sees.
         """
-        if now - self._scraped >= self._scrape:
+        if now - self._scraped >= self._cell.scrape:
             self._scraped = now
             for number, (pod, engine) in enumerate(zip(self._pods, self._engines, strict=True)):
                 if number in self._dead:
@@ -293,14 +278,14 @@ class SimulatedRouter:
             self._followed[number].began_anew()
 
     def first_token(self, pick: Pick, now: float) -> None:
-        if self._reports == "all":
+        if self._cell.reports == "all":
             self._picker.first_token(pick.booking, now)
 
     def finished(self, pick: Pick, cached: int, prompt_tokens: int, now: float) -> None:
-        if self._reports != "none":
+        if self._cell.reports != "none":
             self._picker.found_cached(pick.booking, cached, prompt_tokens)
             self._picker.ended(pick.booking, "finished", now)
 
     def failed(self, pick: Pick, now: float) -> None:
-        if self._reports != "none":
+        if self._cell.reports != "none":
             self._picker.ended(pick.booking, "failed", now)

@@ -13,26 +13,16 @@ from functools import lru_cache, partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from random import Random
-from typing import NamedTuple
 
-from warmpath.indexer.embedded import embedded_index
 from warmpath.lab.simulate.cell import Cell
-from warmpath.lab.simulate.figures import Figures, figures
-from warmpath.lab.simulate.fleet import FleetSettings, build_engine, build_fleet, can_serve
+from warmpath.lab.simulate.figures import Figures, Pace, figures
+from warmpath.lab.simulate.fleet import build_engine, build_fleet, can_serve
 from warmpath.lab.simulate.gateway import Gateway
 from warmpath.lab.simulate.router import SimulatedRouter
-from warmpath.lab.simulate.study import variant
 from warmpath.lab.simulate.traffic.access_log import read_traffic
 from warmpath.lab.simulate.traffic.generated import Generated
 from warmpath.lab.simulate.traffic.requests import LoggedRequest, LoggedTraffic
 from warmpath.lab.simworker.latency import LatencyModel, StepWork
-from warmpath.lab.simworker.presets import PRESETS
-from warmpath.scorer.prefill import PrefillModel
-
-INDEX_BYTES = 64 << 20
-ROUTER_SEEDS = 1_000_003
-"""Distance of the seeds of a run's routers."""
 
 
 def run(cell: Cell) -> Figures:
@@ -46,55 +36,16 @@ def run(cell: Cell) -> Figures:
         raise ValueError(f"--blocks-per-pod is {blocks}: no request of the trace fits")
     if not cell.raw_bursts:
         servable = spread(servable)
-    latency = PRESETS[cell.preset].latency
-    pace = _pace(cell, size, servable, latency)
-    chosen = variant(cell.policy)
-    fleet = FleetSettings(
-        cell.engine,
-        cell.pods,
-        blocks,
-        size,
-        latency,
-        longest=max(one.prompt_tokens + one.output_tokens for one in servable),
-        factors=cell.factors,
-        by_priority=cell.engine_priority,
-        is_pooled=chosen.is_pooled,
-    )
-    engines = build_fleet(fleet)
-    eventless = round(cell.no_events_share * cell.pods)
-    shares = cell.routers > 1 and cell.bookings == "shared"
-    routers = [
-        SimulatedRouter(
-            chosen,
-            engines,
-            partial(embedded_index, INDEX_BYTES),
-            blocks=blocks,
-            block_size=size,
-            counts_last_block=cell.engine == "serial",
-            estimate=_estimate(latency, cell.estimate_factor),
-            eventless=range(cell.pods - eventless, cell.pods),
-            scrape=cell.scrape,
-            reports=cell.reports,
-            rng=Random(cell.seed + number * ROUTER_SEEDS),
-            queues=cell.queue,
-            name=f"{number:012x}" if shares else "",
-        )
-        for number in range(cell.routers)
-    ]
-    gateway = Gateway(cell, routers, engines, servable, partial(build_engine, fleet))
+    pace = _pace(cell, size, servable)
+    longest = max(one.prompt_tokens + one.output_tokens for one in servable)
+    engines = build_fleet(cell, size, longest)
+    routers = [SimulatedRouter(cell, engines, size, number) for number in range(cell.routers)]
+    new_engine = partial(build_engine, cell, size, longest)
+    gateway = Gateway(cell, routers, engines, servable, new_engine)
     outcomes = gateway.run(pace.speed)
-    return figures(
-        cell,
-        outcomes,
-        refused=len(traffic.requests) - len(servable),
-        bad_lines=traffic.bad_lines,
-        first_bad_lines=traffic.first_bad_lines,
-        ceiling=pace.ceiling,
-        load=pace.load,
-        speed=pace.speed,
-        busy=gateway.prefill_seconds,
-        begun=begun,
-    )
+    refused = len(traffic.requests) - len(servable)
+    busy = gateway.prefill_seconds
+    return figures(cell, traffic, pace, outcomes, refused=refused, busy=busy, begun=begun)
 
 
 @lru_cache(maxsize=2)
@@ -102,11 +53,6 @@ def _traffic(source: Path | Generated, requests: int) -> LoggedTraffic:
     if isinstance(source, Generated):
         return source.traffic(requests)
     return read_traffic(source, requests)
-
-
-def _estimate(latency: LatencyModel, factor: float) -> PrefillModel:
-    """Return the router's model of prefill times: the engines' own, multiplied by `factor`."""
-    return PrefillModel(latency.base * factor, latency.prefill * factor, latency.context * factor)
 
 
 def spread(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
@@ -120,20 +66,8 @@ def spread(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
     return found
 
 
-class _Pace(NamedTuple):
-    """How fast requests come."""
-
-    ceiling: float
-    """The hit ratio of one cache of all pods' size."""
-    load: float
-    speed: float
-    """How many times as fast as recorded."""
-
-
-def _pace(
-    cell: Cell, block_size: int, requests: Sequence[LoggedRequest], latency: LatencyModel
-) -> _Pace:
-    ceiling, work = pooled(requests, cell.pods * cell.blocks_per_pod, block_size, latency)
+def _pace(cell: Cell, block_size: int, requests: Sequence[LoggedRequest]) -> Pace:
+    ceiling, work = pooled(requests, cell.pods * cell.blocks_per_pod, block_size, cell.latency)
     span = requests[-1].at - requests[0].at
     if not span > 0:
         source = cell.trace.name if isinstance(cell.trace, Generated) else cell.trace
@@ -145,7 +79,7 @@ def _pace(
     capacity = sum(1 / factor for factor in cell.factors) if cell.factors else cell.pods
     loads = work / (capacity * span)
     speed = cell.speed or cell.load / loads
-    return _Pace(ceiling, loads * speed, speed)
+    return Pace(ceiling, loads * speed, speed)
 
 
 def pooled(

@@ -11,11 +11,6 @@ from typing import Any
 from warmpath.lab.simulate.figures import Figures
 from warmpath.lab.simulate.study import BEST_PUBLISHED, POOLED, PUBLISHED
 
-_UNREPORTED = {
-    "ends": "First tokens are not reported.",
-    "none": "Neither first tokens nor ends are reported.",
-}
-
 _REACH = {
     "request": "in turn",
     "session": "those of a session (the log's, or else one guessed from prompts' blocks) the same one",
@@ -50,35 +45,31 @@ def title(place: StudyPlace) -> str:
 
 def conditions(settings: Mapping[str, Any]) -> list[str]:
     """Return sentences about the settings of a run (`Figures.settings`) by which it is not plain."""
-    sentences = []
-    if settings["no_events_share"]:
-        sentences.append(f"The events of {settings['no_events_share']:.0%} of the pods never come.")
-    if settings["estimate_factor"] != 1:
-        sentences.append(
-            f"The router expects prefill to last {settings['estimate_factor']:g} times as long as "
-            "it does."
-        )
-    if settings["factors"]:
-        factors = ", ".join(f"{factor:g}" for factor in settings["factors"])
-        sentences.append(f"Pods take {factors} times as long for everything.")
-    if settings["reports"] != "all":
-        sentences.append(_UNREPORTED[settings["reports"]])
-    if settings["report_delay"]:
-        sentences.append(f"Reports reach the router {settings['report_delay']:g} s late.")
-    if settings["lost_reports"]:
-        sentences.append(f"The reports of {settings['lost_reports']:.0%} of the requests are lost.")
-    if settings["routers"] > 1:
-        sentences.append(
-            f"Requests reach {settings['routers']} routers, {_REACH[settings['routers_by']]}; their "
-            f"bookings are {settings['bookings']}."
-        )
-    if settings["engine_priority"]:
-        sentences.append("Engines begin prompts by the answers' engine_priority.")
-    if settings["outage"]:
-        sentences.append(f"The first pod is dead for {settings['outage']:g} s.")
-    if settings["raw_bursts"]:
-        sentences.append("Requests of one time stamp come at once.")
-    return sentences
+    of = settings
+    factors, reach = ", ".join(f"{one:g}" for one in of["factors"]), _REACH[of["routers_by"]]
+    found = (
+        (
+            of["no_events_share"],
+            f"The events of {of['no_events_share']:.0%} of the pods never come.",
+        ),
+        (
+            of["estimate_factor"] != 1,
+            f"The router expects prefill to last {of['estimate_factor']:g} times as long as it does.",
+        ),
+        (of["factors"], f"Pods take {factors} times as long for everything."),
+        (of["reports"] == "ends", "First tokens are not reported."),
+        (of["reports"] == "none", "Neither first tokens nor ends are reported."),
+        (of["report_delay"], f"Reports reach the router {of['report_delay']:g} s late."),
+        (of["lost_reports"], f"The reports of {of['lost_reports']:.0%} of the requests are lost."),
+        (
+            of["routers"] > 1,
+            f"Requests reach {of['routers']} routers, {reach}; their bookings are {of['bookings']}.",
+        ),
+        (of["engine_priority"], "Engines begin prompts by the answers' engine_priority."),
+        (of["outage"], f"The first pod is dead for {of['outage']:g} s."),
+        (of["raw_bursts"], "Requests of one time stamp come at once."),
+    )
+    return [sentence for is_so, sentence in found if is_so]
 
 
 def remarks(policies: Mapping[str, Sequence[Figures]]) -> list[str]:

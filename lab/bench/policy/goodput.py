@@ -14,8 +14,7 @@ from typing import Any
 
 from warmpath.lab.bench.policy.grid import Extent, ours
 from warmpath.lab.bench.policy.kept import Kept
-from warmpath.lab.simulate.cell import Cell
-from warmpath.lab.simulate.fleet import ENGINE_KINDS
+from warmpath.lab.simulate.cell import ENGINE_KINDS, Cell
 from warmpath.lab.simulate.study import BEST_PUBLISHED
 
 TTFT_SECONDS = 5.0

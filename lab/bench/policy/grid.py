@@ -10,8 +10,7 @@ from pathlib import Path
 from random import Random
 
 from warmpath.lab.demo.setting import TRACE
-from warmpath.lab.simulate.cell import Cell
-from warmpath.lab.simulate.fleet import ENGINE_KINDS, EngineKind
+from warmpath.lab.simulate.cell import ENGINE_KINDS, Cell, EngineKind
 from warmpath.lab.simulate.study import BEST_PUBLISHED, PUBLISHED
 from warmpath.lab.simulate.traffic.generated import KINDS, Generated
 from warmpath.scorer.policy import DEFAULT

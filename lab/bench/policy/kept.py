@@ -5,13 +5,11 @@ A run that is stopped goes on where it was; a change of the code that is simulat
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
-from itertools import islice
 from math import inf
 from multiprocessing import get_context
 from pathlib import Path
@@ -78,10 +76,7 @@ class Kept:
         self._deadline = deadline
         self._progress = progress
         self._found: dict[str, Figures] = {}
-        if self.path.exists():
-            self._read()
-
-    def _read(self) -> None:
+        self.path.touch()
         for line in self.path.read_text(encoding="utf-8").splitlines():
             # The line that was being written when a run was stopped is no JSON.
             with suppress(ValueError):
@@ -104,34 +99,25 @@ class Kept:
         missing = list(dict.fromkeys(cell for cell in cells if self.figures(cell) is None))
         if not missing or time.monotonic() > self._deadline:
             return
-        done = 0
-        self._progress(done, len(missing))
+        self._progress(0, len(missing))
         with self.path.open("a", encoding="utf-8") as file:
             # A line that was cut when a run was stopped must not take the next one with it.
             file.write("\n")
-            for cell, figures in self._outcomes(missing):
+            for done, (cell, figures) in enumerate(self._outcomes(missing), 1):
                 line = json.dumps([_key(cell), asdict(replace(figures, ttft_curve_s=[]))])
                 print(line, file=file, flush=True)
                 self._keep(line)
-                done += 1
                 self._progress(done, len(missing))
 
-    def _outcomes(self, cells: Sequence[Cell]) -> Iterable[tuple[Cell, Figures]]:
+    def _outcomes(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Figures]]:
+        run_one = partial(_run_by, self._deadline)
         if self._processes == 1:
-            for cell in cells:
-                if time.monotonic() > self._deadline:
-                    return
-                yield cell, run(cell)
+            yield from filter(None, map(run_one, cells))
             return
-        coming = iter(cells)
-        with ProcessPoolExecutor(self._processes, get_context("spawn")) as pool:
-            under_way: dict[Future[Figures], Cell] = {}
-            while True:
-                if time.monotonic() <= self._deadline:
-                    room = self._processes - len(under_way)
-                    for cell in islice(coming, room):
-                        under_way[pool.submit(run, cell)] = cell
-                if not under_way:
-                    return
-                for one in wait(under_way, return_when=FIRST_COMPLETED).done:
-                    yield under_way.pop(one), one.result()
+        with get_context("spawn").Pool(self._processes) as pool:
+            yield from filter(None, pool.imap_unordered(run_one, cells))
+
+
+def _run_by(deadline: float, cell: Cell) -> tuple[Cell, Figures] | None:
+    """Run a cell, unless the deadline is over."""
+    return (cell, run(cell)) if time.monotonic() <= deadline else None

@@ -174,12 +174,12 @@ def docs(rng: Random) -> Iterator[tuple[float, Session]]:
     """Generate questions about documents, all after one common block of instructions."""
     instructions = _fresh(rng, 1)
     for at in _begins(rng, ASKERS_GAP):
-        yield at, _questions(rng, at, instructions)
+        document = (*instructions, *_fresh(rng, DOCUMENT.draw(rng) // BLOCK))
+        count = MANY_QUESTIONS if rng.random() < MANY_SHARE else QUESTIONS
+        yield at, _questions(rng, at, document, count)
 
 
-def _questions(rng: Random, at: float, instructions: Sequence[int]) -> Session:
-    document = (*instructions, *_fresh(rng, DOCUMENT.draw(rng) // BLOCK))
-    count = MANY_QUESTIONS if rng.random() < MANY_SHARE else QUESTIONS
+def _questions(rng: Random, at: float, document: Sequence[int], count: Uniform) -> Session:
     for _ in range(count.draw(rng)):
         tokens = len(document) * BLOCK + QUESTION.draw(rng)
         yield LoggedRequest(at, tokens, QUESTION_ANSWER.draw(rng), _prompt(rng, document, tokens))
@@ -202,11 +202,18 @@ AGENT = Conversation(
 
 def agent(rng: Random) -> Iterator[tuple[float, Session]]:
     """Generate sessions of a dozen kinds of tool agents."""
-    tools = [_fresh(rng, TOOL_BLOCKS.draw(rng)) for _ in range(TOOLS.count)]
-    weights = TOOLS.weights()
-    for at in _begins(rng, AGENTS_GAP):
-        [own] = rng.choices(tools, cum_weights=weights)
-        yield at, AGENT.hold(rng, at, own)
+    return _each_of_a_kind(rng, AGENTS_GAP, TOOLS, TOOL_BLOCKS, AGENT)
+
+
+def _each_of_a_kind(
+    rng: Random, gap: float, kinds: Popularity, blocks: Uniform, conversation: Conversation
+) -> Iterator[tuple[float, Session]]:
+    """Generate conversations that begin with the blocks of their kind."""
+    shared = [_fresh(rng, blocks.draw(rng)) for _ in range(kinds.count)]
+    weights = kinds.weights()
+    for at in _begins(rng, gap):
+        [own] = rng.choices(shared, cum_weights=weights)
+        yield at, conversation.hold(rng, at, own)
 
 
 BURSTS_GAP = 0.6
@@ -258,11 +265,7 @@ TENANT = Conversation(
 
 def tenants(rng: Random) -> Iterator[tuple[float, Session]]:
     """Generate short chats, each after its tenant's system prompt."""
-    systems = [_fresh(rng, TENANT_BLOCKS.draw(rng)) for _ in range(TENANTS.count)]
-    weights = TENANTS.weights()
-    for at in _begins(rng, CHATS_GAP):
-        [own] = rng.choices(systems, cum_weights=weights)
-        yield at, TENANT.hold(rng, at, own)
+    return _each_of_a_kind(rng, CHATS_GAP, TENANTS, TENANT_BLOCKS, TENANT)
 
 
 READERS_GAP = 1.0
@@ -283,17 +286,10 @@ def reading(rng: Random) -> Iterator[tuple[float, Session]]:
     instructions = _fresh(rng, 1)
     for at in _begins(rng, READERS_GAP):
         if rng.random() < FILE_SHARE:
-            yield at, _reads(rng, at, instructions)
+            file = (*instructions, *_fresh(rng, FILE.draw(rng) // BLOCK))
+            yield at, _questions(rng, at, file, READS)
         else:
             yield at, ASIDE.hold(rng, at, instructions)
-
-
-def _reads(rng: Random, at: float, instructions: Sequence[int]) -> Session:
-    file = (*instructions, *_fresh(rng, FILE.draw(rng) // BLOCK))
-    for _ in range(READS.draw(rng)):
-        tokens = len(file) * BLOCK + QUESTION.draw(rng)
-        yield LoggedRequest(at, tokens, QUESTION_ANSWER.draw(rng), _prompt(rng, file, tokens))
-        at += QUESTION_PAUSE.draw(rng)
 
 
 Kind = Callable[[Random], Iterator[tuple[float, Session]]]

@@ -12,7 +12,6 @@ from warmpath.lab.demo.setting import TRACE
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.command import main
 from warmpath.lab.simulate.figures import Figures
-from warmpath.lab.simulate.fleet import FleetSettings, build_fleet
 from warmpath.lab.simulate.options import cells, new_parser
 from warmpath.lab.simulate.run import pooled, run, spread
 from warmpath.lab.simulate.study import (
@@ -361,12 +360,6 @@ def test_requests_that_come_all_at_once_have_no_speed(tmp_path: Path) -> None:
     path = write(tmp_path, (0, 512, 1, [1]))
     with pytest.raises(ValueError, match=r"trace.jsonl: timestamp: it is the same in all"):
         run(Cell(path, "warmpath", pods=1, blocks_per_pod=100, load=0.5))
-
-
-def test_a_fleet_of_vllms_engines_cannot_share_a_cache() -> None:
-    settings = FleetSettings("vllm", 2, 10, 512, LatencyModel(), longest=1000, is_pooled=True)
-    with pytest.raises(ValueError, match="only engine serial"):
-        build_fleet(settings)
 
 
 def test_the_studys_names_are_taken_too() -> None:
