@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 
 from rich.console import Console
@@ -17,7 +18,7 @@ from warmpath.client.async_client import AsyncClient
 from warmpath.lab.demo.setting import PAGE, RESULTS, DemoSetting, demo_setting, new_parser
 from warmpath.lab.demo.verdict import SPEEDS, TRIAL_REQUESTS, conclusions, in_time, slower, warnings
 from warmpath.lab.local.cluster import MODEL, Cluster
-from warmpath.lab.local.measure import RunFigures, figures, percentile
+from warmpath.lab.local.measure import RunFigures, TrafficRun, figures, percentile
 from warmpath.lab.local.report import Story, provenance, write_report
 from warmpath.lab.local.rules import (
     QUEUED,
@@ -29,7 +30,7 @@ from warmpath.lab.local.rules import (
     RoundRobin,
     Warmpath,
 )
-from warmpath.lab.local.traffic_run import TrafficRun, run_traffic
+from warmpath.lab.local.traffic_run import run_traffic
 from warmpath.process.command_line import FOUND, USAGE, in_words
 
 HEAD = ("policy", "hit ratio", "TTFT p50", "p90", "p99", "tokens saved", "imbalance")
@@ -124,11 +125,8 @@ def _shown(progress: Progress, name: str, total: int) -> Callable[[TrafficRun], 
     task = progress.add_task(name, total=total, now="starting")
 
     def show(run: TrafficRun) -> None:
-        prompt = sum(one.prompt_tokens for one in run.served)
-        cached = sum(one.cached_tokens for one in run.served)
-        ratio = cached / prompt if prompt else 0.0
-        done = len(run.served) + run.failed
-        progress.update(task, completed=done, now=f"{done} done, hit ratio {ratio:.2f}")
+        now = f"{run.done} done, hit ratio {run.hit_ratio:.2f}"
+        progress.update(task, completed=run.done, now=now)
 
     return show
 
@@ -136,33 +134,26 @@ def _shown(progress: Progress, name: str, total: int) -> Callable[[TrafficRun], 
 async def _run(setting: DemoSetting, name: str, show: Callable[[TrafficRun], None]) -> TrafficRun:
     """Send the workload under one policy on a fresh cluster."""
     asks = name in ASKING
-    async with Cluster(
-        setting.workers, setting.pods, setting.out, router=asks, queue=name == QUEUED
-    ) as cluster:
-        addresses = [worker.address for worker in cluster.workers]
-        if not asks:
-            policy: Policy = (RoundRobin if name == ROUND_ROBIN else LeastLoad)(setting.pods)
-            return await _run_traffic(setting, cluster, policy, addresses, show)
-        async with AsyncClient(cluster.router_address, model=MODEL) as client:
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(
+            Cluster(setting.workers, setting.pods, setting.out, router=asks, queue=name == QUEUED)
+        )
+        policy: Policy = (RoundRobin if name == ROUND_ROBIN else LeastLoad)(setting.pods)
+        if asks:
+            client = AsyncClient(cluster.router_address, model=MODEL)
+            await stack.enter_async_context(client)
             policy = Warmpath(client, [worker.id for worker in cluster.workers])
-            return await _run_traffic(setting, cluster, policy, addresses, show)
-
-
-async def _run_traffic(
-    setting: DemoSetting,
-    cluster: Cluster,
-    policy: Policy,
-    addresses: Sequence[str],
-    show: Callable[[TrafficRun], None],
-) -> TrafficRun:
-    killing = asyncio.create_task(_kill_half_way(setting, cluster)) if setting.kill else None
-    speed = setting.workers.speed
-    try:
-        return await run_traffic(setting.requests, policy, addresses, speed=speed, progress=show)
-    finally:
-        if killing is not None:
-            await killing
-        cluster.check()
+        addresses = [worker.address for worker in cluster.workers]
+        speed = setting.workers.speed
+        killing = asyncio.create_task(_kill_half_way(setting, cluster)) if setting.kill else None
+        try:
+            return await run_traffic(
+                setting.requests, policy, addresses, speed=speed, progress=show
+            )
+        finally:
+            if killing is not None:
+                await killing
+            cluster.check()
 
 
 async def _kill_half_way(setting: DemoSetting, cluster: Cluster) -> None:
@@ -179,17 +170,7 @@ def _present(
     made: Mapping[str, str],
     console: Console,
 ) -> None:
-    summed = {
-        name: figures(
-            result.served,
-            pods=setting.pods,
-            failed=result.failed,
-            fell_back=result.fell_back,
-            delays=result.delays,
-            choices=result.choices,
-        )
-        for name, result in results.items()
-    }
+    summed = {name: figures(result, setting.pods) for name, result in results.items()}
     rows = [HEAD, *(_row(name, one) for name, one in summed.items())]
     rows.append(("ceiling", f"{setting.ceilings[-1]:.3f}", "", "", "", "", ""))
     table = Table()

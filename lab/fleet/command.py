@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,11 @@ from warmpath.client.async_client import AsyncClient
 from warmpath.lab.demo.setting import TRACE
 from warmpath.lab.fleet.processes import SPEED, FleetProcesses, ProcessSettings, file_names
 from warmpath.lab.local.cluster import MODEL
+from warmpath.lab.local.measure import TrafficRun
 from warmpath.lab.local.out_folder import OutFolderError, claim
 from warmpath.lab.local.redis_server import NoServerError
 from warmpath.lab.local.rules import PodChoice, Policy, Warmpath
-from warmpath.lab.local.traffic_run import Prepared, TrafficRun, prepare, run_traffic
+from warmpath.lab.local.traffic_run import Prepared, prepare, run_traffic
 from warmpath.lab.local.workload import build, read_trace
 from warmpath.process.command_line import FINE, FOUND, USAGE, command_parser, in_words
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -146,15 +146,13 @@ async def _run(settings: ProcessSettings, console: Console, *, once: bool, as_js
             progress=lambda sofar: _report_progress(report, sofar, len(requests)),
         )
         fleet.check()
-        prompt = sum(one.prompt_tokens for one in result.served)
-        cached = sum(one.cached_tokens for one in result.served)
         scores = await _agreed(clients, requests[-1].packed)
         summary = {
-            "addresses": asdict(fleet.all_addresses()),
+            "addresses": fleet.all_addresses(),
             "known_s": round(known, 2),
             "requests": len(result.served),
             "failed": result.failed,
-            "token_hit_ratio": round(cached / prompt, 4) if prompt else 0.0,
+            "token_hit_ratio": round(result.hit_ratio, 4),
             "scores": scores,
             "routers_agree": all(one == scores[0] for one in scores),
         }
@@ -168,7 +166,7 @@ async def _run(settings: ProcessSettings, console: Console, *, once: bool, as_js
 
 def _report_progress(report: Callable[[str], None], sofar: TrafficRun, total: int) -> None:
     """Report the number of finished requests after each fifth of them."""
-    done = len(sofar.served) + sofar.failed
+    done = sofar.done
     if done * PROGRESS_MESSAGES // total != (done - 1) * PROGRESS_MESSAGES // total:
         report(f"{done} of {total} requests are done")
 

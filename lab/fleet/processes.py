@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn, Self
 
 from warmpath.cli.child import Child
-from warmpath.lab.local.cluster import MODEL, Process, Worker, WorkerSettings, report_ends
+from warmpath.lab.local.cluster import MODEL, Process, Worker, WorkerSettings, as_toml, report_ends
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.lab.local.redis_cluster import RedisCluster
 from warmpath.lab.local.workload import VOCAB_SIZE
@@ -34,16 +34,6 @@ class ProcessSettings:
     out: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """The addresses of all processes."""
-
-    redis: str
-    workers: list[str]
-    publishers: list[str]
-    routers: list[str]
-
-
 def file_names(settings: ProcessSettings) -> list[str]:
     """Return the names of the configuration and log files of the processes, except Redis."""
     counts = {"pod": settings.pods, "publisher": settings.pods, "router": settings.routers}
@@ -61,22 +51,17 @@ class FleetProcesses:
         self.folder = settings.out
         self._stack = AsyncExitStack()
         self.redis = RedisCluster(settings.server, settings.masters, settings.out)
-        self.workers = [
-            Worker(name, Process(name, settings.out / f"{name}.log"))
-            for name in (f"pod-{number + 1}" for number in range(settings.pods))
-        ]
-        self.publishers = [
-            Process(name, settings.out / f"{name}.log")
-            for name in (f"publisher-{number + 1}" for number in range(settings.pods))
-        ]
-        self.routers = [
-            Process(name, settings.out / f"{name}.log")
-            for name in (f"router-{number + 1}" for number in range(settings.routers))
-        ]
+        self.workers = [Worker(one.name, one) for one in self._new("pod", settings.pods)]
+        self.publishers = self._new("publisher", settings.pods)
+        self.routers = self._new("router", settings.routers)
         self.published: list[str] = []
         """The publishers' addresses."""
         self.addresses: list[str] = []
         """The routers' addresses."""
+
+    def _new(self, kind: str, count: int) -> list[Process]:
+        names = (f"{kind}-{number + 1}" for number in range(count))
+        return [Process(name, self.folder / f"{name}.log") for name in names]
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -125,27 +110,17 @@ class FleetProcesses:
         await process.start("warmpath.cli", "serve", "--config", str(config))
 
     def _config(self, address: str) -> str:
-        lines = [
-            "[server]",
-            f'listen = "{address}"',
-            'metrics-listen = ""',
-            "drain-delay-seconds = 0",
-            "[shared-index]",
-            f'url = "{self.redis.url}"',
-            f'mode = "{self._settings.mode}"',
-            "share-bookings = true",
-            "[[models]]",
-            f'name = "{MODEL}"',
-            f"vocab-size = {VOCAB_SIZE}",
-        ]
-        for worker in self.workers:
-            lines += [
-                "[[pods]]",
-                f'id = "{worker.id}"',
-                f'model = "{MODEL}"',
-                f'address = "{worker.address}"',
-            ]
-        return "\n".join(lines) + "\n"
+        server = {"listen": address, "metrics-listen": "", "drain-delay-seconds": 0}
+        shared = {"url": self.redis.url, "mode": self._settings.mode, "share-bookings": True}
+        return as_toml(
+            ("[server]", server),
+            ("[shared-index]", shared),
+            ("[[models]]", {"name": MODEL, "vocab-size": VOCAB_SIZE}),
+            *(
+                ("[[pods]]", {"id": worker.id, "model": MODEL, "address": worker.address})
+                for worker in self.workers
+            ),
+        )
 
     @property
     def _processes(self) -> list[Process]:
@@ -167,9 +142,10 @@ class FleetProcesses:
             lambda child, error: report(f"{error}; to start it again: {child.command}"),
         )
 
-    def all_addresses(self) -> Addresses:
+    def all_addresses(self) -> dict[str, str | list[str]]:
         workers = [worker.address for worker in self.workers]
-        return Addresses(self.redis.url, workers, self.published, self.addresses)
+        kinds = {"workers": workers, "publishers": self.published, "routers": self.addresses}
+        return {"redis": self.redis.url, **kinds}
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()

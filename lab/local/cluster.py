@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Self
@@ -160,27 +160,21 @@ class Cluster:
         )
 
     def _config(self) -> str:
-        lines = [
-            "[server]",
-            'listen = "127.0.0.1:0"',
-            'metrics-listen = "127.0.0.1:0"',
-            "drain-delay-seconds = 0",
-            "[[models]]",
-            f'name = "{MODEL}"',
-            f"vocab-size = {self._settings.vocab_size}",
-            *([f'tokenizer = "{self._settings.tokenizer}"'] if self._settings.tokenizer else []),
+        local = "127.0.0.1:0"
+        tokenizer = self._settings.tokenizer
+        model = {"name": MODEL, "vocab-size": self._settings.vocab_size}
+        return as_toml(
+            ("[server]", {"listen": local, "metrics-listen": local, "drain-delay-seconds": 0}),
+            ("[[models]]", model | ({"tokenizer": str(tokenizer)} if tokenizer else {})),
             *_scaled(self._settings.speed, queue=self._queue),
-        ]
-        for worker in self.workers:
-            lines += [
-                "[[pods]]",
-                f'id = "{worker.id}"',
-                f'model = "{MODEL}"',
-                f'address = "{worker.address}"',
-                f'events = "{worker.events}"',
-                f'replay = "{worker.replay}"',
-            ]
-        return "\n".join(lines) + "\n"
+            *(
+                ("[[pods]]", {
+                    "id": worker.id, "model": MODEL, "address": worker.address,
+                    "events": worker.events, "replay": worker.replay,
+                })
+                for worker in self.workers
+            ),
+        )  # fmt: skip
 
     @property
     def processes(self) -> list[Process]:
@@ -208,24 +202,39 @@ class Cluster:
             self._folder.cleanup()
 
 
-def _scaled(speed: float, *, queue: bool) -> list[str]:
+TomlTable = tuple[str, Mapping[str, object]]
+"""A table's heading, such as `[server]`, and its keys with text, numbers or booleans."""
+
+
+def as_toml(*tables: TomlTable) -> str:
+    """Return the text of a configuration file."""
+    lines = []
+    for heading, keys in tables:
+        lines.append(heading)
+        lines += [f"{key} = {json.dumps(one, ensure_ascii=False)}" for key, one in keys.items()]
+    return "\n".join([*lines, ""])
+
+
+def _scaled(speed: float, *, queue: bool) -> list[TomlTable]:
     """Return the configuration tables with times, for workers that run `speed` times faster."""
-    pick, policy, waits = PickTable(), Warmpath(), QueueTable()
+    pick, waits = PickTable(), QueueTable()
     # Probes cost real CPU time, so their interval has a lower bound.
     interval = max(LEAST_INTERVAL, ProbeTable().interval_seconds / speed)
+    picks = {
+        "load-stale-seconds": 2.5 * interval,
+        "prefill-base-seconds": pick.prefill_base_seconds / speed,
+        "prefill-token-seconds": pick.prefill_token_seconds / speed,
+        "prefill-context-seconds": pick.prefill_context_seconds / speed,
+        "queue": "on" if queue else "off",
+    }
+    queued = {
+        "hold-seconds": waits.hold_seconds / speed,
+        "passed-seconds": waits.passed_seconds / speed,
+        "wait-seconds": waits.wait_seconds / speed,
+    }
     return [
-        "[probe]",
-        f"interval-seconds = {interval!r}",
-        "[pick]",
-        f"load-stale-seconds = {2.5 * interval!r}",
-        f"prefill-base-seconds = {pick.prefill_base_seconds / speed!r}",
-        f"prefill-token-seconds = {pick.prefill_token_seconds / speed!r}",
-        f"prefill-context-seconds = {pick.prefill_context_seconds / speed!r}",
-        f'queue = "{"on" if queue else "off"}"',
-        "[pick.options]",
-        f"mu = {policy.mu / speed!r}",
-        "[queue]",
-        f"hold-seconds = {waits.hold_seconds / speed!r}",
-        f"passed-seconds = {waits.passed_seconds / speed!r}",
-        f"wait-seconds = {waits.wait_seconds / speed!r}",
+        ("[probe]", {"interval-seconds": interval}),
+        ("[pick]", picks),
+        ("[pick.options]", {"mu": Warmpath().mu / speed}),
+        ("[queue]", queued),
     ]

@@ -1,7 +1,7 @@
 """The figures measured in one run of recorded traffic, under one policy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,33 @@ class Served:
     """Seconds from arrival to the first token."""
     finished: float
     """Seconds from arrival to the last token."""
+
+
+@dataclass(slots=True)
+class TrafficRun:
+    """One run of recorded traffic: its outcome so far."""
+
+    served: list[Served] = field(default_factory=list)
+    failed: int = 0
+    problem: str = ""
+    """The error of the last failed request."""
+    fell_back: int = 0
+    """Number of requests that a pod did not serve and another one was asked for."""
+    delays: list[float] = field(default_factory=list)
+    """Modelled seconds from each due time to the choice of a pod, less the wait in the queue."""
+    choices: list[float] = field(default_factory=list)
+    """The duration of each choice, in wall-clock seconds, less the wait in the queue."""
+
+    @property
+    def done(self) -> int:
+        """Number of requests that have ended."""
+        return len(self.served) + self.failed
+
+    @property
+    def hit_ratio(self) -> float:
+        """Cached tokens over prompt tokens of the served requests."""
+        prompt = sum(one.prompt_tokens for one in self.served)
+        return sum(one.cached_tokens for one in self.served) / prompt if prompt else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,36 +84,26 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, max(0, -(-int(share * len(ordered) * 1000) // 1000) - 1))]
 
 
-def figures(
-    served: Sequence[Served],
-    *,
-    pods: int,
-    failed: int,
-    fell_back: int,
-    delays: Sequence[float],
-    choices: Sequence[float],
-) -> RunFigures:
-    """Return a run's figures; `delays` are in modelled seconds, `choices` in wall-clock seconds."""
-    prompt = sum(one.prompt_tokens for one in served)
-    cached = sum(one.cached_tokens for one in served)
+def figures(run: TrafficRun, pods: int) -> RunFigures:
+    """Return a run's figures."""
     computed = [0] * pods
-    for one in served:
+    for one in run.served:
         computed[one.pod] += one.prompt_tokens - one.cached_tokens
     mean = sum(computed) / pods
-    ttft = [one.first_token for one in served]
+    ttft = [one.first_token for one in run.served]
     return RunFigures(
-        requests=len(served),
-        failed=failed,
-        fell_back=fell_back,
-        hit_ratio=cached / prompt if prompt else 0.0,
-        saved_tokens=cached,
+        requests=len(run.served),
+        failed=run.failed,
+        fell_back=run.fell_back,
+        hit_ratio=run.hit_ratio,
+        saved_tokens=sum(one.cached_tokens for one in run.served),
         ttft_p50=percentile(ttft, 0.5),
         ttft_p90=percentile(ttft, 0.9),
         ttft_p99=percentile(ttft, 0.99),
         imbalance=max(computed) / mean if mean else 1.0,
-        delay_p50=percentile(delays, 0.5),
-        delay_p90=percentile(delays, 0.9),
-        delay_p99=percentile(delays, 0.99),
-        choice_p50_ms=percentile(choices, 0.5) * 1000,
-        choice_p99_ms=percentile(choices, 0.99) * 1000,
+        delay_p50=percentile(run.delays, 0.5),
+        delay_p90=percentile(run.delays, 0.9),
+        delay_p99=percentile(run.delays, 0.99),
+        choice_p50_ms=percentile(run.choices, 0.5) * 1000,
+        choice_p99_ms=percentile(run.choices, 0.99) * 1000,
     )

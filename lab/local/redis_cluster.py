@@ -11,25 +11,6 @@ from warmpath.cli.child import Child
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.lab.local.redis_server import find_server
 
-
-class RedisNode(Child):
-    """A node that writes only its cluster configuration and its log into `folder`."""
-
-    def __init__(self, program: Path, port: int, folder: Path) -> None:
-        name = f"redis-{port}"
-        super().__init__(name, folder / f"{name}.log")
-        self._words = (
-            str(program),
-            *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)),
-            *("--save", "", "--appendonly", "no", "--logfile", self._log.name),
-            *("--cluster-enabled", "yes", "--cluster-config-file", f"{name}.nodes"),
-        )
-
-    async def start(self) -> None:
-        """Start the server without waiting until it answers."""
-        await self.launch(*self._words)
-
-
 SLOTS = 16_384
 BUS = 10_000
 """Offset from a node's port to its port for the cluster bus."""
@@ -43,7 +24,7 @@ class RedisCluster:
         self._program = find_server(kind)
         self._logs = logs
         self._masters = masters
-        self.nodes: list[RedisNode] = []
+        self.nodes: list[Child] = []
         self.ports: list[int] = []
         self._held = HeldPorts()
 
@@ -55,8 +36,15 @@ class RedisCluster:
         """Start the servers and join them to a cluster. Raises TimeoutError."""
         self.ports = [self._held.take(BUS) for _ in range(self._masters)]
         for port in self.ports:
-            node = RedisNode(self._program, port, self._logs)
-            await node.start()
+            name = f"redis-{port}"
+            node = Child(name, log := self._logs / f"{name}.log")
+            # It writes only its cluster configuration and its log, and may not answer yet.
+            await node.launch(
+                str(self._program),
+                *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(self._logs)),
+                *("--save", "", "--appendonly", "no", "--logfile", log.name),
+                *("--cluster-enabled", "yes", "--cluster-config-file", f"{name}.nodes"),
+            )
             self.nodes.append(node)
         async with asyncio.timeout(START_SECONDS):
             clients = [redis.asyncio.Redis(host="127.0.0.1", port=port) for port in self.ports]

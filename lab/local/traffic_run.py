@@ -4,12 +4,12 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import aiohttp
 
 from warmpath.lab.local.cluster import MODEL
-from warmpath.lab.local.measure import Served
+from warmpath.lab.local.measure import Served, TrafficRun
 from warmpath.lab.local.rules import PodChoice, Policy
 from warmpath.lab.local.workload import Arrival
 
@@ -24,22 +24,6 @@ class Prepared:
     """The prompt's token ids, packed as for Pick."""
     body: bytes
     prompt_tokens: int
-
-
-@dataclass(slots=True)
-class TrafficRun:
-    """One run of recorded traffic: its outcome so far."""
-
-    served: list[Served] = field(default_factory=list)
-    failed: int = 0
-    problem: str = ""
-    """The error of the last failed request."""
-    fell_back: int = 0
-    """Number of requests that a pod did not serve and another one was asked for."""
-    delays: list[float] = field(default_factory=list)
-    """Modelled seconds from each due time to the choice of a pod, less the wait in the queue."""
-    choices: list[float] = field(default_factory=list)
-    """The duration of each choice, in wall-clock seconds, less the wait in the queue."""
 
 
 class UnservedError(Exception):

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from warmpath.lab.bench import peer
 from warmpath.lab.bench.stand import words
 from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, VOCAB_SIZE
+from warmpath.lab.local.cluster import as_toml
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
@@ -71,6 +72,33 @@ class Python:
         self.process.communicate()
 
 
+GRPC = ("-H", "content-type: application/grpc", "-H", "te: trailers")
+JSON = ("--h1", "-H", "content-type: application/json")
+
+
+class Load(NamedTuple):
+    """What a client saw: requests a second, and microseconds."""
+
+    rate: float
+    p50: float
+    p99: float
+
+
+NameT = TypeVar("NameT")
+
+
+def medians(ways: Mapping[NameT, Callable[[], Load]], rounds: int) -> dict[NameT, Load]:
+    """Load each way in turn, `rounds` times; return the medians of each."""
+    found: dict[NameT, list[Load]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            found[name].append(way())
+    return {
+        name: Load(*map(statistics.median, zip(*loads, strict=True)))
+        for name, loads in found.items()
+    }
+
+
 CONNECTIONS = 16
 """Connections to a router of several processes, which the kernel spreads: each process has one."""
 
@@ -105,6 +133,14 @@ class Router:
             sum(rank.events.stored_blocks for pod in pods for rank in pod.ranks)
             for pods in self._pods()
         )
+
+    def await_stored(self, blocks: int) -> None:
+        until(lambda: self.stored() >= blocks, "the events become known", 0.1)
+
+    def load(self, method: str, request: Message, calls: int, clients: int) -> Load:
+        """Ask so many times, by so many clients, one call at a time each."""
+        url = f"http://127.0.0.1:{self.port}/warmpath.v1.Router/{method}"
+        return h2load(url, framed(request), *GRPC, f"-n{calls}", f"-c{clients}", "-m1")
 
     def _pods(self) -> list[Sequence[pb.Pod]]:
         """Return the pods as each connection's process knows them."""
@@ -156,17 +192,13 @@ class Fleet:
                 config = folder / f"{transport}.toml"
                 # Processes that share a port cannot be given any that is free.
                 port = stack.enter_context(HeldPorts()).take() if self._processes > 1 else 0
-                server = [
-                    "[server]", f'listen = "127.0.0.1:{port}"', f'transport = "{transport}"',
-                    f"processes = {self._processes}",
-                ]  # fmt: skip
-                lines = (
-                    "[limits]",
-                    *self._limits,
-                    *server,
-                    _config(ours, self._addresses, tokenizer),
-                )
-                config.write_text("\n".join(lines), encoding="utf-8")
+                server = {
+                    "listen": f"127.0.0.1:{port}", "transport": transport,
+                    "processes": self._processes,
+                }  # fmt: skip
+                limits = "\n".join(("[limits]", *self._limits, ""))
+                text = _config(server, ours, self._addresses, tokenizer)
+                config.write_text(limits + text, encoding="utf-8")
                 log = folder / f"{transport}.log"
                 serve = Python("warmpath.cli", "serve", "--config", str(config), log=log)
                 self.routers[transport] = Router(stack.enter_context(serve), stack, self._processes)
@@ -189,6 +221,23 @@ class Fleet:
             Python("warmpath.lab.bench.stand.flood", str(self.pods), log=log)
         )
         return process, json.loads(process.hear())
+
+    def hold(self, *, seed: int, prompts: int, blocks: int) -> None:
+        """Let all pods hold prompts, and wait until every router knows them."""
+        before = [(router, router.stored()) for router in self.routers.values()]
+        order(
+            self.flood,
+            seed=seed,
+            prompts=prompts,
+            blocks=blocks,
+            events=1,
+            each=blocks,
+            pods=self.pods,
+        )
+        release(self.flood)
+        assert self.flood.hear() == "sent\n"
+        for router, stored in before:
+            router.await_stored(stored + self.pods * prompts * blocks)
 
     def _peer_answers(self) -> bool:
         try:
@@ -218,19 +267,28 @@ def release(flood: Python) -> None:
     flood.tell("go")
 
 
-def _config(events: Sequence[str], addresses: Sequence[str], tokenizer: str) -> str:
-    """Return the rest of a router's configuration, in its table `[server]` to begin with."""
-    lines = [
-        'metrics-listen = ""', "drain-delay-seconds = 0", "[probe]", "interval-seconds = 0",
-        "[[models]]", f'name = "{MODEL}"', f"vocab-size = {VOCAB_SIZE}",
-        f'tokenizer = "{tokenizer}"',
-    ]  # fmt: skip
-    for number, (endpoint, address) in enumerate(zip(events, addresses, strict=True)):
-        lines += [
-            "[[pods]]", f'id = "pod-{number}"', f'model = "{MODEL}"',
-            f'address = "{address}"', f'events = "{endpoint}"',
-        ]  # fmt: skip
-    return "\n".join(lines) + "\n"
+def _config(
+    server: Mapping[str, object],
+    events: Sequence[str],
+    addresses: Sequence[str],
+    tokenizer: str,
+) -> str:
+    """Return a router's configuration."""
+    own = {"metrics-listen": "", "drain-delay-seconds": 0}
+    model = {"name": MODEL, "vocab-size": VOCAB_SIZE, "tokenizer": tokenizer}
+    pods = enumerate(zip(events, addresses, strict=True))
+    return as_toml(
+        ("[server]", {**server, **own}),
+        ("[probe]", {"interval-seconds": 0}),
+        ("[[models]]", model),
+        *(
+            (
+                "[[pods]]",
+                {"id": f"pod-{at}", "model": MODEL, "address": address, "events": endpoint},
+            )
+            for at, (endpoint, address) in pods
+        ),
+    )
 
 
 def framed(message: Message) -> bytes:
@@ -239,14 +297,19 @@ def framed(message: Message) -> bytes:
     return b"\0" + len(raw).to_bytes(4, "big") + raw
 
 
-def h2load(url: str, body: Path, *options: str) -> tuple[float, float, float]:
-    """Load a server with one C client; return requests a second, and p50 and p99 in microseconds.
+def h2load(url: str, body: bytes, *options: str) -> Load:
+    """Load a server with one C client.
 
     Raises FileNotFoundError if h2load (Debian's nghttp2-client) is missing.
     """
-    with tempfile.NamedTemporaryFile("r", suffix=".log") as log:
+    with (
+        tempfile.NamedTemporaryFile("r", suffix=".log") as log,
+        tempfile.NamedTemporaryFile() as data,
+    ):
+        data.write(body)
+        data.flush()
         ended = subprocess.run(  # noqa: S603
-            ("h2load", *options, "-d", str(body), f"--log-file={log.name}", url),  # noqa: S607
+            ("h2load", *options, "-d", data.name, f"--log-file={log.name}", url),  # noqa: S607
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         taken = sorted(int(line.split()[2]) for line in log.read().splitlines())
@@ -254,7 +317,7 @@ def h2load(url: str, body: Path, *options: str) -> tuple[float, float, float]:
         raise RuntimeError(ended.stdout)
     found = re.search(r"([\d.]+) req/s", ended.stdout)
     assert found
-    return float(found[1]), statistics.median(taken), taken[int(len(taken) * 0.99)]
+    return Load(float(found[1]), statistics.median(taken), taken[int(len(taken) * 0.99)])
 
 
 def busy(process: int) -> float:

@@ -11,8 +11,8 @@ from rich.console import Console
 from warmpath.lab.demo import demo
 from warmpath.lab.demo.setting import DemoSetting, demo_setting, new_parser
 from warmpath.lab.demo.verdict import SPEEDS
+from warmpath.lab.local.measure import TrafficRun
 from warmpath.lab.local.rules import NAMES
-from warmpath.lab.local.traffic_run import TrafficRun
 
 Runs = Callable[..., list[tuple[str, float]]]
 

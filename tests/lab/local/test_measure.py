@@ -1,6 +1,6 @@
 """Figures are what they are called."""
 
-from warmpath.lab.local.measure import Served, figures, percentile
+from warmpath.lab.local.measure import Served, TrafficRun, figures, percentile
 
 
 def served(pod: int, prompt: int, cached: int, first: float) -> Served:
@@ -18,7 +18,8 @@ def test_percentiles_are_values_that_occurred() -> None:
 
 def test_hit_ratio_savings_and_imbalance_are_in_tokens() -> None:
     answers = [served(0, 100, 50, 1.0), served(0, 100, 0, 2.0), served(1, 50, 0, 3.0)]
-    result = figures(answers, pods=2, failed=1, fell_back=0, delays=[0.5], choices=[0.002])
+    run = TrafficRun(answers, failed=1, delays=[0.5], choices=[0.002])
+    result = figures(run, pods=2)
     assert result.hit_ratio == 50 / 250
     assert result.saved_tokens == 50
     assert result.imbalance == 150 / 100
@@ -28,6 +29,6 @@ def test_hit_ratio_savings_and_imbalance_are_in_tokens() -> None:
 
 
 def test_nothing_served_is_no_error() -> None:
-    result = figures([], pods=2, failed=0, fell_back=0, delays=[], choices=[])
+    result = figures(TrafficRun(), pods=2)
     assert result.hit_ratio == 0
     assert result.imbalance == 1

@@ -8,8 +8,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
+from warmpath.lab.local.measure import TrafficRun
 from warmpath.lab.local.rules import PodChoice, RoundRobin
-from warmpath.lab.local.traffic_run import TrafficRun, prepare, run_traffic
+from warmpath.lab.local.traffic_run import prepare, run_traffic
 from warmpath.lab.local.workload import Arrival
 
 USAGE = {"usage": {"prompt_tokens_details": {"cached_tokens": 3}}}
