@@ -1,12 +1,11 @@
 """`python -m warmpath.lab.bench`: measures the parts, and prints ratios."""
 
 import argparse
-import importlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
@@ -15,43 +14,31 @@ from rich.table import Table
 from warmpath.lab.bench import peer
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.policy import command as policy
-from warmpath.lab.bench.speed import (
-    gateway,
-    holds,
-    index,
-    ingest,
-    memory,
-    overload,
-    pick,
-    recover,
-    score,
-    simworker,
-    tokenize,
-)
 
-
-def _of(part: str, *, quick: bool) -> list[Figure]:
-    # redis-py is an extra, which the other benchmarks do not need.
-    module = importlib.import_module(f"warmpath.lab.bench.{part}.command")
-    figures: list[Figure] = module.measure(quick=quick)
-    return figures
-
-
-BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
-    "index": index.measure,
-    "memory": memory.measure,
-    "ingest": ingest.measure,
-    "score": score.measure,
-    "overload": overload.measure,
-    "tokenize": tokenize.measure,
-    "recover": recover.measure,
-    "simworker": simworker.measure,
-    "pick": pick.measure,
-    "holds": holds.measure,
-    "gateway": gateway.measure,
-    "redis": partial(_of, "redis"),
-    "scale": partial(_of, "scale"),
+BENCHMARKS = {
+    "index": "speed.index",
+    "memory": "speed.memory",
+    "ingest": "speed.ingest",
+    "score": "speed.score",
+    "overload": "speed.overload",
+    "tokenize": "speed.tokenize",
+    "recover": "speed.recover",
+    "simworker": "speed.simworker",
+    "pick": "speed.pick",
+    "holds": "speed.holds",
+    "gateway": "speed.gateway",
+    "redis": "redis.command",
+    "scale": "scale.command",
 }
+"""The module of each, imported when it is measured: redis-py is an extra."""
+
+
+def _measured(name: str, *, quick: bool) -> Iterable[Figure]:
+    found: Iterable[Figure] = import_module(f"{__package__}.{BENCHMARKS[name]}").measure(
+        quick=quick
+    )
+    return found
+
 
 BY_NAME_ONLY = frozenset({"gateway", "redis", "scale"})
 """Benchmarks that run by name only: `gateway` needs Envoy (`make envoy`), the others Redis' server."""
@@ -87,9 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = set(args.which) - set(names)
     if unknown:
         parser.error(f"which: no benchmark {', '.join(unknown)}; known: {', '.join(names)}")
-    figures = [
-        figure for name in args.which or usual for figure in BENCHMARKS[name](quick=args.quick)
-    ]
+    figures = [one for name in args.which or usual for one in _measured(name, quick=args.quick)]
     # A Python that was compiled without optimization takes a tenth longer.
     print(f"Measured with {sys.version}, {Path(sys.executable).resolve()}.", file=sys.stderr)
     if args.json:

@@ -1,29 +1,16 @@
 """Processor time and memory of a router's process: calls, events, and the ranks that it follows."""
 
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 from google.protobuf.message import Message
 
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.speed.memory import bytes_of
-from warmpath.lab.bench.speed.score import GRPC
 from warmpath.lab.bench.stand.look_up import TOKENS
 from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, prompt_of
-from warmpath.lab.bench.stand.servers import (
-    Fleet,
-    busy,
-    framed,
-    h2load,
-    order,
-    release,
-    resident,
-    until,
-)
+from warmpath.lab.bench.stand.servers import Fleet, busy, order, release, resident
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 LENGTHS = (1_000, TOKENS, 100_000)
@@ -31,6 +18,7 @@ PACES = (0, 10_000, 100_000)
 """Blocks that are stored in a second; as many are removed."""
 PODS = 8
 CALLS = 1000
+CLIENTS = 4
 PROMPT = 640
 """Blocks of a prompt whose events pour in."""
 KNOWN_SEED = 1
@@ -47,12 +35,10 @@ def name_of(tokens: int, pace: int) -> str:
 def measure(*, quick: bool) -> Iterator[Figure]:
     """Measure calls beside events, then the memory of blocks and ranks."""
     rounds = 1 if quick else 3
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmpath-")))
-        fleet = stack.enter_context(Fleet(PODS, transports=("nghttp2",)))
-        router = _Loaded(fleet, folder)
+    with Fleet(PODS, transports=("nghttp2",)) as fleet:
+        router = _Loaded(fleet)
         for tokens in LENGTHS:
-            router.know(tokens)
+            fleet.hold(seed=KNOWN_SEED + tokens, prompts=1, blocks=tokens // BLOCK_SIZE)
         for tokens in LENGTHS:
             for pace in PACES:
                 yield Figure(name_of(tokens, pace), router.scores(tokens, pace, rounds), "s")
@@ -90,45 +76,29 @@ def _idle(process: int, seconds: float) -> float:
 class _Loaded:
     """A router whose processor time is measured for given numbers of calls and blocks."""
 
-    def __init__(self, fleet: Fleet, folder: Path) -> None:
-        self._fleet = fleet
-        self._folder = folder
+    def __init__(self, fleet: Fleet) -> None:
+        self._flood, self._router = fleet.flood, fleet.router
         self._seed = POURED_SEED
-
-    def know(self, tokens: int) -> None:
-        """Let all pods hold a prompt of so many tokens."""
-        seed, blocks, before = (
-            KNOWN_SEED + tokens,
-            tokens // BLOCK_SIZE,
-            self._fleet.router.stored(),
-        )
-        order(
-            self._fleet.flood, seed=seed, prompts=1, blocks=blocks, events=1, each=blocks, pods=PODS
-        )
-        release(self._fleet.flood)
-        assert self._fleet.flood.hear() == "sent\n"
-        self._await(before + PODS * blocks)
 
     def scores(self, tokens: int, pace: int, rounds: int) -> float:
         """Return the seconds of `CALLS` Scores and of a second's blocks at that pace."""
         request = pb.ScoreRequest(prompt=self._prompt(tokens))
-        [answer] = {
-            one.matched_tokens for one in self._fleet.router.stub.Score(request, timeout=30).scores
-        }
+        scores = self._router.stub.Score(request, timeout=30).scores
+        [answer] = {one.matched_tokens for one in scores}
         assert answer == (tokens - 1) // BLOCK_SIZE * BLOCK_SIZE
         prompts = rounds * pace // PROMPT
         if prompts:
             shape = {"blocks": PROMPT, "events": 8, "each": 8, "removes": 1, "pace": pace}
-            order(self._fleet.flood, seed=self._seed, prompts=prompts, **shape)
+            order(self._flood, seed=self._seed, prompts=prompts, **shape)
             self._seed += prompts
-        begun, stored = busy(self._fleet.router.pid), self._fleet.router.stored()
+        begun, stored = busy(self._router.pid), self._router.stored()
         if prompts:
-            release(self._fleet.flood)
-        self._ask("Score", request, rounds)
+            release(self._flood)
+        self._router.load("Score", request, rounds * CALLS, CLIENTS)
         if prompts:
-            assert self._fleet.flood.hear() == "sent\n"
-            self._await(stored + prompts * PROMPT)
-        return (busy(self._fleet.router.pid) - begun) / rounds
+            assert self._flood.hear() == "sent\n"
+            self._router.await_stored(stored + prompts * PROMPT)
+        return (busy(self._router.pid) - begun) / rounds
 
     def picks(self, rounds: int) -> float:
         """Return the seconds of `CALLS` Picks."""
@@ -136,27 +106,18 @@ class _Loaded:
 
     def reports(self, rounds: int) -> float:
         """Return the seconds of `CALLS` Reports of one pick."""
-        stub, name = self._fleet.router.stub, "bench"
+        stub, name = self._router.stub, "bench"
         stub.Pick(pb.PickRequest(prompt=self._prompt(TOKENS), booking_id=name), timeout=30)
         report = pb.ReportRequest(booking_id=name, event=pb.ReportRequest.STARTED)
         assert stub.Report(report, timeout=30).known
         return self._of_calls("Report", report, rounds)
 
     def _of_calls(self, method: str, request: Message, rounds: int) -> float:
-        begun = busy(self._fleet.router.pid)
-        self._ask(method, request, rounds)
-        return (busy(self._fleet.router.pid) - begun) / rounds
-
-    def _ask(self, method: str, request: Message, rounds: int) -> None:
-        body = self._folder / method
-        body.write_bytes(framed(request))
-        url = f"http://127.0.0.1:{self._fleet.router.port}/warmpath.v1.Router/{method}"
-        h2load(url, body, *GRPC, f"-n{rounds * CALLS}", "-c4", "-m1")
+        begun = busy(self._router.pid)
+        self._router.load(method, request, rounds * CALLS, CLIENTS)
+        return (busy(self._router.pid) - begun) / rounds
 
     def _prompt(self, tokens: int) -> pb.Prompt:
         ids = prompt_of(KNOWN_SEED + tokens, tokens // BLOCK_SIZE)[:tokens]
         ids += [0] * (tokens - len(ids))
         return pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(ids))
-
-    def _await(self, blocks: int) -> None:
-        until(lambda: self._fleet.router.stored() >= blocks, "the events become known", 0.1)

@@ -2,22 +2,18 @@
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from random import Random
-from typing import Any
 
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.redis.command import Call, Command
 from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.stand.asked import BOOKED, Asked
+from warmpath.lab.bench.stand.asked import BOOKED, Asked, new_picking
 from warmpath.lab.bench.stand.look_up import TOKENS, no_collector
 from warmpath.lab.bench.stand.made_up_fleet import MODEL, new_ingest
-from warmpath.router.config import schema as config
+from warmpath.lab.simulate.booking_store import BookingStore
 from warmpath.router.load.rank_bookings import Work
-from warmpath.router.match.match import Scorer
 from warmpath.router.peers import booking_id
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pick.picking import Picking
@@ -47,15 +43,7 @@ def _pick(ranks: int, calls: int) -> float:
     """Return the processor seconds of a pick with its answer: the median."""
     asked = Asked(ranks // RANKS, PROMPTS, each=RANKS)
     asked.load()
-    for call in range(2 * PROMPTS):
-        asked.answer(call)
-    taken = []
-    with no_collector():
-        for call in range(calls):
-            begun = time.process_time()
-            asked.answer(call)
-            taken.append(time.process_time() - begun)
-    return statistics.median(taken)
+    return asked.answer_seconds(calls)
 
 
 def _share(ranks: int, rounds: int) -> tuple[float, float, float]:
@@ -70,17 +58,16 @@ def _share(ranks: int, rounds: int) -> tuple[float, float, float]:
                 if nth:
                     each.bookings.first_token(booking.id, 0.0)
     reader.loads.columns(names, 0.0)
-    kept = {b"": b""}
+    store = BookingStore()
     writes, reads, renewals = [], [], []
     with no_collector():
         for turn in range(rounds + 2):
             now = 0.1 * turn
             writer.bookings.book(Work(MODEL, *names[0], TOKENS, 0, 0.1), now)
             begun = time.process_time()
-            commands = wrote.ask(now)
-            wrote.answer([_reply(one, kept, wrote, read) for one in commands], now)
+            wrote.answer(store.run(wrote.ask(now)), now)
             writes.append(time.process_time() - begun)
-            replies = [_reply(one, kept, wrote, read) for one in read.ask(now)]
+            replies = store.run(read.ask(now))
             begun = time.process_time()
             read.answer(replies, now)
             reads.append(time.process_time() - begun)
@@ -97,27 +84,10 @@ def _share(ranks: int, rounds: int) -> tuple[float, float, float]:
 def _router() -> tuple[Picking, PeerBookings]:
     """Return the parts of a router that shares its bookings."""
     name = booking_id.new_router()
-    picking = Picking(
-        config.PickTable(),
-        config.BookingTable(),
-        config.QueueTable(),
-        index=embedded_index(1 << 20),
-        scorer=partial(Scorer, new_ingest(embedded_index(1 << 20), 1)[0], ""),
+    picking = new_picking(
+        new_ingest(embedded_index(1 << 20), 1)[0],
         new_id=lambda: booking_id.new_id(name),
-        rng=Random(1),
         share=partial(PeerBookings, name, KeyNames("bench")),
     )
     assert picking.peers is not None
     return picking, picking.peers
-
-
-def _reply(asked: Command | Call, kept: dict[bytes, bytes], *routers: PeerBookings) -> Any:
-    """Answer a command as Redis does; `kept` has the keys that are set."""
-    if isinstance(asked, Call):
-        return [one.router.encode() for one in routers]
-    words: Sequence[Any] = asked.words
-    key = str(words[1]).encode()
-    if words[0] == "SET":
-        kept[key] = words[2]
-        return b"OK"
-    return kept.get(key) if words[0] == "GET" else []

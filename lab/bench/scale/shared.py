@@ -93,39 +93,22 @@ async def _of_publishers(server: RedisServer, *, quick: bool) -> list[Figure]:
         both = _per_thousand(before, _Spent.of(server), PODS * prompts * PROMPT)
     alone = spent[PROMPTS]
     polls = polled.polls / 1000
-    return [
-        *figures,
-        Figure(
-            "Redis: 1,000 publishers that store nothing, each second: processor",
-            idle.server * 1000 / PODS,
-            "s",
-        ),
-        Figure(
-            "Redis: 1,000 publishers that store nothing, each second: commands",
-            idle.commands * 1000 / PODS,
-            "",
-        ),
-        Figure(
-            "Redis: 1,000 polls of a pod by a router that copies: processor",
+    empty = "Redis: 1,000 publishers that store nothing, each second"
+    copied = f"Redis: 1,000 blocks that one router copies, {PROMPTS}"
+    poll = "1,000 polls of a pod"
+    rows = (
+        (f"{empty}: processor", idle.server * 1000 / PODS, "s"),
+        (f"{empty}: commands", idle.commands * 1000 / PODS, ""),
+        (
+            f"Redis: {poll} by a router that copies: processor",
             (polled.server - idle.server) / polls,
             "s",
         ),
-        Figure(
-            "router: 1,000 polls of a pod that it copies",
-            (polled.router - idle.router) / polls,
-            "s",
-        ),
-        Figure(
-            f"Redis: 1,000 blocks that one router copies, {PROMPTS}: processor",
-            max(0.0, both[0] - alone[0]),
-            "s",
-        ),
-        Figure(
-            f"Redis: 1,000 blocks that one router copies, {PROMPTS}: sent",
-            (both[3] - alone[3]) / 1e3,
-            "kB",
-        ),
-    ]
+        (f"router: {poll} that it copies", (polled.router - idle.router) / polls, "s"),
+        (f"{copied}: processor", max(0.0, both[0] - alone[0]), "s"),
+        (f"{copied}: sent", (both[3] - alone[3]) / 1e3, "kB"),
+    )
+    return [*figures, *(Figure(*row) for row in rows)]
 
 
 def _per_thousand(before: _Spent, after: _Spent, blocks: int) -> Sequence[float]:

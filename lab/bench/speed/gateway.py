@@ -6,13 +6,11 @@ from its wheel (`make envoy`).
 
 import asyncio
 import json
-import statistics
-import tempfile
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
+from operator import sub
 
 import aiohttp
 from aiohttp import web
@@ -20,11 +18,11 @@ from aiohttp import web
 from warmpath.cli.gateway.bootstrap import GatewayDescription
 from warmpath.cli.gateway.process import EnvoyProcess, find_envoy
 from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.speed.score import JSON, PODS, ScoreClient, holding
+from warmpath.lab.bench.speed.score import PODS, ScoreClient, holding
 from warmpath.lab.bench.stand.fronts import answering, without_router
 from warmpath.lab.bench.stand.look_up import TOKENS
 from warmpath.lab.bench.stand.made_up_fleet import MODEL
-from warmpath.lab.bench.stand.servers import h2load, resident
+from warmpath.lab.bench.stand.servers import JSON, Load, h2load, medians, resident
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.process.listen import HostPort
 
@@ -46,9 +44,8 @@ def measure(*, quick: bool) -> list[Figure]:
     """Measure what the router adds to a request through Envoy, and open streams."""
     with HeldPorts() as ports, ExitStack() as stack:
         pods = [HostPort(HOST, ports.take()) for _ in range(PODS)]
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmpath-")))
         client = stack.enter_context(holding(TRANSPORT, addresses=[str(one) for one in pods]))
-        return asyncio.run(_measure(client, pods, folder, quick=quick))
+        return asyncio.run(_measure(client, pods, quick=quick))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +54,14 @@ class _Fronts:
 
     asking: EnvoyProcess
     alone: EnvoyProcess
-    bodies: dict[int, Path]
+    bodies: dict[int, bytes]
     """A completion's body of each size; all pods hold its prompt."""
 
-    def load(self, envoy: EnvoyProcess, size: int, *options: str) -> tuple[float, float]:
-        """Return requests a second, and the p50 in microseconds."""
-        url = f"http://{envoy.address}{PATH}"
-        rate, p50, _ = h2load(url, self.bodies[size], *JSON, *options)
-        return rate, p50
+    def load(self, envoy: EnvoyProcess, size: int, *options: str) -> Load:
+        return h2load(f"http://{envoy.address}{PATH}", self.bodies[size], *JSON, *options)
 
 
-async def _measure(
-    client: ScoreClient, pods: Sequence[HostPort], folder: Path, *, quick: bool
-) -> list[Figure]:
+async def _measure(client: ScoreClient, pods: Sequence[HostPort], *, quick: bool) -> list[Figure]:
     program = find_envoy(None)
     gateway = GatewayDescription(HostPort(HOST, 0), HostPort(HOST, client.fleet.router.port), pods)
     async with AsyncExitStack() as stack:
@@ -77,10 +69,8 @@ async def _measure(
         fronts = _Fronts(
             await enter(EnvoyProcess(program, gateway)),
             await enter(EnvoyProcess(program, gateway, without_router)),
-            {size: folder / str(size) for size in SIZES},
+            {size: body_of(client.prompt, size) for size in SIZES},
         )
-        for size, file in fronts.bodies.items():
-            file.write_bytes(body_of(client.prompt, size))
         async with EnvoyProcess(program, gateway, answering):
             await _check(fronts)
             figures = _times(client, fronts, quick=quick)
@@ -106,7 +96,7 @@ async def _check(fronts: _Fronts) -> None:
     for envoy, is_asking in ((fronts.asking, True), (fronts.alone, False)):
         async with (
             aiohttp.ClientSession(f"http://{envoy.address}") as http,
-            _asked(http, fronts.bodies[SIZES[0]].read_bytes()) as answer,
+            _asked(http, fronts.bodies[SIZES[0]]) as answer,
         ):
             assert answer.status == 200, await answer.text()
             cached = int(answer.headers.get("x-warmpath-cached-tokens", "0"))
@@ -121,33 +111,34 @@ def _asked(
 
 def _times(client: ScoreClient, fronts: _Fronts, *, quick: bool) -> list[Figure]:
     rounds, calls = (2, 100) if quick else (9, 2000)
-    scores = []
-    added: dict[int, list[float]] = defaultdict(list)
-    rates: dict[str, list[float]] = defaultdict(list)
     one, many = (f"-n{calls}", "-c1"), (f"-n{4 * calls}", f"-c{CLIENTS}")
-    for _ in range(rounds):
-        scores.append(client.router(TRANSPORT, "packed", calls, 1)[1])
-        for size in SIZES:
-            asking, alone = (
-                fronts.load(envoy, size, *one)[1] for envoy in (fronts.asking, fronts.alone)
-            )
-            added[size].append(asking - alone)
-        for name, envoy in (("asking", fronts.asking), ("alone", fronts.alone)):
-            rates[name].append(fronts.load(envoy, SIZES[0], *many)[0])
-    score = statistics.median(scores)
+
+    def added(size: int) -> Load:
+        """Return how much more each figure is with the picker."""
+        asking, alone = (fronts.load(envoy, size, *one) for envoy in (fronts.asking, fronts.alone))
+        return Load(*map(sub, asking, alone))
+
+    found = medians(
+        {
+            "score": partial(client.router, TRANSPORT, "packed", calls, 1),
+            **{size: partial(added, size) for size in SIZES},
+            "asking": partial(fronts.load, fronts.asking, SIZES[0], *many),
+            "alone": partial(fronts.load, fronts.alone, SIZES[0], *many),
+        },
+        rounds,
+    )
     return [
         *(
             Figure(
                 f"Envoy with the picker, bodies of {size // 1000} KB, one at a time: added p50",
-                statistics.median(added[size]), "us", score,
+                found[size].p50, "us", found["score"].p50,
                 f"Score over gRPC, {TOKENS:,} packed ids: p50", goal=ADDED,
             )
             for size in SIZES
         ),
         Figure(
             f"Envoy with the picker, bodies of {SIZES[0] // 1000} KB, {CLIENTS} clients",
-            statistics.median(rates["asking"]), "req/s",
-            statistics.median(rates["alone"]), ALONE, goal=RATE, least=True,
+            found["asking"].rate, "req/s", found["alone"].rate, ALONE, goal=RATE, least=True,
         ),
     ]  # fmt: skip
 
@@ -163,7 +154,7 @@ async def _memory(
     try:
         for pod in pods:
             await web.TCPSite(runner, pod.host, pod.port).start()
-        body = fronts.bodies[SIZES[0]].read_bytes()
+        body = fronts.bodies[SIZES[0]]
         gained = {
             envoy: await _gained(envoy, (router, envoy.pid), body, streams)
             for envoy in (fronts.asking, fronts.alone)

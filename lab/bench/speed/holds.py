@@ -5,17 +5,17 @@ A call runs through the whole service, from the request's bytes to the answer's;
 
 import asyncio
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.stand.asked import BOOKED, HOLDERS, load, new_picking
+from warmpath.lab.bench.stand.asked import BOOKED, Asked
 from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS, no_collector
-from warmpath.lab.bench.stand.made_up_fleet import MODEL, batches_of, feed, new_ingest, prompt_of
-from warmpath.lab.bench.stand.steps import Steps
+from warmpath.lab.bench.stand.made_up_fleet import MODEL, batches_of, feed, prompt_of
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.calls.intake import Intake
@@ -24,8 +24,6 @@ from warmpath.router.calls.score import Answerer
 from warmpath.router.calls.service import SERVICE, RouterService
 from warmpath.router.config import schema as config
 from warmpath.router.config.files import engine_credentials
-from warmpath.router.diagnosis.attribution import Attribution
-from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.ending import Drain
 from warmpath.router.metrics.calls import Metrics
 from warmpath.router.pods.table import Pod, PodTable, Role, Status
@@ -121,12 +119,8 @@ class _Router:
 
     def __init__(self, reader: PromptReader) -> None:
         self._now = 0.0
-        ingest, ranks = new_ingest(embedded_index(1 << 28), PODS)
-        for rank in ranks:
-            rank.connected()
-        for seed in range(PROMPTS):
-            for rank in ranks[seed : seed + HOLDERS]:
-                feed(rank, batches_of(seed, BLOCKS, events=1, each=BLOCKS))
+        asked = Asked(PODS, PROMPTS)
+        ranks = asked.ranks
         [common] = batches_of(PROMPTS, COMMON, events=1, each=COMMON)
         for rank in ranks:
             feed(rank, [common])
@@ -142,22 +136,21 @@ class _Router:
             )
             for number, rank in enumerate(ranks)
         )
-        decisions, attribution = Decisions(), Attribution()
-        picking = new_picking(ingest, decisions, attribution)
-        scorer = picking.scorer
-        load(picking, ranks, self._now)
+        asked.load()
         clock = self._clock
         picks = PickAnswerer(
             reader,
             pods,
-            ingest,
-            picking,
-            decisions=decisions,
-            attribution=attribution,
+            asked.ingest,
+            asked.picking,
+            decisions=asked.decisions,
+            attribution=asked.attribution,
             clock=clock,
             wall_offset=lambda: 0.0,
         )
-        answerer = Answerer(reader, scorer, pods, clock=clock, wall_offset=lambda: 0.0)
+        answerer = Answerer(
+            reader, asked.picking.scorer, pods, clock=clock, wall_offset=lambda: 0.0
+        )
         largest = config.LimitsTable().largest_message
         calls, streams = (
             InFlight(2 * largest, largest, seconds=1.0, clock=clock) for _ in range(2)
@@ -179,7 +172,7 @@ class _Router:
         """Answer a request; return the seconds of each of the call's steps."""
         self._now += 0.001
         answering: Any = self._methods[f"/{SERVICE.full_name}/{method}"].run
-        call = Steps(answering(_Call(request.SerializeToString())))
+        call = _Steps(answering(_Call(request.SerializeToString())))
         await call
         return call.seconds
 
@@ -206,3 +199,32 @@ class _Call:
 
     def if_gone(self, call: Callable[[], None]) -> None:
         del call  # every answer is read
+
+
+class _Steps:
+    """Awaits a call and keeps the processor time of each step, seconds of this thread.
+
+    On an idle machine that is the time for which the step holds the loop.
+    """
+
+    def __init__(self, call: Coroutine[Any, Any, Any]) -> None:
+        self._call = call
+        self.seconds: list[float] = []
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        steps = self._call.__await__()
+        step: Callable[[], Any] = partial(steps.send, None)
+        while True:
+            begun = time.thread_time()
+            try:
+                waited_for = step()
+            except StopIteration as end:
+                return end.value
+            finally:
+                self.seconds.append(time.thread_time() - begun)
+            try:
+                yield waited_for
+            except BaseException as error:  # noqa: BLE001  the call gets it
+                step = partial(steps.throw, error)
+            else:
+                step = partial(steps.send, None)

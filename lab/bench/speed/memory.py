@@ -7,6 +7,7 @@ that it takes.
 import gc
 import subprocess
 import sys
+from functools import cache, partial
 from random import Random
 
 import numpy as np
@@ -28,45 +29,28 @@ from warmpath.lab.bench.stand.made_up_fleet import (
 
 PROMPT = 625
 SHAPES = (
-    (1, 1_000_000, "same", 0.5),
-    (8, 250_000, "same", 0.2),
-    (8, 250_000, "own", 0.75),
-    (64, 40_000, "own", 0.6),
+    ("direct", 1, 1_000_000, "same", 0.5),
+    ("direct", 8, 250_000, "same", 0.2),
+    ("direct", 8, 250_000, "own", 0.75),
+    ("direct", 64, 40_000, "own", 0.6),
+    ("watch", 1, 1_000_000, "same", 0.3),
+    ("watch", 8, 250_000, "same", 0.2),
+    ("watch", 64, 40_000, "own", 0.1),
 )
-"""Holders, keys, the kind of engine hashes (equal on all pods or not), and the goal."""
-WATCHED = ((1, 1_000_000, 0.3), (8, 250_000, 0.2), (64, 40_000, 0.1))
+"""How events come, holders, keys, the peer's engine hashes (equal on all pods or not), and the goal."""
 
 
 def measure(*, quick: bool) -> list[Figure]:
     """Measure bytes for each block and pod that holds it."""
     found = []
-    theirs: dict[tuple[int, int, str], float | None] = {}
-    for holders, keys, names, goal in SHAPES:
+    theirs = cache(partial(bytes_of, "peer"))
+    for who, holders, keys, names, goal in SHAPES:
         size = keys // 20 if quick else keys
-        theirs[holders, keys, names] = bytes_of("peer", holders, size, names)
-        found.append(
-            Figure(
-                f"bytes a block and pod, {holders} holders, {names} engine hashes",
-                bytes_of("direct", holders, size, names) or 0.0,
-                "bytes",
-                theirs[holders, keys, names],
-                "Dynamo's radix tree",
-                goal=goal,
-            )
-        )
-    for holders, keys, goal in WATCHED:
-        size = keys // 20 if quick else keys
-        known = theirs.get((holders, keys, "same")) or theirs.get((holders, keys, "own"))
-        found.append(
-            Figure(
-                f"bytes a block and pod, {holders} holders, watch mode",
-                bytes_of("watch", holders, size, "same") or 0.0,
-                "bytes",
-                known,
-                "Dynamo's radix tree",
-                goal=goal,
-            )
-        )
+        how = "watch mode" if who == "watch" else f"{names} engine hashes"
+        ours = bytes_of(who, holders, size, names) or 0.0
+        name = f"bytes a block and pod, {holders} holders, {how}"
+        peers = theirs(holders, size, names)
+        found.append(Figure(name, ours, "bytes", peers, "Dynamo's radix tree", goal=goal))
     return found
 
 

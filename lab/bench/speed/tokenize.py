@@ -11,6 +11,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
@@ -18,10 +19,9 @@ from tokenizers.trainers import BpeTrainer
 
 from warmpath.indexer.keys.key import pack_tokens, pack_words
 from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.speed.score import GRPC
 from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS, no_collector
 from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, prompt_of
-from warmpath.lab.bench.stand.servers import Fleet, framed, h2load, order, release, until
+from warmpath.lab.bench.stand.servers import Fleet, medians
 from warmpath.lab.bench.stand.words import text_of
 from warmpath.prefixstore.pool import TokenizerPool
 from warmpath.prefixstore.store.contract import PrefixStore
@@ -152,35 +152,25 @@ async def _stored(store: str, folder: Path, theirs: Tokenizer, *, prompts: int) 
 def _scored(*, quick: bool) -> list[Figure]:
     """Measure Score of a known text beside Score of its packed ids."""
     rounds, calls = (2, 200) if quick else (9, 2000)
-    with (
-        tempfile.TemporaryDirectory(prefix="warmpath-") as name,
-        Fleet(PODS, has_words=True) as fleet,
-    ):
-        order(fleet.flood, seed=1, prompts=1, blocks=BLOCKS, events=1, each=BLOCKS, pods=PODS)
-        release(fleet.flood)
-        assert fleet.flood.hear() == "sent\n"
-        until(lambda: fleet.router.stored() == PODS * BLOCKS, "the router knows the prompt")
+    with Fleet(PODS, has_words=True) as fleet:
+        fleet.hold(seed=1, prompts=1, blocks=BLOCKS)
         ids = prompt_of(1, BLOCKS)[:TOKENS]
         forms = {
             "packed": pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(ids)),
             "text": pb.Prompt(model=MODEL, text=text_of(ids)),
         }
-        answers = []
-        for form, prompt in forms.items():
-            request = pb.ScoreRequest(prompt=prompt)
-            answers.append(
-                [one.matched_tokens for one in fleet.router.stub.Score(request, timeout=30).scores]
-            )
-            (Path(name) / form).write_bytes(framed(request))
+        requests = {form: pb.ScoreRequest(prompt=prompt) for form, prompt in forms.items()}
+        answers = [
+            [one.matched_tokens for one in fleet.router.stub.Score(request, timeout=30).scores]
+            for request in requests.values()
+        ]
         assert answers[0] == answers[1]
         assert min(answers[0]) > 0
-        url = f"http://127.0.0.1:{fleet.router.port}/warmpath.v1.Router/Score"
-        taken: dict[str, list[float]] = {form: [] for form in forms}
-        for _ in range(rounds):
-            for form, times in taken.items():
-                body = Path(name) / form
-                times.append(h2load(url, body, *GRPC, f"-n{calls}", "-c1", "-m1")[1])
-        us = {form: statistics.median(times) for form, times in taken.items()}
+        ways = {
+            form: partial(fleet.router.load, "Score", request, calls, 1)
+            for form, request in requests.items()
+        }
+        us = {form: load.p50 for form, load in medians(ways, rounds).items()}
     size = len(forms["text"].text) // 1000
     return [
         Figure(

@@ -1,15 +1,16 @@
 """A router's parts with the service's default settings, asked for scores and picks in process."""
 
-from collections.abc import Sequence
+import statistics
+import time
 from functools import partial
 from itertools import count
 from random import Random
+from typing import Any
 
 from warmpath.indexer.embedded import embedded_index
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.ranks import Ingest
-from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS
+from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS, no_collector
 from warmpath.lab.bench.stand.made_up_fleet import (
     BLOCK_SIZE,
     MODEL,
@@ -37,18 +38,18 @@ from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.strategies import longest_prefix
 
 
-def new_picking(ingest: Ingest, *witnesses: Witness) -> Picking:
-    """Put the parts together; ties break the same way in each run."""
+def new_picking(ingest: Ingest, *witnesses: Witness, **more: Any) -> Picking:
+    """Put the parts together, with `more` of them; ties break the same way in each run."""
     names = map(str, count())
+    parts = {"new_id": lambda: next(names), "witnesses": witnesses, **more}
     return Picking(
         config.PickTable(),
         config.BookingTable(),
         config.QueueTable(),
         index=embedded_index(1 << 28),
         scorer=partial(Scorer, ingest, ""),
-        new_id=lambda: next(names),
         rng=Random(1),
-        witnesses=witnesses,
+        **parts,
     )
 
 
@@ -62,19 +63,6 @@ Each rank has one more request; on every third rank it waits for its first token
 """
 
 
-def load(picking: Picking, ranks: Sequence[RankIngest], now: float) -> None:
-    """Give each rank requests of several sizes, and its engine's figures of them."""
-    for number, rank in enumerate(ranks):
-        for nth in range(BOOKED + 1):
-            cached, seconds = 100 * (number % 37), 0.1 + 0.01 * (number % 23)
-            work = Work(MODEL, rank.pod, rank.number, TOKENS, cached, seconds)
-            booking = picking.bookings.book(work, now)
-            if nth < BOOKED or number % 3:
-                picking.bookings.first_token(booking.id, now)
-        seen = Observed(BOOKED, number % 5, 0.5, now)
-        picking.loads.observe(rank.pod, rank.number, seen)
-
-
 class Asked:
     """A router's parts as in the service, with picks in flight and a made-up clock.
 
@@ -82,7 +70,7 @@ class Asked:
     """
 
     def __init__(self, pods: int, prompts: int = PROMPTS, *, each: int = 1) -> None:
-        ingest, ranks = new_ingest(embedded_index(1 << 28), pods, each=each)
+        self.ingest, ranks = new_ingest(embedded_index(1 << 28), pods, each=each)
         for rank in ranks:
             rank.connected()
         self.prompts = []
@@ -97,7 +85,8 @@ class Asked:
             Pod(ranks[at].pod, "", MODEL, tuple(ranks[at : at + each]))
             for at in range(0, len(ranks), each)
         ]
-        picking = new_picking(ingest, Decisions(), Attribution())
+        self.decisions, self.attribution = Decisions(), Attribution()
+        picking = new_picking(self.ingest, self.decisions, self.attribution)
         self._scorer, self.picker = picking.scorer, picking.picker
         self.picking = picking
         self.eligible = Eligible(PodTable(self._pods))
@@ -106,7 +95,30 @@ class Asked:
         self._now = 0.0
 
     def load(self) -> None:
-        load(self.picking, self.ranks, self._now)
+        """Give each rank requests of several sizes, and its engine's figures of them."""
+        picking, now = self.picking, self._now
+        for number, rank in enumerate(self.ranks):
+            for nth in range(BOOKED + 1):
+                cached, seconds = 100 * (number % 37), 0.1 + 0.01 * (number % 23)
+                work = Work(MODEL, rank.pod, rank.number, TOKENS, cached, seconds)
+                booking = picking.bookings.book(work, now)
+                if nth < BOOKED or number % 3:
+                    picking.bookings.first_token(booking.id, now)
+            seen = Observed(BOOKED, number % 5, 0.5, now)
+            picking.loads.observe(rank.pod, rank.number, seen)
+
+    def answer_seconds(self, calls: int) -> float:
+        """Return the processor seconds of a pick with its answer: the median."""
+        taken = []
+        # Each prompt is new once.
+        for call in range(2 * len(self.prompts)):
+            self.answer(call)
+        with no_collector():
+            for call in range(calls):
+                begun = time.process_time()
+                self.answer(call)
+                taken.append(time.process_time() - begun)
+        return statistics.median(taken)
 
     def answer(self, call: int) -> None:
         """Pick a pod, and make the answer's messages."""
