@@ -1,6 +1,10 @@
 """Names to keys: parents that turn up late, chunks, tails, moves, and doubt."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+
+import pytest
 
 from tests.indexer.consistent import check
 from warmpath.indexer.engines.event import Cleared, Event, Moved, Removed, Stored, Tier, name_of
@@ -34,36 +38,106 @@ def held(resolver: Resolver, tier: Tier = Tier.GPU) -> list[int]:
     return sorted(KEYS.index(key) for key in resolver.names.held().get((tier, 0), ()))
 
 
-def test_a_child_waits_for_its_parent_and_is_adopted_with_all_below_it() -> None:
-    resolver = new(stored(0, 0), stored(2, 3), stored(4, 5))
-    assert held(resolver) == [0]
-    assert resolver.counts.parentless == 4
-    resolver.apply_all([stored(1, 1)])
-    assert held(resolver) == [0, 1, 2, 3, 4, 5]
-    assert resolver.counts.adopted == 4
-    assert len(resolver.orphans) == 0
+def removed(*names: str, tier: Tier | None = Tier.GPU) -> Removed:
+    return Removed(tuple(name_of(name.encode()) for name in names), tier)
 
 
-def test_what_is_removed_while_it_waits_is_not_adopted_but_still_links_its_children() -> None:
-    resolver = new(stored(0, 0), stored(2, 4))
-    resolver.apply_all([Removed((name_of(b"b3"),))])
-    assert resolver.counts.unknown_removals == 0
-    resolver.apply_all([stored(1, 1)])
-    assert held(resolver) == [0, 1, 2, 4]
+def odd(name: bytes, tokens: list[int], size: int = 2, parent: bytes | None = None) -> Stored:
+    return Stored((name,), parent, pack_tokens(tokens), size)
 
 
-def test_a_store_that_is_wholly_removed_waits_no_longer() -> None:
-    resolver = new(
-        stored(0, 0), stored(2, 3), Removed((name_of(b"b2"),)), Removed((name_of(b"b3"),))
-    )
-    assert len(resolver.orphans) == 0
-    assert resolver.orphans.bytes == 0
+def chunk(first: int, last: int, *, size: int) -> Stored:
+    return stored(first, last, tier=Tier.CPU, size=size, names="c")
 
 
-def test_a_removal_from_another_tier_does_not_touch_what_waits() -> None:
-    resolver = new(stored(0, 0), stored(2, 2), Removed((name_of(b"b2"),), Tier.CPU))
-    resolver.apply_all([stored(1, 1)])
-    assert held(resolver) == [0, 1, 2]
+Check = Callable[[Resolver], None]
+
+
+def holds(*positions: int, tier: Tier = Tier.GPU) -> Check:
+    def check_held(resolver: Resolver) -> None:
+        assert held(resolver, tier) == [*positions]
+
+    return check_held
+
+
+def counts(**expected: int) -> Check:
+    def check_counts(resolver: Resolver) -> None:
+        assert {name: getattr(resolver.counts, name) for name in expected} == expected
+
+    return check_counts
+
+
+def settles(capacity: int, *, can: bool = True) -> Check:
+    def check_settling(resolver: Resolver) -> None:
+        assert resolver.can_settle(capacity) is can
+
+    return check_settling
+
+
+def drops(count: int) -> Check:
+    def check_dropped(resolver: Resolver) -> None:
+        assert len(resolver.settle()) == count
+
+    return check_dropped
+
+
+def nothing_waits(resolver: Resolver) -> None:
+    assert (len(resolver.orphans), resolver.orphans.bytes) == (0, 0)
+
+
+def has_blocks_of_two_tokens(resolver: Resolver) -> None:
+    assert resolver.groups.layout.block_size == 2
+
+
+ALL = range(6)
+ON_CPU = partial(holds, tier=Tier.CPU)
+MOVED = Moved(name_of(b"b1"), Tier.GPU, Tier.CPU)
+X = odd(b"x", [99, 98])
+WAITING = stored(1, 1, tier=Tier.CPU)
+
+STORIES: dict[str, list[list[Event] | Check]] = {
+    "a child waits for its parent and is adopted with all below it": [
+        [stored(0, 0), stored(2, 3), stored(4, 5)], holds(0), counts(parentless=4), [stored(1, 1)], holds(*ALL), counts(adopted=4), nothing_waits,
+    ],
+    "what is removed while it waits is not adopted but still links its children": [[stored(0, 0), stored(2, 4)], [removed("b3")], counts(unknown_removals=0), [stored(1, 1)], holds(0, 1, 2, 4)],
+    "a store that is wholly removed waits no longer": [[stored(0, 0), stored(2, 3), removed("b2"), removed("b3")], nothing_waits],
+    "a removal from another tier does not touch what waits": [[stored(0, 0), stored(2, 2), removed("b2", tier=Tier.CPU)], [stored(1, 1)], holds(0, 1, 2)],
+    "a clear lets what waits go": [[stored(0, 0), stored(2, 2), Cleared(), stored(0, 1)], holds(0, 1)],
+    # LMCache stores chunks of several blocks, under names of its own (`engine-events.md`, 6.3).
+    "a chunk of an offload tier holds the engine's own blocks": [
+        [stored(0, 5), chunk(0, 0, size=6), chunk(1, 1, size=6)], ON_CPU(*ALL), [removed(*(f"b{n}" for n in ALL))], holds(), ON_CPU(*ALL), [removed("c1", tier=Tier.CPU)], ON_CPU(0, 1, 2),
+    ],
+    "a chunk that is no multiple of the block cannot be placed": [[stored(0, 5), chunk(0, 0, size=3)], ON_CPU(), counts(unplaced=1)],
+    "a placeholder is placed by the name that the GPU gave it": [
+        [stored(0, 2), Stored((name_of(b"b1"), name_of(b"b9")), None, None, 0, Tier.CPU)], ON_CPU(1), counts(unplaced=1), [removed("b1")], holds(0, 2), ON_CPU(1),
+    ],
+    "a block that moves is held where it went": [[stored(0, 1), MOVED], holds(0), ON_CPU(1), [removed("b1", "b0", tier=None)], holds(), ON_CPU(), counts(unknown_removals=0)],
+    "the tail of a prompt neither counts nor changes the block size": [
+        [stored(0, 1), odd(b"t", [9], 1, b"unknown"), Removed((b"t",))], holds(0, 1), has_blocks_of_two_tokens, counts(parentless=0),
+    ],
+    "a tail that is seen first gives way to the real block size": [[odd(b"t", TOKENS[:1], 1)], [stored(0, 5)], has_blocks_of_two_tokens, holds(*ALL)],
+    # A child proves the whole prefix up to it; x is not heard of again. Of the two copies of block 0 one is proven.
+    "after a doubt only what is proven is kept": [
+        [stored(0, 2), stored(0, 0)], [X], Resolver.doubt, [stored(2, 3)], settles(4, can=False), [stored(4, 5)], settles(4), drops(1), holds(*ALL), [removed("b0")], holds(*ALL[1:]),
+    ],
+    # The engine held two copies of x, and the older one, which is not known here, goes first.
+    "after a doubt each removal of a known block asks for one more store": [[stored(0, 3), X, Removed((b"x",)), stored(4, 4)], holds(*range(5)), settles(6, can=False), [stored(5, 5)], settles(6)],
+    "a rank with an offload tier does not settle by turn-over": [[stored(0, 1), Stored((name_of(b"b0"),), None, None, 0, Tier.CPU)], Resolver.doubt, [stored(2, 5)], settles(1, can=False)],
+    "an unknown capacity never settles": [Resolver.doubt, [stored(0, 5)], settles(0, can=False)],
+    "a block that moves while it waits for its parent is held where it went": [[stored(1, 1), MOVED, stored(0, 0)], holds(0), ON_CPU(1)],
+    "a block that is removed while it waits in a slower tier is not held": [[WAITING, Removed(WAITING.hashes, None), stored(0, 0)], holds(0), ON_CPU()],
+}  # fmt: skip
+"""Events that come together, and what is so after them."""
+
+
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+def test_resolving(story: list[list[Event] | Check]) -> None:
+    resolver = new()
+    for step in story:
+        if isinstance(step, list):
+            resolver.apply_all(step)
+        else:
+            step(resolver)
 
 
 def test_what_waits_is_bounded_and_the_oldest_goes_first() -> None:
@@ -100,112 +174,6 @@ def test_blocks_that_were_let_go_while_they_waited_are_outlived_before_a_rank_he
     assert resolver.can_settle(2)
 
 
-def test_a_clear_lets_what_waits_go() -> None:
-    resolver = new(stored(0, 0), stored(2, 2), Cleared(), stored(0, 1))
-    assert held(resolver) == [0, 1]
-
-
-def test_a_chunk_of_an_offload_tier_holds_the_engines_own_blocks() -> None:
-    """LMCache stores chunks of several blocks, under names of its own (`engine-events.md`, 6.3)."""
-    resolver = new()
-    chunk = [
-        stored(0, 0, tier=Tier.CPU, size=6, names="c"),
-        stored(1, 1, tier=Tier.CPU, size=6, names="c"),
-    ]
-    resolver.apply_all([stored(0, 5), *chunk])
-    assert held(resolver, Tier.CPU) == [0, 1, 2, 3, 4, 5]
-    resolver.apply_all([Removed(tuple(name_of(f"b{n}".encode()) for n in range(6)))])
-    assert held(resolver) == []
-    assert held(resolver, Tier.CPU) == [0, 1, 2, 3, 4, 5]
-    resolver.apply_all([Removed((name_of(b"c1"),), Tier.CPU)])
-    assert held(resolver, Tier.CPU) == [0, 1, 2]
-
-
-def test_a_chunk_that_is_no_multiple_of_the_block_cannot_be_placed() -> None:
-    resolver = new(stored(0, 5), stored(0, 0, tier=Tier.CPU, size=3, names="c"))
-    assert held(resolver, Tier.CPU) == []
-    assert resolver.counts.unplaced == 1
-
-
-def test_a_placeholder_is_placed_by_the_name_that_the_gpu_gave_it() -> None:
-    resolver = new()
-    placeholder = Stored((name_of(b"b1"), name_of(b"b9")), None, None, 0, Tier.CPU)
-    resolver.apply_all([stored(0, 2), placeholder])
-    assert held(resolver, Tier.CPU) == [1]
-    assert resolver.counts.unplaced == 1
-    resolver.apply_all([Removed((name_of(b"b1"),))])
-    assert held(resolver) == [0, 2]
-    assert held(resolver, Tier.CPU) == [1]
-
-
-def test_a_block_that_moves_is_held_where_it_went() -> None:
-    resolver = new(stored(0, 1), Moved(name_of(b"b1"), Tier.GPU, Tier.CPU))
-    assert held(resolver) == [0]
-    assert held(resolver, Tier.CPU) == [1]
-    resolver.apply_all([Removed((name_of(b"b1"), name_of(b"b0")), None)])
-    assert held(resolver) == []
-    assert held(resolver, Tier.CPU) == []
-    assert resolver.counts.unknown_removals == 0
-
-
-def test_the_tail_of_a_prompt_neither_counts_nor_changes_the_block_size() -> None:
-    resolver = new()
-    tail = Stored((b"t",), b"unknown", pack_tokens([9]), 1)
-    resolver.apply_all([stored(0, 1), tail, Removed((b"t",))])
-    assert held(resolver) == [0, 1]
-    assert resolver.groups.layout.block_size == 2
-    assert resolver.counts.parentless == 0
-
-
-def test_a_tail_that_is_seen_first_gives_way_to_the_real_block_size() -> None:
-    resolver = new(Stored((b"t",), None, pack_tokens(TOKENS[:1]), 1))
-    resolver.apply_all([stored(0, 5)])
-    assert resolver.groups.layout.block_size == 2
-    assert held(resolver) == [0, 1, 2, 3, 4, 5]
-
-
-def test_after_a_doubt_only_what_is_proven_is_kept() -> None:
-    resolver = new(stored(0, 2), stored(0, 0))
-    other = [Stored((b"x",), None, pack_tokens([99, 98]), 2)]
-    resolver.apply_all(other)
-    resolver.doubt()
-    # A child proves the whole prefix up to it; x is not heard of again.
-    resolver.apply_all([stored(2, 3)])
-    assert not resolver.can_settle(4)
-    resolver.apply_all([stored(4, 5)])
-    assert resolver.can_settle(4)
-    gone = resolver.settle()
-    assert len(gone) == 1
-    assert held(resolver) == [0, 1, 2, 3, 4, 5]
-    # The first block was known twice; of that, one copy is proven.
-    resolver.apply_all([Removed((name_of(b"b0"),))])
-    assert held(resolver) == [1, 2, 3, 4, 5]
-
-
-def test_after_a_doubt_each_removal_of_a_known_block_asks_for_one_more_store() -> None:
-    """The engine held two copies of x, and the older one, which is not known here, goes first."""
-    x = Stored((b"x",), None, pack_tokens([99, 98]), 2)
-    resolver = new(stored(0, 3), x, Removed((b"x",)), stored(4, 4))
-    assert len(held(resolver)) == 5
-    assert not resolver.can_settle(6), "the other copy of x is still there"
-    resolver.apply_all([stored(5, 5)])
-    assert resolver.can_settle(6), "the cache is full of blocks that are held here"
-
-
-def test_a_rank_with_an_offload_tier_does_not_settle_by_turn_over() -> None:
-    resolver = new(stored(0, 1), Stored((name_of(b"b0"),), None, None, 0, Tier.CPU))
-    resolver.doubt()
-    resolver.apply_all([stored(2, 5)])
-    assert not resolver.can_settle(1)
-
-
-def test_an_unknown_capacity_never_settles() -> None:
-    resolver = new()
-    resolver.doubt()
-    resolver.apply_all([stored(0, 5)])
-    assert not resolver.can_settle(0)
-
-
 def test_check_finds_a_name_without_a_key() -> None:
     resolver = new(stored(0, 0))
     resolver.names.keys.clear()
@@ -225,17 +193,3 @@ def test_a_tier_with_as_many_names_as_keys_is_told_with_each_key_once() -> None:
     assert held(resolver, Tier.CPU) == [0, 1, 2]
     keys, _ = resolver.names.chains()[Tier.CPU, 0]
     assert sorted(keys) == sorted(KEYS[:3])
-
-
-def test_a_block_that_moves_while_it_waits_for_its_parent_is_held_where_it_went() -> None:
-    resolver = new(stored(1, 1), Moved(name_of(b"b1"), Tier.GPU, Tier.CPU), stored(0, 0))
-    assert held(resolver) == [0]
-    assert held(resolver, Tier.CPU) == [1]
-
-
-def test_a_block_that_is_removed_while_it_waits_in_a_slower_tier_is_not_held() -> None:
-    resolver = new()
-    waiting = stored(1, 1, tier=Tier.CPU)
-    resolver.apply_all([waiting, Removed(waiting.hashes, None), stored(0, 0)])
-    assert held(resolver) == [0]
-    assert held(resolver, Tier.CPU) == []
