@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.clock import Clock
 from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
 from tests.indexer.consistent import check
@@ -15,15 +16,6 @@ from warmpath.indexer.compiled import array_index
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
 
 Bounded = Callable[[int, Clock], Index]
 BACKENDS: dict[str, Bounded] = {"memory": MemoryIndex, "arrays": ArrayIndex}

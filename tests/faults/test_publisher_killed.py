@@ -9,6 +9,7 @@ import pytest
 
 from tests.publisher.published_pod import FULL, IDS, Pod
 from tests.servers.redis_server import RedisServer
+from tests.until import until
 from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.keys.key import fingerprint, pack_tokens
 from warmpath.indexer.shared.layout.names import KeyNames
@@ -55,12 +56,6 @@ async def looking(
     yield look
     await remote.close()
     await redis.close()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_killed_publishers_pod_is_gone_with_its_lease_though_nobody_looks(

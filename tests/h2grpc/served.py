@@ -1,6 +1,5 @@
 """Handlers served over either transport, and a client of them."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -134,9 +133,3 @@ def ends_with(
     assert raised.value.code() is code, raised.value
     if text is not None:
         assert text in (raised.value.details() or "")
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop run until something holds; the test's own timeout bounds it."""
-    while not condition():
-        await asyncio.sleep(0.002)

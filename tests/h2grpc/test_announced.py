@@ -4,7 +4,8 @@ import grpc
 import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import Attack, until
+from tests.h2grpc.http2.attacked import Attack
+from tests.until import until
 from warmpath.h2grpc import announced
 
 METHODS = ["Echo", "Once", "Many", "Take", "Deaf", "Each"]

@@ -19,9 +19,9 @@ from tests.h2grpc.served import (
     methods_of,
     new_server,
     serving,
-    until,
 )
 from tests.router.error_details import ErrorDetails, details_of
+from tests.until import until
 from warmpath.router.transport.call import Call
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)

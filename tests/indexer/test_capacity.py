@@ -1,6 +1,7 @@
 """An engine that announces hits as stores too: what its cache cannot hold is seen, and given up."""
 
 from collections.abc import Callable, Iterable
+from operator import methodcaller
 from typing import Any
 
 import msgspec
@@ -77,6 +78,106 @@ class Said:
         self.rank.live_many(frames)
 
 
+Check = Callable[[Said], None]
+
+
+def together(*batches: list[dict[str, object]]) -> Check:
+    return methodcaller("together", batches)
+
+
+def uses(blocks: int) -> Check:
+    def check_blocks(say: Said) -> None:
+        assert say.rank.blocks_in_use() == blocks
+
+    return check_blocks
+
+
+def because(reason: str) -> Check:
+    def check_reason(say: Said) -> None:
+        assert say.rank.trust.level is Level.DEGRADED
+        assert say.rank.trust.reason == reason
+
+    return check_reason
+
+
+def counts(**expected: int) -> Check:
+    def check_counts(say: Said) -> None:
+        counted = say.rank.counts() | {"unknown_removals": say.rank.state.counts.unknown_removals}
+        assert {name: counted[name] for name in expected} == expected
+
+    return check_counts
+
+
+def learn(capacity: int) -> Check:
+    return lambda say: say.rank.learn_capacity(capacity)
+
+
+def lose(say: Said) -> None:
+    say.sequence += 1
+
+
+def nothing_is_held(say: Said) -> None:
+    assert held(say.rank) == set()
+
+
+def the_window_is_empty(say: Said) -> None:
+    assert say.rank.state.held()[Tier.GPU, 1] == set()
+
+
+ONE, TWO = stored([1], [1, 1]), stored([1, 2], [1, 1, 2, 2])
+THREE_MORE = stored([3, 4, 5], [3, 3, 4, 4, 5, 5])
+FULL: dict[str, object] = {"group_idx": 0, "kv_cache_spec_kind": "full_attention"}
+WINDOW: dict[str, object] = {"group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 2}  # fmt: skip
+STATE: dict[str, object] = {"group_idx": 1, "kv_cache_spec_kind": "mamba"}
+STATES = stored([2], [1, 1, 1, 1], block_size=4, **STATE), stored([1], [1, 1], **STATE)
+"""A block, and a part of it."""
+
+STORIES: dict[str, tuple[int, list[Any]]] = {
+    # What cannot be there of the five is block 1: a hit that was told as a store, and is gone.
+    "what was removed since it was last announced is given up": (4, [[TWO], [ONE], [removed(1)], uses(2), [THREE_MORE], Level.DEGRADED, uses(4), counts(unknown_removals=0), [removed(1)], counts(unknown_removals=1)]),
+    "more than fits is seen after each batch of those that arrive together": (
+        4, [[TWO], together([removed(9)], [removed(9)]), together([THREE_MORE], [removed(5), removed(4)]), because(f"{DRIFTED}: 5 of 4"), counts(drifts=1)],
+    ),
+    # What is plain is taken by more at a time each time. Block 5 is as many as it has: whatever was not seen since is gone.
+    "a rank heals after the batch that turns its cache over": (
+        3, [
+            [TWO], lose, [removed(2)], Level.DEGRADED,
+            together(*[[removed(99)]] * 3, [stored([3, 4], [3, 3, 4, 4])], [stored([5], [5, 5])], [stored([6], [6, 6], parent_block_hash=77)]),
+            because("a stored block's parent is unknown: an event was missed"),
+        ],
+    ),
+    "a capacity that is not known is no bound": (0, [*[[TWO]] * 50, Level.EXACT, uses(100)]),
+    "a capacity that is learned later bounds what is there then": (0, [*[[ONE]] * 5, learn(4), [stored([2], [2, 2])], Level.DEGRADED]),
+    "every copy of one content takes a block and slower tiers take none": (
+        4, [*[[ONE, ONE | {"medium": "CPU"}]] * 4, uses(4), Level.EXACT, [removed(1), removed(1)], uses(2), [stored([2, 3, 4], [2, 2, 3, 3, 4, 4])], because(f"{DRIFTED}: 5 of 4")],
+    ),
+    # A full report names blocks of a window that lie before it, which no cache has.
+    "the groups of a hybrid model share one pool": (4, [[TWO | FULL, TWO | WINDOW], uses(4), Level.EXACT, [stored([3], [3, 3], **FULL)], Level.DEGRADED, the_window_is_empty, uses(3)]),
+    "a block that is known by its parts too is not counted twice": (2, [[*STATES], [stored([1, 2], [1, 1, 1, 1], **FULL)], [*reversed(STATES)], Level.EXACT, uses(2)]),
+    # Both are there, however often, until one is removed.
+    "what may have been a hit is not exact once it was removed": (
+        0, [
+            [TWO], [TWO], Level.EXACT, together([removed(2)], [removed(9)]), because(REPEATED),
+            [stored([2], [2, 2], parent_block_hash=1)], Level.EXACT, [removed(1, 2), removed(1, 2), removed(2)], Level.EXACT, nothing_is_held,
+        ],
+    ),
+    "a window that was announced twice may not hold what lies before it": (0, [[TWO | WINDOW, removed(1, group_idx=1)], Level.EXACT, [TWO | WINDOW], because(REPEATED)]),
+}  # fmt: skip
+"""A cache's capacity, then batches of events, and what is so after them."""
+
+
+@pytest.mark.parametrize(("capacity", "story"), STORIES.values(), ids=STORIES)
+def test_stories(index: type[Index], capacity: int, story: list[Any]) -> None:
+    say = Said(follow(index, capacity=capacity))
+    for step in story:
+        if isinstance(step, list):
+            say(*step)
+        elif isinstance(step, Level):
+            assert say.rank.trust.level is step
+        else:
+            step(say)
+
+
 def test_hits_announced_as_stores_degrade_the_rank_and_nothing_stays_that_is_gone(
     index: type[Index],
 ) -> None:
@@ -96,21 +197,6 @@ def test_hits_announced_as_stores_degrade_the_rank_and_nothing_stays_that_is_gon
         rank.live("", *engine.store((which,) * 6))
     assert held(rank) <= engine.held()
     assert rank.blocks_in_use() <= CAPACITY
-
-
-def test_what_was_removed_since_it_was_last_announced_is_given_up(index: type[Index]) -> None:
-    rank = follow(index, capacity=4)
-    say = Said(rank)
-    say(stored([1, 2], [1, 1, 2, 2]))
-    say(stored([1], [1, 1]))  # a hit, told as a store
-    say(removed(1))  # and now it is gone
-    assert rank.blocks_in_use() == 2
-    say(stored([3, 4, 5], [3, 3, 4, 4, 5, 5]))
-    assert rank.trust.level is Level.DEGRADED
-    assert rank.blocks_in_use() == 4  # 2, 3, 4 and 5: what cannot be there was 1
-    assert rank.state.counts.unknown_removals == 0
-    say(removed(1))
-    assert rank.state.counts.unknown_removals == 1
 
 
 def test_a_rank_that_drifted_heals_once_its_cache_has_turned_over(index: type[Index]) -> None:
@@ -143,102 +229,6 @@ def test_a_clear_heals_a_rank_that_drifted(index: type[Index]) -> None:
         rank.live("", *report)
     rank.live("", *engine.clear())
     assert rank.trust.level is Level.EXACT
-
-
-def test_more_than_fits_is_seen_after_each_batch_of_those_that_arrive_together(
-    index: type[Index],
-) -> None:
-    rank = follow(index, capacity=4)
-    say = Said(rank)
-    say(stored([1, 2], [1, 1, 2, 2]))
-    say.together([[removed(9)], [removed(9)]])
-    say.together([[stored([3, 4, 5], [3, 3, 4, 4, 5, 5])], [removed(5), removed(4)]])
-    assert rank.trust.reason == f"{DRIFTED}: 5 of 4"
-    assert rank.counts()["drifts"] == 1
-
-
-def test_a_rank_heals_after_the_batch_that_turns_its_cache_over(index: type[Index]) -> None:
-    rank = follow(index, capacity=3)
-    say = Said(rank)
-    say(stored([1, 2], [1, 1, 2, 2]))
-    say.sequence += 1  # lost
-    say(removed(2))
-    assert rank.trust.level is Level.DEGRADED
-    say.together(
-        [
-            *[[removed(99)]] * 3,  # what is plain is taken by more at a time each time
-            [stored([3, 4], [3, 3, 4, 4])],
-            [stored([5], [5, 5])],  # as many as it has: whatever was not seen since is gone
-            [stored([6], [6, 6], parent_block_hash=77)],
-        ]
-    )
-    assert rank.trust.level is Level.DEGRADED
-    assert rank.trust.reason == "a stored block's parent is unknown: an event was missed"
-
-
-def test_a_capacity_that_is_not_known_is_no_bound(index: type[Index]) -> None:
-    rank = follow(index, capacity=0)
-    say = Said(rank)
-    for _ in range(50):
-        say(stored([1, 2], [1, 1, 2, 2]))
-    assert rank.trust.level is Level.EXACT
-    assert rank.blocks_in_use() == 100
-
-
-def test_a_capacity_that_is_learned_later_bounds_what_is_there_then(index: type[Index]) -> None:
-    rank = follow(index, capacity=0)
-    say = Said(rank)
-    for _ in range(5):
-        say(stored([1], [1, 1]))
-    rank.learn_capacity(4)
-    say(stored([2], [2, 2]))
-    assert rank.trust.level is Level.DEGRADED
-
-
-def test_every_copy_of_one_content_takes_a_block_and_slower_tiers_take_none(
-    index: type[Index],
-) -> None:
-    rank = follow(index, capacity=4)
-    say = Said(rank)
-    for _ in range(4):
-        say(stored([1], [1, 1]), stored([1], [1, 1], medium="CPU"))
-    assert rank.blocks_in_use() == 4
-    assert rank.trust.level is Level.EXACT
-    say(removed(1), removed(1))
-    assert rank.blocks_in_use() == 2
-    say(stored([2, 3, 4], [2, 2, 3, 3, 4, 4]))
-    assert rank.trust.reason == f"{DRIFTED}: 5 of 4"
-
-
-def test_the_groups_of_a_hybrid_model_share_one_pool(index: type[Index]) -> None:
-    rank = follow(index, capacity=4)
-    say = Said(rank)
-    full = {"group_idx": 0, "kv_cache_spec_kind": "full_attention"}
-    window = {
-        "group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 2,
-    }  # fmt: skip
-    say(stored([1, 2], [1, 1, 2, 2], **full), stored([1, 2], [1, 1, 2, 2], **window))
-    assert (rank.blocks_in_use(), rank.trust.level) == (4, Level.EXACT)
-    say(stored([3], [3, 3], **full))
-    assert rank.trust.level is Level.DEGRADED
-    # A full report names blocks of a window that lie before it, which no cache has.
-    assert rank.state.held()[Tier.GPU, 1] == set()
-    assert rank.blocks_in_use() == 3
-
-
-def test_a_block_that_is_known_by_its_parts_too_is_not_counted_twice(index: type[Index]) -> None:
-    rank = follow(index, capacity=2)
-    say = Said(rank)
-    full = {"group_idx": 0, "kv_cache_spec_kind": "full_attention"}
-    state = {"group_idx": 1, "kv_cache_spec_kind": "mamba"}
-    say(
-        stored([2], [1, 1, 1, 1], block_size=4, **state),
-        stored([1], [1, 1], **state),  # a part of the same block
-    )
-    say(stored([1, 2], [1, 1, 1, 1], **full))
-    say(stored([1], [1, 1], **state), stored([2], [1, 1, 1, 1], block_size=4, **state))
-    assert rank.trust.level is Level.EXACT
-    assert rank.blocks_in_use() == 2
 
 
 def test_windows_with_pools_of_their_own_are_not_summed() -> None:
@@ -281,21 +271,6 @@ def test_a_router_that_restarts_still_knows_what_is_not_certain(index: type[Inde
     assert rank.state.blocks_in_use() == 1
 
 
-def test_what_may_have_been_a_hit_is_not_exact_once_it_was_removed(index: type[Index]) -> None:
-    rank = follow(index, capacity=0)
-    say = Said(rank)
-    say(stored([1, 2], [1, 1, 2, 2]))
-    say(stored([1, 2], [1, 1, 2, 2]))
-    assert rank.trust.level is Level.EXACT  # both are there, however often
-    say.together([[removed(2)], [removed(9)]])
-    assert (rank.trust.level, rank.trust.reason) == (Level.DEGRADED, REPEATED)
-    say(stored([2], [2, 2], parent_block_hash=1))
-    assert rank.trust.level is Level.EXACT
-    say(removed(1, 2), removed(1, 2), removed(2))
-    assert rank.trust.level is Level.EXACT
-    assert held(rank) == set()
-
-
 def test_a_size_that_is_learned_tells_of_hits_that_were_announced(index: type[Index]) -> None:
     rank = follow(index, capacity=0)
     say = Said(rank)
@@ -308,20 +283,6 @@ def test_a_size_that_is_learned_tells_of_hits_that_were_announced(index: type[In
     assert later.state.may_show_hits()
     rank.learn_capacity(4)
     assert rank.trust.level is Level.EXACT
-
-
-def test_a_window_that_was_announced_twice_may_not_hold_what_lies_before_it(
-    index: type[Index],
-) -> None:
-    rank = follow(index, capacity=0)
-    say = Said(rank)
-    window = {
-        "group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 2,
-    }  # fmt: skip
-    say(stored([1, 2], [1, 1, 2, 2], **window), removed(1, group_idx=1))
-    assert rank.trust.level is Level.EXACT
-    say(stored([1, 2], [1, 1, 2, 2], **window))
-    assert rank.trust.reason == REPEATED
 
 
 @pytest.mark.parametrize("kind", ["sliding_window", "mamba"])

@@ -11,8 +11,10 @@ import grpc
 import grpc.aio
 import pytest
 
+from tests.clock import Clock
 from tests.h2grpc.http2.hostile_client import HostileClient
 from tests.h2grpc.small_service import Service
+from tests.until import until
 from warmpath.h2grpc import server as nghttp2_server
 from warmpath.h2grpc.connection import Connection
 from warmpath.h2grpc.http2 import session as sessions
@@ -26,16 +28,6 @@ SECONDS = 60.0
 
 
 Attack = Callable[..., AbstractAsyncContextManager["Attacked"]]
-
-
-class Clock:
-    """The server's clock, which a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Attacked:
@@ -141,13 +133,6 @@ def running(service: Service) -> int:
     return service.running.total()
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until a condition holds."""
-    async with asyncio.timeout(SECONDS):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 @asynccontextmanager
 async def attacked(
     caplog: pytest.LogCaptureFixture,
@@ -160,7 +145,7 @@ async def attacked(
     """Serve with some limits; at the end nothing is kept, and nothing was worth a warning."""
     monkeypatch.setattr(nghttp2_server, "LOOK_SECONDS", 0.02)
     caplog.set_level(logging.INFO)
-    clock, service = Clock(), Service()
+    clock, service = Clock(1000.0), Service()
     server = Nghttp2Server(service.methods(), Http2Limits(**limits), clock=clock)
     address = await server.start("127.0.0.1:0", tls)
     found = Attacked(server, service, clock, address, caplog)

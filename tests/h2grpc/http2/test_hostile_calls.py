@@ -5,9 +5,10 @@ import zlib
 import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import Attack, until
+from tests.h2grpc.http2.attacked import Attack
 from tests.router.error_details import details_in
 from tests.router.http2_client import frame
+from tests.until import until
 
 RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = b"8", b"12", b"13"
 REASONS = {RESOURCE_EXHAUSTED: "TOO_LARGE", INTERNAL: "BAD_CALL"}

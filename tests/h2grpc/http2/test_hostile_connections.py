@@ -7,9 +7,10 @@ import grpc
 import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import Attack, until
+from tests.h2grpc.http2.attacked import Attack
 from tests.router.http2_client import frame
 from tests.servers.certificates import Authority
+from tests.until import until
 from warmpath.process.logs import BURST, LogLimit
 
 HTTP_1 = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"

@@ -6,8 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import Attack, until
+from tests.h2grpc.http2.attacked import Attack
 from tests.router.http2_client import frame
+from tests.until import until
 
 BURST = 50
 """Frames that 5 a second allow at once."""

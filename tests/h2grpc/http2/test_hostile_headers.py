@@ -5,10 +5,11 @@ import asyncio
 import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import Attack, until
+from tests.h2grpc.http2.attacked import Attack
 from tests.h2grpc.http2.hostile_client import HostileClient
 from tests.router.error_details import details_in
 from tests.router.http2_client import frame
+from tests.until import until
 
 MOST = 4096
 LARGE = raw.literal(b"k", b"v" * 3000, keep=True)

@@ -3,9 +3,10 @@
 import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import Attack, until
+from tests.h2grpc.http2.attacked import Attack
 from tests.h2grpc.http2.hostile_client import PREFACE
 from tests.router.error_details import details_in
+from tests.until import until
 
 
 @pytest.mark.parametrize("width", [0, 1, 5])

@@ -53,17 +53,6 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
     return system
 
 
-@pytest.fixture
-async def context() -> AsyncIterator[zmq.asyncio.Context]:
-    context = zmq.asyncio.Context()
-    yield context
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
-    context.destroy(linger=0)
-
-
 @contextlib.asynccontextmanager
 async def engine(
     context: zmq.asyncio.Context, bound: str, port: int | str = "*"

@@ -75,18 +75,6 @@ class Publisher:
         self.replay.close(linger=0)
 
 
-@pytest.fixture
-async def context() -> AsyncIterator[zmq.asyncio.Context]:
-    context = zmq.asyncio.Context()
-    yield context
-    # A test that failed leaves subscribers at work, for whose sockets `term` would wait.
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
-    context.destroy(linger=0)
-
-
 @pytest.fixture(params=[True, False], ids=["0.26-replay", "0.25-replay"])
 async def publisher(
     request: pytest.FixtureRequest, context: zmq.asyncio.Context

@@ -31,12 +31,6 @@ TIMEOUT = 10.0
 """Seconds: longer than any write here is late."""
 
 
-@pytest.fixture(params=["redis_server", "valkey_server"])
-def server(request: pytest.FixtureRequest) -> RedisServer:
-    found: RedisServer = request.getfixturevalue(request.param)
-    return found
-
-
 class Routers:
     """A publisher that writes through a relay, and two routers that read: one copies, one looks up."""
 

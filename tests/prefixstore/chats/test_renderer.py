@@ -111,14 +111,27 @@ async def test_text_of_all_planes_comes_back_as_it_was(renderer: Renderer) -> No
     assert await renderer.render("plain", chat, None) == f"<s><user>{text}"
 
 
-async def test_an_unknown_template_is_a_key_error(renderer: Renderer) -> None:
-    with pytest.raises(KeyError):
-        await renderer.render("nothing", HI, None)
+CALLS = [{"function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}]
 
 
-async def test_a_refusal_tells_the_reason_and_the_next_chat_is_rendered(renderer: Renderer) -> None:
-    with pytest.raises(TemplateError, match="roles must alternate"):
-        await renderer.render("refuses", HI, None)
+@pytest.mark.parametrize(
+    ("name", "chat", "error", "message"),
+    [
+        ("nothing", HI, KeyError, "nothing"),
+        ("refuses", HI, TemplateError, "roles must alternate"),
+        ("recurses", HI, TemplateError, "nests too deeply"),
+        # While it is written.
+        ("writes", HI, RenderLimitError, "more than 1048576 bytes"),
+        ("plain", Chat([{"role": "user", "content": "é" * (MIB // 2)}]), RenderLimitError, "more than"),
+        ("surrogate", Chat([{"role": "assistant", "tool_calls": CALLS}]), TemplateError, "lone surrogate"),
+    ],
+    ids=["unknown", "refusal", "recursion", "output", "bytes", "surrogate"],
+)  # fmt: skip
+async def test_what_cannot_be_rendered_is_said_and_the_next_chat_is_rendered(
+    renderer: Renderer, name: str, chat: Chat, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        await renderer.render(name, chat, None)
     assert await renderer.render("plain", HI, None) == "<s><user>hi"
 
 
@@ -127,32 +140,6 @@ async def test_a_refusal_names_the_field(renderer: Renderer) -> None:
     with pytest.raises(TemplateError, match="file") as caught:
         await renderer.render("plain", chat, None)
     assert caught.value.field == "messages[1].content[0].type"
-
-
-async def test_endless_recursion_is_refused(renderer: Renderer) -> None:
-    with pytest.raises(TemplateError, match="nests too deeply"):
-        await renderer.render("recurses", HI, None)
-    assert await renderer.render("plain", HI, None)
-
-
-async def test_endless_output_is_cut_off_while_it_is_written(renderer: Renderer) -> None:
-    with pytest.raises(RenderLimitError, match="more than 1048576 bytes"):
-        await renderer.render("writes", HI, None)
-    assert await renderer.render("plain", HI, None)
-
-
-async def test_output_is_bounded_in_bytes(renderer: Renderer) -> None:
-    chat = Chat([{"role": "user", "content": "é" * (MIB // 2)}])
-    with pytest.raises(RenderLimitError):
-        await renderer.render("plain", chat, None)
-
-
-async def test_a_lone_surrogate_that_hides_in_arguments_is_refused(renderer: Renderer) -> None:
-    call = {"function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}
-    chat = Chat([{"role": "assistant", "tool_calls": [call]}])
-    with pytest.raises(TemplateError, match="lone surrogate"):
-        await renderer.render("surrogate", chat, None)
-    assert await renderer.render("plain", HI, None)
 
 
 async def test_a_template_is_tried_out(renderer: Renderer) -> None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -124,20 +125,27 @@ def test_a_broken_tokenizer_json_is_said_to_be_the_hubs(source: Source, hub: Fak
         source(files=named).load()
 
 
-def test_a_missing_revision_is_named(source: Source) -> None:
-    other = "f" * 40
-    with pytest.raises(TokenizerUnavailableError, match=f"has no revision {other}"):
-        source(revision=other).load()
+OTHER = "f" * 40
 
 
-def test_a_missing_file_is_named(source: Source, digests: dict[str, str]) -> None:
-    with pytest.raises(TokenizerUnavailableError, match=r"has no config\.json"):
-        source(files=digests | {"config.json": "0" * 64}).load()
-
-
-def test_a_missing_repository_is_named(source: Source) -> None:
-    with pytest.raises(TokenizerUnavailableError, match=r"maker/other.*no such repository"):
-        source(repo="maker/other").load()
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"revision": OTHER}, f"has no revision {OTHER}"),
+        ({"files": {"config.json": "0" * 64}}, r"has no config\.json"),
+        ({"repo": "maker/other"}, r"maker/other.*no such repository"),
+        ({}, "HTTP 503"),
+    ],
+)
+def test_what_the_hub_has_not_is_named(
+    source: Source, hub: FakeHub, digests: dict[str, str], asked: dict[str, Any], named: str
+) -> None:
+    if not asked:
+        hub.answer = lambda _: Answer(503)
+    if "files" in asked:
+        asked = {"files": digests | asked["files"]}
+    with pytest.raises(TokenizerUnavailableError, match=named):
+        source(**asked).load()
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -190,12 +198,6 @@ def test_a_hub_that_is_down_is_said_at_once(source: Source, held_port: int) -> N
         TokenizerUnavailableError, match=r"cannot be reached: .*nothing listens there"
     ):
         source(endpoint=f"http://127.0.0.1:{held_port}").load()
-
-
-def test_a_hub_that_fails_is_said_with_its_status(source: Source, hub: FakeHub) -> None:
-    hub.answer = lambda _: Answer(503)
-    with pytest.raises(TokenizerUnavailableError, match="HTTP 503"):
-        source().load()
 
 
 def test_a_download_that_takes_longer_goes_on_and_the_next_load_has_it(

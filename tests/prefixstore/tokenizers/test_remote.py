@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clock import Clock
 from tests.fake_engine import BEGIN, FakeEngine, listed, tokenized
 from tests.fake_http import Answer, Asked
 from tests.prefixstore.byte_tokenizer import ByteTokenizer
@@ -29,16 +30,6 @@ from warmpath.prefixstore.tokenizers.tokenizer import (
 from warmpath.prefixstore.tokenizers.trial import load_folder
 
 PROMPT = "a prompt nobody may read"
-
-
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def folder(path: Path) -> TokenizerSource:

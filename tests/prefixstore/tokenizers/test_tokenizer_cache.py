@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.clock import Clock
 from tests.prefixstore.byte_tokenizer import ByteTokenizer
 from warmpath.prefixstore.tokenizers.cache import TokenizerCache, TokenizerSource
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
@@ -19,16 +20,6 @@ from warmpath.prefixstore.tokenizers.trial import load_folder
 RETRY = 10.0
 MOST = 2
 IDS = ("a", "b", "c")
-
-
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Source:
@@ -146,15 +137,6 @@ async def test_a_failure_is_shared_remembered_and_then_tried_again(
     clock.now = RETRY
     await cache.get("a")
     assert source.loads == 2
-
-
-async def test_a_failure_of_one_is_none_of_another(
-    cache: TokenizerCache, sources: dict[str, Source]
-) -> None:
-    sources["a"].error = TokenizerUnavailableError("broken")
-    with pytest.raises(TokenizerUnavailableError):
-        await cache.get("a")
-    await cache.get("b")
 
 
 async def test_whatever_a_source_raises_is_said_as_unavailable_with_its_name(

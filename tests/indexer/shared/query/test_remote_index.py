@@ -1,7 +1,7 @@
 """Look-ups in real servers: in time, over broken and slow connections, and with a part of a cluster gone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -86,18 +86,6 @@ class Stand:
 def _compiled() -> None:
     """Have compiled what a router compiles at its start: until then no copy is fresh."""
     SegmentCache(1 << 20).match(np.zeros(1, np.uint64))
-
-
-@pytest.fixture(params=["redis", "valkey"])
-def server(request: pytest.FixtureRequest) -> RedisServer:
-    found: RedisServer = request.getfixturevalue(f"{request.param}_server")
-    return found
-
-
-@pytest.fixture
-def relay(redis_server: RedisServer) -> Iterator[Relay]:
-    with Relay(redis_server.port) as relay:
-        yield relay
 
 
 @asynccontextmanager

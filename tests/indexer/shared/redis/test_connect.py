@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,18 +28,6 @@ from warmpath.indexer.shared.redis.fault import Fault, fault_of
 
 ECHO = Script("echo", "return {KEYS[1], ARGV[1]}")
 SLOW = Script("slow", "for i = 1, 20000000 do end return 1")
-
-
-@pytest.fixture(params=["redis", "valkey"])
-def server(request: pytest.FixtureRequest) -> RedisServer:
-    found: RedisServer = request.getfixturevalue(f"{request.param}_server")
-    return found
-
-
-@pytest.fixture
-def relay(redis_server: RedisServer) -> Iterator[Relay]:
-    with Relay(redis_server.port) as relay:
-        yield relay
 
 
 @asynccontextmanager

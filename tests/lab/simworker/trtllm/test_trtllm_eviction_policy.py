@@ -4,6 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.clock import Clock
 from tests.lab.simworker.state_machines import LONG
 from tests.lab.simworker.trtllm.eviction_oracle import EvictionOracle
 from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock
@@ -15,14 +16,6 @@ from warmpath.lab.simworker.trtllm.blocks.pools import BlockPools
 
 PRIORITIES = st.sampled_from([None, 0, 10, 30, 35, 80, 100])
 DURATIONS = st.sampled_from([None, 0, 1000, 5000])
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Bench:

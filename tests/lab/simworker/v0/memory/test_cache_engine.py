@@ -93,41 +93,6 @@ def test_a_blocks_bytes_are_those_of_the_engines_formula() -> None:
     assert CacheEngine.get_cache_block_size(deepseek) == 60 * 16 * 576 * 2
 
 
-def test_a_block_swapped_out_and_in_comes_back(engine: Engine) -> None:
-    content = block(engine, 7)
-    put(engine, engine.gpu_cache, 2, content)
-    engine.swap_out([(2, 1)])
-    assert get(engine, engine.cpu_cache, 1) == content
-    put(engine, engine.gpu_cache, 2, block(engine, 100))
-    engine.swap_in([(1, 0)])
-    assert get(engine, engine.gpu_cache, 0) == content
-    assert get(engine, engine.gpu_cache, 2) == block(engine, 100)
-
-
-def test_a_copy_leaves_its_source_and_all_others(engine: Engine) -> None:
-    for block_id in range(4):
-        put(engine, engine.gpu_cache, block_id, block(engine, block_id))
-    engine.copy([(1, 3)])
-    held = [get(engine, engine.gpu_cache, block_id) for block_id in range(4)]
-    assert held == [block(engine, fill) for fill in (0, 1, 2, 1)]
-
-
-def test_a_destination_may_be_the_source_of_a_later_copy(engine: Engine) -> None:
-    for block_id in range(4):
-        put(engine, engine.gpu_cache, block_id, block(engine, block_id))
-    engine.copy([(0, 1), (1, 2), (3, 0)])
-    held = [get(engine, engine.gpu_cache, block_id) for block_id in range(4)]
-    assert held == [block(engine, fill) for fill in (3, 0, 0, 3)]
-
-
-def test_nothing_to_copy_is_nothing_done(engine: Engine) -> None:
-    put(engine, engine.gpu_cache, 0, block(engine, 5))
-    engine.copy([])
-    engine.swap_in([])
-    engine.swap_out([])
-    assert get(engine, engine.gpu_cache, 0) == block(engine, 5)
-
-
 @pytest.mark.parametrize("pair", [(4, 0), (0, 4), (-1, 0), (0, -1)])
 def test_a_block_that_is_not_there_is_refused_and_nothing_copied(
     engine: Engine, pair: tuple[int, int]

@@ -10,7 +10,6 @@ from warmpath.lab.simworker.v1.offload.pool import (
     CPUOffloadingManager,
     LookupResult,
     OffloadKey,
-    PrepareStoreOutput,
     ReqContext,
 )
 
@@ -39,15 +38,6 @@ def test_chunks_that_are_copied_or_asked_for_are_not_evicted() -> None:
     assert output is not None
     assert output.evicted_keys == keys(2)
     assert pool.prepare_store(keys(5, 6), ReqContext("r")) is None
-
-
-def test_a_failed_store_gives_its_chunks_back() -> None:
-    pool = CPUOffloadingManager(1)
-    pool.prepare_store(keys(1), ReqContext("r"))
-    pool.complete_store(keys(1), success=False)
-    assert pool.lookup(keys(1)[0]) is LookupResult.MISS
-    assert pool.take_events() == []
-    assert pool.prepare_store(keys(2), ReqContext("r")) == PrepareStoreOutput(keys(2), [0], [])
 
 
 def test_what_is_not_there_is_not_loaded() -> None:

@@ -1,0 +1,20 @@
+"""Servers for the tests of the shared index."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers.redis_server import RedisServer
+from tests.servers.relay import Relay
+
+
+@pytest.fixture(params=["redis", "valkey"])
+def server(request: pytest.FixtureRequest) -> RedisServer:
+    found: RedisServer = request.getfixturevalue(f"{request.param}_server")
+    return found
+
+
+@pytest.fixture
+def relay(redis_server: RedisServer) -> Iterator[Relay]:
+    with Relay(redis_server.port) as relay:
+        yield relay
