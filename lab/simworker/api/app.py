@@ -10,8 +10,7 @@ from warmpath.lab.simworker.api.admin import Cache, Health, KvCacheEvents
 from warmpath.lab.simworker.api.errors import ApiError, bad, json_response, refusals
 from warmpath.lab.simworker.api.faults import Faults
 from warmpath.lab.simworker.api.fields import Endpoints, read_body
-from warmpath.lab.simworker.api.inference.chat_forms import ChatForms
-from warmpath.lab.simworker.api.inference.completions import Completions
+from warmpath.lab.simworker.api.inference.completions import ChatForms, Completions
 from warmpath.lab.simworker.api.inference.request_options import find_model
 from warmpath.lab.simworker.api.inference.sglang_api import SglangApi
 from warmpath.lab.simworker.api.inference.token_api import TokenApi

@@ -39,6 +39,10 @@ class Answer:
         self._flights = flights
         self._text = text
         self._created = created
+        self._begin()
+
+    def _begin(self) -> None:
+        """Prepare a kind's own parts."""
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """Return the answer that is not streamed; a piece holds all tokens of a choice."""

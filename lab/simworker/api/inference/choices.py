@@ -9,10 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from warmpath.lab.simworker.api.inference.answer import Answer
-from warmpath.lab.simworker.api.inference.request_options import RequestOptions
 from warmpath.lab.simworker.api.inference.token_stream import Piece
-from warmpath.lab.simworker.server.flight import Flight
-from warmpath.lab.simworker.server.text import TextCodec
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None) -> dict[str, Any]:
@@ -34,14 +31,12 @@ class ChoicesAnswer(Answer):
     object_whole = ""
     object_chunk = ""
 
-    def __init__(
-        self, options: RequestOptions, flights: Sequence[Flight], text: TextCodec, created: int
-    ) -> None:
-        super().__init__(options, flights, text, created)
+    def _begin(self) -> None:
+        options = self._options
         self._head = {
-            "id": f"{self.prefix}-{options.answer_id}", "created": created, "model": options.model
+            "id": f"{self.prefix}-{options.answer_id}", "created": self._created, "model": options.model
         }  # fmt: skip
-        self._begun = [False] * len(flights)
+        self._begun = [False] * len(self._flights)
         self._first_cached: int | None = None
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:

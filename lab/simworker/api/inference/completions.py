@@ -1,17 +1,20 @@
-"""/v1/completions and /v1/chat/completions."""
+"""/v1/completions and /v1/chat/completions; /v1/messages and /v1/responses are chats in other forms."""
 
 import itertools
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 
 from warmpath.lab.simworker.api.errors import bad
-from warmpath.lab.simworker.api.fields import Endpoints, read_body
-from warmpath.lab.simworker.api.inference.answer import CHAT, COMPLETIONS, refuse
+from warmpath.lab.simworker.api.fields import Endpoints, Fields, read_body
+from warmpath.lab.simworker.api.inference.answer import CHAT, COMPLETIONS, Answer, refuse
 from warmpath.lab.simworker.api.inference.choices import ChatAnswer, CompletionAnswer
 from warmpath.lab.simworker.api.inference.generate import generate
+from warmpath.lab.simworker.api.inference.messages import MessageAnswer, message_chat
 from warmpath.lab.simworker.api.inference.request_options import read_options
+from warmpath.lab.simworker.api.inference.responses import ResponseAnswer, response_chat
 from warmpath.lab.simworker.server.worker import Worker
 
 MOST_PROMPTS = 1024
@@ -47,8 +50,7 @@ class Completions(Endpoints):
             worker.text.encode(prompt, special=special) if isinstance(prompt, str) else prompt
             for prompt in _prompts(fields.get("prompt"))
         ]
-        asks = [options.ask(prompt, worker.identity) for prompt in prompts]
-        return await generate(request, worker, options, asks, CompletionAnswer)
+        return await generate(request, worker, options, prompts, CompletionAnswer)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         worker = self._worker
@@ -62,11 +64,40 @@ class Completions(Endpoints):
             answer_id=self._answer_id(), default_tokens=None,
         )  # fmt: skip
         ids = worker.text.render(messages, fields.body)
-        asks = [options.ask(ids, worker.identity)]
-        return await generate(request, worker, options, asks, ChatAnswer)
+        return await generate(request, worker, options, [ids], ChatAnswer)
 
     def _answer_id(self) -> str:
         return f"{self._life}-{next(self._numbers)}"
+
+
+class ChatForms(Endpoints):
+    """The endpoints that make a chat of their body, as vLLM does."""
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/v1/messages", self.message), web.post("/v1/responses", self.response)]
+
+    async def message(self, request: web.Request) -> web.StreamResponse:
+        return await self._serve(request, message_chat, MessageAnswer, "max_tokens")
+
+    async def response(self, request: web.Request) -> web.StreamResponse:
+        return await self._serve(request, response_chat, ResponseAnswer, "max_output_tokens")
+
+    async def _serve(
+        self,
+        request: web.Request,
+        chat_of: Callable[[Fields], dict[str, Any]],
+        new_answer: type[Answer],
+        max_tokens_field: str,
+    ) -> web.StreamResponse:
+        worker = self._worker
+        chat = chat_of(await read_body(request))
+        options = read_options(
+            request, Fields(chat), worker.identity, worker.adapters,
+            answer_id=secrets.token_hex(8), default_tokens=None,
+            max_tokens_field=max_tokens_field,
+        )  # fmt: skip
+        ids = worker.text.render(chat["messages"], chat)
+        return await generate(request, worker, options, [ids], new_answer)
 
 
 def _prompts(value: Any) -> list[str | list[int]]:

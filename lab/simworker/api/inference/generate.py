@@ -24,10 +24,11 @@ async def generate(
     request: web.Request,
     worker: Worker,
     options: RequestOptions,
-    asks: Sequence[Generation],
+    prompts: Sequence[list[int]],
     new_answer: type[Answer],
 ) -> web.StreamResponse:
     """Serve the samples of some prompts. Raises ApiError."""
+    asks = [options.ask(prompt, worker.identity) for prompt in prompts]
     choices = len(asks) * options.samples
     if choices > MOST_CHOICES:
         raise ApiError(

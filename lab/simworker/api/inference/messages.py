@@ -13,10 +13,7 @@ from typing import Any, ClassVar
 from warmpath.lab.simworker.api.errors import ApiError, bad
 from warmpath.lab.simworker.api.fields import Fields
 from warmpath.lab.simworker.api.inference.answer import Answer, refuse
-from warmpath.lab.simworker.api.inference.request_options import RequestOptions
 from warmpath.lab.simworker.api.inference.token_stream import Piece
-from warmpath.lab.simworker.server.flight import Flight
-from warmpath.lab.simworker.server.text import TextCodec
 
 BILLING_HEADER = "x-anthropic-billing-header"
 """Begins a line that Claude Code sends, different in each request; vLLM drops it."""
@@ -140,11 +137,9 @@ class MessageAnswer(Answer):
 
     last: ClassVar = b""
 
-    def __init__(
-        self, options: RequestOptions, flights: Sequence[Flight], text: TextCodec, created: int
-    ) -> None:
-        super().__init__(options, flights, text, created)
-        [self._flight] = flights
+    def _begin(self) -> None:
+        options = self._options
+        [self._flight] = self._flights
         self._head: dict[str, Any] = {
             "id": f"chatcmpl-{options.answer_id}", "type": "message", "role": "assistant",
             "content": [], "model": options.model, "stop_reason": None, "stop_sequence": None,

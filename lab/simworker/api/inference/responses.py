@@ -13,10 +13,7 @@ from typing import Any, ClassVar
 from warmpath.lab.simworker.api.errors import bad
 from warmpath.lab.simworker.api.fields import Fields
 from warmpath.lab.simworker.api.inference.answer import BOTH, NOTHING, Answer, refuse
-from warmpath.lab.simworker.api.inference.request_options import RequestOptions
 from warmpath.lab.simworker.api.inference.token_stream import Piece
-from warmpath.lab.simworker.server.flight import Flight
-from warmpath.lab.simworker.server.text import TextCodec
 
 REFUSED = BOTH | {
     "background": NOTHING,
@@ -151,17 +148,15 @@ class ResponseAnswer(Answer):
 
     last: ClassVar = b""
 
-    def __init__(
-        self, options: RequestOptions, flights: Sequence[Flight], text: TextCodec, created: int
-    ) -> None:
-        super().__init__(options, flights, text, created)
-        [self._flight] = flights
+    def _begin(self) -> None:
+        options = self._options
+        [self._flight] = self._flights
         self._item = {"id": f"msg_{options.answer_id}", "role": "assistant", "type": "message"}
         self._place = {"item_id": self._item["id"], "output_index": 0, "content_index": 0}
         self._response = {
             "id": f"resp_{options.answer_id}",
             "object": "response",
-            "created_at": created,
+            "created_at": self._created,
             "model": options.model,
             "max_output_tokens": options.max_tokens,
         }

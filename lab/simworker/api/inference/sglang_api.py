@@ -64,8 +64,7 @@ class SglangApi(Endpoints):
             answer_id=secrets.token_hex(16), default_tokens=DEFAULT_TOKENS,
             max_tokens_field="max_new_tokens",
         )  # fmt: skip
-        asks = [options.ask(self._ids(fields), worker.identity)]
-        return await generate(request, worker, options, asks, SglangAnswer)
+        return await generate(request, worker, options, [self._ids(fields)], SglangAnswer)
 
     def _ids(self, fields: Fields) -> list[int]:
         text, ids = fields.get("text"), fields.get("input_ids")

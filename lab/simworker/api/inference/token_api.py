@@ -48,8 +48,7 @@ class TokenApi(Endpoints):
             request, Fields(body), worker.identity, worker.adapters,
             answer_id=secrets.token_hex(8), default_tokens=DEFAULT_TOKENS,
         )  # fmt: skip
-        asks = [options.ask(ids, worker.identity)]
-        return await generate(request, worker, options, asks, TokenAnswer)
+        return await generate(request, worker, options, [ids], TokenAnswer)
 
 
 class TokenAnswer(Answer):

@@ -21,8 +21,8 @@ from warmpath.lab.simworker.v0.scheduling.schedule_prefills import PrefillSchedu
 from warmpath.lab.simworker.v0.scheduling.schedule_running import (
     PriorityPreemption,
     RunningScheduling,
+    SwappedScheduling,
 )
-from warmpath.lab.simworker.v0.scheduling.schedule_swapped import SwappedScheduling
 from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (
     ScheduledSequenceGroup,
     SchedulerOutputs,

@@ -39,15 +39,15 @@ from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
 from warmpath.lab.simworker.v1.hashing.block_hash import maybe_convert_block_hash
 from warmpath.lab.simworker.v1.offload.event import OffloadEvents
 from warmpath.lab.simworker.v1.offload.group import offload_groups, retention
-from warmpath.lab.simworker.v1.offload.job import (
+from warmpath.lab.simworker.v1.offload.lookup import Held, loadable_tokens
+from warmpath.lab.simworker.v1.offload.pool import CPUOffloadingManager, LookupResult, OffloadKey
+from warmpath.lab.simworker.v1.offload.request import GroupState, OffloadRequest
+from warmpath.lab.simworker.v1.offload.transfer import (
     NULL_BLOCK_ID,
     BlockCopy,
     OffloadingMetadata,
     TransferJob,
 )
-from warmpath.lab.simworker.v1.offload.lookup import Held, loadable_tokens
-from warmpath.lab.simworker.v1.offload.pool import CPUOffloadingManager, LookupResult, OffloadKey
-from warmpath.lab.simworker.v1.offload.request import GroupState, OffloadRequest
 from warmpath.lab.simworker.v1.requests.request import Request
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import KVCacheGroupSpec
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from warmpath.lab.simworker.v1.offload.group import OffloadGroup, Retention
-from warmpath.lab.simworker.v1.offload.job import NULL_BLOCK_ID
 from warmpath.lab.simworker.v1.offload.pool import OffloadKey, ReqContext
+from warmpath.lab.simworker.v1.offload.transfer import NULL_BLOCK_ID
 from warmpath.lab.simworker.v1.requests.request import Request
 
 

@@ -1,4 +1,4 @@
-"""The times of KV offloading's copies.
+"""Jobs of offloading, which copy blocks, and the times of these copies.
 
 Loads and stores use the bus at the same time; in each direction jobs run in order, at the bus's
 bandwidth:
@@ -12,8 +12,42 @@ Source: `vllm/distributed/kv_transfer/kv_connector/v1/offloading/worker.py` and
 `vllm/v1/kv_offload/cpu/gpu_worker.py` of 0.32, with a stream for each direction; the formula is ours.
 """
 
+from dataclasses import dataclass
+
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v1.offload.job import OffloadingMetadata, TransferJob
+
+NULL_BLOCK_ID = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """The places of one block's content on the GPU and in host memory."""
+
+    gpu_block_id: int
+    chunk_id: int
+    part: int
+    """The block's position within the chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferJob:
+    """Blocks to copy for one request, in one direction."""
+
+    req_id: str
+    is_store: bool
+    copies: tuple[BlockCopy, ...]
+
+
+@dataclass(slots=True)
+class OffloadingMetadata:
+    """The offloading of one step."""
+
+    load_jobs: dict[int, TransferJob]
+    store_jobs: dict[int, TransferJob]
+    """Jobs that begin when the step has computed."""
+    jobs_to_flush: set[int]
+    """Jobs that must end before the step computes; this step's own stores may be among them."""
+
 
 PCIE_4_X16 = 31.5e9
 """Bytes a second in one direction: 16 lanes of 16 GT/s, 128 of 130 bits are data (PCI-SIG)."""

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
 from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
-from warmpath.lab.simworker.v1.offload.job import OffloadingMetadata
+from warmpath.lab.simworker.v1.offload.transfer import OffloadingMetadata
 from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
 from warmpath.lab.simworker.v1.scheduling.schedule_step import SchedulerState, ScheduleStep
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import PauseState

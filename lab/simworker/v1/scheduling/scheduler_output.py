@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from warmpath.lab.simworker.latency import StepWork
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlocks
-from warmpath.lab.simworker.v1.offload.job import OffloadingMetadata
+from warmpath.lab.simworker.v1.offload.transfer import OffloadingMetadata
 from warmpath.lab.simworker.v1.requests.request import Request
 
 

@@ -14,8 +14,8 @@ from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
 from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher
 from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest
 from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
-from warmpath.lab.simworker.v1.offload.job import OffloadingMetadata, TransferJob
 from warmpath.lab.simworker.v1.offload.pool import CPUOffloadingManager
+from warmpath.lab.simworker.v1.offload.transfer import OffloadingMetadata, TransferJob
 from warmpath.lab.simworker.v1.requests.request import Request
 from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
 from warmpath.lab.simworker.v1.scheduling.scheduler import Scheduler

@@ -6,8 +6,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.lab.simworker.state_machines import LONG
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v1.offload.job import BlockCopy, OffloadingMetadata, TransferJob
-from warmpath.lab.simworker.v1.offload.transfer import PCIE_4_X16, TransferWorker
+from warmpath.lab.simworker.v1.offload.transfer import (
+    PCIE_4_X16,
+    BlockCopy,
+    OffloadingMetadata,
+    TransferJob,
+    TransferWorker,
+)
 
 
 def job(blocks: int, *, is_store: bool) -> TransferJob:

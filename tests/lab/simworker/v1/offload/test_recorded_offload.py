@@ -19,8 +19,8 @@ from warmpath.lab.simworker.v1.cache.kv_cache_event import (
 )
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
-from warmpath.lab.simworker.v1.offload.job import OffloadingMetadata, TransferJob
 from warmpath.lab.simworker.v1.offload.pool import CPUOffloadingManager
+from warmpath.lab.simworker.v1.offload.transfer import OffloadingMetadata, TransferJob
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import KVCacheConfig
 
 SCENARIOS = recorded_scenarios(
