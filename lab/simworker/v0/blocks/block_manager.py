@@ -124,10 +124,10 @@ class BlockManager:
         table.append_token_ids(
             table.get_unseen_token_ids(seq.get_token_ids()),
             num_lookahead_slots,
-            seq.data.get_num_computed_tokens(),
+            seq.get_num_computed_tokens(),
             seq.extra_hash(),
         )
-        return self.block_allocator.clear_copy_on_writes()
+        return self.block_allocator.gpu.clear_copy_on_writes()
 
     def fork(self, parent_seq: Sequence, child_seq: Sequence) -> None:
         """Let a child share all of its parent's blocks, if the parent has any."""
@@ -175,9 +175,9 @@ class BlockManager:
         for seq in seq_group.get_seqs(status=status):
             needed += self._num_blocks_touched(seq, num_lookahead_slots)
             blocks += self.block_tables[seq.seq_id].blocks
-        needed += self.block_allocator.get_num_full_blocks_touched(blocks, device)
+        needed += self.block_allocator.allocators[device].get_num_full_blocks_touched(blocks)
         watermark_blocks = self.watermark_blocks if device is Device.GPU else 0
-        if self.block_allocator.get_num_total_blocks(device) < needed:
+        if self.block_allocator.allocators[device].get_num_total_blocks() < needed:
             return AllocStatus.NEVER
         if self.block_allocator.get_num_free_blocks(device) - needed >= watermark_blocks:
             return AllocStatus.OK
@@ -223,11 +223,11 @@ class BlockManager:
         token_chunk_size: int,  # noqa: ARG002 - likewise
     ) -> None:
         """Count every block filled so far as computed, as is true when the next step is scheduled."""
-        self.block_allocator.mark_blocks_as_computed([])
+        self.block_allocator.gpu.mark_blocks_as_computed([])
 
     def get_common_computed_block_ids(self, seqs: list[Sequence]) -> list[BlockId]:
         """Return the leading blocks that all sequences share and whose content is computed."""
-        return self.block_allocator.get_common_computed_block_ids(
+        return self.block_allocator.gpu.get_common_computed_block_ids(
             [
                 self.get_block_table(seq)[: self.get_num_cached_tokens(seq) // self.block_size]
                 for seq in seqs
@@ -244,7 +244,7 @@ class BlockManager:
 
     def get_prefix_cache_hit_rate(self, device: Device) -> float:
         """Share of look-ups that hit on a device, 0 to 1; -1 without prefix caching."""
-        return self.block_allocator.get_prefix_cache_hit_rate(device)
+        return self.block_allocator.allocators[device].get_prefix_cache_hit_rate()
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
         """Forget all content of a device, or with None of both; False if blocks in use forbid it."""

@@ -49,12 +49,13 @@ class CpuGpuBlockAllocator:
             raise ValueError(
                 f"cpu_block_allocator: shares ids with the GPU's, such as {min(shared)}"
             )
-        self._allocators = {Device.CPU: cpu_block_allocator, Device.GPU: gpu_block_allocator}
+        self.allocators = {Device.CPU: cpu_block_allocator, Device.GPU: gpu_block_allocator}
         self._device_of = {
             block_id: device
-            for device, allocator in self._allocators.items()
+            for device, allocator in self.allocators.items()
             for block_id in allocator.all_block_ids
         }
+        self.gpu = gpu_block_allocator
         self._null_block: NullBlock | None = None
 
     @property
@@ -66,13 +67,13 @@ class CpuGpuBlockAllocator:
 
     def ref_count(self, block_id: BlockId) -> int:
         """Return how many views have this id; the null block has one."""
-        return self._allocators[self._device_of[block_id]].ref_count(block_id)
+        return self.allocators[self._device_of[block_id]].ref_count(block_id)
 
     def allocate_mutable_block(
         self, prev_block: Block | None, device: Device, extra_hash: int | None = None
     ) -> Block:
         """Return an empty block after `prev_block`. Raises NoFreeBlocksError."""
-        return self._allocators[device].allocate_mutable_block(prev_block, extra_hash)
+        return self.allocators[device].allocate_mutable_block(prev_block, extra_hash)
 
     def allocate_immutable_blocks(
         self,
@@ -82,7 +83,7 @@ class CpuGpuBlockAllocator:
         extra_hash: int | None = None,
     ) -> list[Block]:
         """Return a chain of full blocks after `prev_block`. Raises NoFreeBlocksError."""
-        return self._allocators[device].allocate_immutable_blocks(
+        return self.allocators[device].allocate_immutable_blocks(
             prev_block, block_token_ids, extra_hash
         )
 
@@ -108,18 +109,15 @@ class CpuGpuBlockAllocator:
 
     def _allocator_of(self, block: Block) -> NaiveBlockAllocator:
         assert block.block_id is not None, "the block has no memory"
-        return self._allocators[self._device_of[block.block_id]]
+        return self.allocators[self._device_of[block.block_id]]
 
     def get_num_free_blocks(self, device: Device) -> int:
         """Return the number of blocks that could be allocated, with or without cached content."""
-        return self._allocators[device].get_num_free_blocks()
-
-    def get_num_total_blocks(self, device: Device) -> int:
-        return self._allocators[device].get_num_total_blocks()
+        return self.allocators[device].get_num_free_blocks()
 
     def get_physical_block_id(self, device: Device, absolute_id: BlockId) -> int:
         """Return an id's position within its device."""
-        return self._allocators[device].get_physical_block_id(absolute_id)
+        return self.allocators[device].get_physical_block_id(absolute_id)
 
     def swap(
         self, blocks: list[Block], src_device: Device, dst_device: Device
@@ -129,7 +127,7 @@ class CpuGpuBlockAllocator:
         Raises NoFreeBlocksError, and then moves none.
         """
         moving = [block for block in blocks if block is not self._null_block]
-        source, destination = self._allocators[src_device], self._allocators[dst_device]
+        source, destination = self.allocators[src_device], self.allocators[dst_device]
         needed = destination.get_num_full_blocks_touched(moving)
         needed += sum(not block.is_full for block in moving)
         if needed > destination.get_num_free_blocks():
@@ -145,42 +143,15 @@ class CpuGpuBlockAllocator:
             if old is not None and block.block_id is not None
         }
 
-    def get_num_full_blocks_touched(self, blocks: list[Block], device: Device) -> int:
-        """Return how many free blocks of `device` it takes to swap in the full ones among `blocks`."""
-        return self._allocators[device].get_num_full_blocks_touched(blocks)
-
-    def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
-        """Return (source, destination) of the copies due on the GPU since the last call."""
-        return self._allocators[Device.GPU].clear_copy_on_writes()
-
     def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
         """Set when blocks were last read, each on its device, seconds.
 
         0.9.2 asks the GPU's allocator for all, which fails for a sequence freed while swapped out.
         """
-        for device, allocator in self._allocators.items():
+        for device, allocator in self.allocators.items():
             allocator.mark_blocks_as_accessed(
                 [block_id for block_id in block_ids if self._device_of[block_id] is device], now
             )
-
-    def mark_blocks_as_computed(self, block_ids: Sequence[BlockId]) -> None:
-        """Count every block filled so far on the GPU as computed."""
-        self._allocators[Device.GPU].mark_blocks_as_computed(block_ids)
-
-    def get_common_computed_block_ids(
-        self, computed_seq_block_ids: list[list[BlockId]]
-    ) -> list[BlockId]:
-        """Return the leading ids that all sequences share."""
-        return self._allocators[Device.GPU].get_common_computed_block_ids(computed_seq_block_ids)
-
-    def find_cached_blocks_prefix(
-        self, block_hashes: list[int], device: Device = Device.GPU
-    ) -> list[int]:
-        """Return the leading hashes whose content is cached and computed."""
-        return self._allocators[device].find_cached_blocks_prefix(block_hashes)
-
-    def get_prefix_cache_hit_rate(self, device: Device) -> float:
-        return self._allocators[device].get_prefix_cache_hit_rate()
 
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
         """Forget all content; return False, and change nothing, on a device whose blocks are in use.
@@ -190,11 +161,11 @@ class CpuGpuBlockAllocator:
         Without a device the CPU's is forgotten first, and the GPU's only if that was possible.
         """
         if device is not None:
-            return self._allocators[device].reset_prefix_cache()
-        return all(allocator.reset_prefix_cache() for allocator in self._allocators.values())
+            return self.allocators[device].reset_prefix_cache()
+        return all(allocator.reset_prefix_cache() for allocator in self.allocators.values())
 
     def check(self) -> None:
-        for allocator in self._allocators.values():
+        for allocator in self.allocators.values():
             allocator.check()
         null = self.null_block_id
         if self._null_block is not None and (null is None or self.ref_count(null) != 1):

@@ -37,7 +37,7 @@ class ComputedBlocksTracker:
         known = self._seq_id_to_num_tokens_computed.get(seq.seq_id)
         if known is not None and seq.is_prefill():
             return known
-        cached = len(self._allocator.find_cached_blocks_prefix(hashes)) * self._block_size
+        cached = len(self._allocator.gpu.find_cached_blocks_prefix(hashes)) * self._block_size
         self._seq_id_to_num_tokens_computed[seq.seq_id] = cached
         return cached
 

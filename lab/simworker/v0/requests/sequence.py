@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from warmpath.lab.simworker.v0.requests.lora import LoRARequest
-from warmpath.lab.simworker.v0.requests.sequence_data import SequenceData, SequenceStage
+
+
+class SequenceStage(enum.Enum):
+    """PREFILL while known tokens are still to be computed, then DECODE, one new token a step."""
+
+    PREFILL = enum.auto()
+    DECODE = enum.auto()
 
 
 class SequenceStatus(enum.IntEnum):
@@ -40,7 +46,10 @@ class Logprob:
 
 
 class Sequence:
-    """One continuation of a prompt.
+    """One continuation of a prompt: its tokens, and the number of those that the model has computed.
+
+    After a preemption by recompute, computed tokens start from 0 and the tokens stay: the output so far
+    belongs to the new prefill.
 
     `inputs` is a mapping with `prompt_token_ids`, as vLLM's `token_inputs` makes it. `block_size` is in
     tokens and has to be the block manager's.
@@ -62,17 +71,22 @@ class Sequence:
         self.eos_token_id = eos_token_id
         self.lora_request = lora_request
         self.cache_salt = cache_salt
-        self.data = SequenceData(inputs["prompt_token_ids"])
         self.status = SequenceStatus.WAITING
+        self.stage = SequenceStage.PREFILL
+        """DECODE once every known token is computed, until a recompute."""
+        self.prompt_token_ids: tuple[int, ...] = tuple(inputs["prompt_token_ids"])
+        self._all_token_ids = list(self.prompt_token_ids)
+        self._num_computed_tokens = 0
+
+    @property
+    def data(self) -> "Sequence":
+        """The sequence itself: 0.9.2 keeps its tokens in an object of their own."""
+        return self
 
     @property
     def n_blocks(self) -> int:
         """Blocks that hold the tokens known so far."""
         return -(-self.get_len() // self.block_size)
-
-    @property
-    def prompt_token_ids(self) -> tuple[int, ...]:
-        return self.data.prompt_token_ids
 
     @property
     def lora_int_id(self) -> int:
@@ -93,7 +107,7 @@ class Sequence:
     def append_token_id(self, token_id: int, logprobs: Mapping[int, Logprob]) -> None:
         """Append a sampled token; `logprobs` must have an entry for it."""
         assert token_id in logprobs
-        self.data.append_token_id(token_id, logprobs[token_id].logprob)
+        self._all_token_ids.append(token_id)
 
     def fork(self, new_seq_id: int) -> "Sequence":
         """Return a copy under a new id, with the same tokens, status and computed tokens."""
@@ -105,51 +119,63 @@ class Sequence:
             self.lora_request,
             cache_salt=self.cache_salt,
         )
-        child.data = self.data.copy()
-        child.status = self.status
+        child.status, child.stage = self.status, self.stage
+        child._all_token_ids = list(self._all_token_ids)
+        child._num_computed_tokens = self._num_computed_tokens
         return child
 
+    def update_num_computed_tokens(self, num_new_computed_tokens: int) -> None:
+        """Count tokens as computed; with the last known one the prefill is over.
+
+        Raises AssertionError if more tokens would be computed than the sequence has.
+        """
+        self._num_computed_tokens += num_new_computed_tokens
+        assert self._num_computed_tokens <= self.get_len(), (
+            f"{self._num_computed_tokens} computed tokens of {self.get_len()}"
+        )
+        if self.get_num_uncomputed_tokens() == 0:
+            self.stage = SequenceStage.DECODE
+
+    def get_num_uncomputed_tokens(self) -> int:
+        return self.get_len() - self._num_computed_tokens
+
     def reset_state_for_recompute(self) -> None:
-        self.data.reset_state_for_recompute()
+        """Start from the first token again: the blocks are lost, the tokens stay."""
+        self._num_computed_tokens = 0
+        self.stage = SequenceStage.PREFILL
 
     def get_len(self) -> int:
-        return self.data.get_len()
+        return len(self._all_token_ids)
 
     def get_prompt_len(self) -> int:
-        return self.data.get_prompt_len()
+        return len(self.prompt_token_ids)
 
     def get_output_len(self) -> int:
-        return self.data.get_output_len()
+        return len(self._all_token_ids) - len(self.prompt_token_ids)
 
     def get_token_ids(self) -> list[int]:
         """Return prompt and output: the list itself, which callers must not change."""
-        return self.data.get_token_ids()
-
-    def get_prompt_token_ids(self) -> tuple[int, ...]:
-        return self.data.get_prompt_token_ids()
-
-    def get_output_token_ids(self) -> tuple[int, ...]:
-        return self.data.get_output_token_ids()
+        return self._all_token_ids
 
     def get_last_token_id(self) -> int:
-        return self.data.get_last_token_id()
+        return self._all_token_ids[-1]
 
     def get_num_computed_tokens(self) -> int:
         """Tokens whose keys and values the model has computed."""
-        return self.data.get_num_computed_tokens()
+        return self._num_computed_tokens
 
     def get_num_new_tokens(self) -> int:
         """Tokens to compute next: 1 in decoding, all uncomputed ones before."""
-        if self.data.stage is SequenceStage.DECODE:
+        if self.stage is SequenceStage.DECODE:
             return 1
-        return self.data.get_num_uncomputed_tokens()
+        return self.get_num_uncomputed_tokens()
 
     def is_finished(self) -> bool:
         return SequenceStatus.is_finished(self.status)
 
     def is_prefill(self) -> bool:
         """Whether known tokens are still to be computed."""
-        return self.data.stage is SequenceStage.PREFILL
+        return self.stage is SequenceStage.PREFILL
 
     def __repr__(self) -> str:
         return f"Sequence(seq_id={self.seq_id}, status={self.status.name}, blocks={self.n_blocks})"
@@ -209,13 +235,11 @@ class SequenceGroup:
         """Count tokens as computed in every sequence that has not ended."""
         for seq in self.seqs:
             if not seq.is_finished():
-                seq.data.update_num_computed_tokens(num_new_computed_tokens)
+                seq.update_num_computed_tokens(num_new_computed_tokens)
 
     def get_num_uncomputed_tokens(self) -> int:
         """Tokens still to be computed, of all sequences that have not ended."""
-        return sum(
-            seq.data.get_num_uncomputed_tokens() for seq in self.seqs if not seq.is_finished()
-        )
+        return sum(seq.get_num_uncomputed_tokens() for seq in self.seqs if not seq.is_finished())
 
     def is_finished(self) -> bool:
         return all(seq.is_finished() for seq in self.seqs)

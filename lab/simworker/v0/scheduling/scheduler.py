@@ -196,11 +196,11 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
         computed: Iterable[int] = ()
         if self.cache_config.enable_prefix_caching:
             computed = self.block_manager.get_common_computed_block_ids(seqs)
-        left = group.first_unfinished_seq.data.get_num_uncomputed_tokens()
+        left = group.first_unfinished_seq.get_num_uncomputed_tokens()
         return SequenceGroupMetadata(
             request_id=group.request_id,
             is_prompt=group.is_prefill(),
-            seq_data={seq.seq_id: seq.data for seq in seqs},
+            seq_data={seq.seq_id: seq for seq in seqs},
             block_tables={seq.seq_id: self.block_manager.get_block_table(seq) for seq in seqs},
             do_sample=not group.is_prefill() or scheduled.token_chunk_size >= left,
             token_chunk_size=scheduled.token_chunk_size,

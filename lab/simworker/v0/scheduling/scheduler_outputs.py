@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from warmpath.lab.simworker.v0.device import BlockPairs
 from warmpath.lab.simworker.v0.requests.lora import LoRARequest
-from warmpath.lab.simworker.v0.requests.sequence import SequenceGroup
-from warmpath.lab.simworker.v0.requests.sequence_data import SequenceData
+from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup
 
 
 @dataclass(slots=True)
@@ -125,8 +124,8 @@ class SequenceGroupMetadata:
 
     request_id: str
     is_prompt: bool
-    seq_data: dict[int, SequenceData]
-    """Sequence id -> data."""
+    seq_data: dict[int, Sequence]
+    """Sequence id -> sequence."""
     block_tables: dict[int, list[int]]
     """Sequence id -> blocks on the GPU."""
     do_sample: bool = True

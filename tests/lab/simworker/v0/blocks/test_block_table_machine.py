@@ -57,7 +57,7 @@ class Tables(RuleBasedStateMachine):
         table.append_token_ids(tokens, lookahead, num_computed_slots=len(held))
         held += tokens
         assert free - self._free() <= touched
-        for source, target in self.allocator.clear_copy_on_writes():
+        for source, target in self.allocator.gpu.clear_copy_on_writes():
             assert source != target
 
     @precondition(lambda self: self.tables)

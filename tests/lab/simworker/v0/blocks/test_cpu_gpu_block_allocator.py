@@ -16,7 +16,7 @@ def test_both_devices_have_ids_of_their_own() -> None:
     assert allocator.all_block_ids == {0, 1, 2, 3, 4}
     assert [allocator.device_of(each) for each in (2, 3)] == [Device.GPU, Device.CPU]
     assert [allocator.get_physical_block_id(Device.CPU, each) for each in (3, 4)] == [0, 1]
-    assert allocator.get_num_total_blocks(Device.GPU) == 3
+    assert allocator.gpu.get_num_total_blocks() == 3
     shared = (
         NaiveBlockAllocator(3, SIZE),
         NaiveBlockAllocator(2, SIZE, [2, 3]),

@@ -7,27 +7,33 @@ from warmpath.lab.simworker.v0.requests.lora import (
     LoRAConfig,
     LoRARequest,
 )
-from warmpath.lab.simworker.v0.requests.sequence import Logprob, Sequence, SequenceStatus
-from warmpath.lab.simworker.v0.requests.sequence_data import SequenceData, SequenceStage
+from warmpath.lab.simworker.v0.requests.sequence import (
+    Logprob,
+    Sequence,
+    SequenceStage,
+    SequenceStatus,
+)
+
+
+def sequence(tokens: list[int]) -> Sequence:
+    return Sequence(0, {"prompt_token_ids": tokens}, 4)
 
 
 def test_tokens_are_those_of_prompt_and_output() -> None:
-    data = SequenceData([1, 2, 3])
+    data = sequence([1, 2, 3])
     assert (data.get_prompt_len(), data.get_output_len(), data.get_last_token_id()) == (3, 0, 3)
-    data.append_token_id(4, -0.5)
+    data.append_token_id(4, {4: Logprob(-0.5)})
     assert data.get_token_ids() == [1, 2, 3, 4]
-    assert data.get_prompt_token_ids() == (1, 2, 3)
-    assert data.get_output_token_ids() == (4,)
-    assert (data.get_len(), data.get_last_token_id(), data.cumulative_logprob) == (4, 4, -0.5)
-    assert SequenceData([1], [2, 3]).output_token_ids == (2, 3)
+    assert (data.prompt_token_ids, data.get_output_len()) == ((1, 2, 3), 1)
+    assert (data.get_len(), data.get_last_token_id()) == (4, 4)
 
 
 def test_a_prefill_is_over_when_every_known_token_is_computed() -> None:
-    data = SequenceData([1, 2, 3, 4])
+    data = sequence([1, 2, 3, 4])
     data.update_num_computed_tokens(3)
     assert (data.stage, data.get_num_uncomputed_tokens()) == (SequenceStage.PREFILL, 1)
     data.update_num_computed_tokens(1)
-    data.append_token_id(5, 0.0)
+    data.append_token_id(5, {5: Logprob(0.0)})
     assert (data.stage, data.get_num_uncomputed_tokens()) == (SequenceStage.DECODE, 1)
     with pytest.raises(AssertionError, match="6 computed tokens of 5"):
         data.update_num_computed_tokens(2)
@@ -53,8 +59,7 @@ def test_a_fork_goes_its_own_way() -> None:
     parent.append_token_id(9, {9: Logprob(-1.0)})
     assert (child.seq_id, child.status, child.lora_int_id) == (1, SequenceStatus.RUNNING, 3)
     assert (child.get_len(), child.get_num_computed_tokens(), child.is_prefill()) == (5, 5, False)
-    assert (parent.get_len(), parent.n_blocks, parent.data.cumulative_logprob) == (6, 2, -1.0)
-    assert child.data.cumulative_logprob == 0
+    assert (parent.get_len(), parent.n_blocks) == (6, 2)
 
 
 def make_sequence(lora: int, salt: str) -> Sequence:
