@@ -21,7 +21,7 @@ from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import (
 )
 from warmpath.lab.simworker.trtllm.engine import TrtllmEngine
 from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager
-from warmpath.lab.simworker.v0.engine import V0Engine
+from warmpath.lab.simworker.v0.engine import V0Engine, Worker
 from warmpath.lab.simworker.v0.memory.array_backend import ArrayBackend
 from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
 from warmpath.lab.simworker.v0.memory.numpy_backend import NumpyBackend
@@ -30,7 +30,6 @@ from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig as
 from warmpath.lab.simworker.v0.scheduling.scheduler_config import (
     SchedulerConfig as V0SchedulerConfig,
 )
-from warmpath.lab.simworker.v0.worker import Worker
 from warmpath.lab.simworker.v1.assemble import KVGroup, OffloadConfig, kv_cache_config
 from warmpath.lab.simworker.v1.assemble import build_engine as build_v1
 from warmpath.lab.simworker.v1.engine import V1Engine

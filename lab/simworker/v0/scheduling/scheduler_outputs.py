@@ -68,7 +68,7 @@ class SchedulerOutputs:
     """The step: the groups that it computes, and the blocks that are moved before.
 
     Before the model runs, blocks are swapped out, then copied, then swapped in
-    (`lab/simworker/v0/worker.py`). No step swaps both ways: swapping in could overwrite blocks that
+    (`lab/simworker/v0/engine.py`). No step swaps both ways: swapping in could overwrite blocks that
     swapping out frees.
     """
 

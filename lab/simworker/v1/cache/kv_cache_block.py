@@ -93,7 +93,3 @@ class KVCacheBlocks:
         if allow_none and not any(groups):
             return None
         return tuple([block.block_id for block in group] for group in groups)
-
-    def new_empty(self) -> "KVCacheBlocks":
-        """Return the same number of groups, without blocks."""
-        return KVCacheBlocks(tuple(() for _ in self.blocks))

@@ -132,11 +132,6 @@ class Request:
         return len(self._all_token_ids)
 
     @property
-    def num_tokens_with_spec(self) -> int:
-        """Prompt and generated tokens, and drafts."""
-        return self.num_tokens + len(self.spec_token_ids)
-
-    @property
     def num_output_tokens(self) -> int:
         return self.num_tokens - self.num_prompt_tokens
 

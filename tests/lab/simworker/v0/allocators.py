@@ -2,7 +2,7 @@
 
 from warmpath.lab.simworker.v0.blocks.block import Block
 from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlockAllocator
-from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import (
+from warmpath.lab.simworker.v0.blocks.prefix_caching_block import (
     PrefixCachingBlockAllocator,
 )
 

@@ -5,12 +5,11 @@ from typing import Any
 
 from warmpath.lab.simworker.engine import Generation
 from warmpath.lab.simworker.latency import LatencyModel
-from warmpath.lab.simworker.v0.engine import V0Engine
+from warmpath.lab.simworker.v0.engine import V0Engine, Worker
 from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
 from warmpath.lab.simworker.v0.memory.numpy_backend import NumpyBackend
 from warmpath.lab.simworker.v0.requests.lora import LoRAConfig
 from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
-from warmpath.lab.simworker.v0.worker import Worker
 
 BLOCK_SIZE = 4
 SHAPE = CacheShape(num_layers=1, block_size=BLOCK_SIZE, num_kv_heads=1, head_size=4)

@@ -10,7 +10,7 @@ from tests.lab.simworker.v0.allocators import caching, naive
 from warmpath.lab.simworker.v0.blocks.block import Block, NoFreeBlocksError
 from warmpath.lab.simworker.v0.blocks.evictor import LinearEvictor
 from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlockAllocator
-from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import (
+from warmpath.lab.simworker.v0.blocks.prefix_caching_block import (
     PrefixCachingBlockAllocator,
 )
 

@@ -10,10 +10,10 @@ from tests.lab.simworker.v0.managers import (
     set_status,
 )
 from warmpath.lab.simworker.v0.device import Device
+from warmpath.lab.simworker.v0.engine import Chunk, Worker
 from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
 from warmpath.lab.simworker.v0.memory.numpy_backend import NumpyBackend
 from warmpath.lab.simworker.v0.requests.sequence import Sequence
-from warmpath.lab.simworker.v0.worker import Chunk, Worker
 
 
 def test_a_copy_given_up_does_not_overwrite_a_block_swapped_in() -> None:

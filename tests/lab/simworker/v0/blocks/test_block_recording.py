@@ -12,8 +12,8 @@ from tests.lab.simworker.v0.block_stream import Api, ManagerStream, stream
 from warmpath.lab.simworker.v0.blocks.block import NoFreeBlocksError
 from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
 from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlockAllocator
-from warmpath.lab.simworker.v0.blocks.prefix_caching_block import PrefixCachingBlock
-from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import (
+from warmpath.lab.simworker.v0.blocks.prefix_caching_block import (
+    PrefixCachingBlock,
     PrefixCachingBlockAllocator,
 )
 from warmpath.lab.simworker.v0.device import Device

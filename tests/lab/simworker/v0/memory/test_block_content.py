@@ -17,6 +17,7 @@ from tests.lab.simworker.v0.array_backends import array_backend
 from warmpath.lab.simworker.v0.blocks.block import NoFreeBlocksError
 from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
 from warmpath.lab.simworker.v0.device import AllocStatus, BlockPairs, Device
+from warmpath.lab.simworker.v0.engine import Chunk, Worker
 from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
 from warmpath.lab.simworker.v0.requests.lora import LoRARequest
 from warmpath.lab.simworker.v0.requests.sequence import (
@@ -25,7 +26,6 @@ from warmpath.lab.simworker.v0.requests.sequence import (
     SequenceGroup,
     SequenceStatus,
 )
-from warmpath.lab.simworker.v0.worker import Chunk, Worker
 
 SIZE = 2
 SHAPE = CacheShape(num_layers=1, block_size=SIZE, num_kv_heads=1, head_size=4, dtype="fp8")

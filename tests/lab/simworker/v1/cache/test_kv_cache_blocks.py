@@ -31,10 +31,6 @@ def test_ids_can_be_those_of_some_groups() -> None:
     assert KVCacheBlocks(((), ())).get_block_ids() == ([], [])
 
 
-def test_a_new_empty_one_has_as_many_groups() -> None:
-    assert KVCacheBlocks(([block(1)], [block(2)])).new_empty() == KVCacheBlocks(((), ()))
-
-
 def test_a_block_has_one_content_at_a_time() -> None:
     one = block(1, b"x")
     with pytest.raises(ValueError, match="block 1 has a hash already"):

@@ -189,12 +189,6 @@ def test_a_request_is_finished_by_its_status() -> None:
     assert all(name.startswith("FINISHED_") for name in finished)
 
 
-def test_drafts_count_with_the_tokens_only_where_asked() -> None:
-    one = request("a", [1, 2])
-    one.spec_token_ids = [3, 4, 5]
-    assert (one.num_tokens, one.num_tokens_with_spec) == (2, 5)
-
-
 def test_a_view_of_larger_blocks_grows_with_the_list() -> None:
     hashes = [b"a", b"b", b"c", b"d", b"e"]
     view = resolve_block_hashes(hashes, 2, 4)
