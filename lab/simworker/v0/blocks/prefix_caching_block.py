@@ -1,7 +1,8 @@
 """Blocks found by their content, on one device, so that equal prefixes share memory.
 
-Source: `vllm/core/block/prefix_caching_block.py` of 0.9.2. Unlike v1, v0 never keeps equal content twice:
-a block that fills up with content that another block has already is dropped in favour of that block.
+Source: `vllm/core/block/prefix_caching_block.py` of 0.9.2. Unlike v1, v0 never keeps equal content
+twice: a block that fills up with content that another block has already is dropped in favour of that
+block.
 
 `CacheMetricData` is in `vllm/core/block/common.py`, where it averages over thousands of queries at a
 time so that no counter overflows; with Python's integers the quotient is the same.

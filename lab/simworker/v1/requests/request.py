@@ -97,8 +97,6 @@ class Request:
         self.num_preemptions = 0
         self.num_in_flight_tokens = 0
         """Tokens of steps that have not ended; `num_computed_tokens` counts them already."""
-        self.spec_token_ids: list[int] = []
-        """Drafts that the next step verifies."""
         self.shared_prefix_boundary = 0
         """Tokens shared with other requests: sparsely cached groups keep a window there; 0 if none."""
         self._all_token_ids = list(prompt_token_ids)
