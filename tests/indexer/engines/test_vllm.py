@@ -111,12 +111,6 @@ def test_a_placeholder_of_an_offload_tier_has_no_tokens() -> None:
     assert event.tier is Tier.CPU
 
 
-def test_blocks_with_holes_between_them_have_no_tokens() -> None:
-    [event] = vllm.decode(payload("stored-sliding-holes")).events
-    assert isinstance(event, Stored)
-    assert event.tokens is None
-
-
 def test_an_event_of_an_unknown_type_is_told() -> None:
     batch = vllm.decode(msgspec.msgpack.encode([1.0, [STORE, {"type": "BlockDreamt"}], 0]))
     assert [type(event) for event in batch.events] == [Stored]

@@ -152,36 +152,6 @@ def grouped(layers: dict[str, KVCacheSpec], **changes: Any) -> list[list[str]]:
     return [group.layer_names for group in get_kv_cache_groups(config(**changes), dict(layers))]
 
 
-def test_equal_layers_are_one_group() -> None:
-    [made] = get_kv_cache_configs(config(), [{"a": full(), "b": full()}], [PAGE * 2 * 32])
-    assert made.num_blocks == 32
-    assert [group.layer_names for group in made.kv_cache_groups] == [["a", "b"]]
-    assert [(t.layers, t.layer_stride, t.block_stride) for t in made.kv_cache_tensors] == [
-        (["a", "b"], PAGE * 32, PAGE)
-    ]
-
-
-def test_hybrid_layers_are_dealt_out_to_groups_of_the_rarest_sorts_size() -> None:
-    layers = {f"{at}": full() if at % 6 == 5 else window() for at in range(12)}
-    assert grouped(layers) == [
-        ["0", "6"], ["1", "7"], ["2", "8"], ["3", "9"], ["4", "10"], ["5", "11"],
-    ]  # fmt: skip
-
-
-def test_one_layer_more_of_one_sort_makes_no_further_groups() -> None:
-    layers = {f"f{at}": full() for at in range(6)} | {f"w{at}": window() for at in range(5)}
-    assert [len(names) for names in grouped(layers)] == [6, 5]
-
-
-def test_smaller_pages_get_more_tokens_or_are_filled_up() -> None:
-    groups = get_kv_cache_groups(
-        config(), {"a": full(), "b": window(head_size=32), "c": window(head_size=48)}
-    )
-    assert [(g.kv_cache_spec.block_size, g.kv_cache_spec.page_size_bytes) for g in groups] == [
-        (16, PAGE), (32, PAGE), (16, PAGE),
-    ]  # fmt: skip
-
-
 def test_without_the_hybrid_manager_windows_are_full_attention() -> None:
     layers: dict[str, KVCacheSpec] = {"a": full(), "b": window(sliding_window=128)}
     [group] = get_kv_cache_groups(config(disable_hybrid_kv_cache_manager=True), layers)
@@ -198,14 +168,6 @@ def test_a_model_without_attention_has_the_null_block_only() -> None:
     assert (made.num_blocks, made.kv_cache_tensors, made.kv_cache_groups) == (1, [], [])
 
 
-def test_ranks_have_the_blocks_of_the_poorest() -> None:
-    ranks = [{"a": full(), "b": full()}, {"c": full(), "d": full()}]
-    made = get_kv_cache_configs(config(), ranks, [PAGE * 2 * 10, PAGE * 2 * 20])
-    assert [each.num_blocks for each in made] == [10, 10]
-    assert [each.kv_cache_tensors[0].size for each in made] == [PAGE * 20] * 2
-    assert generate_scheduler_kv_cache_config(made).num_blocks == 10
-
-
 def test_ranks_that_disagree_are_refused() -> None:
     with pytest.raises(AssertionError, match="layer a differs"):
         get_kv_cache_configs(config(), [{"a": full()}, {"a": full(head_size=32)}], [PAGE * 9] * 2)
@@ -214,12 +176,6 @@ def test_ranks_that_disagree_are_refused() -> None:
     configs = [get_kv_cache_configs(config(), [{"a": full()}], [PAGE * n])[0] for n in (9, 10)]
     with pytest.raises(ValueError, match=r"num_blocks: \[9, 10\]"):
         generate_scheduler_kv_cache_config(configs)
-
-
-def test_a_number_of_blocks_asked_for_goes_before_memory() -> None:
-    layers = {"a": full()}
-    [made] = get_kv_cache_configs(config(num_gpu_blocks_override=7), [layers], [PAGE])
-    assert (made.num_blocks, made.kv_cache_tensors[0].size) == (7, 7 * PAGE)
 
 
 def test_too_little_memory_is_refused_with_figures_and_remedy() -> None:
@@ -242,13 +198,6 @@ def test_the_length_is_fitted_to_memory_where_that_is_asked_for() -> None:
     assert made.model_config.max_model_len == 48
     with pytest.raises(ValueError, match="not one token fits"):
         get_kv_cache_configs(config(1000, auto_fit=True), [{"a": full()}], [PAGE])
-
-
-def test_a_window_bounds_what_a_request_needs() -> None:
-    made = config(100_000, max_in_flight_tokens=1024)
-    # ceil((1023 + 1024) / 16) + 1 blocks.
-    assert window(sliding_window=1024).max_memory_usage_bytes(made) == 129 * PAGE
-    assert window(sliding_window=1024).max_memory_usage_bytes(config(100)) == 8 * PAGE
 
 
 sizes = st.fixed_dictionaries(

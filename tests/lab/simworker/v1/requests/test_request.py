@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.lab.simworker.v1.small_cache import admit, manager, request, table
 from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
-from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher, none_hash
+from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher
 from warmpath.lab.simworker.v1.hashing.block_hash_view import (
     BlockHashListWithBlockSize,
     resolve_block_hashes,
@@ -15,7 +15,6 @@ from warmpath.lab.simworker.v1.hashing.extra_keys import (
     LoRARequest,
     MultiModalFeatureSpec,
     PlaceholderRange,
-    generate_block_hash_extra_keys,
 )
 from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
 from warmpath.lab.simworker.v1.requests.sampling_params import PoolingParams, SamplingParams
@@ -40,26 +39,6 @@ def test_hashes_do_not_depend_on_when_tokens_came(tokens: list[int], prompt: int
     )
 
 
-def test_the_seed_is_in_every_hash() -> None:
-    hasher = get_request_block_hasher(4, sha256_cbor, none_hash(sha256_cbor, "other"))
-    seeded = request("a", range(8), block_hasher=hasher)
-    assert not set(seeded.block_hashes) & set(request("b", range(8)).block_hashes)
-
-
-def test_a_salt_and_an_adapter_and_its_path_are_in_every_hash() -> None:
-    variants = [
-        request("a", range(8)),
-        request("a", range(8), cache_salt="s"),
-        request("a", range(8), lora_request=LoRARequest("l", 1, "p")),
-        request("a", range(8), lora_request=LoRARequest("l", 1, "q")),
-        request("a", range(8), lora_request=LoRARequest("l", 1, "p"), cache_salt="s"),
-    ]
-    hashes = [digest for one in variants for digest in one.block_hashes]
-    assert len(set(hashes)) == len(hashes) == 10
-    renumbered = request("a", range(8), lora_request=LoRARequest("l", 2, "p"))
-    assert renumbered.block_hashes == variants[2].block_hashes
-
-
 class Tensor:
     """Like PyTorch's: not bytes itself, but an array of them is to be had."""
 
@@ -79,29 +58,8 @@ def test_embeddings_are_hashed_alike_as_bytes_and_as_tensors() -> None:
     assert len(as_bytes.block_hashes) == 2
 
 
-def test_an_empty_salt_is_none() -> None:
-    assert request("a", range(4), cache_salt="").block_hashes == request("b", range(4)).block_hashes
-
-
 def feature(name: str, offset: int, length: int) -> MultiModalFeatureSpec:
     return MultiModalFeatureSpec(None, "image", name, PlaceholderRange(offset, length))
-
-
-def test_an_item_is_a_key_of_each_block_that_it_overlaps() -> None:
-    one = request("a", [0] * 20, mm_features=[feature("cat", 3, 6), feature("dog", 11, 1)])
-    seen = []
-    index = 0
-    for start in range(0, 20, 4):
-        keys, index = generate_block_hash_extra_keys(one, start, start + 4, index)
-        seen.append(keys)
-    assert seen == [
-        (("mm", "cat", 3),),
-        (("mm", "cat", -1),),
-        (("mm", "cat", -5), ("mm", "dog", 3)),
-        None,
-        None,
-    ]
-    assert index == 2
 
 
 def test_embeddings_stand_for_tokens() -> None:

@@ -13,7 +13,6 @@ from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
     get_dtype_size,
     get_kv_cache_spec_kind,
     get_kv_cache_spec_sliding_window,
-    iter_layer_specs,
 )
 
 
@@ -25,12 +24,6 @@ def full(**changes: Any) -> FullAttentionSpec:
 def window(**changes: Any) -> SlidingWindowSpec:
     fields = {"block_size": 16, "num_kv_heads": 2, "head_size": 64, "dtype": "float32"}
     return SlidingWindowSpec(**(fields | {"sliding_window": 8} | changes))
-
-
-def limits(max_model_len: int) -> Any:
-    return SimpleNamespace(
-        model_config=SimpleNamespace(max_model_len=max_model_len), max_in_flight_tokens=100
-    )
 
 
 def test_a_page_holds_the_keys_and_values_of_a_block() -> None:
@@ -63,11 +56,6 @@ def test_an_impossible_spec_is_refused(changes: dict[str, Any], refusal: str) ->
         window(**changes)
 
 
-def test_full_attention_layers_merge_where_they_differ_in_windows_only() -> None:
-    merged = FullAttentionSpec.merge([full(), full(sliding_window=8), full(sliding_window=8)])
-    assert merged == full(sliding_window=8)
-
-
 @pytest.mark.parametrize(
     ("layers", "error"),
     [
@@ -84,30 +72,6 @@ def test_layers_that_differ_do_not_merge(layers: list[KVCacheSpec], error: type[
         layers[0].merge(layers)
 
 
-def test_layers_of_one_kind_and_several_sizes_are_one_group_of_equal_blocks() -> None:
-    small, large = full(head_size=32), full()
-    together = UniformTypeKVCacheSpecs.from_specs({"a": small, "b": large})
-    assert together is not None
-    assert together.page_size_bytes == small.page_size_bytes + large.page_size_bytes
-    assert together.max_memory_usage_pages(limits(33)) == 3
-    assert together.max_memory_usage_bytes(limits(33)) == 3 * together.page_size_bytes
-    assert list(iter_layer_specs(together)) == [small, large]
-    assert get_kv_cache_spec_kind(together) == "full_attention"
-
-
-@pytest.mark.parametrize(
-    "layers",
-    [
-        {"a": full(), "b": window()},
-        {"a": window(), "b": full()},
-        {"a": window(), "b": window(sliding_window=9)},
-        {"a": full(), "b": full(block_size=32)},
-    ],
-)
-def test_layers_of_several_kinds_are_not_one(layers: dict[str, KVCacheSpec]) -> None:
-    assert UniformTypeKVCacheSpecs.from_specs(layers) is None
-
-
 def test_events_name_kind_and_window() -> None:
     both = UniformTypeKVCacheSpecs(16, kv_cache_specs={"a": full(), "b": window()})
     assert get_kv_cache_spec_kind(window()) == "sliding_window"
@@ -115,10 +79,3 @@ def test_events_name_kind_and_window() -> None:
     assert get_kv_cache_spec_sliding_window(window()) == 8
     assert get_kv_cache_spec_sliding_window(full(sliding_window=8)) is None
     assert get_kv_cache_spec_sliding_window(both) is None
-
-
-def test_a_request_never_holds_more_than_its_window_and_what_is_in_flight() -> None:
-    # ceil((8 - 1 + 100) / 16) + 1 blocks, however long the request.
-    assert window().max_admission_blocks_per_request(100, 10_000) == 8
-    assert window(extra_retained_tokens=6).max_admission_blocks_per_request(100, 10_000) == 9
-    assert window().max_admission_blocks_per_request(100, 30) == 3
