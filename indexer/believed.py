@@ -30,15 +30,6 @@ class Belief(NamedTuple):
     kind: Literal["arriving", "assumed"]
 
 
-class BelievedStats(NamedTuple):
-    """The number of believed blocks and of tickets."""
-
-    blocks: int
-    """A block counts once for each ticket with it, and once for each rank that is assumed to hold it."""
-    tickets: int
-    max_blocks: int
-
-
 @dataclass(slots=True)
 class _Ticket:
     """One prompt that was picked for a rank, until its blocks no longer count as arriving."""
@@ -92,11 +83,12 @@ class _Assumed:
 class Believed:
     """Beliefs about ranks, in an `index` that holds nothing else. Only one thread may use it.
 
-    At most `max_blocks` blocks are believed, counted as `BelievedStats.blocks`. Past that bound, while
-    tickets have more than half of the blocks, the tickets that end first go; then the least recently
-    assumed blocks do. So neither kind crowds out the other. A block that is not assumed again within
-    `assumed_seconds` is assumed no longer. An index with less room gives up
-    blocks earlier; those are not believed any more either.
+    At most `max_blocks` blocks are believed: one counts once for each ticket with it, and once for each
+    rank that is assumed to hold it. `len` is their number. Past that bound, while tickets have more than
+    half of the blocks, the tickets that end first go; then the least recently assumed blocks do. So
+    neither kind crowds out the other. A block that is not assumed again within `assumed_seconds` is
+    assumed no longer. An index with less room gives up blocks earlier; those are not believed any more
+    either.
 
     Times are finite seconds of one clock; the caller passes the present time to `expire` and `assume`.
     Where the clock leaps ahead, beliefs past their time end. Where it goes back, earlier beliefs last as
@@ -107,7 +99,7 @@ class Believed:
         if max_blocks < 2:
             raise ValueError(f"max_blocks is {max_blocks}; it must be at least 2")
         self._index = index
-        self._max_blocks = max_blocks
+        self.max_blocks = max_blocks
         self._assumed_seconds = assumed_seconds
         self._now = -inf
         self._offset = 0.0
@@ -130,9 +122,6 @@ class Believed:
 
     def __len__(self) -> int:
         return self._arriving_blocks + self._assumed_blocks
-
-    def stats(self) -> BelievedStats:
-        return BelievedStats(len(self), len(self._tickets), self._max_blocks)
 
     def match(self, chain: Chain, *, leading: bool = True) -> list[tuple[Belief, int, int]]:
         """Return the beliefs that have blocks of a prompt, each with its first block and its end.
@@ -162,7 +151,7 @@ class Believed:
         of `max_blocks` do not count. Returns a ticket.
         """
         ticket = next(self._numbers)
-        keys = keys[: self._max_blocks // 2 * WORD_BYTES]
+        keys = keys[: self.max_blocks // 2 * WORD_BYTES]
         words = words_of(keys)
         if not words:
             return ticket
@@ -251,7 +240,7 @@ class Believed:
         if capacity < 1:
             self._forget_assumed(pod, rank)
             return
-        words = words_of(keys[: min(capacity, self._max_blocks) * WORD_BYTES])
+        words = words_of(keys[: min(capacity, self.max_blocks) * WORD_BYTES])
         belief = Belief(pod, rank, "assumed")
         assumed = self._assumed.get(belief)
         if assumed is None:
@@ -333,11 +322,11 @@ class Believed:
             heapq.heappush(self._free, slot)
 
     def _make_room(self) -> None:
-        half = self._max_blocks // 2
-        while len(self) > self._max_blocks and self._arriving_blocks > half:
+        half = self.max_blocks // 2
+        while len(self) > self.max_blocks and self._arriving_blocks > half:
             if not self._end_first():
                 break
-        self._let_go(len(self) - self._max_blocks)
+        self._let_go(len(self) - self.max_blocks)
 
     def _time(self, now: float) -> float:
         if now + self._offset < self._now:

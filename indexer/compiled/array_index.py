@@ -55,7 +55,6 @@ class ArrayIndex:
     # Reading
 
     def match(self, chain: Chain, *, leading: bool = False) -> list[Stretch]:
-        """Return the stretches of a prompt's blocks."""
         if chain.made:
             made = np.frombuffer(chain.made, "<u8").astype(np.uint64, copy=False)
             return self._read(look_up.of_keys, (made, leading, self.now()))
@@ -72,7 +71,6 @@ class ArrayIndex:
         return self._read(look_up.of_tokens, arguments)
 
     def stretches(self, keys: Sequence[int]) -> list[Stretch]:
-        """Return the stretches of `keys`."""
         return self._read(look_up.of_keys, (np.asarray(keys, np.uint64), False, self.now()))
 
     def _read(self, look: Callable[..., int], arguments: tuple[Any, ...]) -> list[Stretch]:
@@ -88,7 +86,6 @@ class ArrayIndex:
         return list(map(_stretch, rows))
 
     def count(self, slot: int) -> int:
-        """Return how many keys `slot` holds."""
         counts = self.arrays.blocks.counts
         return int(counts[slot]) if slot < len(counts) else 0
 
@@ -100,7 +97,6 @@ class ArrayIndex:
         return there
 
     def stats(self) -> IndexStats:
-        """Return the index's size."""
         counts = self.arrays.blocks.counts
         return IndexStats(
             keys=int(self.arrays.blocks.state[LIVE]),
@@ -118,7 +114,6 @@ class ArrayIndex:
     # Writing
 
     def add(self, slot: int, keys: Sequence[int], links: Links = ()) -> None:
-        """Let `slot` hold `keys`."""
         if self._is_dropped(slot):
             raise ValueError(f"slot {slot} is dropped and not swept yet")
         array = np.asarray(keys, np.uint64)
@@ -146,7 +141,6 @@ class ArrayIndex:
                 )
 
     def remove(self, slot: int, keys: Sequence[int]) -> None:
-        """Let `slot` no longer hold `keys`."""
         if self._is_dropped(slot) or slot >= len(self.arrays.blocks.counts):
             return
         array = np.asarray(keys, np.uint64)
@@ -165,7 +159,6 @@ class ArrayIndex:
                 )
 
     def drop(self, slot: int) -> None:
-        """Let `slot` hold nothing, at once for readers."""
         if self._is_dropped(slot) or slot >= len(self.arrays.blocks.counts):
             return
         with self.arrays.turn():
@@ -177,7 +170,6 @@ class ArrayIndex:
         return slot in self._dropped or slot in self._sweeping
 
     def sweep(self, budget: int) -> Iterable[int]:
-        """Look at up to `budget` blocks; return the slots that are free again."""
         if self.now() == LATEST:
             with self.arrays.turn():
                 leave.age(self.arrays.blocks, LATEST // 2)
@@ -212,7 +204,6 @@ class ArrayIndex:
         return swept
 
     def take_losers(self) -> set[int]:
-        """Return the slots that have lost blocks to make room since the last call."""
         losers, self.arrays.losers = self.arrays.losers, set()
         return losers - self._dropped - self._sweeping
 

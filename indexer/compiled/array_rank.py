@@ -63,7 +63,6 @@ class ArrayState:
     # Whole batches
 
     def scan(self, payloads: Sequence[bytes]) -> int:
-        """Scan batches; return how many, from the first one on, are plain."""
         if not self._plain.block_size:
             return 0
         data = np.frombuffer(b"".join(payloads), np.uint8)
@@ -79,10 +78,6 @@ class ArrayState:
         return count
 
     def apply_scanned(self, capacity: int, *, heals: bool) -> bool:
-        """Follow the batches that were scanned, up to one that may change the trust.
-
-        Return whether any are left. `capacity` and `heals` are as in `RankState`.
-        """
         self._odd.let_go()
         position, carried = self._position, np.zeros(1, np.uint64)
         bounds = self._bounds(capacity, heals=heals)
@@ -137,7 +132,6 @@ class ArrayState:
         )
 
     def apply(self, events: Sequence[Event]) -> None:
-        """Follow the events of one batch, decoded."""
         self._odd.let_go()
         with self._odd.following():
             self._odd.apply(events)
@@ -146,7 +140,6 @@ class ArrayState:
     # Doubt, and the end of it
 
     def doubt(self) -> None:
-        """Put every block that is held now in doubt, as events were missed."""
         self._odd.let_go()
         with self._odd.following():
             self.resolver.doubt()
@@ -162,7 +155,6 @@ class ArrayState:
             self._odd.adapt()
 
     def can_settle(self, capacity: int) -> bool:
-        """Return whether all blocks cached at the last doubt must be gone or proven by now."""
         slots = (self._slots.certain, self._slots.doubted)
         return self.resolver.can_settle(capacity) and not any(
             tier is not Tier.GPU and self._index.count(slot)
@@ -171,7 +163,6 @@ class ArrayState:
         )
 
     def settle(self) -> None:
-        """Drop the blocks that are still in doubt."""
         with self._odd.following():
             self._odd.pass_on(self.resolver.settle())
             self._slots.drop_doubted()
@@ -180,12 +171,10 @@ class ArrayState:
             self._odd.mark_odd()
 
     def lost_room(self) -> None:
-        """Handle a loss of blocks: there was no room for them, or their event was not readable."""
         self.resolver.count_anew(all_in_doubt=False)
         self._odd.let_go()
 
     def blocks_in_use(self) -> int | None:
-        """Return how many blocks of the fastest tier are in use; None if it has several pools."""
         in_use = hits.blocks_in_use(self.resolver.groups, self.resolver.names)
         if in_use is None:
             return None
@@ -197,11 +186,9 @@ class ArrayState:
         return in_use
 
     def may_show_hits(self) -> bool:
-        """Return whether blocks may be shown as held only because hits were announced as stores."""
         return hits.may_show_hits(self.resolver.groups, self.resolver.names)
 
     def give_up_excess(self) -> None:
-        """Let the fastest tier hold only blocks that must be there even if some stores were hits."""
         with self._odd.following():
             for holding in self.resolver.names.holdings.values():
                 self._odd.touch(*holding.copies)
@@ -223,21 +210,17 @@ class ArrayState:
     # Ends and beginnings
 
     def forget(self) -> None:
-        """Forget the rank's names, orphans and groups, since its life has ended."""
         self._odd.count()
         self._odd.pass_on(self.resolver.forget())
 
     def close(self) -> None:
-        """Drop all blocks of the rank, which holds none from now on."""
         self._odd.empty()
         self._odd.close()
 
     def blocks(self) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
         return self._slots.blocks(self.groups.layout)
 
     def held(self) -> dict[Spot, set[int]]:
-        """Return the keys that each place holds."""
         held = self.resolver.names.held()
         for spot, left in self._odd.left.items():
             held.setdefault(spot, set()).update(left)
@@ -248,13 +231,11 @@ class ArrayState:
         return held
 
     def save(self) -> SavedResolver:
-        """Return the state from which a later process goes on."""
         return replace(
             self.resolver.save(), plain=save_plain(self._index, self._slots, self._plain)
         )
 
     def restore(self, saved: SavedResolver) -> None:
-        """Go on from the state that another process saved."""
         plain = saved.plain
         if plain is None or plain.tiers != TIERS:
             plain = None

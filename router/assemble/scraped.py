@@ -193,7 +193,8 @@ def _picks(chosen: Picks) -> Iterator[Metric]:
     yield single("first_tokens_missing", bookings.unreported)
     yield single("picks_cancelled", picking.picker.withdrawn)
     yield single("decisions_lost", chosen.logged.lost if chosen.logged else 0)
-    yield from _fields("believed", picking.believed.stats(), "blocks", "max_blocks")
+    yield single("believed_blocks", len(picking.believed))
+    yield single("believed_max_blocks", picking.believed.max_blocks)
     if picking.peers is not None:
         yield from _shared_bookings(picking.peers)
     rows = chosen.attribution.rows()

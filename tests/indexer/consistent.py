@@ -53,7 +53,7 @@ def _(rank: Rank) -> None:
 def _(believed: Believed) -> None:
     check(believed._index)
     said = {**_arriving(believed), **_assumed(believed)}
-    if len(believed) > believed._max_blocks:
+    if len(believed) > believed.max_blocks:
         raise AssertionError("more blocks are believed than max_blocks")
     beliefs = [(slot, one) for slot, one in enumerate(believed._beliefs) if one is not None]
     live = [slot for slot, _ in beliefs]

@@ -317,7 +317,7 @@ class Calls:
         placed = [kept.get(got.booking_id) for _, got in self.answered]
         booked = sum((one.booking is not None) + (one.decoding is not None) for one in placed)
         assert len(self.parts.bookings) == booked
-        assert self.parts.believed.stats().tickets == len(picked)
+        assert len([*self.parts.believed.arrivals()]) == len(picked)
         assert sum(rank.in_flight for rank in self.told().ranks) == booked
         assumed: dict[bytes, int] = {}
         for asked, got in picked:
@@ -335,7 +335,7 @@ class Calls:
         for _, got in self.answered:
             assert kept.ended(got.booking_id, "failed", self.parts.now)
         assert not len(self.parts.bookings)
-        assert not self.parts.believed.stats().tickets
+        assert not [*self.parts.believed.arrivals()]
         assert not self.told().ranks
 
     def close(self) -> None:

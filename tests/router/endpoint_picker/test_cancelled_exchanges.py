@@ -146,7 +146,7 @@ class Exchanges(Calls):
         assert not len(self.parts.bookings)
         # Events may still announce the blocks of requests whose first token has come.
         self.parts.picker.expire(self.parts.now + 60.0)
-        assert not self.parts.believed.stats().tickets
+        assert not [*self.parts.believed.arrivals()]
         assert not self.service_of_picks.streams
         assert not self.service_of_picks.held_bytes
         assert sum(self.meter_of_picks.outcomes.values()) <= self.begun
