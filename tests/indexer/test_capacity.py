@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
+from tests.indexer import sides
 from tests.indexer.consistent import check
 from tests.indexer.engine_model import BLOCK, EngineModel
 from tests.indexer.followed import new_ingest
@@ -49,14 +50,11 @@ def held(rank: RankIngest) -> set[int]:
 
 
 def stored(names: Iterable[int], tokens: Iterable[int], **changes: object) -> dict[str, object]:
-    return {
-        "type": "BlockStored", "block_hashes": list(names), "parent_block_hash": None,
-        "token_ids": list(tokens), "block_size": BLOCK, "lora_id": None, "medium": "GPU",
-    } | changes  # fmt: skip
+    return sides.stored(names, tokens, None, BLOCK) | changes
 
 
 def removed(*names: int, **changes: object) -> dict[str, object]:
-    return {"type": "BlockRemoved", "block_hashes": list(names), "medium": "GPU"} | changes
+    return sides.removed(names) | changes
 
 
 class Said:

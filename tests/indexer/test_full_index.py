@@ -29,16 +29,8 @@ class Engine:
 
     def store(self, prompt: int, lora: str | None = None) -> None:
         names = [(self._seed << 56) + (prompt << 16) + block + 1 for block in range(EVENT)]
-        event = {
-            "type": "BlockStored",
-            "block_hashes": names,
-            "parent_block_hash": None,
-            "token_ids": [prompt] * (16 * EVENT),
-            "block_size": 16,
-            "lora_id": 1 if lora else None,
-            "medium": "GPU",
-            "lora_name": lora,
-        }
+        adapter = {"lora_id": 1, "lora_name": lora} if lora else {}
+        event = stored(names, [prompt] * (16 * EVENT), None, 16, **adapter)
         payload = msgspec.msgpack.encode([0.0, [event], 0])
         self.rank.live_many([("", self.rank.batches, payload)])
 

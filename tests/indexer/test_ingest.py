@@ -19,6 +19,7 @@ from tests.examples import examples
 from tests.indexer.consistent import check
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import held, new_ingest, source
+from tests.indexer.sides import stored
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.stream_source import COPIES, NAMESPACES, RankIngest, SavedRank
@@ -567,10 +568,7 @@ def test_a_malformed_frame_is_dropped_counted_and_marks_the_rank() -> None:
     assert held(rank) == engine.held()
 
 
-STORED: dict[str, object] = {
-    "type": "BlockStored", "block_hashes": [9], "parent_block_hash": None, "token_ids": [7, 7],
-    "block_size": 2, "lora_id": None, "medium": "GPU", "lora_name": None,
-}  # fmt: skip
+STORED = stored([9], [7, 7], None, 2)
 
 
 def odd_batch(odd: dict[str, object]) -> tuple[RankIngest, EngineModel]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tests.examples import examples
 from tests.indexer.consistent import check
+from tests.indexer.followed import new_ingest
 from tests.indexer.sides import removed, stored
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.array_rank import ArrayState
@@ -19,7 +20,6 @@ from warmpath.indexer.compiled.names import words
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.index.contract import Index
 from warmpath.indexer.ranks import Ingest
 
 SIZE = 2
@@ -46,28 +46,18 @@ class Engine:
 
     def remove(self, prompt: int, *, chunk: int = 1, other: int = 0) -> None:
         medium = "GPU" if chunk == 1 else "CPU"
-        names = names_of(prompt, chunk, other)
-        self.say({"type": "BlockRemoved", "block_hashes": names, "medium": medium})
+        self.say(removed(names_of(prompt, chunk, other), medium))
 
 
 def store_of(prompt: int, chunk: int = 1, other: int = 0) -> dict[str, object]:
-    return {
-        "type": "BlockStored",
-        "block_hashes": names_of(prompt, chunk, other),
-        "parent_block_hash": None,
-        "token_ids": [prompt] * (SIZE * EVENT),
-        "block_size": SIZE * chunk,
-        "medium": "GPU" if chunk == 1 else "CPU",
-    }
+    medium = "GPU" if chunk == 1 else "CPU"
+    names = names_of(prompt, chunk, other)
+    return stored(names, [prompt] * (SIZE * EVENT), None, SIZE * chunk, medium=medium)
 
 
 def names_of(prompt: int, chunk: int, other: int) -> list[int]:
     first = (chunk << 56) + (other << 48) + (prompt << 16) + 1
     return list(range(first, first + EVENT // chunk))
-
-
-def new_ingest(index: Index) -> Ingest:
-    return Ingest(index, hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: 0.0)
 
 
 @pytest.mark.parametrize("much", [1, 50])
@@ -81,7 +71,7 @@ def test_a_batch_marks_no_more_than_it_names(monkeypatch: pytest.MonkeyPatch, mu
             return real(table, some)
 
         monkeypatch.setattr(words, name, count)
-    engine = Engine(new_ingest(ArrayIndex(1 << 24)), "p")
+    engine = Engine(new_ingest(lambda: ArrayIndex(1 << 24)), "p")
     for prompt in range(much):
         engine.store(prompt, copies=2)
     marked.clear()
@@ -97,8 +87,8 @@ def test_a_batch_marks_no_more_than_it_names(monkeypatch: pytest.MonkeyPatch, mu
 def test_names_in_bytes_are_no_odder_than_integers() -> None:
     taken = []
     for digits in (8, 32):
-        index = ArrayIndex(1 << 24)
-        engine = Engine(new_ingest(index), "p")
+        ingest = new_ingest(lambda: ArrayIndex(1 << 24))
+        engine = Engine(ingest, "p")
         for prompt in range(8):
             names = [name.to_bytes(digits, "big") for name in names_of(prompt, 1, 0)]
             engine.say(
@@ -108,7 +98,7 @@ def test_names_in_bytes_are_no_odder_than_integers() -> None:
             )
         check(engine.rank)
         assert not engine.rank.state.save().keys
-        taken.append(index.stats())
+        taken.append(ingest.index.stats())
     assert taken[0] == taken[1]
     assert taken[0].keys == 8 * 60
 
@@ -116,7 +106,7 @@ def test_names_in_bytes_are_no_odder_than_integers() -> None:
 def test_odd_names_go_with_the_blocks_that_the_index_gives_up() -> None:
     bound = 4 * BYTES
     index = ArrayIndex(bound, lambda: 0.0)
-    ingest = new_ingest(index)
+    ingest = new_ingest(lambda: index)
     idle, busy = Engine(ingest, "idle"), Engine(ingest, "busy")
     for prompt in range(6):
         idle.store(prompt, copies=2)
@@ -137,7 +127,7 @@ def test_odd_names_go_with_the_blocks_that_the_index_gives_up() -> None:
 
 def test_copies_of_blocks_that_are_there_keep_within_the_bound() -> None:
     index = ArrayIndex(BYTES, lambda: 0.0)
-    engine = Engine(new_ingest(index), "p")
+    engine = Engine(new_ingest(lambda: index), "p")
     for prompt in range(60):
         engine.store(prompt)
     for prompt in range(16, 60):
@@ -153,7 +143,7 @@ class FullOfOddNames(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.index = ArrayIndex(BYTES, lambda: 0.0)
-        self.ingest = new_ingest(self.index)
+        self.ingest = new_ingest(lambda: self.index)
         self.engines = [Engine(self.ingest, pod) for pod in "pq"]
         for engine in self.engines:
             for prompt in range(100, 105):

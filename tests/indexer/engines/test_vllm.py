@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.indexer.sides import stored
 from tests.recordings import VLLM_EVENTS
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import (
@@ -132,16 +133,7 @@ def test_unknown_fields_and_extra_elements_are_ignored() -> None:
     assert batch.events == (Removed((1,)), Removed((1,)))
 
 
-STORE = {
-    "type": "BlockStored",
-    "block_hashes": [1],
-    "parent_block_hash": None,
-    "token_ids": [1, 2],
-    "block_size": 2,
-    "lora_id": None,
-    "medium": "GPU",
-    "lora_name": None,
-}
+STORE = stored([1], [1, 2], None, 2)
 
 
 @pytest.mark.parametrize(
@@ -234,20 +226,13 @@ def test_a_block_whose_hash_covers_the_next_token_has_it_in_its_extra() -> None:
 def test_next_tokens_that_are_not_those_of_the_blocks_make_an_event_unreadable(
     ahead: list[list[int]],
 ) -> None:
-    event = {
-        "type": "BlockStored", "block_hashes": [1, 2], "parent_block_hash": None,
-        "token_ids": [1, 2, 3, 4], "block_size": 2, "lookahead_token_ids": ahead,
-    }  # fmt: skip
+    event = stored([1, 2], [1, 2, 3, 4], None, 2, lookahead_token_ids=ahead)
     batch = vllm.decode(msgspec.msgpack.encode([0.5, [event], 0]))
     assert not batch.events
     assert batch.unread[0].is_store
 
 
 def test_a_group_that_no_engine_counts_to_costs_its_event_only() -> None:
-    event = {
-        "type": "BlockStored", "block_hashes": [1], "parent_block_hash": None, "token_ids": [1, 2],
-        "block_size": 2, "lora_id": None, "medium": "GPU",
-    }  # fmt: skip
-    batch = vllm.decode(msgspec.msgpack.encode([1.0, [event, event | {"group_idx": 256}], 0]))
+    batch = vllm.decode(msgspec.msgpack.encode([1.0, [STORE, STORE | {"group_idx": 256}], 0]))
     assert len(batch.events) == 1
     assert [one.reason for one in batch.unread] == ["group_idx is 256; it must be 255 or less"]
