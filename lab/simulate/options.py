@@ -183,15 +183,15 @@ def cells(args: argparse.Namespace) -> list[Cell]:
     """Return the cells that the options ask for. Raises ValueError for options without sense."""
     if args.processes < 1:
         raise ValueError(f"--processes is {args.processes}, less than 1")
-    if args.trace and args.trace.is_dir():
-        raise ValueError(f"--trace: {args.trace} is a folder, not a file")
-    if args.trace and not args.trace.exists():
-        raise ValueError(f"--trace: there is no file {args.trace}")
-    if args.trace and not args.trace.is_file():
-        problem = (
-            "is a pipe or a device, and a trace is read several times: write it to a file first"
-        )
-        raise ValueError(f"--trace: {args.trace} {problem}")
+    if args.trace:
+        pipe = "is a pipe or a device, and a trace is read several times: write it to a file first"
+        for is_so, problem in (
+            (args.trace.is_dir(), f"{args.trace} is a folder, not a file"),
+            (not args.trace.exists(), f"there is no file {args.trace}"),
+            (not args.trace.is_file(), f"{args.trace} {pipe}"),
+        ):
+            if is_so:
+                raise ValueError(f"--trace: {problem}")
     if args.trace and args.trace.parts[1:2] in (("dev",), ("proc",)):
         # In the processes that run cells /dev/fd/N is another file.
         args.trace = args.trace.resolve()

@@ -12,7 +12,7 @@ from typing import Any
 from warmpath.indexer.engines.event import Cleared, EngineHash, Event, Removed, Stored, Tier
 from warmpath.indexer.keys.key import Keyspace, chain
 from warmpath.indexer.trust import Level, Trust
-from warmpath.lab.verify.stay import EventKeys, Kind, Stay, follow
+from warmpath.lab.verify.stay import EventKeys, Kind, Stay, follow, leading
 
 
 class BlockNames:
@@ -77,32 +77,24 @@ class Case:
     after_restart: bool
     """Whether the engine had restarted, which only its next batch showed."""
 
-    @property
-    def keys(self) -> Sequence[int]:
-        """The keys of the prompt's blocks that could be cached."""
-        return self.stay.keys
-
 
 def cause(case: Case) -> str:
     """Return why prediction and figure differ."""
     if case.after_restart:
         return "the engine had restarted before, which only its next batch shows"
-    if _found(case, case.before) == case.actual:
+    keys = case.stay.keys
+    if found_after(keys, case.predicted, case.before) == case.actual:
         return _of_same_step(case)
-    if case.samples > 1 and case.predicted < case.actual == len(case.keys):
+    if case.samples > 1 and case.predicted < case.actual == len(keys):
         return (
             f"{case.samples} samples of one prompt: the figure is one sample's, and each "
             "finds the blocks of those before it"
         )
-    if _found(case, [*case.lost, *case.before]) == case.actual:
+    if found_after(keys, case.predicted, [*case.lost, *case.before]) == case.actual:
         return "the batch before was lost on the way, which only the next one shows"
     if case.trust.level is not Level.EXACT:
         return f"the view was {case.trust.level}: {case.trust.reason}"
     return case.stay.account(case.predicted, case.actual)
-
-
-def _found(case: Case, said: Iterable[EventKeys]) -> int:
-    return found_after(case.keys, case.predicted, said)
 
 
 def found_after(keys: Sequence[int], predicted: int, said: Iterable[EventKeys]) -> int:
@@ -113,7 +105,7 @@ def found_after(keys: Sequence[int], predicted: int, said: Iterable[EventKeys]) 
     held = set(keys[:predicted])
     for kind, changed in said:
         follow(held, kind, changed)
-    return next((at for at, key in enumerate(keys) if key not in held), len(keys))
+    return leading(keys, held)
 
 
 def _of_same_step(case: Case) -> str:

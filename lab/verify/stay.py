@@ -81,16 +81,13 @@ class Stay:
     def _moments(self) -> Iterator[tuple[Batch | None, int]]:
         """Yield the number of cached leading blocks on arrival and after each change, with its batch."""
         held = set(self.held)
-        found = self._leading(held)
+        found = leading(self.keys, held)
         yield None, found
         for batch, (kind, keys) in self._events():
             follow(held, kind, keys)
-            if (now := self._leading(held)) != found:
+            if (now := leading(self.keys, held)) != found:
                 found = now
                 yield batch, found
-
-    def _leading(self, held: set[int]) -> int:
-        return next((at for at, key in enumerate(self.keys) if key not in held), len(self.keys))
 
     def _times(self, block: int) -> str:
         """Return when a block of the prompt was cached."""
@@ -118,6 +115,11 @@ class Stay:
         if end is None and begin is not None and begin.t > self.answered:
             return f"from {since} on, whose events came after the answer"
         return f"from {since} to {_named(end) if end else f'its answer ({self.answered:.3f} s)'}"
+
+
+def leading(keys: Sequence[int], held: set[int]) -> int:
+    """Return how many leading blocks are cached."""
+    return next((at for at, key in enumerate(keys) if key not in held), len(keys))
 
 
 def follow(held: set[int], kind: Kind, keys: frozenset[int]) -> None:

@@ -183,18 +183,14 @@ def _check_checkpoints(pods: Mapping[str, PodSeen], bucket: Bucket) -> None:
     """Raise DamageError or ValueError if a bucket lacks a valid pod's checkpoint."""
     stored = {field: read_checkpoint(value)[0] for field, value in bucket.checkpoints.items()}
     for name, seen in pods.items():
-        expected = _token(seen)
+        record = seen.record
+        expected = record.token if record and record.sound else None
         there = stored.get(checkpoint(name), 0)
         if expected is not None and there < expected:
             raise DamageError(
                 f"pod {name} is said to be sound, and its writer does not have the bucket "
                 f"(its checkpoint is of claim {there}, not {expected})"
             )
-
-
-def _token(seen: PodSeen) -> int | None:
-    sound = seen.record is not None and seen.record.sound
-    return seen.record.token if sound and seen.record else None
 
 
 def _count(bucket: Bucket, living: Living, unread: str, found: Structure) -> None:

@@ -209,14 +209,14 @@ class _Found:
             "on to llmd", "on to off",
         )  # fmt: skip
         for one in self.suffered:
-            base, off, on = one.baseline, one.unqueued, one.queued
             table.add_row(
                 one.traffic,
                 one.condition,
-                *(f"{p90:.2f} / {p99:.1f}" for p90, p99 in (base, off, on)),
-                f"{off[0] / base[0]:.2f}",
-                f"{on[0] / base[0]:.2f}",
-                f"{on[0] / off[0]:.2f}",
+                *(
+                    f"{p90:.2f} / {p99:.1f}"
+                    for p90, p99 in (one.baseline, one.unqueued, one.queued)
+                ),
+                *(f"{ratio:.2f}" for ratio in one.ratios.values()),
             )
         return table
 

@@ -58,6 +58,16 @@ class Suffered:
     unqueued: tuple[float, float]
     queued: tuple[float, float]
 
+    @property
+    def ratios(self) -> dict[str, float]:
+        """The ratios of the p90 that have goals, by their names."""
+        baseline, unqueued, queued = self.baseline[0], self.unqueued[0], self.queued[0]
+        return {
+            "unqueued_to_baseline": unqueued / baseline,
+            "queued_to_baseline": queued / baseline,
+            "queued_to_unqueued": queued / unqueued,
+        }
+
 
 def cells(extent: Extent) -> list[tuple[str, str, Cell]]:
     """Return each condition's traffic, name and place."""
@@ -102,14 +112,12 @@ def _p90_p99(rows: Sequence[Figures]) -> tuple[float, float]:
 
 
 def row_of(one: Suffered) -> dict[str, Any]:
-    """Return a row for JSON, with the ratios of the p90 that have goals."""
+    """Return a row for JSON."""
     return {
         "traffic": one.traffic,
         "condition": one.condition,
         BEST_PUBLISHED: one.baseline,
         "unqueued": one.unqueued,
         "queued": one.queued,
-        "unqueued_to_baseline": round(one.unqueued[0] / one.baseline[0], 4),
-        "queued_to_baseline": round(one.queued[0] / one.baseline[0], 4),
-        "queued_to_unqueued": round(one.queued[0] / one.unqueued[0], 4),
+        **{name: round(ratio, 4) for name, ratio in one.ratios.items()},
     }

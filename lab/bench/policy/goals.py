@@ -56,33 +56,18 @@ def of_goodput(found: Sequence[Goodput]) -> list[Figure]:
 
 def of_conditions(found: Sequence[Suffered]) -> list[Figure]:
     """Return the goals for faults and the like."""
-    if not found:
-        return []
-    to_baseline = max(found, key=lambda one: one.queued[0] / one.baseline[0])
-    to_plain = max(found, key=lambda one: one.queued[0] / one.unqueued[0])
-    plain = max(found, key=lambda one: one.unqueued[0] / one.baseline[0])
-    return [
-        _ratio(
-            f"queue on: TTFT p90, the worst condition ({_name(to_baseline)})",
-            to_baseline.queued[0] / to_baseline.baseline[0],
-            1.0,
-        ),
-        _ratio(
-            f"queue on: TTFT p90, the worst condition ({_name(to_plain)})",
-            to_plain.queued[0] / to_plain.unqueued[0],
-            1.0,
-            "queue off, same condition",
-        ),
-        _ratio(
-            f"queue off: TTFT p90, the worst condition ({_name(plain)})",
-            plain.unqueued[0] / plain.baseline[0],
-            1.0,
-        ),
-    ]
-
-
-def _name(one: Suffered) -> str:
-    return f"{one.traffic}, {one.condition}"
+    figures = []
+    for queue, name, baseline in (
+        ("queue on", "queued_to_baseline", BEST_PUBLISHED),
+        ("queue on", "queued_to_unqueued", "queue off, same condition"),
+        ("queue off", "unqueued_to_baseline", BEST_PUBLISHED),
+    ):
+        ratios = {(one.traffic, one.condition): one.ratios[name] for one in found}
+        if ratios:
+            worst = max(ratios, key=lambda place: ratios[place])
+            title = f"{queue}: TTFT p90, the worst condition ({', '.join(worst)})"
+            figures.append(_ratio(title, ratios[worst], 1.0, baseline))
+    return figures
 
 
 def _ratio(
