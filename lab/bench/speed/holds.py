@@ -192,7 +192,7 @@ class _Call:
         return self._message
 
     def put(self, message: bytes) -> None:
-        assert message
+        del message  # empty for a Report of a pick that is not known
 
     async def write(self, message: bytes) -> None:
         assert message
