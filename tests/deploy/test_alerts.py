@@ -39,6 +39,13 @@ def counted(name: str, more: str = "") -> str:
     return f"{name}{{{ROUTER}{more}}}"
 
 
+NO_TEXT_FAILS = {
+    counted(f"warmpath_{name}_total"): "0" + HOUR
+    for name in (
+        "tokenizer_failed", "tokenizer_timeouts", "tokenizer_refused", "renderer_refused",
+        "renderer_replaced",
+    )
+}  # fmt: skip
 CASES = {
     "WarmpathRouterAway": Case({f"up{{{ROUTER}}}": "0" + HOUR}, {f"up{{{ROUTER}}}": "1" + HOUR}),
     "WarmpathRouterNotReady": Case(
@@ -85,20 +92,8 @@ CASES = {
     ),
     "WarmpathIndexFull": Case({counted("warmpath_index_evicted_keys_total"): "0+100" + HOUR}, {counted("warmpath_index_evicted_keys_total"): "100" + HOUR}),
     "WarmpathTextsFail": Case(
-        {
-            counted("warmpath_tokenizer_failed_total"): "0+10" + HOUR,
-            counted("warmpath_tokenizer_timeouts_total"): "0" + HOUR,
-            counted("warmpath_tokenizer_refused_total"): "0" + HOUR,
-            counted("warmpath_renderer_refused_total"): "0" + HOUR,
-            counted("warmpath_renderer_replaced_total"): "0" + HOUR,
-        },
-        {
-            counted("warmpath_tokenizer_failed_total"): "7" + HOUR,
-            counted("warmpath_tokenizer_timeouts_total"): "0" + HOUR,
-            counted("warmpath_tokenizer_refused_total"): "0" + HOUR,
-            counted("warmpath_renderer_refused_total"): "0" + HOUR,
-            counted("warmpath_renderer_replaced_total"): "0" + HOUR,
-        },
+        NO_TEXT_FAILS | {counted("warmpath_tokenizer_failed_total"): "0+10" + HOUR},
+        NO_TEXT_FAILS | {counted("warmpath_tokenizer_failed_total"): "7" + HOUR},
     ),
     "WarmpathNoPod": Case(
         {counted("warmpath_refusals_total", ',method="Process",reason="NO_POD"'): "0+1" + HOUR},
@@ -304,13 +299,6 @@ def test_a_fleet_that_is_well_hides_no_trouble_of_another_one(
 
 
 def test_a_tokenizer_that_cannot_be_loaded_is_told_of(tmp_path: Path) -> None:
-    series = {
-        counted(f"warmpath_{name}_total"): "0" + HOUR
-        for name in (
-            "tokenizer_failed", "tokenizer_timeouts", "tokenizer_refused", "renderer_refused",
-            "renderer_replaced",
-        )
-    }  # fmt: skip
     # The hub takes a minute to be given up; a load at the start that failed once is usual.
     loads = counted("warmpath_tokenizer_load_failures_total")
     firing = 'count(ALERTS{alertname="WarmpathTextsFail",alertstate="firing"})'
@@ -318,8 +306,8 @@ def test_a_tokenizer_that_cannot_be_loaded_is_told_of(tmp_path: Path) -> None:
     run_tests(
         tmp_path,
         [
-            one_test(series | {loads: "0+0.25" + HOUR}, expr=firing, exp_samples=one),
-            one_test(series | {loads: "0x8 1x232"}, expr=firing, exp_samples=[]),
+            one_test(NO_TEXT_FAILS | {loads: "0+0.25" + HOUR}, expr=firing, exp_samples=one),
+            one_test(NO_TEXT_FAILS | {loads: "0x8 1x232"}, expr=firing, exp_samples=[]),
         ],
     )
 

@@ -125,15 +125,8 @@ def test_envoy_s_file_is_what_the_command_prints() -> None:
         f"{found[name]['networks']['default']['ipv4_address']}:8100" for name in sorted(WORKERS)
     ]
     words = ["--router=routers:7400", *(f"--pod={one}" for one in pods), "--listen=0.0.0.0:8000"]
-    command = [
-        sys.executable,
-        "-m",
-        "warmpath.cli",
-        "gateway",
-        *words,
-        "--insecure",
-        "--print-config",
-    ]
+    words += ["--insecure", "--print-config"]
+    command = [sys.executable, "-m", "warmpath.cli", "gateway", *words]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     file = DEPLOY / "compose" / "envoy.json"
     assert json.loads(file.read_text()) == json.loads(printed.stdout), (

@@ -116,13 +116,6 @@ async def test_what_the_router_refuses_is_said_with_status_and_reason(
     assert capsys.readouterr().err == "warmpath: INVALID_ARGUMENT: strategy: is unknown\n"
 
 
-async def test_a_router_that_is_not_there_is_named(
-    held_port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert await run(client.pods_main, "--router", f"127.0.0.1:{held_port}") == 3
-    assert f"no router answers at 127.0.0.1:{held_port}" in capsys.readouterr().err
-
-
 async def test_pods_are_listed(
     router: tuple[OnePod, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -209,15 +209,8 @@ async def test_under_load_no_call_is_cut_off_and_the_state_is_saved(
         f'transport = "{TRANSPORT}"\n'
         f'[index]\nstate-file = "state"\n[[models]]\nname = "demo"\n{QUIET}{pod("a")}'
     )
-    router = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "warmpath.cli",
-        "serve",
-        "--config",
-        str(config),
-        stdout=subprocess.PIPE,
-    )
+    words = ("-m", "warmpath.cli", "serve", "--config", str(config))
+    router = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=subprocess.PIPE)
     assert router.stdout is not None
     address = (await router.stdout.readline()).decode().split(",")[0].split()[-1]
     told: Counter[str] = Counter()

@@ -61,17 +61,6 @@ class Reloaded:
         await self.reloader.reload()
 
 
-async def test_a_file_that_is_wrong_changes_nothing_and_says_why(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    router = Reloaded(MODEL)
-    await router.to(f"[limits]\ntokenize-seconds = 1\nwait-second = 1\n{MODEL}")
-    assert not router.applied
-    [said] = caplog.messages
-    assert said.startswith("the configuration is not reloaded, nothing has changed: file:3: ")
-    assert "limits.wait-second: unknown key" in said
-
-
 async def test_keys_that_need_a_restart_are_named_each_time_and_the_others_taken_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

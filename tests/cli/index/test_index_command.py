@@ -268,18 +268,9 @@ def test_a_dump_ends_quietly_where_nobody_reads_on(redis_server: RedisServer, pr
     reading, writing = os.pipe()
     os.close(reading)
     try:
+        words = ("index", "dump", "--url", redis_server.url, "--prefix", prefix)
         ended = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "warmpath.cli",
-                "index",
-                "dump",
-                "--url",
-                redis_server.url,
-                "--prefix",
-                prefix,
-            ],
+            [sys.executable, "-m", "warmpath.cli", *words],
             stdout=writing,
             stderr=subprocess.PIPE,
             timeout=60,

@@ -40,14 +40,6 @@ def test_every_method_of_the_services_needs_a_role() -> None:
     assert not any(name.startswith(OPEN) for name in ROLES)
 
 
-def test_a_token_gives_its_clients_roles(callers: Entrance) -> None:
-    assert callers.refusal(SCORE, bearer(SECRET), ()) is None
-    refused = callers.refusal(PODS, bearer(SECRET), ())
-    assert refused is not None
-    assert refused.why == "role"
-    assert refused.text == "client 'gateway' lacks the role 'read', which ListPods needs"
-
-
 def test_a_certificates_name_gives_its_clients_roles(callers: Entrance) -> None:
     for asked in (SCORE, PODS):
         assert callers.refusal(asked, (), ["10.0.0.1", "operator.example"]) is None
@@ -96,26 +88,6 @@ def test_a_method_without_a_role_is_refused_to_everybody(callers: Entrance) -> N
     refused = callers.refusal("/warmpath.v1.Router/New", (), ["operator.example"])
     assert refused is not None
     assert refused.why == "role"
-
-
-def test_a_token_is_taken_anew_and_the_old_one_opens_nothing(
-    callers: Entrance, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "gateway"
-    path.write_text("another-token-of-it\n")
-    for one in callers.files:
-        one.look()
-    assert callers.refusal(SCORE, bearer(SECRET), ()) is not None
-    assert callers.refusal(SCORE, bearer("another-token-of-it"), ()) is None
-    path.write_bytes(b"sesame\xff\xfe" * 3)
-    for _ in range(3):
-        for one in callers.files:
-            one.look()
-    assert callers.refusal(SCORE, bearer("another-token-of-it"), ()) is None
-    assert "is not one line of printable ASCII" in caplog.text
-    assert str(path) in caplog.text
-    for secret in (SECRET, "another-token-of-it", "sesame"):
-        assert secret not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc.aio
@@ -28,12 +28,6 @@ TWO = QUIET + pod("a") + pod("b")
 async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
     async with standing(tmp_path, TWO, metrics="127.0.0.1:0") as stand:
         yield stand
-
-
-@pytest.fixture
-def engine() -> Iterator[FakeEngine]:
-    with FakeEngine() as engine:
-        yield engine
 
 
 async def figures(stand: Stand) -> dict[str, float]:

@@ -25,22 +25,6 @@ def calls() -> Iterator[Calls]:
         yield calls
 
 
-WAITS = {"tokenizer": 1, "shared index": 2, "transport": 3}
-
-
-@pytest.mark.parametrize("when", ["waiting", "answered"])
-@pytest.mark.parametrize("wait", WAITS)
-def test_a_call_that_is_cancelled_at_any_wait_leaves_nothing(
-    calls: Calls, wait: str, when: When
-) -> None:
-    calls.start(1, at=WAITS[wait], when=when, session_id="a")
-    calls.finish()
-    assert not calls.answered
-    assert calls.parts.picker.withdrawn == (wait == "transport")
-    calls.check()
-    calls.check_left()
-
-
 @pytest.mark.parametrize(("turn", "withdrawn"), [(3, 0), (4, 1)])
 def test_a_call_that_is_cancelled_in_the_turns_of_a_large_fleet_leaves_nothing(
     calls: Calls, monkeypatch: pytest.MonkeyPatch, turn: int, withdrawn: int

@@ -152,12 +152,6 @@ def send(places: InFlight, connection: str) -> None:
     places.leave(place)
 
 
-def test_one_client_leaves_room_for_another(places: InFlight) -> None:
-    greedy = [places.enter("greedy", _ignored) for _ in range(12)]
-    assert sum(place.state is CallState.READING for place in greedy) == 5
-    assert places.enter("other", _ignored).state is CallState.READING
-
-
 def test_a_higher_limit_lets_in_those_who_wait(places: InFlight) -> None:
     greedy = [places.enter("greedy", _ignored) for _ in range(12)]
     places.limit_to(2 * LIMIT)

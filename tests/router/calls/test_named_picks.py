@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from tests.examples import examples
-from tests.router.pick_calls import NEWEST, OLDEST, Calls, CallsMachine, When
+from tests.router.pick_calls import Calls, CallsMachine, When
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bad_request import BadRequestError
 
@@ -86,30 +86,6 @@ def test_a_retry_ends_a_pick_that_is_still_waiting(calls: Calls) -> None:
     [(request, _)] = calls.answered
     assert request.session_id == "b"
     assert len(calls.parts.bookings) == 1
-
-
-@pytest.mark.parametrize("is_gone", [False, True])
-def test_an_answer_that_is_being_written_takes_nothing_from_the_retry(
-    calls: Calls, is_gone: bool
-) -> None:
-    calls.start(3, booking_id="x", is_unread=True, is_gone=is_gone)
-    calls.go_on()
-    calls.go_on()
-    assert len(calls.parts.bookings) == 1
-    first = calls.parts.picker.get("x")
-    calls.start(3, booking_id="x", is_unread=True)
-    calls.go_on(NEWEST)
-    calls.go_on(NEWEST)
-    placed = calls.parts.picker.get("x")
-    assert placed is not first
-    calls.go_on(OLDEST)
-    assert len(calls.running) == 1, "the first one's write has ended"
-    assert calls.parts.picker.get("x") is placed
-    assert len(calls.parts.bookings) == 1
-    calls.finish()
-    assert calls.parts.picker.get("x") is placed
-    assert len(calls.parts.bookings) == 1
-    calls.check()
 
 
 @pytest.mark.parametrize(

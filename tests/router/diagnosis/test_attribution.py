@@ -46,14 +46,6 @@ def test_the_block_size_of_a_rank_without_events_is_the_one_assumed() -> None:
     assert row(attribution).evidence.block_size == BLOCK
 
 
-def test_a_report_counts_what_was_predicted_and_delivered() -> None:
-    attribution = Attribution()
-    attribution.found_cached(pick(attribution), 640, None)
-    counted = row(attribution)
-    assert (counted.reported_requests, counted.reported_prompt_tokens) == (1, TOKENS)
-    assert (counted.predicted_tokens, counted.delivered_tokens) == (800, 640)
-
-
 @pytest.mark.parametrize(
     ("cached", "counted", "tokens"),
     [(4 * TOKENS, 5 * TOKENS, 5 * TOKENS), (4 * TOKENS, None, 4 * TOKENS), (0, 10, 800)],

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.examples import examples
 from tests.router.consistent import check
-from tests.router.pick.weighed import choice, follow, option, placed
+from tests.router.pick.weighed import choice, option, placed
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.diagnosis.decisions import ENDS, KEPT_CANDIDATES, Decisions
 from warmpath.router.load.correction import Part
@@ -71,38 +71,6 @@ def test_a_decision_keeps_its_best_candidates_and_the_reason() -> None:
     assert (told.state, told.pod) == (pb.Decision.PICKED, "a")
     assert not told.HasField("cached_tokens")
     assert not told.HasField("ttft")
-
-
-def test_what_became_of_a_pick_is_followed() -> None:
-    decisions = Decisions()
-    one = pick(decisions)
-    follow(one, "b")
-    decisions.started(one, 100.1)
-    assert next(decisions.listed()).state == pb.Decision.STARTED
-    decisions.first_token(one, 100.5)
-    decisions.found_cached(one, 640, None)
-    decisions.started(one, 100.6)
-    told = next(decisions.listed())
-    assert told.state == pb.Decision.FIRST_TOKEN
-    assert (told.pod, told.cached_tokens, told.ttft) == ("b", 640, 0.5)
-    decisions.ended(one, "finished", 101.0)
-    assert next(decisions.listed()).state == pb.Decision.FINISHED
-
-
-def test_decisions_are_listed_newest_first_by_model_and_by_the_pod_they_chose() -> None:
-    decisions = Decisions()
-    picks = [pick(decisions, "ab"), pick(decisions, "ba"), pick(decisions, "ab", model="n")]
-    names = [one.booking_id for one in picks]
-
-    def listed(limit: int = 0, model: str = "", pod: str = "") -> list[str]:
-        return [one.booking_id for one in decisions.listed(limit, model=model, pod=pod)]
-
-    assert listed() == names[::-1]
-    assert listed(limit=2) == names[:0:-1]
-    assert listed(model="m") == [names[1], names[0]]
-    assert listed(pod="a") == [names[2], names[0]]
-    assert listed(model="m", pod="a", limit=1) == [names[0]]
-    assert listed(model="nowhere") == []
 
 
 @pytest.mark.parametrize("most", [0, 3])

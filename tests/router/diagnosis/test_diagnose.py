@@ -122,21 +122,6 @@ def test_events_in_the_open_are_told_once_a_model() -> None:
     assert "pod a from tcp://a:5557" in found.text
 
 
-def test_a_shadow_is_told() -> None:
-    attribution = Attribution()
-    made = choice(option("a", 800), option("b"))
-    one = placed(made)
-    one.shadow = True
-    attribution.picked(one, made)
-    attribution.ended(one, "finished", NOW)
-    assert [*told(attribution=attribution).shadows] == [
-        pb.Shadow(
-            model="m", requests=1, prompt_tokens=1600, chosen_tokens=800, warmpath_tokens=800,
-            chosen_ttft=0.8, warmpath_ttft=0.8, agreed=1,
-        )
-    ]  # fmt: skip
-
-
 def test_a_load_counts_as_told_while_it_is_fresh() -> None:
     table = loads()
     table.observe("a", 0, Observed(running=1, waiting=0, kv_usage=0.1, at=NOW))

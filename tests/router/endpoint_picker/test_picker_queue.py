@@ -19,11 +19,6 @@ STREAMED = (
 )
 
 
-@pytest.fixture(params=["nghttp2", "grpcio"])
-def transport(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 async def fill(gateway: Gateway) -> Conversation:
     """Give the only pod a prefill; before that, show that first tokens are reported."""
     events = router_pb2.ReportRequest

@@ -34,11 +34,6 @@ ANSWER = json.dumps({"usage": USAGE}).encode()
 NAMES = {ONE: "pod-1", TWO: "pod-2"}
 
 
-@pytest.fixture(params=["nghttp2", "grpcio"])
-def transport(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 async def test_a_request_is_picked_for_and_its_progress_is_reported(
     tmp_path: Path, transport: str
 ) -> None:
@@ -256,14 +251,6 @@ async def test_a_model_without_pods_is_unavailable(tmp_path: Path, transport: st
         assert error == {
             "message": "no pod serves 'empty'", "type": "service_unavailable", "code": "NO_POD",
         }  # fmt: skip
-
-
-async def test_a_router_without_pods_is_unavailable(tmp_path: Path) -> None:
-    async with asking(tmp_path, tables=QUIET) as gateway:
-        one = gateway.exchange()
-        await one.request(ends=True)
-        status, error, _ = await one.refused()
-        assert (status, error["code"]) == (503, "NO_POD")
 
 
 async def test_an_adapter_is_picked_for_by_its_name(tmp_path: Path) -> None:

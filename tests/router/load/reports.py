@@ -1,9 +1,19 @@
 """Reports on bookings, as a router makes them of its callers' words."""
 
 from dataclasses import replace
+from itertools import count
+from typing import Any
 
 from warmpath.router.load.bookings import Bookings
 from warmpath.scorer.candidate import IDLE, Load
+
+
+def new_bookings(most: int = 1000, expire_after: float = 600.0, **settings: Any) -> Bookings:
+    """Return bookings whose ids are 0, 1, 2 and so on."""
+    numbers = count()
+    return Bookings(
+        expire_after=expire_after, most=most, new_id=lambda: str(next(numbers)), **settings
+    )
 
 
 def load_of(bookings: Bookings, pod: str, rank: int, now: float) -> Load:

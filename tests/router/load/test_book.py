@@ -4,7 +4,6 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import count
 
 import pytest
 from hypothesis import given, settings
@@ -13,14 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
-from tests.router.load.reports import load_of, started_on
+from tests.router.load.reports import load_of, new_bookings, started_on
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.scorer.candidate import IDLE, Load
-
-
-def new_bookings(most: int = 100, expire_after: float = 600.0) -> Bookings:
-    numbers = count()
-    return Bookings(expire_after=expire_after, most=most, new_id=lambda: str(next(numbers)))
 
 
 def work(
@@ -79,19 +73,6 @@ def test_a_failure_gives_the_next_one_its_turn_and_starts_no_head_again(
     names = [bookings.book(work(prefill), 0.0).id for prefill in (2.0, 4.0)]
     assert bookings.end(names[fails], 1.0, "failed")
     assert load_of(bookings, "p", 0, 1.0).wait == pytest.approx(wait)
-
-
-def test_what_went_elsewhere_than_picked_weighs_there() -> None:
-    bookings = new_bookings()
-    booking = bookings.book(work(2.0), 0.0)
-    assert bookings.started(booking.id, 1.0, work=work(3.0, "q", 1, cached=0))
-    assert load_of(bookings, "p", 0, 1.0) == Load(last_pick=1)
-    assert load_of(bookings, "q", 1, 1.0) == Load(3.0, 1, 1, 100, 100, 100)
-    assert started_on(bookings, booking.id, 2.0, "r")
-    assert load_of(bookings, "q", 1, 2.0) is IDLE
-    assert load_of(bookings, "r", 0, 2.0).wait == pytest.approx(3.0)
-    assert booking.dispatched
-    check(bookings)
 
 
 def test_what_starts_later_queues_behind_what_started_before() -> None:
@@ -190,18 +171,6 @@ def test_ranks_that_nobody_says_are_gone_are_not_kept_for_ever() -> None:
         booking = bookings.book(work(pod=f"p{number}"), float(number))
         bookings.end(booking.id, float(number))
         check(bookings)
-
-
-def test_a_rank_that_is_gone_leaves_nothing() -> None:
-    bookings = new_bookings()
-    booking = bookings.book(work(), 0.0)
-    kept = bookings.book(work(rank=1), 0.0)
-    bookings.forget("p", 0)
-    bookings.forget("never", 0)
-    assert load_of(bookings, "p", 0, 0.0) is IDLE
-    assert not bookings.end(booking.id, 1.0)
-    assert bookings.end(kept.id, 1.0)
-    check(bookings)
 
 
 def test_reports_that_overtake_one_another_do_not_set_the_clock() -> None:

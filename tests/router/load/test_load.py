@@ -1,7 +1,5 @@
 """A rank's load: bookings, corrected by what engines and gateways say."""
 
-from itertools import count
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
-from tests.router.load.reports import load_of, report
+from tests.router.load.reports import load_of, new_bookings, report
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.correction import UNKNOWN_TOKENS
 from warmpath.router.load.engine_metrics import Observed
@@ -18,16 +16,6 @@ from warmpath.scorer.candidate import Load
 from warmpath.scorer.prefill import PrefillModel
 
 STALE = 5.0
-
-
-def new_bookings(*, expects_first_tokens: bool = True) -> Bookings:
-    numbers = count()
-    return Bookings(
-        expire_after=600.0,
-        most=50,
-        new_id=lambda: str(next(numbers)),
-        expects_first_tokens=expects_first_tokens,
-    )
 
 
 def work(prefill: float = 1.0, pod: str = "p", tokens: int = 100) -> Work:

@@ -1,7 +1,7 @@
 """Columns are the loads to the last bit, whatever happened since they were asked for last."""
 
 from collections.abc import Sequence
-from itertools import count
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
-from tests.router.load.reports import report
+from tests.router.load.reports import new_bookings, report
 from warmpath.indexer.index.slot import RankName
-from warmpath.router.load.bookings import Bookings, Work
+from warmpath.router.load.bookings import Work
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.other_routers import rank_sums
 from warmpath.router.load.table import LoadTable
@@ -27,14 +27,7 @@ FAR = 1 << 62
 """Tokens that no float has to the last one."""
 
 
-def new_bookings(most: int = 5) -> Bookings:
-    numbers = count()
-    return Bookings(
-        expire_after=60.0,
-        most=most,
-        new_id=lambda: str(next(numbers)),
-        expects_first_tokens=False,
-    )
+few_bookings = partial(new_bookings, 5, 60.0, expects_first_tokens=False)
 
 
 def work(prefill: float, pod: str, rank: int = 0, tokens: int = 100) -> Work:
@@ -52,7 +45,7 @@ def bits_of(loads: Sequence[Load]) -> list[list[str]]:
 
 
 def test_columns_that_were_returned_change_no_more() -> None:
-    bookings = new_bookings()
+    bookings = few_bookings()
     table = LoadTable(bookings, STALE)
     before = table.columns([("p", 0)], 10.0)
     bookings.book(work(4.0, "p"), 10.0)
@@ -63,7 +56,7 @@ def test_columns_that_were_returned_change_no_more() -> None:
 
 
 def test_pods_that_come_and_go_are_not_kept_for_ever() -> None:
-    bookings = new_bookings()
+    bookings = few_bookings()
     table = LoadTable(bookings, STALE)
     for deployed in range(8):
         names = [(f"{deployed}-{number}", 0) for number in range(700)]
@@ -75,7 +68,7 @@ def test_pods_that_come_and_go_are_not_kept_for_ever() -> None:
 
 
 def test_a_rank_that_is_gone_was_never_picked() -> None:
-    bookings = new_bookings()
+    bookings = few_bookings()
     table = LoadTable(bookings, STALE)
     booking = bookings.book(work(1.0, "p"), 10.0)
     bookings.end(booking.id, 10.0)
@@ -88,8 +81,8 @@ def test_a_pick_reckons_nothing_that_was_reckoned_when_others_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     received = ReceivedBookings("0" * 12, "", gone=lambda _: None)
-    table = LoadTable(new_bookings(), STALE, others=received)
-    elsewhere = new_bookings(most=50)
+    table = LoadTable(few_bookings(), STALE, others=received)
+    elsewhere = new_bookings(50, 60.0, expects_first_tokens=False)
     names = [(f"pod-{number}", 0) for number in range(40)]
     for pod, _ in names:
         elsewhere.book(work(2.0, pod), 10.0)
@@ -107,7 +100,7 @@ def test_a_pick_reckons_nothing_that_was_reckoned_when_others_told(
 
 @given(st.lists(st.integers(0, FAR), min_size=1, max_size=6), st.floats(0, 86400))
 def test_figures_that_no_float_has_are_rounded_once(tokens: list[int], passed: float) -> None:
-    bookings = new_bookings()
+    bookings = few_bookings()
     table = LoadTable(bookings, STALE)
     for number in tokens:
         bookings.book(work(86400.0, "p", tokens=number), 0.0)
@@ -120,7 +113,7 @@ class World:
     """A router's loads, and what two other routers received of theirs."""
 
     def __init__(self, *, shares: bool) -> None:
-        self.bookings = new_bookings()
+        self.bookings = few_bookings()
         self.received = ReceivedBookings("0" * 12, "", gone=lambda _: None)
         self.table = LoadTable(self.bookings, STALE, others=self.received if shares else None)
 
@@ -143,7 +136,7 @@ class AnyNews(RuleBasedStateMachine):
             World(shares=self.SHARES),
             World(shares=self.SHARES),
         )
-        self.elsewhere = {router: new_bookings() for router in ("1" * 12, "2" * 12)}
+        self.elsewhere = {router: few_bookings() for router in ("1" * 12, "2" * 12)}
         self.ids: list[str] = []
         self.number = 0
         self.now = 1000.0

@@ -1,18 +1,11 @@
 """First tokens that nobody reports: how many are too many, and until when."""
 
-from itertools import count
-
 import pytest
 
 from tests.router.consistent import check
-from tests.router.load.reports import load_of
+from tests.router.load.reports import load_of, new_bookings
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.overdue import FIRST_COME, Overdue, Precedence
-
-
-def new_bookings(**fields: float) -> Bookings:
-    numbers = count()
-    return Bookings(expire_after=600.0, most=1000, new_id=lambda: str(next(numbers)), **fields)
 
 
 @pytest.mark.parametrize(("every", "expects_none"), [(2, True), (10, True), (100, False)])

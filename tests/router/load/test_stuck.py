@@ -1,7 +1,5 @@
 """Ranks that answer nothing are found, avoided, and tried again."""
 
-from itertools import count
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
-from tests.router.load.reports import report, started_on
-from warmpath.router.load.bookings import Booking, Bookings, Work
+from tests.router.load.reports import new_bookings, report, started_on
+from warmpath.router.load.bookings import Booking, Work
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.stuck import (
     ENOUGH,
@@ -33,15 +31,10 @@ class Fleet:
     """Bookings on ranks, by a gateway that shows whole exchanges or one that only reports."""
 
     def __init__(self, *, is_watched: bool = True, stream: bool = True, answers: int = 20) -> None:
-        numbers = count()
         self.batches: dict[str, int] = {}
         """The last batch of each pod's events."""
-        self.bookings = Bookings(
-            expire_after=600.0,
-            most=1000,
-            new_id=lambda: str(next(numbers)),
-            expects_first_tokens=False,
-            batch=lambda pod, _: self.batches.get(pod),
+        self.bookings = new_bookings(
+            expects_first_tokens=False, batch=lambda pod, _: self.batches.get(pod)
         )
         self.table = LoadTable(self.bookings, 5.0)
         self.is_watched, self.stream = is_watched, stream

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from warmpath.router.assemble.scraped import readiness, ready_pods
+from warmpath.router.assemble.scraped import ready_pods
 from warmpath.router.pods.table import Pod, PodTable, Status
-from warmpath.router.readiness import LISTENING, Readiness
 
 WELL = Status(healthy=True, reason="well")
 
@@ -26,11 +25,3 @@ def test_a_pod_is_ready_if_requests_may_be_sent_to_it(status: Status, ready: flo
     [sample] = ready_pods(pods).samples
     assert sample.labels == {"pod": "pod-1", "model": "demo"}
     assert sample.value == ready
-
-
-@pytest.mark.parametrize("is_ready", [True, False])
-def test_the_router_s_own_readiness_is_shown(is_ready: bool) -> None:
-    router = Readiness([])
-    router.set(LISTENING, holds=is_ready, reason="")
-    own, _ = readiness(router)
-    assert [sample.value for sample in own.samples] == [float(is_ready)]

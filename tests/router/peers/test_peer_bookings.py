@@ -116,21 +116,6 @@ def two(store: FakeStore) -> tuple[Router, Router]:
     return pair
 
 
-def test_a_router_counts_what_another_has_booked_once(two: tuple[Router, Router]) -> None:
-    one, other = two
-    name = one.book(2.0)
-    other.book(3.0)
-    rounds(two)
-    for router in two:
-        assert router.load() == Load(pytest.approx(5.0), 2, 2, 144, 200, 200, last_pick=1)
-    one.bookings.first_token(name, one.now)
-    rounds(two)
-    assert other.load() == Load(pytest.approx(3.0), 1, 2, 72, 100, 200, last_pick=1)
-    assert one.finish(name)
-    rounds(two)
-    assert other.load() == Load(pytest.approx(3.0), 1, 1, 72, 100, 100, last_pick=1)
-
-
 def test_a_router_says_what_keeps_it_from_redis_now_and_since_when() -> None:
     peers = Router(FakeStore()).peers
     for now, why in ((10.0, "nobody answers"), (20.0, "NOAUTH"), (30.0, "NOAUTH")):
@@ -182,21 +167,6 @@ def test_a_prompt_on_its_way_is_known_to_others_until_its_router_knows_better(
     one.believed.withdraw(ticket)
     store.now += HEARTBEAT_SECONDS
     rounds(two)
-    assert not other.peers.received.marks
-
-
-def test_the_prompts_of_a_dead_router_are_forgotten_with_its_bookings(
-    two: tuple[Router, Router], store: FakeStore
-) -> None:
-    one, other = two
-    one.book()
-    one.believed.arrive("p", 0, PROMPT, expires=one.now + 60)
-    rounds(two)
-    assert other.peers.received.marks
-    store.is_away = True
-    for _ in range(4):
-        store.now += EXPIRE_SECONDS / 4
-        other.round()
     assert not other.peers.received.marks
 
 
@@ -262,12 +232,14 @@ def test_nothing_is_written_anew_where_nothing_changed_but_a_sign_of_life_each_s
     assert [is_told() for _ in range(2)] == [True, False]
 
 
-def test_what_a_dead_router_booked_vanishes_in_three_seconds(
+def test_what_a_dead_router_booked_and_sent_vanishes_in_three_seconds(
     two: tuple[Router, Router], store: FakeStore
 ) -> None:
     one, other = two
     one.book()
+    one.believed.arrive("p", 0, PROMPT, expires=one.now + 60)
     rounds(two)
+    assert other.peers.received.marks
     assert (other.load().in_flight, len(other.peers.received.alive(other.now))) == (1, 1)
     for _ in range(4):
         store.now += EXPIRE_SECONDS / 4
@@ -275,6 +247,7 @@ def test_what_a_dead_router_booked_vanishes_in_three_seconds(
     assert other.load() == Load()
     assert len(other.peers.received.alive(other.now)) == 0
     assert other.peers.received.on("p", 0, other.now) is NOBODY
+    assert not other.peers.received.marks
 
 
 def test_what_an_ended_router_booked_counts_until_engines_tell_of_it(

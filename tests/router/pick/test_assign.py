@@ -141,19 +141,6 @@ def test_what_events_tell_of_after_the_end_is_not_believed_any_more_either() -> 
     assert parts.weigh().options[0].match.arriving_tokens == 0
 
 
-def test_the_first_token_releases_the_prefill_and_the_end_the_rest() -> None:
-    parts = Parts(pods=1)
-    booking_id, _ = parts.choose()
-    assert parts.picker.first_token(booking_id, parts.now)
-    load = load_of(parts.bookings, "pod-0", 0, parts.now)
-    assert (load.wait, load.waiting, load.in_flight) == (0.0, 0, 1)
-    assert parts.picker.first_token(booking_id, parts.now), "a repeated report changes nothing"
-    assert parts.picker.ended(booking_id, "finished", parts.now)
-    assert not parts.picker.ended(booking_id, "finished", parts.now)
-    assert load_of(parts.bookings, "pod-0", 0, parts.now).in_flight == 0
-    assert parts.seen == ["picked", "first token", "finished"]
-
-
 def test_a_request_that_went_elsewhere_is_booked_and_believed_there() -> None:
     parts = Parts(pods=2)
     parts.warm(0, 100)
@@ -164,20 +151,6 @@ def test_a_request_that_went_elsewhere_is_booked_and_believed_there() -> None:
     assert parts.wait(1) == pytest.approx(PrefillModel().seconds(PROMPT.tokens, 0))
     found = {one.candidate.pod: one.match.arriving_tokens for one in parts.weigh().options}
     assert found == {"pod-0": 0, "pod-1": 1600}
-
-
-def test_in_shadow_nothing_is_booked_before_it_is_said_where_the_request_went() -> None:
-    parts = Parts(pods=2)
-    parts.warm(0, 100)
-    booking_id, choice = parts.choose(shadow=True)
-    assert first(choice) == "pod-0"
-    assert parts.wait(0) == parts.wait(1) == 0
-    assert not any(one.match.arriving_tokens for one in parts.weigh().options)
-    parts.picker.started(booking_id, parts.now, ("pod-1", 0))
-    assert parts.wait(0) == 0 < parts.wait(1)
-    [placed] = parts.placed
-    assert placed.expected.held == 0
-    assert placed.available == 1600
 
 
 def test_a_pod_without_events_is_known_by_what_was_sent_there() -> None:

@@ -1,7 +1,6 @@
 """What a rank's prefills really take is learned, and no single one of them says much."""
 
 from collections.abc import Sequence
-from itertools import count
 from random import Random
 
 import pytest
@@ -9,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.router.consistent import check
+from tests.router.load.reports import new_bookings
 from warmpath.indexer.index.slot import RankName
-from warmpath.router.load.bookings import Booking, Bookings, Work
+from warmpath.router.load.bookings import Booking, Work
 from warmpath.router.pick.calibration import (
     FASTEST,
     LEAST,
@@ -32,13 +32,8 @@ class Rank:
     """One rank, its bookings and its clock."""
 
     def __init__(self, *, expects_first_tokens: bool = True) -> None:
-        numbers = count()
-        self.bookings = Bookings(
-            expire_after=1e9,
-            most=100,
-            new_id=lambda: str(next(numbers)),
-            late_seconds=1e8,
-            expects_first_tokens=expects_first_tokens,
+        self.bookings = new_bookings(
+            expire_after=1e9, late_seconds=1e8, expects_first_tokens=expects_first_tokens
         )
         self.calibration = Calibration(BASE)
         self.now = 0.0
@@ -269,8 +264,7 @@ class Fleet:
     """Ranks whose first tokens come as a test says, one request at a time."""
 
     def __init__(self) -> None:
-        numbers = count()
-        self.bookings = Bookings(expire_after=1e9, most=100, new_id=lambda: str(next(numbers)))
+        self.bookings = new_bookings(expire_after=1e9)
         self.calibration = Calibration(BASE)
         self.now = 0.0
 

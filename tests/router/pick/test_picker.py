@@ -16,16 +16,6 @@ from warmpath.router.pods.table import Pod
 from warmpath.scorer.prefill import PrefillModel
 
 
-def test_work_is_booked_before_the_answer_leaves_and_weighing_books_nothing() -> None:
-    parts = Parts()
-    before = parts.weigh()
-    assert parts.weigh().options[0].cost == before.options[0].cost
-    _, choice = parts.choose()
-    pod = int(first(choice)[-1])
-    assert parts.wait(pod) == pytest.approx(PrefillModel().seconds(PROMPT.tokens, 0))
-    assert sum(parts.wait(other) for other in range(3)) == parts.wait(pod)
-
-
 def test_cache_that_was_counted_in_part_makes_no_pod_look_fast() -> None:
     parts = Parts(pods=0)
     rank = parts.ingest.add_blind("pod-0", 0)

@@ -10,15 +10,6 @@ from warmpath.router.pick.options import Option
 from warmpath.router.pods.table import Pod, Status
 
 
-def test_with_equal_load_the_warmest_wins() -> None:
-    parts = Parts()
-    parts.warm(0, 10)
-    parts.warm(2, 60)
-    choice = parts.weigh()
-    assert [one.candidate.pod for one in choice.options] == ["pod-2", "pod-0", "pod-1"]
-    assert [one.match.matched_tokens for one in choice.options] == [960, 160, 0]
-
-
 def test_what_a_pod_held_counts_in_part_after_its_stream_broke_and_not_for_ever() -> None:
     parts = Parts(pods=1)
     parts.warm(0, 100)

@@ -21,11 +21,6 @@ QUEUE = f'{QUIET}[pick]\nqueue = "on"\nprefill-base-seconds = 60\n{pod("a")}'
 """A fleet of one pod on which a prefill takes longer than a test."""
 
 
-@pytest.fixture(params=["nghttp2", "grpcio"])
-def transport(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @asynccontextmanager
 async def full(
     folder: Path, tables: str = QUEUE, **settings: str

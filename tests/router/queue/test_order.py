@@ -61,12 +61,6 @@ def test_a_key_may_change() -> None:
     assert served(order, 2) == [other, one]
 
 
-def test_a_higher_class_goes_first_whatever_its_key_and_lane() -> None:
-    low = waiting(key=0.0)
-    high = waiting(key=9.0, priority=2, lane=Wanted("m", lora="tuned"))
-    assert served(order_of(low, high), 2) == [high, low]
-
-
 def test_tenants_get_equal_uncached_tokens() -> None:
     small = [waiting("small", key=float(n), uncached=1000) for n in range(40)]
     large = [waiting("large", key=float(n), uncached=4000) for n in range(40)]

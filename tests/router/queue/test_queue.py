@@ -12,7 +12,6 @@ from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.weigh import Choice
 from warmpath.router.queue.lag import WINDOW, StepBack
 from warmpath.router.queue.order import MOST_LANES
-from warmpath.router.queue.queue import RETRY_SECONDS
 from warmpath.router.queue.request import QueueFullError
 
 """A prompt that takes 4.5 s where nothing of it is cached."""
@@ -99,15 +98,6 @@ def test_who_is_passed_over_counts_as_waiting_for_those_behind() -> None:
     assert first.is_waiting
 
 
-def test_a_request_for_full_pods_keeps_nobody_from_other_pods() -> None:
-    stand = QueueStand(pods=2, most_looks=4)
-    stand.enter(200_000, named=["pod-0"])
-    held = [stand.enter(500, named=["pod-0"]) for _ in range(10)]
-    assert all(one.is_waiting for one in held)
-    other = stand.enter(10_000, named=["pod-1"])
-    assert not other.is_waiting
-
-
 def test_at_its_time_a_request_goes_to_the_best_pod_whatever_is_booked_there() -> None:
     stand = QueueStand()
     stand.fill(200_000)
@@ -116,17 +106,6 @@ def test_at_its_time_a_request_goes_to_the_best_pod_whatever_is_booked_there() -
     assert stand.look(after=0.2) == []
     [sent] = stand.look(after=0.05)
     assert sent.waiting is waiting
-
-
-def test_a_caller_that_goes_leaves_the_queue() -> None:
-    stand = QueueStand(pods=1)
-    [before] = stand.fill()
-    waiting = stand.enter(size=10)
-    assert stand.queue.crowd.bytes == 10
-    assert stand.queue.leave(waiting)
-    assert not stand.queue.leave(waiting)
-    assert stand.queue.crowd.bytes == 0
-    assert stand.first_token(before) == []
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 5])
@@ -172,18 +151,6 @@ def test_lanes_without_room_keep_nobody_from_other_pods_whatever_their_number_an
     for _ in range(4):
         stand.look(after=0.01)
     assert not free.is_waiting
-
-
-def test_a_full_queue_refuses_the_newcomer_of_the_lowest_class() -> None:
-    stand = QueueStand(pods=1, max_requests=2)
-    stand.fill()
-    for _ in range(2):
-        stand.enter()
-    with pytest.raises(QueueFullError) as refused:
-        stand.enter()
-    assert refused.value.seconds == RETRY_SECONDS
-    assert "2 requests" in str(refused.value)
-    assert stand.queue.refused == 1
 
 
 def test_a_full_queue_refuses_the_latest_of_a_lower_class_for_a_higher_one() -> None:

@@ -29,11 +29,6 @@ PROCESS = "envoy.service.ext_proc.v3.ExternalProcessor/Process"
 BY_IDS = pb.Prompt(model="demo", token_ids_packed=pack_tokens(IDS))
 
 
-@pytest.fixture(params=["nghttp2", "grpcio"])
-def transport(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 async def test_each_call_has_a_span_in_its_caller_s_trace_with_its_steps(
     tmp_path: Path, model_folder: Path, transport: str
 ) -> None:

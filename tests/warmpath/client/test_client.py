@@ -358,13 +358,3 @@ async def test_a_stream_that_is_left_early_is_ended(router: ScriptedRouter, kind
         assert (await anext(answers)).position in (0, 1)
         await answers.aclose()
         await client.pods()
-
-
-async def test_prompts_may_come_from_an_asynchronous_iterator(router: ScriptedRouter) -> None:
-    async def prompts() -> AsyncIterator[list[int]]:
-        for _ in range(3):
-            yield IDS
-
-    async with CLIENTS["asyncio"](router.address) as client:
-        answers = [answer async for answer in client.score_stream(prompts())]
-    assert sorted(answer.position for answer in answers) == [0, 1, 2]

@@ -159,12 +159,6 @@ async def tokenising(
             yield stand
 
 
-@pytest.fixture
-def engine() -> Iterator[FakeEngine]:
-    with FakeEngine() as engine:
-        yield engine
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize("form", [text, chat])
 @pytest.mark.parametrize(

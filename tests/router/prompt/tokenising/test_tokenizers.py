@@ -89,12 +89,6 @@ def slow_hub(hub: FakeHub) -> FakeHub:
     return hub
 
 
-@pytest.fixture
-def engine() -> Iterator[FakeEngine]:
-    with FakeEngine() as engine:
-        yield engine
-
-
 def hub_table(hub: FakeHub, **changes: str) -> str:
     files = {name: sha256(raw) for name, raw in hub.files.items()} | changes
     named = ", ".join(f'"{name}" = "{digest}"' for name, digest in files.items())
@@ -136,38 +130,6 @@ async def test_one_broken_tokenizer_is_said_once_and_everything_else_is_served(
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(errors) == 1
     assert TEXT not in caplog.text
-
-
-async def test_a_broken_tokenizer_is_an_error_of_its_request_in_a_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "tokenizer.json").write_text("{broken", encoding="utf-8")
-    monkeypatch.setattr(texts, "RETRY_SECONDS", 600.0)
-    models = '[[models]]\nname = "m"\ntokenizer = "."\n'
-    async with routing(tmp_path, models) as router:
-        prompts = [
-            pb.Prompt(model="m", text=TEXT),
-            pb.Prompt(model="m", token_ids_packed=pack_tokens([1])),
-        ]
-        call = router.stub.ScoreStream(
-            pb.ScoreRequest(prompt=prompt, request_id=number)
-            for number, prompt in enumerate(prompts)
-        )
-        answers = {answer.request_id: answer async for answer in call}
-    assert answers[0].error.code == grpc.StatusCode.UNAVAILABLE.value[0]
-    assert answers[1].HasField("response")
-
-
-async def test_a_broken_template_leaves_texts(
-    tmp_path: Path, model_folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "tokenizer.json").write_bytes((model_folder / "tokenizer.json").read_bytes())
-    (tmp_path / "chat_template.jinja").write_text("{% broken", encoding="utf-8")
-    async with routing(tmp_path, '[[models]]\nname = "m"\ntokenizer = "."\n') as router:
-        assert (await router.text("m")).prompt_tokens == tokens_of(model_folder)
-        with pytest.raises(grpc.aio.AioRpcError, match="chat template"):
-            await router.chat("m")
-    assert "the chat template is broken" in caplog.text
 
 
 async def test_ids_are_checked_against_the_vocabulary_that_was_loaded(
