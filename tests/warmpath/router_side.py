@@ -44,34 +44,24 @@ class Shown(NamedTuple):
 def shown(scores: Iterable[PodScore]) -> list[Shown]:
     """Return what the library's scores show."""
     return [
-        Shown(
-            one.pod,
-            one.rank,
-            one.score,
-            one.matched_tokens,
-            one.believed_tokens,
-            {str(tier): tokens for tier, tokens in one.tiers.items()},
-            str(one.trust.level),
-            one.trust.reason,
-            one.ready,
-        )
+        _shown(one, {str(tier): tokens for tier, tokens in one.tiers.items()}, str(one.trust.level))
         for one in scores
     ]
+
+
+def _shown(one: PodScore | pb.PodScore, tiers: dict[str, int], level: str) -> Shown:
+    reason = one.trust.reason
+    counted = one.score, one.matched_tokens, one.believed_tokens
+    return Shown(one.pod, one.rank, *counted, tiers, level, reason, one.ready)
 
 
 def shown_by(response: pb.ScoreResponse) -> list[Shown]:
     """Return what a router's answer shows."""
     return [
-        Shown(
-            one.pod,
-            one.rank,
-            one.score,
-            one.matched_tokens,
-            one.believed_tokens,
+        _shown(
+            one,
             {tier.tier: tier.tokens for tier in one.tiers},
             pb.Trust.Level.Name(one.trust.level).lower(),
-            one.trust.reason,
-            one.ready,
         )
         for one in response.scores
     ]

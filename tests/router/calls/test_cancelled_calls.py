@@ -176,17 +176,6 @@ async def test_answers_that_were_read_outlast_their_connection(stand: Stand) -> 
         assert await stand.report(answer.booking_id, "FINISHED")
 
 
-async def test_an_answer_that_its_caller_never_uses_is_freed_by_its_name(
-    stand: Stand,
-) -> None:
-    request = pb.PickRequest(prompt=prompt(), booking_id="x").SerializeToString()
-    async with Http2Client(stand.address, window=1 << 16) as client:
-        client.call("Pick", request)
-        await counts(stand, bookings=1, **ended("Pick", "OK", 1))
-        assert await stand.report("x", "FAILED")
-    await counts(stand, bookings=0)
-
-
 async def test_scores_that_are_cancelled_while_they_wait_leave_nothing(
     tmp_path: Path,
     engine: FakeEngine,

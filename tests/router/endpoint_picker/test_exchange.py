@@ -263,18 +263,6 @@ def test_figures_that_contradict_each_other_are_not_reported() -> None:
     assert report == WantReport("b-1", "finished", None, None, None, 2)
 
 
-def test_a_gateway_that_goes_away_fails_the_request() -> None:
-    one = exchange()
-    pick(one, post(), body(b"{}"))
-    assert one.closed() == [WantReport("b-1", "failed")]
-    one = exchange()
-    pick(one, post(), body(b"{}"))
-    one.receive(answer(kind="text/event-stream"))
-    one.receive(token())
-    assert one.closed() == [WantReport("b-1", "failed")]
-    assert exchange().closed() == []
-
-
 def test_where_the_gateway_sends_no_body_of_the_response_its_end_is_the_streams() -> None:
     one = exchange()
     pick(one, post(modes=Modes(response=BodyMode.NONE)), body(b"{}"))
@@ -405,20 +393,6 @@ def renaming(modes: Modes, response: Event) -> tuple[Exchange, Any]:
     one.response.booked(RENAMED)
     *_, reply = one.receive(response)
     return one, reply
-
-
-def test_a_response_gets_the_clients_name_of_the_model() -> None:
-    one, reply = renaming(Modes(), answer())
-    assert "content-length" in reply.remove
-    sent = b""
-    for data, ends in ((b'{"model":"de', False), (b'mo","usage":null', False), (b"}", True)):
-        for action in one.receive(piece(data, ends)):
-            sent += (
-                action.data
-                if (isinstance(action, Reply) and action.part == "body") and action.data
-                else b""
-            )
-    assert sent == b'{"model":"gpt","usage":null}'
 
 
 def test_a_piece_for_a_piece_is_renamed_within_itself() -> None:

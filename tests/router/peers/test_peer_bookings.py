@@ -360,20 +360,6 @@ def test_a_report_that_reaches_another_router_ends_the_booking_once(
     assert other.load() == one.load() == Load(last_pick=1) or other.load() == Load()
 
 
-def test_a_report_by_a_callers_name_reaches_whichever_router_has_it(store: FakeStore) -> None:
-    three = [Router(store) for _ in range(3)]
-    meet(three)
-    three[0].book(name="x")
-    three[1].book(name="y")
-    rounds(three)
-    assert three[2].finish("x")
-    rounds(three)
-    assert three[0].ended == ["x"]
-    assert not three[1].ended
-    assert [router.load().in_flight for router in three] == [1, 1, 1]
-    assert three[2].peers.relay.handed_on == 2, "whose it is nobody knew"
-
-
 def test_a_callers_name_is_not_known_where_there_is_no_other_router(store: FakeStore) -> None:
     alone = Router(store)
     rounds([alone])

@@ -689,7 +689,7 @@ async def test_a_late_or_busy_health_or_a_cut_connection_is_no_reason_while_answ
     server, pod, _ = engine
     pod.has_events, signs = False, Signs(pod)
     timeout = 0.05 if says == "late" else 30.0
-    await signs.look()
+    await signs.look(timeout=30.0)
     if isinstance(says, str):
         server.late = {"/health"}
     elif isinstance(says, int):

@@ -98,16 +98,6 @@ def test_who_is_passed_over_counts_as_waiting_for_those_behind() -> None:
     assert first.is_waiting
 
 
-def test_at_its_time_a_request_goes_to_the_best_pod_whatever_is_booked_there() -> None:
-    stand = QueueStand()
-    stand.fill(200_000)
-    waiting = stand.enter(until=stand.parts.now + 0.25)
-    assert stand.release.next_at == waiting.until
-    assert stand.look(after=0.2) == []
-    [sent] = stand.look(after=0.05)
-    assert sent.waiting is waiting
-
-
 @pytest.mark.parametrize("turns", [0, 1, 2, 5])
 def test_lanes_in_any_number_never_hide_a_higher_class(turns: int) -> None:
     stand = QueueStand(pods=1)

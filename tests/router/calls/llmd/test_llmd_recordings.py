@@ -1,25 +1,19 @@
 """Scores on recordings of real engines are those that llm-d's index gives, block for block."""
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 from tests.indexer.followed import source
 from tests.recordings import VLLM_TRACE
+from tests.router.calls.llmd.asked import Asked
 from tests.router.calls.llmd.reference import LlmdIndexer
-from tests.router.ready_prompts import ReadyPrompts
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import unpack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.lab.verify.recording import Frame, Life, RecordedRequest, read_recording
-from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
-from warmpath.router.calls.llmd import PodScores
-from warmpath.router.calls.score import Answerer
-from warmpath.router.config.schema import LlmdTable
-from warmpath.router.match.match import Scorer
 from warmpath.router.pods.table import Pod, PodTable
 
 MODEL = "tiny"
@@ -38,16 +32,7 @@ def scores(*, pure: bool, block_size: int) -> Iterator[tuple[dict[str, float], d
         Pod(pod, f"10.0.0.{number}:8000", MODEL, (rank,))
         for number, (pod, rank) in enumerate(ranks.items())
     )
-    reader = ReadyPrompts()
-    found = Answerer(
-        reader,  # type: ignore[arg-type]
-        Scorer(ingest, ""),
-        pods,
-        clock=lambda: 0.0,
-        wall_offset=lambda: 0.0,
-    )
-    answerer = PodScores(found, LlmdTable(block_size=block_size, identifier="id"))
-    theirs = LlmdIndexer(block_size)
+    ours, theirs = Asked(ingest, pods, block_size), LlmdIndexer(block_size)
     waiting: list[Frame] = []
 
     def take(pod: str, frame: Frame) -> None:
@@ -68,11 +53,8 @@ def scores(*, pure: bool, block_size: int) -> Iterator[tuple[dict[str, float], d
                     take("late", frame)
                 waiting.clear()
         elif isinstance(line, RecordedRequest) and not line.items:
-            reader.ids = unpack_tokens(line.ids)
-            request = llmd.GetPodScoresRequest(prompt="text", model_name=MODEL)
-            answer = asyncio.run(answerer.get_pod_scores(request, 1.0, 1.0))
-            ours = {score.pod: score.score for score in answer.scores}
-            yield theirs.scores(reader.ids, MODEL), ours
+            ids = unpack_tokens(line.ids)
+            yield theirs.scores(ids, MODEL), ours.scores(ids, MODEL)
 
 
 @pytest.mark.parametrize("pure", [False, True])

@@ -1,6 +1,5 @@
 """Scores of pods that store, offload and evict at random are llm-d's, tier by tier."""
 
-import asyncio
 from unittest.mock import patch
 
 from hypothesis import given, settings
@@ -9,15 +8,11 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.indexer.engine_model import BLOCK, EngineModel
 from tests.indexer.followed import new_ingest, source
+from tests.router.calls.llmd.asked import Asked
 from tests.router.calls.llmd.reference import LlmdIndexer
-from tests.router.ready_prompts import ReadyPrompts
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
-from warmpath.router.calls.llmd import WEIGHTS, PodScores
-from warmpath.router.calls.score import Answerer
-from warmpath.router.config.schema import LlmdTable
-from warmpath.router.match.match import Scorer
+from warmpath.router.calls.llmd import WEIGHTS
 from warmpath.router.pods.table import Pod, PodTable
 
 PODS = ("a", "b")
@@ -61,19 +56,8 @@ def test_pods_score_as_llmd_scores_them(
         if batch is not None:
             ranks[pod].live_many([("", *batch)])
             theirs.apply(pod, "m", vllm.decode(batch[1]).events)
-    reader = ReadyPrompts()
-    reader.ids = list(prompt)
     pods = PodTable(Pod(pod, f"{pod}:1", "m", (rank,)) for pod, rank in ranks.items())
-    found = Answerer(
-        reader,  # type: ignore[arg-type]
-        Scorer(ingest, ""),
-        pods,
-        clock=lambda: 0.0,
-        wall_offset=lambda: 0.0,
-    )
-    config = LlmdTable(block_size=BLOCK, identifier="id")
-    request = llmd.GetPodScoresRequest(prompt="text", model_name="m")
     with patch.dict(WEIGHTS, cpu=cpu):
-        answer = asyncio.run(PodScores(found, config).get_pod_scores(request, 1.0, 1.0))
-    ours = {score.pod: round(score.score, 9) for score in answer.scores}
+        scores = Asked(ingest, pods, BLOCK).scores(prompt, "m")
+    ours = {pod: round(score, 9) for pod, score in scores.items()}
     assert ours == {pod: round(score, 9) for pod, score in theirs.scores(prompt, "m").items()}
