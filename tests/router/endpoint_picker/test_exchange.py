@@ -136,6 +136,17 @@ def test_a_long_body_is_sent_back_in_pieces_that_gateways_take() -> None:
     assert [one.ends for one in replies[1:]] == [False] * 4 + [True]
 
 
+def test_a_body_that_does_not_end_in_time_is_picked_for_by_its_beginning() -> None:
+    one = exchange()
+    one.receive(post())
+    one.receive(body(b"{", ends=False))
+    [want] = one.request.hold_no_more()
+    assert isinstance(want, WantPick)
+    assert one.request.hold_no_more() == []
+    assert one.request.picked(PICKED) == [TO_BOTH, *sent_back(b"{", ends=False)]
+    assert one.receive(REQUEST_TRAILERS) == [Reply("request", "trailers")]
+
+
 def test_a_gateway_that_holds_the_body_itself_is_waited_for() -> None:
     one = exchange()
     one.receive(post(modes=BUFFERED))

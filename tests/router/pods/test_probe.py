@@ -157,6 +157,12 @@ async def test_engines_with_one_name_are_recognised_by_it_at_any_address(tmp_pat
             assert problem in pod.status.reason
 
 
+def test_credentials_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    with pytest.raises(OSError, match=r"probe\.ca: .*ca\.pem cannot be used: "):
+        engine_credentials(ProbeTable(ca="ca.pem"), tmp_path)
+
+
 async def test_nobody_who_listens_is_said_without_a_word_of_tls() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
