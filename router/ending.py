@@ -70,7 +70,6 @@ class Drain:
         return True
 
     def end(self) -> None:
-        """End the count of a call."""
         self.calls -= 1
         self.answered += 1
 

@@ -79,7 +79,6 @@ class Processes:
         """Processes that began before their configuration was to be read again."""
 
     def end(self) -> None:
-        """End all processes."""
         self._ended.set()
 
     def reload(self) -> None:

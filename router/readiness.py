@@ -53,11 +53,9 @@ class Readiness:
         self._looks[name] = look
 
     def end(self) -> None:
-        """Be ready no more: the process was asked to end."""
         self.set(STAYING, holds=False, reason="the process was asked to end")
 
     def requires(self, name: str) -> bool:
-        """Whether a condition is required."""
         return name in self._required
 
     def ready(self, *, besides: str = "") -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
+from operator import itemgetter
 
 from warmpath.process.ranking import Rank, Ranking
 
@@ -127,7 +128,10 @@ class WaitingCalls:
             line.turn = next(self._numbers)
         if not line.calls:
             del client.lines[size]
-            self._unlist(place.client, size, line)
+            at = self._kind_of(place.client), size
+            self._lines[at].drop(line)
+            if not self._lines[at]:
+                del self._lines[at]
         del client.calls[place.connection][place]
         self._count(place, -1)
 
@@ -145,7 +149,7 @@ class WaitingCalls:
 
     def firsts(self) -> list[Reservation]:
         """Return the first waiting call of each kind and message size, in the order of their turns."""
-        firsts = sorted((group.first for group in self._lines.values()), key=_ranked)
+        firsts = sorted((group.first for group in self._lines.values()), key=itemgetter(0))
         return [line.calls.first[1] for _, line in firsts]
 
     def to_refuse(self, newest: Reservation) -> Reservation:
@@ -180,14 +184,3 @@ class WaitingCalls:
         else:
             self._most.drop(name)
             del self._counts[name], self._clients[name]
-
-    def _unlist(self, name: str, size: int, line: Line) -> None:
-        at = self._kind_of(name), size
-        group = self._lines[at]
-        group.drop(line)
-        if not group:
-            del self._lines[at]
-
-
-def _ranked(first: tuple[Rank, Line]) -> Rank:
-    return first[0]

@@ -132,7 +132,7 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
         )
         await means.stack.enter_async_context(shares)
     drain = Drain(time.monotonic)
-    intake = Intake(messages, streams, metrics, seconds=MESSAGE_SECONDS, admission=admission)
+    intake = Intake(messages, streams, metrics, admission=admission)
     service = RouterService(
         answerer,
         picks,
@@ -244,12 +244,7 @@ def methods(means: Means, made: Calls) -> tuple[Mapping[str, Method], HealthServ
         of_all = traced_methods(of_all, tracer)
     # Health checks have room of their own, so that they wait for no other call or stream.
     few = STANDARD * config.limits.largest_message
-    standard = Intake(
-        _room(config, few),
-        _room(config, few),
-        means.metrics,
-        seconds=MESSAGE_SECONDS,
-    )
+    standard = Intake(_room(config, few), _room(config, few), means.metrics)
     of_all |= {
         **made.endpoint_picker.methods(),
         **standard_methods(checks, services, (SERVICE.file, llmd.SERVICE.file), standard),

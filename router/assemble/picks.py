@@ -13,13 +13,11 @@ from warmpath.router.assemble.index import Indexed
 from warmpath.router.assemble.means import Means
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decision_log import DecisionLog, write_decisions, write_now
-from warmpath.router.diagnosis.decisions import Decisions
-from warmpath.router.diagnosis.wall_offset import WallOffset
+from warmpath.router.diagnosis.decisions import Decisions, WallOffset
 from warmpath.router.match.match import Scorer
 from warmpath.router.peers import booking_id
 from warmpath.router.peers.exchange import PeerBookings
-from warmpath.router.pick.doubted_models import DoubtedModels
-from warmpath.router.pick.pick import Witness
+from warmpath.router.pick.pick import DoubtedModels, Witness
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.picking import Picking, believed_bytes
 

@@ -66,7 +66,7 @@ class Intake:
         streams: InFlight,
         counts: Metrics,
         *,
-        seconds: float,
+        seconds: float = MESSAGE_SECONDS,
         admission: Admission | None = None,
     ) -> None:
         """Count the messages of unary calls in `calls`, and those of streams in `streams`.
@@ -238,7 +238,7 @@ class Waiter:
     def __init__(self) -> None:
         self.task: asyncio.Task[Any] | None = None
         """The task that waits, once it does."""
-        self.leave: Callable[[], None] = _nothing
+        self.leave: Callable[[], None] = lambda: None
         """Gives up its place, if it has one."""
         self.late: Exception | None = None
         """The error for which the reading task was cancelled."""
@@ -267,10 +267,6 @@ class Waiter:
             turn.set_result(None)
         else:
             turn.set_exception(error)
-
-
-def _nothing() -> None:
-    pass
 
 
 async def begins(admission: Admission, waiting: Waiter, peer: str, **kind: bool) -> None:

@@ -79,7 +79,7 @@ class _Entries:
             tag = raw[at]
             at += 1
             if tag >= MORE:
-                tag, at = _varint(raw, at - 1, end)
+                tag, at = varint_at(raw, at - 1, end)
             counted = tag if tag >> 3 in numbers else UNKNOWN
             counts[counted] = count = counts.get(counted, 0) + 1
             if count > most:
@@ -87,14 +87,14 @@ class _Entries:
                 check_count(f"{path}{field.name}" if field else "request", count, most)
             wire_type = tag & 7
             if wire_type == TEXT_OR_MESSAGE:
-                size, at = _varint(raw, at, end)
+                size, at = varint_at(raw, at, end)
                 if tag in nested and at + size <= end:
                     field = nested[tag]
                     path_within = f"{path}{field.name}."
                     yield from self.check(at, at + size, field.message_type, path_within)
                 at += size
             elif wire_type == NUMBER:
-                _, at = _varint(raw, at, end)
+                _, at = varint_at(raw, at, end)
             elif wire_type in FIXED:
                 at += FIXED[wire_type]
             else:
@@ -112,7 +112,7 @@ def _fields(kind: Any) -> tuple[dict[int, Any], frozenset[int]]:
     return nested, frozenset(kind.fields_by_number)
 
 
-def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
+def varint_at(raw: bytes, at: int, end: int) -> tuple[int, int]:
     """Return the varint at `at` and the position after it, `end` if its last byte is missing."""
     if at < end and raw[at] < MORE:
         return raw[at], at + 1

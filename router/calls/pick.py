@@ -27,7 +27,6 @@ from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.limits import TimeLeft
 from warmpath.router.prompt.reader import PromptReader
-from warmpath.router.prompt.token_prompt import Form, TokenPrompt
 from warmpath.router.queue.held_picks import HeldPicks
 from warmpath.router.queue.request import ANYBODY, Asker
 from warmpath.router.queue.standing import engine_priority, standing_message, waits, with_waiting
@@ -158,7 +157,6 @@ class PickAnswerer:
         return self._picker.reserve(ask, self._clock())
 
     async def response(self, pick: Pick) -> pb.PickResponse:
-        """Return the answer with a pick."""
         choice = pick.choice
         ask = choice.ask
         await turn_after(len(ask.field.ranks))
@@ -234,7 +232,6 @@ class PickAnswerer:
         )
 
     async def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
-        """Answer ListDecisions."""
         listed = self._decisions.listed(request.limit, model=request.model, pod=request.pod)
         if self.held is not None:
             offset = self._wall_offset()
@@ -245,7 +242,6 @@ class PickAnswerer:
         return response
 
     async def diagnose(self, request: pb.DiagnoseRequest) -> pb.DiagnoseResponse:
-        """Answer Diagnose."""
         return await diagnose(
             request.model,
             self._pods,
@@ -279,7 +275,9 @@ class PickAnswerer:
             wanted,
             policy=request.policy,
             session=request.session_id,
-            traits=_traits(read.form, prompt),
+            traits=Traits(
+                read.form, bool(prompt.lora), bool(prompt.cache_salt), bool(prompt.items)
+            ),
             unread=reckoned.tokens if reckoned else read.unread,
             unread_because=reckoned.because if reckoned else read.unread_because,
             **named,
@@ -300,12 +298,3 @@ def _told(pick: Pick) -> Attributes:
         "warmpath.held_tokens": pick.expected.held,
         "warmpath.waited_seconds": pick.waited,
     }
-
-
-def _traits(form: Form, prompt: TokenPrompt) -> Traits:
-    return Traits(
-        form=form,
-        has_adapter=bool(prompt.lora),
-        has_salt=bool(prompt.cache_salt),
-        has_items=bool(prompt.items),
-    )

@@ -14,7 +14,7 @@ from warmpath.router.calls.parse import check_report
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.peers import booking_id
 from warmpath.router.pick.picking import Picking
-from warmpath.router.pick.report import EVENT_NAMES, Report, carry_out, check_event, report_of
+from warmpath.router.pick.report import Report, carry_out, check_event, report_of
 from warmpath.router.pick.underway import Underway
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
@@ -25,8 +25,7 @@ log = logging.getLogger(__name__)
 AT_ONCE = 64
 """Loads recorded before other tasks get a turn: about two milliseconds' work."""
 
-
-ENDS = frozenset({pb.ReportRequest.FINISHED, pb.ReportRequest.FAILED})
+ENDS = ("finished", "failed")
 
 
 class ReportAnswerer:
@@ -68,25 +67,27 @@ class ReportAnswerer:
         if len(loads) > AT_ONCE:
             await asyncio.sleep(0)
 
-    async def report(
-        self, request: pb.ReportRequest, *, is_refusal: bool = False
-    ) -> pb.ReportResponse:
-        """Answer Report; the contract does not say `is_refusal` (`Report.is_refusal`)."""
+    async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
+        """Answer Report."""
         await check_report(request)
         await self.observe(request.loads)
-        report = self._checked(request, is_refusal=is_refusal)
+        return pb.ReportResponse(known=self.take(report_of(request)))
+
+    def take(self, report: Report) -> bool:
+        """Carry out a report, or hand it on; return False if nobody knows its booking.
+
+        Raises BadRequestError for one that contradicts itself.
+        """
+        check_event(report, self._pods)
         now = self._clock()
-        known = self._reported(report, now)
-        if not known:
-            known = self._hand_on(request, now)
-        elif request.event in ENDS and not booking_id.router_of(request.booking_id):
+        if not self._reported(report, now):
+            return self._hand_on(report, now)
+        is_named = not booking_id.router_of(report.booking_id)
+        if self._peers is not None and report.event in ENDS and is_named:
             # Another router may have booked an earlier pick with this id, whose answer was lost.
-            released = pb.ReportRequest(
-                booking_id=request.booking_id, event=pb.ReportRequest.FAILED
-            )
-            if self._peers is not None:
-                self._peers.release(released.SerializeToString(), now)
-        return pb.ReportResponse(known=known)
+            released = pb.ReportRequest(booking_id=report.booking_id, event=EVENTS["failed"])
+            self._peers.release(released.SerializeToString(), now)
+        return True
 
     def handed_on(self, report: bytes) -> None:
         """Carry out a report of our booking that another router received; it may be late or repeated.
@@ -94,39 +95,33 @@ class ReportAnswerer:
         That router has already refused faulty reports; errors remain if the routers' pods differ.
         """
         try:
-            request = pb.ReportRequest.FromString(report)
-            checked = self._checked(request)
+            told = report_of(pb.ReportRequest.FromString(report))
+            check_event(told, self._pods)
         except (DecodeError, BadRequestError) as error:
             log.warning("a report that another router handed on is ignored: %s", error)
             return
-        if request.event in {pb.ReportRequest.STARTED, pb.ReportRequest.FIRST_TOKEN}:
-            self._picker.late(request.booking_id)
-        self._reported(checked, self._clock())
+        if told.event not in ENDS:
+            self._picker.late(told.booking_id)
+        self._reported(told, self._clock())
 
-    def _hand_on(self, request: pb.ReportRequest, now: float) -> bool:
+    def _hand_on(self, report: Report, now: float) -> bool:
         """Hand a report on to the routers that may have its booking; return False if there are none."""
         if self._peers is None:
             return False
-        report = pb.ReportRequest(booking_id=request.booking_id, event=request.event)
-        if request.event == pb.ReportRequest.STARTED:
-            report.pod, report.rank = request.pod, request.rank
-        for name in ("cached_tokens", "prompt_tokens", "output_tokens"):
-            if request.HasField(name):
-                setattr(report, name, getattr(request, name))
-        return self._peers.hand_on(report.booking_id, report.SerializeToString(), now)
+        request = pb.ReportRequest(
+            booking_id=report.booking_id,
+            event=EVENTS[report.event],
+            cached_tokens=report.cached_tokens,
+            prompt_tokens=report.prompt_tokens,
+            output_tokens=report.output_tokens,
+        )
+        if report.event == "started":
+            request.pod, request.rank = report.pod, report.rank
+        return self._peers.hand_on(report.booking_id, request.SerializeToString(), now)
 
     def _reported(self, report: Report, now: float) -> bool:
-        is_end = report.event in ("finished", "failed")
-        was_underway = is_end and self.underway.end(report.booking_id)
+        was_underway = report.event in ENDS and self.underway.end(report.booking_id)
         is_known = carry_out(report, self._picker, now)
         if self._held is not None:
             self._held.news()
         return is_known or was_underway
-
-    def _checked(self, request: pb.ReportRequest, *, is_refusal: bool = False) -> Report:
-        if request.event not in EVENT_NAMES:
-            problem = f"is {request.event}, not an event" if request.event else "is missing"
-            names = (pb.ReportRequest.Event.Name(event) for event in EVENTS.values())
-            raise BadRequestError("event", f"{problem}; give {', '.join(names)}")
-        check_event(report := report_of(request, is_refusal=is_refusal), self._pods)
-        return report

@@ -217,7 +217,6 @@ class Answerer:
         return matches, [known(rank) or rank.trust for rank in wanted.ranks]
 
     async def list_pods(self, request: pb.ListPodsRequest) -> pb.ListPodsResponse:
-        """Answer ListPods."""
         listed = pb.ListPodsResponse()
         async for pod in in_turns(self._pods, PODS_AT_ONCE):
             if not request.model or pod.model == request.model:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from warmpath.h2grpc.method import Gate, Method, RefusedError
+from warmpath.h2grpc.method import Gate, Method, Refusal, RefusedError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.admission.admission import Admission
@@ -23,8 +23,7 @@ from warmpath.router.calls.failures import (
     refusal_of,
     text_of,
 )
-from warmpath.router.calls.gate import AdmissionGate
-from warmpath.router.calls.intake import Intake
+from warmpath.router.calls.intake import Intake, too_busy
 from warmpath.router.calls.parse import parse, parsed
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.score import Answerer, Scored
@@ -264,6 +263,57 @@ class RouterService:
             "Pick": self.intake.method("Pick", self.pick),
         }
         return named(SERVICE, methods)
+
+
+class AdmissionGate:
+    """The `h2grpc.method.Gate` of some services. Streams pass: their messages wait.
+
+    Once the `drain` refuses calls, it refuses those of all services but gRPC's own.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        services: Iterable[ServiceDescriptor],
+        urgent: frozenset[str],
+        counts: Metrics,
+        drain: Drain,
+    ) -> None:
+        self._admission = admission
+        self._drain = drain
+        self._at_end = refusal_of(EndingError())
+        self.methods: Mapping[str, bool] = {
+            f"/{service.full_name}/{method.name}": method.name in urgent
+            for service in services
+            for method in service.methods
+            if not method.client_streaming
+        }
+        self._counts = counts
+
+    @property
+    def refusal(self) -> Refusal:
+        seconds = self._admission.wait_seconds
+        return too_busy(seconds, seconds)
+
+    def rooms(self, client: str) -> tuple[int, int] | None:
+        admission = self._admission
+        if not admission.waiting:
+            return None
+        return admission.room(client), admission.room(client, is_urgent=True)
+
+    def ending(self, method: str) -> Refusal | None:
+        # Health is asked to the end.
+        if method.startswith("/grpc.") or not self._drain.turns_away():
+            return None
+        return self._at_end
+
+    def ended(self, method: str, refusal: Refusal, seconds: float) -> None:
+        short = method.rpartition("/")[2]
+        self._counts.answered(short, refusal.code.name, seconds, refusal.reason)
+
+    def refused(self, method: str, count: int) -> None:
+        self._admission.refused += count
+        self._counts.refused(method.rpartition("/")[2], self.refusal.code.name, count)
 
 
 def _cut(request: bytes) -> tuple[wire.ScoreRequest, PlainPrompt] | None:

@@ -56,7 +56,6 @@ class Attribution(Witness):
         return list(self._shadows.values())
 
     def forget(self, pod: str) -> None:
-        """Drop the counters of a removed pod."""
         for name in [name for name in self._rows if name[0] == pod]:
             del self._rows[name]
 
@@ -72,9 +71,8 @@ class Attribution(Witness):
         if not placed.shadow:
             self._count(placed)
 
-    def started(self, placed: Pick, now: float) -> None:
+    def started(self, placed: Pick) -> None:
         """Add a row for the pod that serves the request, which may differ from the picked one."""
-        del now
         if placed.went in placed.predicted:
             self._seen(placed, placed.went[0])
 

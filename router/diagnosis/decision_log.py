@@ -24,7 +24,7 @@ MOST_LINES = 10_000
 
 
 class DecisionLog(Decisions):
-    """Makes lines of a `share` of all picks, drawn by `rng`; `take_lines` returns those made since.
+    """Makes lines of a `share` of all picks, drawn by `rng`; `taken` returns those made since.
 
     A time of the picker + `wall_offset()` is seconds since the Unix epoch.
     """
@@ -35,19 +35,15 @@ class DecisionLog(Decisions):
         self._rng = rng
         self._lines: list[bytes] = []
         self._dropped = 0
-        """Lines for which there was no room since `take_dropped`."""
+        """Lines for which there was no room since `taken`."""
         self.lost = 0
         """Lines that were not written: there was no room, or the file could not be used."""
 
-    def take_lines(self) -> list[bytes]:
-        """Return the lines that were made since the last call, each with its line break."""
-        lines, self._lines = self._lines, []
-        return lines
-
-    def take_dropped(self) -> int:
-        """Return for how many lines there was no room since the last call."""
-        dropped, self._dropped = self._dropped, 0
-        return dropped
+    def taken(self) -> tuple[list[bytes], int]:
+        """Return the lines since the last call, each with its break, and for how many was no room."""
+        taken = self._lines, self._dropped
+        self._lines, self._dropped = [], 0
+        return taken
 
     def picked(self, placed: Pick, choice: Choice) -> None:
         if self._rng.random() < self._share:
@@ -90,8 +86,8 @@ async def write_decisions(kept: DecisionLog, file: str, folder: Path) -> None:
 
 async def write_now(kept: DecisionLog, file: str, folder: Path) -> None:
     """Append the lines that are there."""
-    lines = kept.take_lines()
-    if dropped := kept.take_dropped():
+    lines, dropped = kept.taken()
+    if dropped:
         log.warning(
             "pick.decision-log: %d decisions are not logged: more than %d ended before they were"
             " written; a smaller pick.decision-log-share keeps a sample",

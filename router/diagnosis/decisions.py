@@ -3,6 +3,7 @@
 `decision_view` is a decision as the live page and the log of decisions show it.
 """
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -25,6 +26,33 @@ ENDS: dict[End, "pb.Decision.State.ValueType"] = {
     "expired": pb.Decision.EXPIRED,
     "cancelled": pb.Decision.CANCELLED,
 }
+
+
+STEP_SECONDS = 0.05
+"""The clock was set if it has moved by more than this against the monotonic one. Smaller steps are left
+out, so that the same moment is told as the same number."""
+
+
+class WallOffset:
+    """Returns what to add to a time of `clock` to get a time of `wall`, Unix time in seconds.
+
+    It holds even after the machine's clock was set.
+    """
+
+    def __init__(
+        self,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wall = wall
+        self._clock = clock
+        self._offset = wall() - clock()
+
+    def __call__(self) -> float:
+        offset = self._wall() - self._clock()
+        if abs(offset - self._offset) > STEP_SECONDS:
+            self._offset = offset
+        return self._offset
 
 
 class Kept(NamedTuple):
@@ -84,8 +112,7 @@ class Decisions(Witness):
         kept = self._kept.get(placed.number)
         return pb.Decision() if kept is None else kept.message
 
-    def started(self, placed: Pick, now: float) -> None:
-        del now
+    def started(self, placed: Pick) -> None:
         message = self._message(placed)
         message.pod, message.rank = placed.went
         message.state = max(message.state, pb.Decision.STARTED)

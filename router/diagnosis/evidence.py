@@ -76,12 +76,7 @@ class ReportCounts:
         """The share of engines' token counts that differ from the router's; 0 without any count."""
         return self.miscounted / self.counted if self.counted else 0.0
 
-    def plus(self, other: "ReportCounts") -> "ReportCounts":
-        """Return the sum of this tally and `other`."""
-        return ReportCounts(*(getattr(self, name) + getattr(other, name) for name in COUNTS))
-
     def fade(self) -> None:
-        """Multiply all faded counts by FADING."""
         for name in FADED:
             setattr(self, name, getattr(self, name) * FADING)
 
@@ -152,8 +147,5 @@ class Evidence:
 
     def of(self, wanted: Callable[[Traits], bool]) -> ReportCounts:
         """Return the summed tallies of all traits that `wanted` accepts."""
-        whole = ReportCounts()
-        for traits, tally in self.tallies.items():
-            if wanted(traits):
-                whole = whole.plus(tally)
-        return whole
+        counted = [tally for traits, tally in self.tallies.items() if wanted(traits)]
+        return ReportCounts(*(sum(getattr(one, name) for one in counted) for name in COUNTS))

@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from warmpath.proto.report_event import ReportEvent
 from warmpath.router.endpoint_picker.protocol import BodyMode
 from warmpath.router.inference_api.model_name import Renaming
+from warmpath.router.pick.report import Report
 
 Side = Literal["request", "response"]
 Part = Literal["headers", "body", "trailers"]
@@ -129,21 +129,7 @@ class ImmediateReply:
     put: Settings = ()
 
 
-class WantReport(msgspec.Struct, frozen=True):
-    """Asks for a report on the progress of the picked request."""
-
-    booking_id: str
-    event: ReportEvent
-    where: Endpoint | None = None
-    """With `started`: the endpoint that serves the request."""
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    output_tokens: int | None = None
-    is_refusal: bool = False
-    """With `failed`: whether the picked rank refused the request, or another endpoint answered it."""
-
-
-Action = WantPick | Reply | ImmediateReply | WantReport
+Action = WantPick | Reply | ImmediateReply | Report
 
 
 class MessageError(Exception):

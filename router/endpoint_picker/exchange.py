@@ -10,12 +10,12 @@ from warmpath.router.endpoint_picker.events import (
     ImmediateReply,
     OrderError,
     Reply,
-    WantReport,
 )
 from warmpath.router.endpoint_picker.outcomes import NoPick
 from warmpath.router.endpoint_picker.protocol import HeaderNames
 from warmpath.router.endpoint_picker.request_side import RequestSide, State
 from warmpath.router.endpoint_picker.response_side import ResponseSide
+from warmpath.router.pick.report import Report
 
 
 class Exchange:
@@ -82,7 +82,7 @@ class Exchange:
         self._is_refused = not self.request.modes.is_watched
         return self.request.refused(refusal)
 
-    def closed(self) -> list[WantReport]:
+    def closed(self) -> list[Report]:
         """End the exchange: no more events come."""
         self.request.abandon()
         return [*self.response.closed()]

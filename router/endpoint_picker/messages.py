@@ -10,6 +10,7 @@ from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from google.protobuf.message import DecodeError
 
+from warmpath.router.calls.parse import varint_at
 from warmpath.router.endpoint_picker.addresses import endpoint
 from warmpath.router.endpoint_picker.events import (
     Event,
@@ -198,13 +199,7 @@ def _check_size(raw: bytes) -> None:
     """Raise MessageError if a long message does not consist mainly of a piece of a body."""
     beside = len(raw)
     if raw[0] in BODY_TAGS:
-        size = shift = 0
-        for byte in raw[1:6]:
-            size |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        beside -= min(size, len(raw))
+        beside -= min(varint_at(raw, 1, len(raw))[0], len(raw))
     if beside > MOST_BESIDE_BYTES:
         raise MessageError(
             f"a message has {beside} bytes beside a body; at most {MOST_BESIDE_BYTES} are taken"

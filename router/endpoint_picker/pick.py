@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import islice
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -110,16 +111,13 @@ class EndpointPicks:
     ) -> Pick:
         """Make a pick; a prompt that the router refuses is picked for by load alone."""
         timeout = min(self.tokenize_seconds, patience)
+        pick = partial(self._picks.pick, request, timeout, patience, asker=asker, is_watched=True)
         try:
-            return await self._picks.pick(
-                request, timeout, patience, reckoned=reckoned, asker=asker, is_watched=True
-            )
+            return await pick(reckoned=reckoned)
         except BadRequestError as error:
             reckoned = _by_length(request.prompt.ByteSize(), str(error))
         request.prompt.CopyFrom(pb.Prompt(model=request.prompt.model))
-        return await self._picks.pick(
-            request, timeout, patience, reckoned=reckoned, asker=asker, is_watched=True
-        )
+        return await pick(reckoned=reckoned)
 
     async def _read(self, want: WantPick, body: bytes) -> InferenceRequest:
         with self._steps.step(Step.BODY):

@@ -99,7 +99,6 @@ class RequestSide(OneSide):
         return self.state is State.HOLDING and can_pass
 
     def headers(self, event: Event) -> list[Action]:
-        """Take the request's headers."""
         self._head, self._subset, self.modes = event, event.subset, event.modes or Modes()
         if event.ends or self.mode is BodyMode.NONE or is_upgrade(event.headers):
             return self._want()
@@ -113,7 +112,6 @@ class RequestSide(OneSide):
         return self._want()
 
     def body(self, event: Event) -> list[Action]:
-        """Take a piece of the body."""
         self._has_body, self._body_ended = True, event.ends
         if self.state is State.PASSING:
             self.state = State.ENDED if event.ends else State.PASSING
@@ -129,7 +127,6 @@ class RequestSide(OneSide):
         return self._want() if is_whole or self.held_bytes > self._most_bytes else []
 
     def trailers(self, event: Event) -> list[Action]:
-        """Take the request's trailers."""
         self._has_trailers = True
         if self.state is State.PASSING:
             self.state = State.ENDED

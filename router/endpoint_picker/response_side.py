@@ -11,13 +11,13 @@ from warmpath.router.endpoint_picker.events import (
     Picked,
     Reply,
     Settings,
-    WantReport,
     value_of,
 )
 from warmpath.router.endpoint_picker.protocol import BodyMode, HeaderNames, without
 from warmpath.router.endpoint_picker.request_side import OneSide, State
 from warmpath.router.inference_api.model_name import NameInResponse
 from warmpath.router.inference_api.response import UsageReader
+from warmpath.router.pick.report import Report
 
 RENAMED_KINDS = ("application/json", "text/event-stream")
 LEAST_ERROR = 400
@@ -47,7 +47,6 @@ class ResponseSide(OneSide):
         self._picked, self._is_booked = picked, True
 
     def headers(self, event: Event) -> list[Action]:
-        """Take the response's headers."""
         self.state = State.PASSING
         reports: list[Action] = []
         where: Endpoint | None = None
@@ -81,7 +80,6 @@ class ResponseSide(OneSide):
         return encoding in ("", "identity") and kind in RENAMED_KINDS
 
     def body(self, event: Event) -> list[Action]:
-        """Take a piece of the body."""
         reports: list[Action] = []
         if self._is_booked and self._usage is not None:
             self._usage.feed(event.data)
@@ -103,14 +101,13 @@ class ResponseSide(OneSide):
         return [*reports, Reply("response", "body", data=changed)]
 
     def trailers(self, event: Event) -> list[Action]:
-        """Take the response's trailers."""
         del event
         replies: list[Action] = [] if self.modes.is_watched else [Reply("response", "trailers")]
         if self._name is not None and (left := self._name.feed(b"", may_hold=False)):
             replies = [*self.pieces(left, ends=False), *replies]
         return [*self._ended(), *replies]
 
-    def closed(self) -> Iterator[WantReport]:
+    def closed(self) -> Iterator[Report]:
         """Yield the last report on a booking: no more events come."""
         # A gateway that sends no bodies closes the stream at the exchange's end, however it ended.
         is_unseen = self.mode is BodyMode.NONE
@@ -127,7 +124,7 @@ class ResponseSide(OneSide):
             return None
         return next(iter(picked.endpoints.values()))
 
-    def _began(self, picked: Picked, where: Endpoint | None, event: Event) -> Iterator[WantReport]:
+    def _began(self, picked: Picked, where: Endpoint | None, event: Event) -> Iterator[Report]:
         first = next(iter(picked.endpoints.values()))
         is_elsewhere = where is not first and not picked.prefill
         if where is not None and (is_elsewhere or self.modes.is_watched):
@@ -148,30 +145,33 @@ class ResponseSide(OneSide):
             )
         return tuple(one for one in told if one[0])
 
-    def _ended(self) -> Iterator[WantReport]:
+    def _ended(self) -> Iterator[Report]:
         self.state = State.ENDED
         if self._usage is not None:
             self._usage.end()
         yield from self._end("finished")
 
-    def _end(self, event: ReportEvent, *, is_refusal: bool = False) -> Iterator[WantReport]:
+    def _end(self, event: ReportEvent, *, is_refusal: bool = False) -> Iterator[Report]:
         if self._is_booked:
             self._is_booked = False
             yield self._report(event, is_refusal=is_refusal)
 
     def _report(
         self, event: ReportEvent, where: Endpoint | None = None, *, is_refusal: bool = False
-    ) -> WantReport:
+    ) -> Report:
         assert self._picked is not None
-        report = WantReport(self._picked.booking_id, event, where, is_refusal=is_refusal)
-        if event != "finished" or self._usage is None:
-            return report
-        usage = self._usage.usage
-        prompt, cached = usage.prompt_tokens, usage.cached_tokens
-        if self._picked.prefill or (prompt is not None and cached is not None and cached > prompt):
-            # A pod that decodes counts what it is sent as cached. Report refuses more than there is.
-            prompt = cached = None
-        return WantReport(report.booking_id, event, where, prompt, cached, usage.output_tokens)
+        pod, rank = where[:2] if where is not None else ("", 0)
+        prompt = cached = output = None
+        if event == "finished" and self._usage is not None:
+            usage = self._usage.usage
+            prompt, cached, output = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens
+            if self._picked.prefill or (
+                prompt is not None and cached is not None and cached > prompt
+            ):
+                # A pod that decodes counts what it is sent as cached. Report refuses more than there is.
+                prompt = cached = None
+        name = self._picked.booking_id
+        return Report(name, event, pod, rank, cached, prompt, output, is_refusal)
 
 
 def _is_error(event: Event) -> bool:

@@ -14,8 +14,6 @@ import grpc
 
 from warmpath.h2grpc.method import Method, RefusedError
 from warmpath.proto.errors import Reason
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.report_event import EVENTS
 from warmpath.router.admission.admission import Admission
 from warmpath.router.calls.failures import refusal_of
 from warmpath.router.calls.intake import Waiter, begins
@@ -30,7 +28,6 @@ from warmpath.router.endpoint_picker.events import (
     Picked,
     Reply,
     WantPick,
-    WantReport,
 )
 from warmpath.router.endpoint_picker.exchange import Exchange
 from warmpath.router.endpoint_picker.messages import bytes_of, event_of
@@ -38,6 +35,7 @@ from warmpath.router.endpoint_picker.outcomes import Outcome, failure_of
 from warmpath.router.endpoint_picker.pick import EndpointPicks
 from warmpath.router.endpoint_picker.protocol import SERVICE, names_of
 from warmpath.router.metrics.calls import Metrics
+from warmpath.router.pick.report import Report
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.queue.request import Asker
 from warmpath.router.tracing.steps import request_id_of
@@ -124,7 +122,7 @@ class Stream:
             reports = self.exchange.closed()
             self._count_held()
             for report in reports:
-                await self._report(report)
+                self._report(report)
             if self._span is not None:
                 self._span.end()
 
@@ -139,13 +137,17 @@ class Stream:
         for action in actions:
             if isinstance(action, WantPick):
                 await self._pick(action)
-            elif isinstance(action, WantReport):
-                await self._report(action)
+            elif isinstance(action, Report):
+                self._report(action)
             else:
                 await self._write(action)
 
-    async def _report(self, report: WantReport) -> None:
-        await self._desk.report(report)
+    def _report(self, report: Report) -> None:
+        try:
+            self._desk.reports.take(report)
+        except BadRequestError as error:
+            # The pod has gone since the pick, for example.
+            log.info("a report on a pick was refused: %s", error)
         if self._span is not None:
             self._span.event(report.event)
 
@@ -194,7 +196,9 @@ class Stream:
             if self._span is not None:
                 self._span.set({"warmpath.outcome": outcome.label})
                 self._span.ends_with(outcome.code.name)
-            self._desk.picked(outcome, time.perf_counter() - begun, reason)
+            seconds, meter = time.perf_counter() - begun, self._desk.meter
+            meter.answered(METHOD, outcome.code.name, seconds, reason)
+            meter.endpoint_picked(outcome.label)
         for reply in replies[FIRST:]:
             await self._write(reply)
 
@@ -231,8 +235,8 @@ class EndpointPickerService:
         """Number of open streams."""
         self._tracer = tracer
         self.picks = picks
-        self._reports = reports
-        self._meter = meter
+        self.reports = reports
+        self.meter = meter
         self._drain = drain
         self._admission = admission
         self.exchange = partial(Exchange, names_of(config.headers), most_body_bytes)
@@ -278,28 +282,6 @@ class EndpointPickerService:
         await begins(self._admission, Waiter(), asker.client, is_read=True)
         async with asyncio.timeout(self.pick_seconds):
             return await self.picks.pick(want, WAITING * self.pick_seconds, asker)
-
-    async def report(self, report: WantReport) -> None:
-        """Report a request's progress."""
-        request = pb.ReportRequest(
-            booking_id=report.booking_id,
-            event=EVENTS[report.event],
-            cached_tokens=report.cached_tokens,
-            prompt_tokens=report.prompt_tokens,
-            output_tokens=report.output_tokens,
-        )
-        if report.where is not None:
-            request.pod, request.rank = report.where.pod, report.where.rank
-        try:
-            await self._reports.report(request, is_refusal=report.is_refusal)
-        except BadRequestError as error:
-            # The pod has gone since the pick, for example.
-            log.info("a report on a pick was refused: %s", error)
-
-    def picked(self, outcome: Outcome, seconds: float, reason: str) -> None:
-        """Count a request that asked for a pick; `reason` says why it got none, empty for no refusal."""
-        self._meter.answered(METHOD, outcome.code.name, seconds, reason)
-        self._meter.endpoint_picked(outcome.label)
 
     def methods(self) -> dict[str, Method]:
         """Return the only method by its full name; all messages are bytes."""

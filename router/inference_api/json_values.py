@@ -73,7 +73,6 @@ class JsonValues:
         """The last string: a key, if a colon comes next."""
 
     def feed(self, chunk: bytes) -> None:
-        """Read the document's next bytes."""
         if self.is_over:
             return
         self._read += len(chunk)

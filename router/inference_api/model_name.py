@@ -75,7 +75,7 @@ class NameInResponse:
     def __init__(self, renaming: Renaming) -> None:
         asked = {msgspec.json.encode(renaming.asked), json.dumps(renaming.asked).encode()}
         self._forms = [b'"model":%b%b' % (space, name) for space in (b"", b" ") for name in asked]
-        self._pattern = re.compile(b"|".join(re.escape(form) for form in self._forms))
+        self._pattern = re.compile(rb'("model": ?)(?:%b)' % b"|".join(map(re.escape, asked)))
         self._most = max(map(len, self._forms)) - 1
         self._given = msgspec.json.encode(renaming.given)
         self._held = b""
@@ -83,14 +83,10 @@ class NameInResponse:
     def feed(self, piece: bytes, *, may_hold: bool) -> bytes:
         """Return the next piece, renamed; with `may_hold`, but for an end that may begin the field."""
         piece, self._held = self._held + piece, b""
-        piece = self._pattern.sub(self._renamed, piece)
+        piece = self._pattern.sub(lambda found: found[1] + self._given, piece)
         start = self._begun(piece) if may_hold else len(piece)
         self._held = piece[start:]
         return piece[:start]
-
-    def _renamed(self, found: re.Match[bytes]) -> bytes:
-        space = b" " if found[0].startswith(b'"model": ') else b""
-        return b'"model":%b%b' % (space, self._given)
 
     def _begun(self, piece: bytes) -> int:
         """Return where the field begins that a piece ends within; its length if there is none."""

@@ -124,11 +124,6 @@ class Booking:
         """Seconds from `since` until the predicted time of the first token."""
         return max(0.0, self.due_at - self.since)
 
-    def reported(self, cached: int) -> None:
-        """Record the engine's cached tokens; the first report counts."""
-        if self.actual_cached is None:
-            self.actual_cached = cached
-
 
 UNREPORTED_SHARE = 0.05
 """Share of unreported first tokens above which the router stops waiting for reports."""
@@ -238,12 +233,10 @@ class RankBook:
         return True
 
     def changed(self) -> None:
-        """Increase the version and announce the change."""
         self.version += 1
         self.on_change()
 
     def picked(self, number: int) -> None:
-        """Record the number of the last pick that chose the rank."""
         self.last_pick = number
         self.changed()
 

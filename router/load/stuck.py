@@ -186,11 +186,11 @@ class StuckRanks:
         """Return the stuck ranks that get no requests now; the others may be tried."""
         if not self._stuck:
             return ()
-        return frozenset(name for name in self._stuck if not self._tries(name, now))
-
-    def _tries(self, name: RankName, now: float) -> bool:
-        pause = RETRY_SECONDS if self._books[name].owed is None else OPEN_SECONDS
-        return now - self._stuck[name].tried_at >= pause
+        return frozenset(
+            name
+            for name, owing in self._stuck.items()
+            if now - owing.tried_at < (OPEN_SECONDS if self._books[name].owed else RETRY_SECONDS)
+        )
 
     def _forget_untried(self, now: float) -> None:
         for name, owing in [*self._stuck.items()]:
@@ -202,7 +202,6 @@ class StuckRanks:
                 )  # fmt: skip
 
     def __contains__(self, name: RankName) -> bool:
-        """Return whether a rank is stuck."""
         return name in self._stuck
 
     def seconds(self, name: RankName, now: float) -> float:

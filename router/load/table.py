@@ -180,7 +180,6 @@ class LoadTable:
         return self._others is not None and bool(self._others.where())
 
     def forget(self, pod: str, rank: int) -> None:
-        """Drop the observation of a removed rank."""
         self._seen.pop(RankName(pod, rank), None)
         self._changed(RankName(pod, rank))
 

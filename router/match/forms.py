@@ -56,7 +56,6 @@ class KeptForms:
         """`Ingest.life_changes` at the last call."""
 
     def of(self, ranks: Sequence[Rank]) -> Forms:
-        """Return these ranks grouped by form."""
         # Read before the lives are: a change in between is then seen by the next call.
         changes = self._ingest.life_changes
         # Layouts are immutable, so equal ones are mostly the same objects and compare quickly.

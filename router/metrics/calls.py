@@ -111,7 +111,6 @@ class Metrics(Collector):
         self._time(self._seconds[method,], seconds)
 
     def stepped(self, step: str, seconds: float) -> None:
-        """Count a step that has ended."""
         self._time(self._steps[step,], seconds)
 
     def _time(self, tally: Tally, seconds: float) -> None:

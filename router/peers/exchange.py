@@ -2,7 +2,7 @@
 
 Each router writes its bookings to a Redis key of its own, which may lie on any node of a Redis Cluster,
 and reads the other routers' keys (`received.py`). A report that reaches another router than the one that
-booked is handed on through a stream in Redis, which the latter reads (`report_relay.py`).
+booked is handed on through a stream in Redis, which the latter reads.
 
     names.routers      hash: router -> server time (ms) at which it last enrolled
     names.load(R)      R's bookings, and marks of the prompts on their way, as `RouterSums`, in
@@ -13,7 +13,8 @@ Clocks of routers are never compared: a value has ages, which count from the tim
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -35,10 +36,107 @@ from warmpath.router.peers.received import (
     ReceivedBookings,
     RouterSums,
 )
-from warmpath.router.peers.report_relay import BATCH, MOST_REPORTS, ReportRelay
 
 HEARTBEAT_SECONDS = 1.0
 """Seconds after which a router writes its bookings again even without a change."""
+
+
+MOST_REPORTS = 10_000
+"""Most reports that wait: here in total, and in Redis for each router, which takes no more then."""
+MOST_REPORT_BYTES = 4096
+BATCH = 512
+"""Most reports in one call of Redis, and most that are read at once."""
+
+Entry = tuple[bytes, Sequence[bytes]]
+"""An entry of a router's stream in Redis: its id, then alternating field names and values."""
+
+
+class ReportRelay:
+    """One router's queues of reports. A report is a serialised ReportRequest.
+
+    A report waits until Redis has taken it, so it may arrive twice; its receiver checks whether the
+    booking still exists. It waits for at most `most_seconds`, as long as a booking lives. `now` is a
+    time of this router's clock, in seconds.
+    """
+
+    def __init__(self, most_seconds: float) -> None:
+        self.handed_on = 0
+        """Reports of others' bookings that were handed on, since the start."""
+        self.received = 0
+        """Reports of own bookings received from other routers, since the start."""
+        self.dropped = 0
+        """Reports that waited too long, or that their router did not read before it was given up, since
+        the start."""
+        self.waiting = 0
+        self._most_seconds = most_seconds
+        self._outgoing: dict[str, deque[tuple[float, bytes]]] = {}
+        """With the time since which each report waits."""
+        self._unread: Counter[str] = Counter()
+        """Reports in Redis for each router that were handed on since it was last heard of."""
+        self._taken: dict[bytes, None] = {}
+        """Ids of processed entries of the own stream that are not deleted yet."""
+
+    def add(self, router: str, report: bytes, now: float) -> bool:
+        """Queue a report for a router; return False if it is too large or too many wait."""
+        if self.waiting >= MOST_REPORTS or len(report) > MOST_REPORT_BYTES:
+            return False
+        self._outgoing.setdefault(router, deque()).append((now, report))
+        self.waiting += 1
+        return True
+
+    def batches(self, now: float) -> Iterator[tuple[str, list[bytes]]]:
+        """Yield each router with waiting reports, with the first BATCH of them."""
+        for router, waiting in [*self._outgoing.items()]:
+            while waiting and now - waiting[0][0] >= self._most_seconds:
+                self.dropped += self._remove(router, 1)
+        for router, waiting in self._outgoing.items():
+            yield router, [report for _, report in islice(waiting, BATCH)]
+
+    def confirm(self, router: str, count: int) -> None:
+        """Remove the first `count` reports for a router, which Redis has received."""
+        count = self._remove(router, count)
+        self.handed_on += count
+        self._unread[router] += count
+
+    def heard(self, router: str) -> None:
+        """Note that a router lives, so that it reads what Redis has for it."""
+        self._unread.pop(router, None)
+
+    def drop(self, router: str) -> None:
+        self.dropped += self._remove(router, MOST_REPORTS) + self._unread.pop(router, 0)
+
+    def _remove(self, router: str, count: int) -> int:
+        """Remove the first `count` reports for a router, or all where it has fewer; return how many."""
+        waiting = self._outgoing.get(router)
+        if waiting is None:
+            return 0
+        count = min(count, len(waiting))
+        for _ in range(count):
+            waiting.popleft()
+        self.waiting -= count
+        if not waiting:
+            del self._outgoing[router]
+        return count
+
+    def take(self, entries: Iterable[Entry]) -> list[bytes]:
+        """Return the reports in entries of the own stream that were not processed before."""
+        reports = []
+        for name, fields in entries:
+            if name not in self._taken:
+                self._taken[name] = None
+                if len(fields) == 2 and fields[0] == b"report":
+                    reports.append(fields[1])
+        self.received += len(reports)
+        return reports
+
+    def taken(self) -> list[bytes]:
+        """Return the ids of processed entries, which are to be deleted from the stream."""
+        return [*self._taken]
+
+    def cleared(self, names: Iterable[bytes]) -> None:
+        """Forget the ids of entries that were deleted from the stream."""
+        for name in names:
+            self._taken.pop(name, None)
 
 
 class PeerBookings:
@@ -74,7 +172,7 @@ class PeerBookings:
         self._bookings = bookings
         self._believed = believed
         self._asked_at = -math.inf
-        self._purposes: list[tuple[str, Any]] | None = None
+        self._purposes: list[tuple[str, Any]] = []
         """Those of the commands whose replies are awaited."""
         self._number = 0
         self._versions: dict[RankName, tuple[int, int]] = {}
@@ -85,15 +183,15 @@ class PeerBookings:
     def ask(self, now: float) -> list[Command | Call]:
         now = self._asked_at = self._bookings.expire(now)
         commands: list[Command | Call] = []
-        purposes: list[tuple[str, Any]] = []
-        self._purposes = purposes
+        self._purposes = []
 
         def add(command: Command | Call, purpose: str, what: Any = None) -> None:
             commands.append(command)
-            purposes.append((purpose, what))
+            self._purposes.append((purpose, what))
 
         if now - self._enrolled_at >= HEARTBEAT_SECONDS:
-            add(self._enrol(), "enrol")
+            times = round(EXPIRE_SECONDS * 1000), round(FORGET_SECONDS * 1000)
+            add(Call(script("enrol"), (self._names.routers,), (self.router, *times)), "enrol")
         versions = {
             name: (book.version, book.last_pick)
             for name, book in self._bookings.ranks.items()
@@ -115,8 +213,8 @@ class PeerBookings:
 
     def answer(self, replies: Sequence[Reply], now: float) -> list[bytes]:
         """Process the replies (or errors) to `ask`; return reports for own bookings."""
-        purposes, self._purposes = self._purposes, None
-        if purposes is None or len(replies) != len(purposes):
+        purposes, self._purposes = self._purposes, []
+        if len(replies) != len(purposes):
             raise ValueError(f"{len(replies)} replies do not match the commands of the round")
         reports: list[bytes] = []
         problem = next((str(reply) for reply in replies if isinstance(reply, Exception)), "")
@@ -184,10 +282,6 @@ class PeerBookings:
         """Hand the end of an own booking on to the routers that live, which may have one of its name."""
         for router in self.received.alive(now):
             self.relay.add(router, report, now)
-
-    def _enrol(self) -> Call:
-        times = round(EXPIRE_SECONDS * 1000), round(FORGET_SECONDS * 1000)
-        return Call(script("enrol"), (self._names.routers,), (self.router, *times))
 
     def _write(self, now: float, *, has_ended: bool = False) -> Command:
         self._number += 1

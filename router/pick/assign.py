@@ -62,7 +62,6 @@ class Assigner:
         self._arrive(placed, now)
 
     def _arrive(self, placed: Pick, now: float) -> None:
-        """Mark a pick's blocks as arriving on its rank."""
         seconds = placed.expected.wait + placed.expected.prefill
         placed.ticket = self._believed.arrive(
             *placed.went, self._keys(placed), expires=now + seconds + ARRIVING_SECONDS

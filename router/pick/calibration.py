@@ -91,7 +91,6 @@ class _Average:
     """Variance of the ratios' logarithms, also a moving average."""
 
     def add(self, step: Step) -> None:
-        """Add a step to the sums."""
         most = FARTHEST * math.exp(self.log_factor) * step.predicted
         self.prefills += step.prefills
         self.seconds += min(step.seconds, most)
@@ -157,7 +156,6 @@ class _Model:
             self.forget(oldest)
 
     def forget(self, name: RankName) -> None:
-        """Forget a rank's measurements."""
         self.averages.pop(name, None)
         self.known.drop(name)
 
@@ -221,7 +219,6 @@ class Calibration:
             self._end_if_over(work, average, step)
 
     def _begin(self, work: Work, average: _Average, *, is_measured: bool) -> Step:
-        """Begin a rank's next step."""
         before, average.step = average.step, Step(is_measured)
         if before is not None:
             before.is_latest = False
@@ -268,6 +265,5 @@ class Calibration:
         return (known.sharing if known else USUAL_SHARING) * self._base
 
     def forget(self, pod: str, rank: int) -> None:
-        """Forget a rank's measurements."""
         for model in self._models.values():
             model.forget(RankName(pod, rank))

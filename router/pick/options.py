@@ -42,7 +42,6 @@ class Option(NamedTuple):
 
     @property
     def name(self) -> RankName:
-        """Its rank."""
         return RankName(self.candidate.pod, self.candidate.rank)
 
     @property
@@ -122,11 +121,6 @@ class Options(Sequence[Option]):
         """Return the options that a reason may name: the best two, and the warmest."""
         places = {*self._order[:2], self._holding_most(lambda match: match.matched_tokens)}
         return self._all_of(sorted(places, key=self._order.index))
-
-    @property
-    def has_ranks(self) -> bool:
-        """Whether some pod has several ranks."""
-        return self.field.has_ranks
 
     @cached_property
     def _distinct(self) -> Collection[Match]:

@@ -65,7 +65,6 @@ class Picker:
         return self._assigner.bookings.overdue.precedence
 
     def add_witness(self, witness: Witness) -> None:
-        """Add a witness, which sees the picks from now on."""
         self._witnesses = (*self._witnesses, witness)
 
     def get(self, booking_id: str) -> Pick | None:
@@ -205,7 +204,7 @@ class Picker:
             placed.went = where
         self._assigner.started(placed, now, moved=moved)
         for witness in self._witnesses:
-            witness.started(placed, now)
+            witness.started(placed)
         return True
 
     def first_token(self, booking_id: str, now: float) -> bool:
@@ -235,7 +234,7 @@ class Picker:
             return
         placed.has_cached_tokens = True
         if placed.booking is not None:
-            placed.booking.reported(cached)
+            placed.booking.actual_cached = cached
         for witness in self._witnesses:
             witness.found_cached(placed, cached, prompt_tokens)
 

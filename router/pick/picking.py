@@ -47,10 +47,6 @@ def prefill_model(pick: config.PickTable) -> PrefillModel:
     )
 
 
-def _ignore() -> None:
-    pass
-
-
 def precedence_of(queue: config.QueueTable) -> Precedence:
     """Return the configured order of prompts, kept by the queue or by engines."""
     return Precedence(queue.prefill_times, queue.passed_seconds)
@@ -115,7 +111,7 @@ class Picking:
             witnesses=witnesses,
             steps=steps,
         )
-        self.on_room: Callable[[], None] = _ignore
+        self.on_room: Callable[[], None] = lambda: None
         """Called after an event, other than a report, that may give a rank room."""
 
     def use(self, pick: config.PickTable, queue: config.QueueTable) -> None:
@@ -124,7 +120,6 @@ class Picking:
         self.bookings.overdue.precedence = precedence_of(queue)
 
     def observe(self, pod: str, rank: int, observed: Observed) -> None:
-        """Record an observation of a rank's engine."""
         self.loads.observe(pod, rank, observed)
         self.on_room()
 

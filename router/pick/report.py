@@ -24,13 +24,17 @@ class Report(msgspec.Struct, frozen=True):
     rank: int = 0
     cached_tokens: int | None = None
     prompt_tokens: int | None = None
-    output_tokens: int = 0
+    output_tokens: int | None = None
     is_refusal: bool = False
-    """With `failed`: `Pick.is_refused`."""
+    """With `failed`: `Pick.is_refused`; the contract does not say it."""
 
 
-def report_of(request: pb.ReportRequest, *, is_refusal: bool = False) -> Report:
-    """Return a report of the contract; its event must be one of EVENT_NAMES."""
+def report_of(request: pb.ReportRequest) -> Report:
+    """Return a report of the contract. Raises BadRequestError for an unknown event."""
+    if request.event not in EVENT_NAMES:
+        problem = f"is {request.event}, not an event" if request.event else "is missing"
+        names = (pb.ReportRequest.Event.Name(event) for event in EVENTS.values())
+        raise BadRequestError("event", f"{problem}; give {', '.join(names)}")
     return Report(
         request.booking_id,
         EVENT_NAMES[request.event],
@@ -38,8 +42,7 @@ def report_of(request: pb.ReportRequest, *, is_refusal: bool = False) -> Report:
         rank=request.rank,
         cached_tokens=request.cached_tokens if request.HasField("cached_tokens") else None,
         prompt_tokens=request.prompt_tokens if request.HasField("prompt_tokens") else None,
-        output_tokens=request.output_tokens,
-        is_refusal=is_refusal,
+        output_tokens=request.output_tokens if request.HasField("output_tokens") else None,
     )
 
 
@@ -81,4 +84,4 @@ def carry_out(report: Report, picker: Picker, now: float) -> bool:
         picker.found_cached(name, report.cached_tokens, report.prompt_tokens)
     if report.event == "first_token":
         return picker.first_token(name, now)
-    return picker.ended(name, report.event, now, output_tokens=report.output_tokens)
+    return picker.ended(name, report.event, now, output_tokens=report.output_tokens or 0)

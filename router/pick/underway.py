@@ -25,9 +25,6 @@ class Underway:
     def __init__(self) -> None:
         self._turns: dict[str, _Turn] = {}
 
-    def __len__(self) -> int:
-        return len(self._turns)
-
     @contextmanager
     def pick(self, name: str) -> Iterator[None]:
         """Register the current task as a pick of this name, its booking id, while the context is open.

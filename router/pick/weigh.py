@@ -111,7 +111,7 @@ class Choice(msgspec.Struct, frozen=True):
             self.policy,
             costs_seconds=self.costs_seconds,
             unread=self.ask.unread,
-            names_ranks=self.options.has_ranks,
+            names_ranks=self.options.field.has_ranks,
         )
 
     @property

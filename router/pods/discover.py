@@ -13,8 +13,7 @@ from typing import Protocol
 
 from warmpath.router.config import schema as config
 from warmpath.router.config.schema import PodSpec
-from warmpath.router.pods.found_pod import FoundPod
-from warmpath.router.pods.names import Names
+from warmpath.router.pods.names import FoundPod, Names
 from warmpath.router.pods.table import Pod
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from warmpath.router.config import schema as config
 from warmpath.router.config.schema import Config, IndexTable, PodSpec
 from warmpath.router.pods.discover import CONFIGURATION, PodSource, Reconciler
 from warmpath.router.pods.engine_key import EngineKey
-from warmpath.router.pods.found_pod import FoundPod
+from warmpath.router.pods.names import FoundPod
 from warmpath.router.pods.probe import Prober, Sink
 from warmpath.router.pods.shared_index import SharedPods
 from warmpath.router.pods.table import Pod, PodTable
@@ -170,7 +170,6 @@ class Follower:
         return self.pods.pod(pod_id)
 
     async def drop(self, pod_id: str) -> None:
-        """Stop following a pod and remove its ranks from the index."""
         pod = self.pods.remove(pod_id)
         self._probers.pop(pod_id, None)
         await cancel(self._tasks.pop(pod_id))

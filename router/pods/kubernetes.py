@@ -20,8 +20,8 @@ from warmpath.process.command_line import in_words
 from warmpath.process.tasks import cancel
 from warmpath.router.config import schema as config
 from warmpath.router.pods.discover import STAY, SourceError, SourceState
-from warmpath.router.pods.found_pod import FoundPod, Place
 from warmpath.router.pods.inference_pool import InferencePool, active_ports, read_pool
+from warmpath.router.pods.names import FoundPod, Place
 
 POOL_GROUPS = (("inference.networking.k8s.io", "v1"), ("inference.networking.x-k8s.io", "v1alpha2"))
 RETRY_SECONDS = 2.0

@@ -18,7 +18,7 @@ from warmpath.process.reread import read_bytes
 from warmpath.router.config import read as read_config
 from warmpath.router.config import schema as config
 from warmpath.router.pods.discover import STAY, SourceError, SourceState
-from warmpath.router.pods.found_pod import FoundPod
+from warmpath.router.pods.names import FoundPod
 
 log = logging.getLogger(__name__)
 

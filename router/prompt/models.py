@@ -39,13 +39,9 @@ class ModelTable:
         """The adapters that engines list and find by name; set by the thread that follows pods."""
 
     def add(self, model: Model, aliases: Iterable[str], adapters: Iterable[str]) -> None:
-        """Add a model. Raises ValueError if a name is taken."""
-        for name, lora in (
-            [(model.name, "")] + [(a, "") for a in aliases] + [(a, a) for a in adapters]
-        ):
-            if name in self._models:
-                raise ValueError(f"two models are called {name!r}")
-            self._models[name] = (model, lora)
+        """Add a model, none of whose names is another's."""
+        loras = dict.fromkeys((model.name, *aliases), "") | {name: name for name in adapters}
+        self._models |= {name: (model, lora) for name, lora in loras.items()}
 
     def resolve(self, name: str) -> tuple[Model, str]:
         """Return the base model and the adapter (empty for none) of a name.

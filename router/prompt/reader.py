@@ -48,7 +48,6 @@ class _Task(msgspec.Struct, frozen=True):
     trace: Trace | None
 
     def step(self, name: str) -> None:
-        """Record the end of a step."""
         if self.trace:
             self.trace.step(name)
 

@@ -59,11 +59,9 @@ class Crowd:
         return {priority: one.count for priority, one in self._all.groups.items()}
 
     def add(self, waiting: Waiting) -> None:
-        """Add a request."""
         self._change(waiting, 1).requests[waiting.number] = waiting
 
     def remove(self, waiting: Waiting) -> None:
-        """Remove a request."""
         del self._change(waiting, -1).requests[waiting.number]
 
     def _change(self, waiting: Waiting, sign: int) -> _Group:

@@ -186,12 +186,6 @@ class HeldPicks:
         self.queue.drain()
         self.news()
 
-    def close(self) -> None:
-        """Cancel the releases that are scheduled."""
-        for handle in (self._soon, self._later):
-            if handle is not None:
-                handle.cancel()
-
     def _release(self, now: float | None = None) -> None:
         for handle in (self._soon, self._later):
             if handle is not None:

@@ -50,14 +50,12 @@ class FirstTokenLag(Witness):
         if not placed.shadow and load.wait - load.foreign_wait < BUSY_SECONDS:
             self._alone.add(placed.number)
 
-    def started(self, placed: Pick, now: float) -> None:
+    def started(self, placed: Pick) -> None:
         """Forget a pick whose request went out to another rank than the picked one."""
-        del now
         if placed.went != placed.picked:
             self._alone.discard(placed.number)
 
     def first_token(self, placed: Pick, now: float) -> None:
-        """Take a sample."""
         if placed.number not in self._alone:
             return
         self._alone.discard(placed.number)
@@ -71,7 +69,6 @@ class FirstTokenLag(Witness):
             self.seconds = max(0.0, median(beyond for _, beyond in shortest))
 
     def ended(self, placed: Pick, end: End, now: float) -> None:
-        """Forget a pick."""
         del end, now
         self._alone.discard(placed.number)
 

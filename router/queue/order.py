@@ -73,22 +73,14 @@ class Order:
         """Shares with waiting requests."""
         self._contests: dict[Kind, _Contest] = {}
         """The kinds with waiting requests."""
-        self._lanes: dict[Wanted, Counter[int]] = {}
-        """The lanes with waiting requests; the number of these by class."""
+        self.lanes: dict[Wanted, Counter[int]] = {}
+        """The lanes with waiting requests; the number of these by class. Callers only read them."""
         self._round: list[Wanted] = []
         """The lanes that have had no turn yet, the next one last."""
 
-    def __len__(self) -> int:
-        return sum(classes.total() for classes in self._lanes.values())
-
-    @property
-    def lanes(self) -> Collection[Wanted]:
-        """The lanes with waiting requests."""
-        return self._lanes.keys()
-
     def considered(self) -> Collection[Wanted]:
         """Return the lanes to look at now: all, or if there are too many, some in turns."""
-        lanes = self._lanes
+        lanes = self.lanes
         if len(lanes) <= MOST_LANES:
             return [*lanes]
         while self._round and self._round[-1] not in lanes:
@@ -126,24 +118,23 @@ class Order:
             yield merge(*(one.places for one in contests))
 
     def add(self, waiting: Waiting) -> None:
-        """Add a request."""
         share = self._share(waiting)
         share.lines.setdefault(waiting.wanted, Ranking()).put(
             waiting, (waiting.key, waiting.number)
         )
-        self._lanes.setdefault(waiting.wanted, Counter())[waiting.priority] += 1
+        self.lanes.setdefault(waiting.wanted, Counter())[waiting.priority] += 1
         self._renew(share, waiting.wanted)
 
     def remove(self, waiting: Waiting, *, is_served: bool) -> None:
         """Remove a request; with `is_served`, its share pays for its uncached tokens."""
         share, wanted = self._share(waiting), waiting.wanted
         share.lines[wanted].drop(waiting)
-        classes = self._lanes[wanted]
+        classes = self.lanes[wanted]
         classes[waiting.priority] -= 1
         if not classes[waiting.priority]:
             del classes[waiting.priority]
         if not classes:
-            del self._lanes[wanted]
+            del self.lanes[wanted]
         if is_served:
             contest = self._contests[share.kind]
             contest.clock = max(contest.clock, share.virtual)
@@ -151,7 +142,6 @@ class Order:
         self._renew(share, wanted)
 
     def move(self, waiting: Waiting, key: float) -> None:
-        """Give a request another key."""
         if key != waiting.key:
             share = self._share(waiting)
             waiting.key = key
@@ -159,7 +149,6 @@ class Order:
             self._renew(share, waiting.wanted)
 
     def of_lane(self, wanted: Wanted) -> list[Waiting]:
-        """Return the requests of a lane."""
         lines = (share.lines.get(wanted, ()) for share in self._shares.values())
         return [waiting for line in lines for _, waiting in line]
 

@@ -26,10 +26,9 @@ from warmpath.router.pick.picking import Picking, precedence_of
 from warmpath.router.pick.weigh import Ask, Choice
 from warmpath.router.queue.crowd import Crowd
 from warmpath.router.queue.lag import FirstTokenLag, StepBack
-from warmpath.router.queue.looks import Looks
 from warmpath.router.queue.order import Order
 from warmpath.router.queue.request import QueueFullError, Release, Standing, Waiting
-from warmpath.router.queue.rooms import Rooms
+from warmpath.router.queue.rooms import Looks, Rooms
 
 MOST_AT_ONCE = 8
 """Most requests that one release sends, so that other tasks run in between: about three milliseconds."""
@@ -158,13 +157,10 @@ class Queue:
             self._order.add(waiting)
             self.crowd.add(waiting)
 
-    def leave(self, waiting: Waiting) -> bool:
-        """Remove a request whose caller has gone; return False if it does not wait any more."""
+    def leave(self, waiting: Waiting) -> None:
+        """Remove a request whose caller has gone, if it waits still."""
         self._fresh = None
-        if not waiting.is_waiting:
-            return False
         self._remove(waiting, is_served=False)
-        return True
 
     def drain(self) -> None:
         """Hold no request from now on: the next releases send each to the pod that is best."""
@@ -290,7 +286,6 @@ class Queue:
         return QueueFullError(problem, f"queue.{limit}", RETRY_SECONDS)
 
     def _remove(self, waiting: Waiting, *, is_served: bool) -> None:
-        """Remove a request if it waits."""
         if waiting.is_waiting:
             self.crowd.remove(waiting)
             self._forget(waiting, is_served=is_served)

@@ -79,7 +79,7 @@ def _place(standing: Standing) -> str:
     """Return a standing in words: "behind 3; vllm-2 has room in 0.4 s"."""
     best = standing.choice.options[0]
     name = best.candidate.pod
-    if standing.choice.options.has_ranks:
+    if standing.choice.options.field.has_ranks:
         name += f" rank {best.candidate.rank}"
     behind = f"behind {standing.behind}" if standing.behind else "as the first"
     if not standing.seconds:

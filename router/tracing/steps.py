@@ -57,13 +57,12 @@ class Steps:
         self.begin = clock
         """Returns the time at which a step begins."""
 
-    def took(self, step: str, begun: float) -> float:
-        """Tell of a step that ends now; return the time, at which the next may begin."""
-        now = self.begin()
-        self._stepped(step, now - begun)
+    def took(self, step: str, begun: float) -> None:
+        """Tell of a step that ends now."""
+        seconds = self.begin() - begun
+        self._stepped(step, seconds)
         if self._is_traced:
-            self.tracer.past(step, now - begun)
-        return now
+            self.tracer.past(step, seconds)
 
     @contextmanager
     def step(self, step: str) -> Iterator[None]:

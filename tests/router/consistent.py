@@ -263,7 +263,7 @@ def _(order: Order) -> None:
         place = order._contests[kind].places.rank_of(share)
         if place != (share.virtual, *share.heads.first[0]):
             raise AssertionError("a share's place is not that of its first request")
-    if order._lanes != found or len(order) != sum(one.total() for one in found.values()):
+    if order.lanes != found:
         raise AssertionError("the lanes are not those of the shares")
     for kind, contest in order._contests.items():
         if len(contest.places) != sum(share.kind == kind for share in order._shares.values()):
@@ -279,7 +279,9 @@ def _(queue: Queue) -> None:
     if len(waiting) != len(queue) or len(queue._times) > 2 * len(queue) + SPARE + 1:
         raise AssertionError("the times are not those of the waiting requests")
     check(queue.crowd)
-    if {*queue.crowd} != {*waiting} or len(queue._order) != len(queue):
+    if {*queue.crowd} != {*waiting} or sum(
+        one.total() for one in queue._order.lanes.values()
+    ) != len(queue):
         raise AssertionError("the crowd, the order and the times differ")
     if len(queue) > queue._settings.max_requests:
         raise AssertionError("too many requests wait")

@@ -305,7 +305,7 @@ class Calls:
         assert not self.running
         assert not len(self.waits)
         assert not self.timers
-        assert not len(self.picks.reports.underway)
+        assert not self.picks.reports.underway._turns
         assert not asyncio.all_tasks(self.loop)
 
     def check_left(self) -> None:

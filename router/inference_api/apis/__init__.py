@@ -1,1 +1,1 @@
-"""The inference APIs, one a module, and their table by path; the chats of engines are beside it."""
+"""The inference APIs and their table by path; the chats of engines are beside it."""

@@ -1,15 +1,80 @@
-"""The table of inference APIs, by path.
+"""The table of inference APIs, by path; OpenAI's and those of whose bodies each engine makes a chat.
 
 Paths of vLLM 0.32, SGLang 0.5.23 and TensorRT-LLM, and of Ollama's API, which SGLang has too.
 """
 
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+import msgspec
+
+from warmpath.prefixstore.chats.chat import TemplateTraits
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.apis.generate import SGLANG_GENERATE, VLLM_GENERATE
-from warmpath.router.inference_api.apis.openai import OPENAI_CHAT, OPENAI_COMPLETIONS
-from warmpath.router.inference_api.body import Api
-from warmpath.router.inference_api.chats.chat_prompt import chat_api
+from warmpath.router.inference_api.body import Api, Body
 from warmpath.router.inference_api.chats.sglang import sglang_messages, sglang_responses
 from warmpath.router.inference_api.chats.vllm_messages import vllm_messages
 from warmpath.router.inference_api.chats.vllm_responses import vllm_responses
+from warmpath.router.inference_api.request import UnreadError, not_exact
+from warmpath.router.prompt.bodies.fields import LARGE_BYTES
+from warmpath.router.prompt.bodies.openai import prompts
+
+
+async def _openai_chat(body: Body) -> pb.Prompt:
+    if not body.has("messages"):
+        raise UnreadError("the body has no messages")
+    return pb.Prompt(chat_body=body.raw)
+
+
+async def _completion(body: Body) -> pb.Prompt:
+    if not body.has("prompt"):
+        raise UnreadError("the body has no prompt")
+    if (given := len(prompts(body.fields["prompt"]))) > 1:
+        raise UnreadError(f"the body has {given} prompts")
+    return pb.Prompt(completions_body=body.raw)
+
+
+OPENAI_CHAT = Api(("messages",), _openai_chat)
+OPENAI_COMPLETIONS = Api(("prompt",), _completion, has_ids=True)
+
+Chat: TypeAlias = Callable[
+    [Mapping[str, Any], TemplateTraits | None], tuple[list[dict[str, Any]], dict[str, Any]]
+]
+"""Returns the chat's messages and the other fields of its body. Raises UnreadError."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def chat_api(*fields: str, **chats: Chat) -> Api:
+    """Return the API of whose bodies' `fields` each engine makes a chat; `chats` has it by engine."""
+    return Api(fields, partial(_prompt, fields, chats))
+
+
+async def _prompt(fields: Iterable[str], chats: Mapping[str, Chat], body: Body) -> pb.Prompt:
+    model = await body.name("model")
+    engine = body.engine_of(model)
+    if engine not in chats:
+        raise not_exact(f"how {engine or 'the engine'} reads this API")
+    given = {name: await body.decoded(name) for name in fields}
+    messages, others = chats[engine](given, await body.traits_of(model))
+    return pb.Prompt(model=model, chat_body=await _body(messages, others))
+
+
+async def _body(messages: Iterable[Any], fields: Mapping[str, Any]) -> bytes:
+    parts: list[bytes] = []
+    pending = 0
+    for message in messages:
+        parts.append(_encode(message))
+        pending += len(parts[-1])
+        if pending > LARGE_BYTES:
+            pending = 0
+            await asyncio.sleep(0)
+    fields = {name: value for name, value in fields.items() if value is not None}
+    others = b"," + _encode(fields)[1:] if fields else b"}"
+    return b'{"messages":[%b]%b' % (b",".join(parts), others)
+
 
 OPENAI_RESPONSES = chat_api(
     *("input", "instructions", "tools", "reasoning", "truncation", "previous_response_id"),

@@ -17,8 +17,8 @@ from warmpath.router.admission.admission import (
     MOST_AT_ONCE,
     Admission,
     BusyError,
+    Turn,
 )
-from warmpath.router.admission.waiting import Turn
 
 WAIT_SECONDS = FIRST_SECONDS * (ANSWERING_TIMES + 1) / ANSWERING_TIMES
 """The wait behind one call: sockets are read, too."""

@@ -75,7 +75,7 @@ def test_a_request_that_went_elsewhere_is_compared_with_what_was_predicted_there
     attribution = Attribution()
     one = pick(attribution)
     follow(one, "b")
-    attribution.started(one, 100.1)
+    attribution.started(one)
     attribution.found_cached(one, 960, None)
     assert row(attribution).reported_requests == 0
     assert row(attribution, "b").predicted_tokens == 960
@@ -103,7 +103,7 @@ def test_what_went_where_nothing_was_predicted_is_not_compared() -> None:
     attribution = Attribution()
     one = pick(attribution)
     follow(one, "unheard-of")
-    attribution.started(one, 100.1)
+    attribution.started(one)
     attribution.found_cached(one, 960, None)
     attribution.ended(one, "finished", 101.0)
     assert [found.pod for found in attribution.rows()] == ["a"]
@@ -116,7 +116,7 @@ def test_a_shadows_saving_is_what_the_callers_choice_held_and_what_ours_would_ha
     follow(followed, "a")
     follow(other, "b")
     for one in (followed, other):
-        attribution.started(one, 100.1)
+        attribution.started(one)
     for one in (followed, other, unknown):
         attribution.ended(one, "finished", 101.0)
     (total,) = attribution.shadows()
@@ -176,7 +176,7 @@ class AnyReports(RuleBasedStateMachine):
     def go(self, data: st.DataObject, pod: str, cached: int) -> None:
         one = data.draw(st.sampled_from(self.picks))
         follow(one, pod)
-        self.attribution.started(one, 101.0)
+        self.attribution.started(one)
         self.attribution.found_cached(one, cached, TOKENS)
 
     @precondition(lambda self: self.picks)

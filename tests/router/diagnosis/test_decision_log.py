@@ -27,7 +27,7 @@ def test_a_line_has_the_caller_s_id_of_the_request_and_the_trace() -> None:
     one.request_id, one.trace_id = "r-1", "0af7651916cd43dd8448eb211c80319c"
     log.picked(one, made)
     log.ended(one, "finished", 102.0)
-    [raw] = log.take_lines()
+    [raw] = log.taken()[0]
     line = json.loads(raw)
     assert (line["request_id"], line["trace_id"]) == (one.request_id, one.trace_id)
 
@@ -35,26 +35,26 @@ def test_a_line_has_the_caller_s_id_of_the_request_and_the_trace() -> None:
 def test_a_pick_has_a_line_once_its_request_ends() -> None:
     log = DecisionLog(1.0, Random(1), wall_offset=lambda: 1000.0)
     one = pick(log)
-    log.started(one, 100.5)
+    log.started(one)
     log.first_token(one, 101.0)
     log.found_cached(one, 790, None)
-    assert log.take_lines() == []
+    assert log.taken()[0] == []
     log.ended(one, "finished", 102.0)
-    [raw] = log.take_lines()
+    [raw] = log.taken()[0]
     assert raw.endswith(b"\n")
     line = json.loads(raw)
     assert (line["pod"], line["state"], line["cached_tokens"]) == ("a", "finished", 790)
     assert (line["at"], line["ttft"]) == (1100.0, 1.0)
     assert [one["pod"] for one in line["candidates"]] == ["a", "b"]
     assert "a has 800 of" in line["reason"]
-    assert log.take_lines() == []
+    assert log.taken()[0] == []
 
 
 def test_a_pick_that_reached_nobody_has_a_line_at_once() -> None:
     log = DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0)
     made = choice(option("a", 800))
     log.withdrawn(placed(made), made)
-    [raw] = log.take_lines()
+    [raw] = log.taken()[0]
     assert json.loads(raw)["state"] == "cancelled"
 
 
@@ -65,7 +65,7 @@ def test_only_drawn_picks_have_lines(picks: int, share: float, seed: int) -> Non
     drawn = sum(draw.random() < share for _ in range(picks))
     for one in [pick(log) for _ in range(picks)]:
         log.ended(one, "finished", 200.0)
-    assert len(log.take_lines()) == drawn
+    assert len(log.taken()[0]) == drawn
 
 
 def test_lines_without_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,5 +73,6 @@ def test_lines_without_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None
     log = DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0)
     for one in [pick(log) for _ in range(5)]:
         log.ended(one, "failed", 200.0)
-    assert (len(log.take_lines()), log.take_dropped(), log.lost) == (2, 3, 3)
-    assert (log.take_dropped(), log.lost) == (0, 3)
+    lines, dropped = log.taken()
+    assert (len(lines), dropped, log.lost) == (2, 3, 3)
+    assert (log.taken(), log.lost) == (([], 0), 3)

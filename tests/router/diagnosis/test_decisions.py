@@ -105,7 +105,7 @@ class AnyReports(RuleBasedStateMachine):
         one = data.draw(st.sampled_from(self.picks))
         state = self.states[one.booking_id]
         if event == "started":
-            self.decisions.started(one, 101.0)
+            self.decisions.started(one)
             state = max(state, pb.Decision.STARTED)
         elif event == "first_token":
             self.decisions.first_token(one, 102.0)

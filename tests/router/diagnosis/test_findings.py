@@ -363,9 +363,9 @@ def test_a_pod_without_events_may_have_the_gap_that_is_counted_on() -> None:
 
 
 def test_reports_of_several_kinds_are_counted_together() -> None:
-    tallies = Stream().run(TEXT, 20, predicts=0.5).run(CHAT, 30).evidence.tallies
-    one, other = tallies[TEXT], tallies[CHAT]
-    both = one.plus(other)
+    evidence = Stream().run(TEXT, 20, predicts=0.5).run(CHAT, 30).evidence
+    one, other = evidence.tallies[TEXT], evidence.tallies[CHAT]
+    both = evidence.of(lambda _: True)
     assert both.reports == 50
     assert both.weight == pytest.approx(one.weight + other.weight)
     assert both.predicted == pytest.approx(one.predicted + other.predicted)

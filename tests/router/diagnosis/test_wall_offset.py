@@ -7,7 +7,7 @@ import pytest
 
 from tests.router.pick_stand import QUIET, pod, prompt, standing
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.diagnosis.wall_offset import STEP_SECONDS, WallOffset
+from warmpath.router.diagnosis.decisions import STEP_SECONDS, WallOffset
 
 
 class Clock:

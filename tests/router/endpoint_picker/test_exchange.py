@@ -32,7 +32,6 @@ from warmpath.router.endpoint_picker.events import (
     OrderError,
     Reply,
     WantPick,
-    WantReport,
 )
 from warmpath.router.endpoint_picker.exchange import Exchange
 from warmpath.router.endpoint_picker.protocol import (
@@ -43,6 +42,7 @@ from warmpath.router.endpoint_picker.protocol import (
     without,
 )
 from warmpath.router.inference_api.model_name import Renaming
+from warmpath.router.pick.report import Report
 
 BOTH = f"{ONE},{TWO}"
 TO_BOTH = Reply(
@@ -190,7 +190,7 @@ def test_a_response_passes_and_its_usage_is_reported() -> None:
     rest = json.dumps(USAGE).encode() + b"}"
     [report, reply] = one.receive(piece(rest, ends=True))
     assert [reply] == sent_back(rest, side="response")
-    assert report == WantReport("b-1", "finished", None, 50, 48, 2)
+    assert report == Report("b-1", "finished", "", 0, 48, 50, 2)
     assert one.is_over
     assert one.closed() == []
 
@@ -201,11 +201,11 @@ def test_the_first_token_of_a_streamed_response_is_reported_once() -> None:
     one.receive(answer(kind="text/event-stream"))
     reply = Reply("response", "body")
     assert one.receive(piece(b": ping\n\n")) == [reply]
-    assert one.receive(token()) == [WantReport("b-1", "first_token"), reply]
+    assert one.receive(token()) == [Report("b-1", "first_token"), reply]
     assert one.receive(token("b")) == [reply]
     assert one.receive(piece(event({"choices": [], "usage": USAGE}))) == [reply]
     assert one.receive(piece(b"data: [DONE]\n\n", ends=True)) == [
-        WantReport("b-1", "finished", None, 50, 48, 2), reply,
+        Report("b-1", "finished", "", 0, 48, 50, 2), reply,
     ]  # fmt: skip
 
 
@@ -215,7 +215,7 @@ def test_trailers_end_a_response() -> None:
     one.receive(answer(kind="application/grpc"))
     one.receive(piece(b"x"))
     assert one.receive(RESPONSE_TRAILERS) == [
-        WantReport("b-1", "finished"), Reply("response", "trailers"),
+        Report("b-1", "finished"), Reply("response", "trailers"),
     ]  # fmt: skip
 
 
@@ -223,14 +223,14 @@ def test_headers_may_end_a_response() -> None:
     one = exchange()
     pick(one, post(ends=True))
     ended = one.receive(answer(204, ends=True))
-    assert ended == [WantReport("b-1", "finished"), FROM_ONE]
+    assert ended == [Report("b-1", "finished"), FROM_ONE]
 
 
 def test_the_fall_back_that_served_is_reported_and_told() -> None:
     one = exchange()
     pick(one, post(), body(b"{}"))
     [report, reply] = one.receive(answer(served=TWO))
-    assert report == WantReport("b-1", "started", PICKED.endpoints[TWO])
+    assert report == Report("b-1", "started", *PICKED.endpoints[TWO][:2])
     assert dict(reply.put)["x-warmpath-pod"] == "pod-2"  # type: ignore[union-attr]
     assert dict(reply.put)["x-warmpath-cached-tokens"] == "16"  # type: ignore[union-attr]
     one = exchange()
@@ -242,7 +242,7 @@ def test_an_endpoint_that_was_not_told_releases_the_booking_and_is_not_named() -
     one = exchange()
     pick(one, post(), body(b"{}"))
     assert one.receive(answer(served="10.0.0.9:80")) == [
-        WantReport("b-1", "failed", is_refusal=True),
+        Report("b-1", "failed", is_refusal=True),
         Reply("response", "headers", (), NAMES.in_response),
     ]  # fmt: skip
     replies = one.receive(piece(b"{}", ends=True))
@@ -257,7 +257,7 @@ def test_an_engines_error_releases_the_booking_at_once_and_tells_nothing_of_the_
     one = exchange()
     pick(one, post(), body(b"{}"))
     report, told = one.receive(answer(status))
-    assert report == WantReport("b-1", "failed", is_refusal=status not in (408, 504))
+    assert report == Report("b-1", "failed", is_refusal=status not in (408, 504))
     assert isinstance(told, Reply)
     assert told.part == "headers"
     assert told.put == TOLD[:1]
@@ -271,7 +271,7 @@ def test_figures_that_contradict_each_other_are_not_reported() -> None:
     one.receive(answer())
     told = {"usage": USAGE | {"prompt_tokens": 5}}
     [report, *_] = one.receive(piece(json.dumps(told).encode(), ends=True))
-    assert report == WantReport("b-1", "finished", None, None, None, 2)
+    assert report == Report("b-1", "finished", output_tokens=2)
 
 
 def test_where_the_gateway_sends_no_body_of_the_response_its_end_is_the_streams() -> None:
@@ -279,7 +279,7 @@ def test_where_the_gateway_sends_no_body_of_the_response_its_end_is_the_streams(
     pick(one, post(modes=Modes(response=BodyMode.NONE)), body(b"{}"))
     one.receive(answer())
     assert not one.is_over
-    assert one.closed() == [WantReport("b-1", "finished")]
+    assert one.closed() == [Report("b-1", "finished")]
 
 
 def test_a_request_without_a_pick_whose_headers_have_gone_goes_on() -> None:
@@ -314,9 +314,9 @@ def test_a_watched_exchange_is_a_shadow_pick_and_is_not_answered() -> None:
     assert want.body == b"{}"
     assert one.request.picked(PICKED) == []
     one.response.booked(PICKED)
-    assert one.receive(answer(served=TWO)) == [WantReport("b-1", "started", PICKED.endpoints[TWO])]
+    assert one.receive(answer(served=TWO)) == [Report("b-1", "started", *PICKED.endpoints[TWO][:2])]
     [report] = one.receive(piece(json.dumps({"usage": USAGE}).encode(), ends=True))
-    assert report == WantReport("b-1", "finished", None, 50, 48, 2)
+    assert report == Report("b-1", "finished", "", 0, 48, 50, 2)
 
 
 def test_a_watched_exchange_that_is_not_picked_for_goes_on() -> None:
@@ -329,7 +329,7 @@ def test_a_watched_exchange_that_is_not_picked_for_goes_on() -> None:
 def test_a_watched_exchange_of_which_nobody_tells_who_served_it_does_not_count() -> None:
     one = exchange()
     pick(one, post(ends=True, modes=Modes(is_watched=True)))
-    assert one.receive(answer()) == [WantReport("b-1", "failed", is_refusal=True)]
+    assert one.receive(answer()) == [Report("b-1", "failed", is_refusal=True)]
 
 
 @pytest.mark.parametrize(
@@ -446,4 +446,4 @@ def test_a_gateways_own_answer_has_its_reason_and_no_pod() -> None:
     assert isinstance(reply, Reply)
     assert reply.part == "headers"
     assert reply.put == (("x-warmpath-reason", "NO_POD"),)
-    assert reports[:-1] == [WantReport("b-1", "failed")], "the engine may still owe an answer"
+    assert reports[:-1] == [Report("b-1", "failed")], "the engine may still owe an answer"

@@ -27,9 +27,9 @@ from warmpath.router.endpoint_picker.events import (
     OrderError,
     Reply,
     WantPick,
-    WantReport,
 )
 from warmpath.router.endpoint_picker.protocol import BodyMode
+from warmpath.router.pick.report import Report
 
 MOST_BYTES = 50
 PIECES = st.binary(max_size=30)
@@ -93,7 +93,7 @@ class Exchanges(RuleBasedStateMachine):
                 self.wants = True
                 beginning = b"".join(self.told["request"])
                 assert beginning == action.body
-            elif isinstance(action, WantReport):
+            elif isinstance(action, Report):
                 assert self.booked
                 assert not set(self.reports) & set(ENDS), "nothing is reported after the end"
                 self.reports.append(action.event)

@@ -191,13 +191,6 @@ def test_more_cached_than_there_is_is_refused() -> None:
         new_bookings().book(work(cached=101), 0.0)
 
 
-def test_what_was_cached_is_what_the_first_report_says() -> None:
-    booking = new_bookings().book(work(), 0.0)
-    booking.reported(7)
-    booking.reported(9)
-    assert booking.actual_cached == 7
-
-
 class StudysQueue:
     """The wait as the study's simulator reckons it (`wait_s` of its policies.py), one pod."""
 

@@ -3,10 +3,9 @@
 from itertools import chain
 
 from warmpath.router.load.other_routers import sum_of
-from warmpath.router.peers.exchange import PeerBookings
+from warmpath.router.peers.exchange import BATCH, PeerBookings
 from warmpath.router.peers.marks import Marks
 from warmpath.router.peers.received import MOST_PEERS
-from warmpath.router.peers.report_relay import BATCH
 
 
 def check_peers(peers: PeerBookings) -> None:

@@ -25,9 +25,8 @@ from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.other_routers import NOBODY
 from warmpath.router.load.table import LoadTable
 from warmpath.router.peers import booking_id
-from warmpath.router.peers.exchange import HEARTBEAT_SECONDS, PeerBookings
+from warmpath.router.peers.exchange import BATCH, HEARTBEAT_SECONDS, MOST_REPORTS, PeerBookings
 from warmpath.router.peers.received import EXPIRE_SECONDS, FORGET_SECONDS, MOST_MARKED, RouterSums
-from warmpath.router.peers.report_relay import BATCH, MOST_REPORTS
 from warmpath.scorer.candidate import Load
 
 NAMES = KeyNames("test")

@@ -167,8 +167,7 @@ class Parts:
         del placed, choice
         self.seen.append("withdrawn")
 
-    def started(self, placed: Pick, now: float) -> None:
-        del now
+    def started(self, placed: Pick) -> None:
         self.seen.append(f"started {placed.went[0]}")
 
     def first_token(self, placed: Pick, now: float) -> None:

@@ -228,7 +228,7 @@ def test_what_found_something_else_cached_says_nothing() -> None:
     rank = Rank()
     for _ in range(20):
         booking = rank.book()
-        booking.reported(100)
+        booking.actual_cached = 100
         rank.now += 5.0
         rank.computed(booking)
     assert rank.factor == 1.0

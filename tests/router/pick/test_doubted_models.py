@@ -3,8 +3,7 @@
 import pytest
 
 from tests.router.pick.weighed import choice, option, placed
-from warmpath.router.pick.doubted_models import PAUSE_SECONDS, DoubtedModels
-from warmpath.router.pick.pick import End
+from warmpath.router.pick.pick import PAUSE_SECONDS, DoubtedModels, End
 from warmpath.router.pick.weigh import Traits
 
 

@@ -17,7 +17,7 @@ from msgspec import structs
 from warmpath.router.config.read import MOST_BYTES, ConfigError, parse, parse_pods
 from warmpath.router.config.schema import MOST_ID_CHARACTERS, ModelSpec, PodSetSpec, PodSpec
 from warmpath.router.pods.discover import Reconciler
-from warmpath.router.pods.found_pod import FoundPod
+from warmpath.router.pods.names import FoundPod
 from warmpath.router.pods.polled import UNLISTED, DnsSource, FileSource
 from warmpath.router.pods.table import Role, Status
 

@@ -16,8 +16,8 @@ from tests.servers.api_server import NAMESPACE, POOLS, ApiServer
 from warmpath.router.config.schema import PodSetSpec
 from warmpath.router.pods import kubernetes
 from warmpath.router.pods.discover import SourceError
-from warmpath.router.pods.found_pod import FoundPod
 from warmpath.router.pods.kubernetes import KubernetesSource
+from warmpath.router.pods.names import FoundPod
 
 LABELS = {"app": "vllm"}
 SELECTED = PodSetSpec(name="k", model="m", namespace=NAMESPACE, selector="app=vllm")

@@ -8,8 +8,8 @@ import pytest
 
 from warmpath.router.config.schema import Config, ModelSpec, PodSetSpec, PodSpec
 from warmpath.router.pods.discover import SourceError, SourceState
-from warmpath.router.pods.found_pod import FoundPod
 from warmpath.router.pods.look import Looked, look, sources
+from warmpath.router.pods.names import FoundPod
 from warmpath.router.pods.polled import DnsSource
 
 

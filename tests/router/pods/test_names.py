@@ -10,8 +10,7 @@ from tests.router.pods.test_discover import Follower
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.config.schema import PodSetSpec
 from warmpath.router.pods.discover import Reconciler
-from warmpath.router.pods.found_pod import FoundPod, Place
-from warmpath.router.pods.names import Names
+from warmpath.router.pods.names import FoundPod, Names, Place
 
 
 def endpoint(name: str, namespace: str, port: int = 8000) -> FoundPod:

@@ -5,7 +5,7 @@ import pytest
 from tests.router.pods.test_discover import Follower
 from warmpath.router.config.schema import PodSpec
 from warmpath.router.pods.discover import Reconciler, twins
-from warmpath.router.pods.found_pod import FoundPod
+from warmpath.router.pods.names import FoundPod
 
 
 def pod(

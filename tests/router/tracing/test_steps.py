@@ -37,10 +37,10 @@ def meter() -> Meter:
     return Meter()
 
 
-def test_each_step_is_timed_by_the_clock_and_the_next_begins_where_it_ended(meter: Meter) -> None:
-    steps = Steps(meter.stepped, clock=iter([1.0, 3.0, 6.0]).__next__)
-    ended = steps.took(Step.READ, steps.begin())
-    steps.took(Step.MATCH, ended)
+def test_each_step_is_timed_by_the_clock(meter: Meter) -> None:
+    steps = Steps(meter.stepped, clock=iter([1.0, 3.0, 3.0, 6.0]).__next__)
+    steps.took(Step.READ, steps.begin())
+    steps.took(Step.MATCH, steps.begin())
     assert meter.told == [("read", 2.0), ("match", 3.0)]
 
 
@@ -62,6 +62,6 @@ def test_a_trace_has_every_step_as_a_span(meter: Meter) -> None:
 
 
 def test_a_part_outside_a_router_times_nothing() -> None:
-    assert NO_STEPS.took(Step.READ, NO_STEPS.begin()) == 0.0
+    NO_STEPS.took(Step.READ, NO_STEPS.begin())
     with NO_STEPS.step(Step.QUEUE):
         pass

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.router.inference_api.event_stream import LINE_END, EventStream
+from warmpath.router.inference_api.response import LINE_END, EventStream
 
 LINES = st.sampled_from(
     [b"data: a", b"data:b", b"data:", b"data: ", b"data:  c", b"dat", b"data", b"datax: d", b"", b":",
