@@ -168,7 +168,7 @@ class LoadTable:
     def renew(self, pod: str, rank: int, now: float) -> None:
         """Recompute a rank's load from the latest bookings of other routers, before a pick needs it."""
         name = RankName(pod, rank)
-        unaged = self._unaged(name, now)
+        unaged = self._unaged(name, self._bookings.expire(now))
         row = self._row_of.get(name)
         if row is not None:
             self._figures[:, row] = _row(unaged)

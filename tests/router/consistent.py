@@ -156,8 +156,9 @@ def _(stuck: StuckRanks) -> None:
 
 @check.register
 def _(table: LoadTable) -> None:
+    # Outside of the loop: the same happens to a table that has no rows.
+    now = table._bookings.expire(0.0)
     for name, row in table._row_of.items():
-        now = table._bookings.expire(0.0)
         is_stale = now - table._figures[SEEN, row] > table._stale
         news = table._others is not None and table._others_version != table._others.version(now)
         if table._is_changed[row] or is_stale or news:
