@@ -42,6 +42,12 @@ class EngineKind:
     """Whether its events are fetched over HTTP, each once, without a replay."""
     events_option: str = ""
     """The option by which it publishes events."""
+    can_sleep: bool = False
+    """Whether it can be paused or put to sleep, and answers /is_paused and /is_sleeping."""
+    omits_drafted: bool = False
+    """Whether its events may lack the tokens behind a block, which drafters of the EAGLE kind need."""
+    finds_adapters: bool = False
+    """Whether a request's model names an adapter; otherwise another field does."""
     told_from: Mapping[str, Version] = field(default_factory=dict)
     """By field of a prompt, such as `cache_salt`: the first version whose events have it."""
     is_presumed_recent: bool = False

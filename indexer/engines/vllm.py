@@ -184,6 +184,9 @@ VLLM = EngineKind(
     version_path="/version",
     dialect="vllm",
     events_option="""--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq",...}'""",
+    can_sleep=True,
+    omits_drafted=True,
+    finds_adapters=True,
     # Before 0.14 it sends an adapter's number in place of its name, which also keeps its blocks apart.
     told_from={"cache_salt": (0, 17)},
     is_presumed_recent=True,

@@ -65,7 +65,7 @@ def limit_known(pod: Pod) -> None:
         (pod.status.adapters or len(pod.status.models) > 1) and version and _is_omitted(pod, "lora")
     ):
         reason = "it serves adapters, and its events do not distinguish their blocks"
-    may_lose = pod.engine == "vllm" and pod.status.drafts and pod.may_be_eagle
+    may_lose = kind.omits_drafted and pod.status.drafts and pod.may_be_eagle
     for rank in pod.ranks:
         rank.limit(reason, ENGINE)
         rank.limit(EAGLE if may_lose and not rank.layout.lookahead else "", DRAFTER)

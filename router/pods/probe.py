@@ -205,7 +205,7 @@ class Prober:
         self._was_well, self._away = True, None
         is_due = is_anew or not self._looks % LOOKS
         sleep, slept = self._sleep, self._sleep.state
-        if pod.engine == "vllm":
+        if ENGINES[pod.engine].can_sleep:
             await sleep.look(page, self._ask, anew=not self._looks % LOOKS)
         for rank in pod.ranks if sleep.has_no_cache else ():
             rank.emptied(sleep.reason)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.rank import Rank
 
 Role = Literal["both", "prefill", "decode"]
@@ -129,6 +130,11 @@ def that_serve(pods: Iterable[Pod]) -> list[Pod]:
     ]
 
 
+def _finds_adapters(pod: Pod) -> bool:
+    kind = ENGINES.get(pod.engine)
+    return kind is not None and kind.finds_adapters
+
+
 class PodTable:
     """Pods by id and by model. One thread changes it, any may read: each change makes new dicts."""
 
@@ -158,11 +164,11 @@ class PodTable:
         self._pods, self._of_model = pods, of_model
 
     def found_by_name(self) -> frozenset[str]:
-        """Return the adapters of pods whose engines find them by a request's model, as vLLM does.
+        """Return the adapters of pods whose engines find them by a request's model.
 
         SGLang's requests name them beside it: by `lora_path`, or as MODEL:ADAPTER.
         """
-        return frozenset().union(*(pod.status.adapters for pod in self if pod.engine == "vllm"))
+        return frozenset().union(*(pod.status.adapters for pod in self if _finds_adapters(pod)))
 
     def of_model(self, model: str) -> list[Pod]:
         """Return a model's pods, healthy or not; all pods if `model` is empty."""
