@@ -160,19 +160,29 @@ class FileSource(PolledSource):
         super().__init__(f"pods-file {path}", "", clock)
         self._path = path
         self._models = models
-        self._read: tuple[bytes, Mapping[str, FoundPod]] | None = None
-        """The file's last content without mistakes, and its pods."""
+        self._read: tuple[bytes, Mapping[str, FoundPod] | SourceError] | None = None
+        """The file's last content, and its pods or its mistakes."""
 
     async def look(self) -> Mapping[str, FoundPod]:
+        # A file of thousands of pods takes a second to parse.
+        return await asyncio.to_thread(self._look)
+
+    def _look(self) -> Mapping[str, FoundPod]:
         try:
-            raw = await asyncio.to_thread(read_bytes, self._path, read_config.MOST_BYTES)
-            if self._read is None or raw != self._read[0]:
-                pods = read_config.parse_pods(raw, str(self._path), self._models)
-                self._read = raw, {pod.id: FoundPod(pod) for pod in pods}
+            raw = read_bytes(self._path, read_config.MOST_BYTES)
         except OSError as error:
             problem = in_words(error)
             brief = problem.removeprefix(f"{self._path}: ")
             raise SourceError(problem, brief=brief, advice=UNREADABLE) from error
-        except read_config.ConfigError as error:
-            raise SourceError(error.brief, advice=WRONG, mistakes=error.problems) from error
+        if self._read is None or raw != self._read[0]:
+            self._read = raw, self._parsed(raw)
+        if isinstance(self._read[1], SourceError):
+            raise self._read[1].with_traceback(None)
         return self._read[1]
+
+    def _parsed(self, raw: bytes) -> Mapping[str, FoundPod] | SourceError:
+        try:
+            pods = read_config.parse_pods(raw, str(self._path), self._models)
+        except read_config.ConfigError as error:
+            return SourceError(error.brief, advice=WRONG, mistakes=error.problems)
+        return {pod.id: FoundPod(pod) for pod in pods}

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from warmpath.router.config import read as read_config
 from warmpath.router.config.read import MOST_BYTES, ConfigError, parse, parse_pods
 from warmpath.router.config.schema import MOST_ID_CHARACTERS, ModelSpec, PodSetSpec, PodSpec
-from warmpath.router.pods.discover import Reconciler
+from warmpath.router.pods.discover import Reconciler, SourceError
 from warmpath.router.pods.names import FoundPod
 from warmpath.router.pods.polled import UNLISTED, DnsSource, FileSource
 from warmpath.router.pods.table import Role, Status
@@ -189,6 +190,25 @@ async def test_a_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothin
     path.write_text(PODS.format(id="a", host="x") + PODS.format(id="b", host="y"))
     assert list(await waiting) == ["a", "b"]
     await sets.aclose()  # type: ignore[attr-defined]
+
+
+async def test_each_content_of_a_file_is_parsed_once_even_a_wrong_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[bytes] = []
+    monkeypatch.setattr(
+        read_config, "parse_pods", lambda raw, *of: parsed.append(raw) or parse_pods(raw, *of)
+    )
+    path = tmp_path / "pods.toml"
+    source = FileSource(path, [ModelSpec("m")])
+    path.write_text("nonsense")
+    for _ in range(3):
+        with pytest.raises(SourceError, match="a key/value pair"):
+            await source.look()
+    path.write_text(PODS.format(id="a", host="x"))
+    for _ in range(3):
+        assert list(await source.look()) == ["a"]
+    assert len(parsed) == 2
 
 
 @pytest.mark.parametrize(
