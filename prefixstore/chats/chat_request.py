@@ -36,14 +36,14 @@ def chat_of(body: Body) -> Chat:
         # Anthropic's Messages API has this field; the chat API would ignore it, to a sender's surprise.
         problem = "is not a field of the chat API; give it as a message whose role is system"
         raise TemplateError(problem, "system")
-    messages = _optional(body, "messages", list)
+    messages = optional(body, "messages", list)
     if not messages:
         problem = "is missing" if messages is None else "is empty; at least one message is needed"
         raise TemplateError(problem, "messages")
-    continues = bool(_optional(body, "continue_final_message", bool))
-    generates = _optional(body, "add_generation_prompt", bool)
+    continues = bool(optional(body, "continue_final_message", bool))
+    generates = optional(body, "add_generation_prompt", bool)
     kwargs = _kwargs(body)
-    documents = _optional(body, "documents", list)
+    documents = optional(body, "documents", list)
     # The engine prefers the body's documents over those in chat_template_kwargs.
     others = kwargs.pop("documents", None)
     return Chat(
@@ -57,7 +57,7 @@ def chat_of(body: Body) -> Chat:
 
 
 def _kwargs(body: Body) -> dict[str, Any]:
-    given = _optional(body, "chat_template_kwargs", dict) or {}
+    given = optional(body, "chat_template_kwargs", dict) or {}
     # The two names left out come from the body's own fields; null and "auto" count as not given.
     kwargs = {
         key: value
@@ -67,7 +67,7 @@ def _kwargs(body: Body) -> dict[str, Any]:
     }
     if taken := RESERVED & kwargs.keys():
         raise TemplateError("is set by the engine only", f"chat_template_kwargs.{min(taken)}")
-    effort = _optional(body, "reasoning_effort", str)
+    effort = optional(body, "reasoning_effort", str)
     if effort is not None:
         if effort not in EFFORTS:
             raise TemplateError(
@@ -88,7 +88,7 @@ def _documents(documents: Any) -> list[dict[str, Any]] | None:
 
 
 def _tools(body: Body) -> list[dict[str, Any]] | None:
-    tools = _optional(body, "tools", list)
+    tools = optional(body, "tools", list)
     if tools is None:
         return None
     if not tools:
@@ -110,7 +110,7 @@ def _tool(tool: Any, field: str) -> dict[str, Any]:
 
 
 def _fields(value: Body, kinds: Mapping[str, type], field: str) -> dict[str, Any]:
-    found = {key: _optional(value, key, kind, f"{field}.") for key, kind in kinds.items()}
+    found = {key: optional(value, key, kind, f"{field}.") for key, kind in kinds.items()}
     return {key: one for key, one in found.items() if one is not None or key not in OMITTED}
 
 
@@ -120,7 +120,8 @@ def _required(value: Body, key: str, field: str) -> Any:
     return value[key]
 
 
-def _optional(value: Body, key: str, kind: type, within: str = "") -> Any:
+def optional(value: Body, key: str, kind: type, within: str = "") -> Any:
+    """Return a field that has a value of this kind, or none. Raises TemplateError."""
     found = value.get(key)
     if found is not None and not isinstance(found, kind):
         raise TemplateError(f"is not {_NAMES[kind]}", f"{within}{key}")

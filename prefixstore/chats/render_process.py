@@ -4,8 +4,8 @@
 then any number of `Render` and `Try`. The process ends when its input ends, so it does not outlive the
 router, and it limits its own memory and CPU time.
 
-A frame is the number of the request that it makes or answers (8 bytes, little-endian), the length of its
-body (4 bytes), and the body, a MessagePack map tagged with its type.
+A frame is the length of its body (4 bytes, little-endian) and the body, a MessagePack map tagged with
+its type. As each request is answered before the next, frames have no numbers.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from warmpath.prefixstore.chats.jinja_template import RenderLimitError, Template
 from warmpath.prefixstore.chats.template import ChatTemplate
 from warmpath.prefixstore.chats.traits import traits_of
 
-HEAD = struct.Struct("<QI")
+HEAD = struct.Struct("<I")
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
@@ -85,20 +85,19 @@ def main() -> None:
         os.dup2(2, 1)
         while (request := _read(requests)) is not None:
             _bound_time(most_seconds)
-            number, asked = request
-            body = msgspec.msgpack.encode(_answer(asked, templates, int(most_output)))
-            replies.write(HEAD.pack(number, len(body)) + body)
+            body = msgspec.msgpack.encode(_answer(request, templates, int(most_output)))
+            replies.write(HEAD.pack(len(body)) + body)
             replies.flush()
 
 
-def _read(requests: BinaryIO) -> tuple[int, Request] | None:
+def _read(requests: BinaryIO) -> Request | None:
     head = requests.read(HEAD.size)
     if len(head) < HEAD.size:
         return None
-    number, length = HEAD.unpack(head)
+    (length,) = HEAD.unpack(head)
     body = requests.read(length)
     # An input that ends within a frame has ended.
-    return (number, _requests.decode(body)) if len(body) == length else None
+    return _requests.decode(body) if len(body) == length else None
 
 
 def _answer(request: Request, templates: dict[str, ChatTemplate], most_output: int) -> Reply:

@@ -112,7 +112,7 @@ class RenderWorker:
         self.calls += 1
         try:
             async with asyncio.timeout(seconds):
-                self.writer.writelines((HEAD.pack(self.calls, len(request)), request))
+                self.writer.writelines((HEAD.pack(len(request)), request))
                 reply = _replies.decode(await self._reply())
         except TimeoutError as error:
             raise RenderTimeoutError(
@@ -133,11 +133,10 @@ class RenderWorker:
         raise kind(reply.problem, reply.field)
 
     async def _reply(self) -> bytes:
-        number, length = HEAD.unpack(await self._reader.readexactly(HEAD.size))
-        if number != self.calls or length > self._most_bytes:
+        (length,) = HEAD.unpack(await self._reader.readexactly(HEAD.size))
+        if length > self._most_bytes:
             raise EOFError(
-                f"it announced a reply of {length} bytes to request {number}; at most "
-                f"{self._most_bytes} are allowed, to request {self.calls}"
+                f"it announced a reply of {length} bytes; at most {self._most_bytes} are allowed"
             )
         return await self._reader.readexactly(length)
 

@@ -34,16 +34,10 @@ def add_missing(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
 
 
 def described(tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """Return a tokenizer's added tokens as tokenizer.json writes them."""
+    """Return a tokenizer's added tokens as tokenizer.json writes them, as far as cuts depend on it."""
     return [
-        {
-            "content": token.content,
-            "lstrip": token.lstrip,
-            "rstrip": token.rstrip,
-            "single_word": token.single_word,
-            "normalized": token.normalized,
-        }
-        for token in tokenizer.get_added_tokens_decoder().values()
+        {"content": one.content, "rstrip": one.rstrip, "single_word": one.single_word}
+        for one in tokenizer.get_added_tokens_decoder().values()
     ]
 
 

@@ -11,7 +11,7 @@ import math
 import sys
 from array import array
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 MOST_TIMES = 256
 """The most bytes that normalisers may make of one byte; in known models XLM-RoBERTa's make most, 66."""
@@ -39,43 +39,34 @@ _HAS_LEAF = 1 << 8
 _VALUE = (1 << 31) - 1
 
 
-class Growth(NamedTuple):
-    """A text of n bytes becomes at most `times` * n + `more` bytes long."""
+def growth(normalizer: Mapping[str, Any] | None) -> int:
+    """Return the most bytes that a normaliser of tokenizer.json makes of one byte of text.
 
-    times: int = 1
-    more: int = 0
-
-
-def growth(normalizer: Mapping[str, Any] | None) -> Growth:
-    """Return how much longer a normaliser of tokenizer.json can make texts.
-
-    Raises ValueError, KeyError, TypeError or AttributeError for a malformed definition.
+    A text of n bytes becomes shorter than (n + 1) times that. Raises ValueError, KeyError, TypeError or
+    AttributeError for a malformed definition.
     """
     if normalizer is None:
-        return Growth()
+        return 1
     kind = normalizer["type"]
     if kind == "Sequence":
-        times, more = Growth()
+        times = 1
         for one in normalizer["normalizers"]:
-            step = growth(one)
-            times = min(times * step.times, ENDLESS)
-            more = min(more * step.times + step.more, ENDLESS)
-        return Growth(times, more)
+            times = min(times * growth(one), ENDLESS)
+        return times
     if kind == "Prepend":
         # Added tokens divide a text, and the prefix is put before each part, of a byte or more.
-        more = _size(normalizer["prepend"])
-        return Growth(1 + more, more)
+        return 1 + _size(normalizer["prepend"])
     if kind == "Replace":
         content, pattern = _size(normalizer["content"]), normalizer["pattern"]
         if least := _size(pattern.get("String", "")):
-            return Growth(max(1, -(-content // least)))
+            return max(1, -(-content // least))
         if pattern.get("Regex") == " {2,}":
-            return Growth(max(1, -(-content // 2)))
+            return max(1, -(-content // 2))
         # An expression may match between any two characters.
-        return Growth(1 + content, content)
+        return 1 + content
     if kind == "Precompiled":
-        return Growth(_growth_of_map(base64.b64decode(normalizer["precompiled_charsmap"] or "")))
-    return Growth(TIMES.get(kind, 1))
+        return _growth_of_map(base64.b64decode(normalizer["precompiled_charsmap"] or ""))
+    return TIMES.get(kind, 1)
 
 
 def checked_growth(definition: Mapping[str, Any]) -> int:
@@ -83,8 +74,7 @@ def checked_growth(definition: Mapping[str, Any]) -> int:
 
     Raises ValueError for more than `MOST_TIMES` or `MOST_PIECES`; otherwise as `growth`.
     """
-    # `more` is left out: it is less than one further byte of text would add.
-    times = growth(definition.get("normalizer")).times
+    times = growth(definition.get("normalizer"))
     pieces = pieces_growth(definition.get("pre_tokenizer"))
     if pieces > MOST_PIECES:
         raise ValueError(f"pre_tokenizer: makes up to {pieces} bytes of one; {MOST_PIECES} at most")

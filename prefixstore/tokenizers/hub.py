@@ -100,13 +100,11 @@ class HubSource:
         endpoint: str | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """Raise ValueError for an invalid pin.
+        """`pin` has no problems; `endpoint` defaults to that of `huggingface_hub`.
 
-        `endpoint` defaults to that of `huggingface_hub`. With `offline` only the cache is used. The only
-        token ever sent is the one in `token_file`, which `read` reads.
+        With `offline` only the cache is used. The only token ever sent is the one in `token_file`, which
+        `read` reads.
         """
-        for where, problem in pin.problems():
-            raise ValueError(f"{where}: {problem}")
         self.name = f"{pin.repo} at {pin.revision[:12]} of the hub"
         self._pin = pin
         self._offline = offline

@@ -54,9 +54,7 @@ class EngineTokenizer(Uncut):
         self.prefix, self.suffix = (local.prefix, local.suffix) if local else _affixes(engine)
         self.chat_template = local.chat_template if local else None
         self.special_tokens = local.special_tokens if local else {}
-        self.chats: Tokenizer = Chats(
-            lambda body: self._asked(lambda: engine.ask(body)), self.vocab_size
-        )
+        self.chats: Tokenizer = Chats(lambda body: self._asked(lambda: engine.ask(body)))
         """Tokenises chats; it raises where no engine answers."""
 
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
@@ -92,10 +90,10 @@ class EngineTokenizer(Uncut):
 class Chats(Uncut):
     """A tokenizer of chats written as texts, so that the pool treats them like texts."""
 
+    vocab_size = 0
     prefix = suffix = b""
 
-    def __init__(self, encode_chat: Callable[[Mapping[str, Any]], bytes], vocab_size: int) -> None:
-        self.vocab_size = vocab_size
+    def __init__(self, encode_chat: Callable[[Mapping[str, Any]], bytes]) -> None:
         self._encode_chat = encode_chat
 
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:  # noqa: ARG002  always

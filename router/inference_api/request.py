@@ -12,6 +12,9 @@ from warmpath.prefixstore.waiting import ClosedError, FullError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.models import ModelTable, UnknownModelError
 
+MadeChat = tuple[list[dict[str, Any]], dict[str, Any]]
+"""A chat that an engine makes of another API's body: its messages, and the other fields of its body."""
+
 ENCODED = "encoded"
 """The kind of a content that is compressed, which is never decompressed."""
 

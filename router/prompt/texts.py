@@ -70,7 +70,7 @@ async def texts(
     async with AsyncExitStack() as stack:
         # The sources outlive the pool, whose last work may still ask an engine.
         of_sources = stack.enter_context(ExitStack())
-        sources = Sources(of_sources, folder, time.monotonic, tls, tracing)
+        sources = Sources(of_sources, folder, tls, tracing)
         table = config.prefix_store
         pool = TokenizerPool(
             partial(_new_store, table),

@@ -1,5 +1,6 @@
 """Makes the sources of each configured model's tokenizer and chat template."""
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -28,23 +29,17 @@ LOAD_SECONDS = 60.0
 class Sources:
     """Makes the sources of models' tokenizers; `stack` closes the connections to engines.
 
-    Relative paths begin at `folder`; `clock` is monotonic, in seconds; `tls` is for engines with HTTPS.
-    `tracing` makes the spans of requests to engines.
+    Relative paths begin at `folder`; `tls` is for engines with HTTPS. `tracing` makes the spans of
+    requests to engines.
     """
 
     def __init__(
-        self,
-        stack: ExitStack,
-        folder: Path,
-        clock: Callable[[], float],
-        tls: EngineTls,
-        tracing: Tracing | None = None,
+        self, stack: ExitStack, folder: Path, tls: EngineTls, tracing: Tracing | None = None
     ) -> None:
         self._tracing = tracing
         self._folder = folder
         # The engines that tokenise are probed too, so the same credentials apply.
         self._tls = tls
-        self._clock = clock
         self._stack = stack
         self.engines: dict[str, EngineStats] = {}
         """Counters of requests to engines, by model."""
@@ -63,7 +58,7 @@ class Sources:
             model.name,
             timeout=REMOTE_SECONDS,
             skip_for=SKIP_SECONDS,
-            clock=self._clock,
+            clock=time.monotonic,
             key=self._key(model),
             tls=lambda: self._tls.context,
             server_name=self._tls.name,

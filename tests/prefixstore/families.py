@@ -1,4 +1,4 @@
-"""Tokenizers of every family: real ones from packages, and small ones trained here.
+"""Tokenizers of every family: real ones from packages, and small ones trained here; and texts for them.
 
 The packages lie in `.venv/tokenizers` (constraints-tokenizers.txt); only their data is used.
 """
@@ -6,11 +6,12 @@ The packages lie in `.venv/tokenizers` (constraints-tokenizers.txt); only their 
 import base64
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from random import Random
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer, UnigramTrainer, WordPieceTrainer
 
 from tests.recordings import TOKENIZER
@@ -101,58 +102,35 @@ def tekken() -> Tokenizer:
     return byte_level(ranks, stored["config"]["pattern"])
 
 
-def gpt2_with_bos() -> Tokenizer:
+def _processor(single: str) -> processors.PostProcessor:
+    known = [("<s>", SPECIAL.index("<s>"))]
+    return processors.TemplateProcessing(single=single, special_tokens=known)
+
+
+def trained(pre_tokenizer: pre_tokenizers.PreTokenizer, single: str = "") -> Tokenizer:
+    """Return a BPE over bytes, which puts the tokens of `single` around a text."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    _train_bytes(tokenizer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", SPECIAL.index("<s>"))]
-    )
-    return tokenizer
-
-
-def roberta_like() -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    _train_bytes(tokenizer)
-    return tokenizer
-
-
-def o200k() -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = _by(O200K)
-    _train_bytes(tokenizer)
-    return tokenizer
-
-
-def _train_bytes(tokenizer: Tokenizer) -> None:
+    tokenizer.pre_tokenizer = pre_tokenizer
     trainer = BpeTrainer(
         vocab_size=700, special_tokens=SPECIAL, initial_alphabet=BYTES, show_progress=False
     )
-    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.train_from_iterator(CORPUS, trainer)
-
-
-def metaspace_bpe() -> Tokenizer:
-    """Return a BPE over whole texts with spaces as ▁, trained on words: no token has "▁" after a letter."""
-    words = Tokenizer(models.BPE(unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.Metaspace()
-    words.train_from_iterator(
-        CORPUS, BpeTrainer(vocab_size=600, special_tokens=SPECIAL, show_progress=False)
-    )
-    definition = json.loads(words.to_str())
-    definition["pre_tokenizer"]["split"] = False
-    return Tokenizer.from_str(json.dumps(definition))
-
-
-def unsplittable_bpe() -> Tokenizer:
-    """Return a BPE with tokens that have "▁" after a letter: no cut is proven for it."""
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
-    tokenizer.train_from_iterator(
-        CORPUS, BpeTrainer(vocab_size=400, special_tokens=SPECIAL, show_progress=False)
-    )
+    if single:
+        tokenizer.post_processor = _processor(single)
     return tokenizer
+
+
+def metaspace_bpe(vocab_size: int = 600, *, splits: bool = True) -> Tokenizer:
+    """Return a BPE over whole texts with spaces as ▁; if it `splits`, it is trained on words.
+
+    Then no token has "▁" after a letter; otherwise some have, and no cut is proven.
+    """
+    words = Tokenizer(models.BPE(unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Metaspace(split=splits)
+    trainer = BpeTrainer(vocab_size=vocab_size, special_tokens=SPECIAL, show_progress=False)
+    words.train_from_iterator(CORPUS, trainer)
+    words.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+    return words
 
 
 def unigram() -> Tokenizer:
@@ -166,9 +144,7 @@ def unigram() -> Tokenizer:
         vocab_size=400, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A <s>", special_tokens=[("<s>", SPECIAL.index("<s>"))]
-    )
+    tokenizer.post_processor = _processor("$A <s>")
     return tokenizer
 
 
@@ -192,11 +168,45 @@ FAMILIES: dict[str, Callable[[], Tokenizer]] = {
     "qwen (tiktoken, cl100k's kind)": qwen,
     "tekken (tiktoken, o200k's kind)": tekken,
     "recorded engine": lambda: Tokenizer.from_file(str(TOKENIZER)),
-    "gpt-2 with a begin token": gpt2_with_bos,
-    "roberta (a space in front)": roberta_like,
-    "o200k": o200k,
+    "gpt-2 with a begin token": lambda: trained(
+        pre_tokenizers.ByteLevel(add_prefix_space=False), "<s> $A"
+    ),
+    "roberta (a space in front)": lambda: trained(pre_tokenizers.ByteLevel(add_prefix_space=True)),
+    "o200k": lambda: trained(_by(O200K)),
     "metaspace bpe": metaspace_bpe,
     "unigram": unigram,
     "word piece": word_piece,
-    "unsplittable bpe": unsplittable_bpe,
+    "unsplittable bpe": lambda: metaspace_bpe(400, splits=False),
 }
+
+PARTS = [
+    "the", "cache", "words", "don't", "I'LL", "we've", "it's", "x=1;", "if (a) {", "naïve", "e\u0301",
+    "Ａｗｉｄｅ", "ﬁne", "ß", "İ", "ſ", "Ǆ", "12345", "3.14", "1,000", "½", "x²", "...", "--", "'", "''", "`",
+    "日本語", "中文，", "分词。", "、", "カタカナ", "ひらがな", "한국어", "नमस्ते", "हिन्दी", "العربية", "עברית", "русский",
+    "ελληνικά", "ไทย", "ქართული", "👩‍👩‍👧", "🏳️‍🌈", "🇩🇪", "\u200d", "\u200b", "\ufeff", "\u00ad", "\u0000",
+    "<|end|>", "<|user|>", "<s>", "</s>", "<unk>", "a\u0300\u0301\u0302", "\u1100\u1161\u11a8", "▁", "Ġ", "x▁y",
+    "http://example.org/a?b=c&d", "def f(x):", "return", "SELECT * FROM t;", "\\n", '{"a": [1]}',
+]  # fmt: skip
+GAPS = [" "] * 12 + ["", "", "  ", "   ", "\n", "\n\n", "\r\n", "\r", "\t", " \n", "\n "]
+GAPS += ["\u00a0", "\u3000", "\u2028"]
+
+
+def text(rng: Random, own: Sequence[str]) -> str:
+    """Return a text; `own` are a tokenizer's added tokens."""
+    pieces = []
+    for _ in range(rng.choice((1, 3, 10, 30, 100, 200))):
+        kind = rng.random()
+        if kind < 0.9:
+            pieces.append(rng.choice(PARTS))
+        elif kind < 0.94 and own:
+            pieces.append(rng.choice(own))
+        elif kind < 0.97:
+            pieces.append("".join(map(chr, rng.choices(range(0x20, 0x3000), k=rng.randrange(5)))))
+        else:
+            points = (
+                rng.choice((rng.randrange(0xD800), rng.randrange(0xE000, 0x110000)))
+                for _ in range(3)
+            )
+            pieces.append("".join(map(chr, points)))
+        pieces.append(rng.choice(GAPS))
+    return "".join(pieces)

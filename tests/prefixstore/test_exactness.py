@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, processors
 
 from tests.examples import examples
-from tests.prefixstore.families import FAMILIES
-from tests.prefixstore.texts import GAPS, PARTS, text
+from tests.prefixstore.families import FAMILIES, GAPS, PARTS, text
 from tests.recordings import VLLM_TRACE
 from warmpath.prefixstore.chats.chat import ModelTemplate
 from warmpath.prefixstore.chats.template import ChatTemplate
@@ -164,37 +163,32 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 SPLIT = {"type": "Split", "pattern": {"Regex": "\\s+|\\p{L}+"}, "behavior": "Isolated"}
 
 
+UNSPLIT = BYTE_LEVEL | {"use_regex": False}
+METASPACE = {"type": "Metaspace", "split": False}
+RUNS = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
+
+
+def bpe(*vocab: str, **more: Any) -> dict[str, Any]:
+    return {"type": "BPE", "vocab": {token: at for at, token in enumerate(vocab)}, **more}
+
+
+def sequence(*steps: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "pretokenizers": steps}
+
+
+GOOD = {"model": bpe(), "normalizer": None, "pre_tokenizer": BYTE_LEVEL}
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"model": {"type": "Unigram"}, "pre_tokenizer": None},
-        {"model": {"type": "BPE", "vocab": {"x": 0}}, "pre_tokenizer": None},
-        {
-            "model": {"type": "BPE", "vocab": {" ": 0, "x ": 1}, "merges": [["x", " "]]},
-            "pre_tokenizer": None,
-        },
-        {
-            "model": {"type": "BPE", "vocab": {"Ġ": 0, "tĠ": 1}, "merges": ["t Ġ"]},
-            "pre_tokenizer": {
-                "type": "Sequence",
-                "pretokenizers": [BYTE_LEVEL | {"use_regex": False}, SPLIT],
-            },
-        },
-        {
-            "model": {"type": "BPE", "vocab": {"▁": 0, "_": 1}},
-            "pre_tokenizer": {"type": "Metaspace", "split": False, "replacement": "_"},
-        },
-        {
-            "model": {"type": "BPE", "vocab": {"▁": 0, "Ġ": 1}},
-            "pre_tokenizer": {
-                "type": "Sequence",
-                "pretokenizers": [
-                    BYTE_LEVEL | {"use_regex": False},
-                    {"type": "Metaspace", "split": False},
-                ],
-            },
-        },
-        {"model": {"type": "BPE", "vocab": {" ": 0}, "ignore_merges": True}, "pre_tokenizer": None},
+        {"model": bpe("x"), "pre_tokenizer": None},
+        {"model": bpe(" ", "x ", merges=[["x", " "]]), "pre_tokenizer": None},
+        {"model": bpe("Ġ", "tĠ", merges=["t Ġ"]), "pre_tokenizer": sequence(UNSPLIT, SPLIT)},
+        {"model": bpe("▁", "_"), "pre_tokenizer": METASPACE | {"replacement": "_"}},
+        {"model": bpe("▁", "Ġ"), "pre_tokenizer": sequence(UNSPLIT, METASPACE)},
+        {"model": bpe(" ", ignore_merges=True), "pre_tokenizer": None},
         {"model": {"type": "BPE", "dropout": 0.1}},
         {"model": {"type": "Strange"}},
         {"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}},
@@ -204,18 +198,11 @@ SPLIT = {"type": "Split", "pattern": {"Regex": "\\s+|\\p{L}+"}, "behavior": "Iso
         {"normalizer": {"type": "NFD"}},
         {"normalizer": {"type": "BertNormalizer"}},
         {"normalizer": {"type": "Precompiled"}},
-        {"normalizer": {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": ""}},
-        {"normalizer": {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}},
-        {
-            "normalizer": {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"},
-            "pre_tokenizer": {"type": "WhitespaceSplit"},
-        },
-        {
-            "normalizer": {"type": "BertNormalizer"},
-            "model": {"type": "BPE", "vocab": {" ": 0}},
-            "pre_tokenizer": None,
-        },
-        {"pre_tokenizer": BYTE_LEVEL | {"use_regex": False}},
+        {"normalizer": RUNS | {"content": ""}},
+        {"normalizer": RUNS},
+        {"normalizer": RUNS, "pre_tokenizer": {"type": "WhitespaceSplit"}},
+        {"normalizer": {"type": "BertNormalizer"}, "model": bpe(" "), "pre_tokenizer": None},
+        {"pre_tokenizer": UNSPLIT},
         {"pre_tokenizer": SPLIT | {"pattern": {"Regex": "x"}}},
         {"pre_tokenizer": SPLIT | {"pattern": {"String": "x"}}},
         {"pre_tokenizer": SPLIT | {"pattern": {"Regex": "(?<=a)\\s+|\\p{L}+"}}},
@@ -229,9 +216,8 @@ SPLIT = {"type": "Split", "pattern": {"Regex": "\\s+|\\p{L}+"}, "behavior": "Iso
     ],
 )
 def test_a_tokenizer_for_which_nothing_is_proven_has_no_cuts(change: dict[str, Any]) -> None:
-    good = {"model": {"type": "BPE", "vocab": {}}, "normalizer": None, "pre_tokenizer": BYTE_LEVEL}
-    assert proof.cuts_of(good)
-    assert not proof.cuts_of(good | change)
+    assert proof.cuts_of(GOOD)
+    assert not proof.cuts_of(GOOD | change)
 
 
 @pytest.mark.parametrize(
@@ -239,42 +225,22 @@ def test_a_tokenizer_for_which_nothing_is_proven_has_no_cuts(change: dict[str, A
     [
         ({"pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": True}}, " "),
         ({"pre_tokenizer": SPLIT}, expressions.BREAKS),
-        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [SPLIT, BYTE_LEVEL]}}, expressions.BREAKS),
+        ({"pre_tokenizer": sequence(SPLIT, BYTE_LEVEL)}, expressions.BREAKS),
         ({"pre_tokenizer": {"type": "WhitespaceSplit"}}, " \n"),
         ({"pre_tokenizer": {"type": "BertPreTokenizer"}, "normalizer": {"type": "NFD"}}, " \n"),
-        (
-            {
-                "normalizer": {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"},
-                "pre_tokenizer": {"type": "Metaspace"},
-            },
-            " ",
-        ),
-        ({"pre_tokenizer": None, "model": {"type": "BPE", "vocab": {" ": 0, " x": 1}}}, " "),
+        ({"normalizer": RUNS, "pre_tokenizer": {"type": "Metaspace"}}, " "),
+        ({"pre_tokenizer": None, "model": bpe(" ", " x")}, " "),
         ({"added_tokens": [{"content": "<mask>", "lstrip": True, "rstrip": True}]}, expressions.BREAKS),
     ],
 )  # fmt: skip
 def test_what_else_is_proven(change: dict[str, Any], before: str) -> None:
-    good = {"model": {"type": "BPE", "vocab": {}}, "normalizer": None, "pre_tokenizer": BYTE_LEVEL}
-    assert proof.cuts_of(good | change) == proof.Cuts(before)
+    assert proof.cuts_of(GOOD | change) == proof.Cuts(before)
 
 
-@pytest.mark.parametrize(
-    ("content", "more"),
-    [
-        ("New\u00a0York", {"normalized": True}),
-        ("new\tyork", {"normalized": True}),
-    ],
-)
-def test_an_added_token_is_looked_at_as_the_normalisers_leave_it(
-    content: str, more: dict[str, Any]
-) -> None:
-    token = {"content": content, **more}
-    definition = {
-        "model": {"type": "BPE", "vocab": {}},
-        "normalizer": {"type": "NFKC"},
-        "pre_tokenizer": BYTE_LEVEL,
-        "added_tokens": [token],
-    }
+@pytest.mark.parametrize("content", ["New\u00a0York", "new\tyork"])
+def test_an_added_token_is_looked_at_as_the_normalisers_leave_it(content: str) -> None:
+    tokens = [{"content": content, "normalized": True}]
+    definition = GOOD | {"normalizer": {"type": "NFKC"}, "added_tokens": tokens}
     assert proof.cuts_of(definition)
 
     def normalise(text: str) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,7 @@ import pytest
 from tests.prefixstore.byte_tokenizer import ByteTokenizer
 from tests.recordings import TOKENIZER
 from warmpath.prefixstore.cuts.slices import CUT_BYTES, SLICE
-from warmpath.prefixstore.pool import (
-    LONG_BYTES,
-    TokenizerPool,
-    Tokens,
-)
+from warmpath.prefixstore.pool import LONG_BYTES, TokenizerPool, Tokens
 from warmpath.prefixstore.store.lru import LruStore
 from warmpath.prefixstore.tokenizers.tokenizer import (
     FolderTokenizer,
@@ -46,11 +41,6 @@ class Gated(ByteTokenizer):
         return super().encode(parts, at_start=at_start)
 
 
-@pytest.fixture
-async def gated() -> Gated:
-    return Gated()
-
-
 def new_pool(hang_seconds: float = 60, workers: int = 2) -> TokenizerPool:
     return TokenizerPool(
         lambda: LruStore(1 << 20, b"secret"),
@@ -58,6 +48,11 @@ def new_pool(hang_seconds: float = 60, workers: int = 2) -> TokenizerPool:
         max_prompts=2,
         max_bytes=20_000,
     )
+
+
+@pytest.fixture
+def gated() -> Gated:
+    return Gated()
 
 
 @pytest.fixture
@@ -81,8 +76,7 @@ async def encode(
 
 
 def whole(text: str) -> bytes:
-    tokenizer = BYTES
-    return tokenizer.prefix + b"".join(tokenizer.encode([text.encode()], at_start=True))
+    return BYTES.prefix + BYTES.encode([text.encode()], at_start=True)[0]
 
 
 @pytest.mark.parametrize("text", ["", "a", "short text", LONG])
@@ -155,20 +149,6 @@ async def test_more_than_may_wait_is_refused_with_the_limits(
     assert again.ids == whole("a" + LONG)
 
 
-async def test_a_tokenizer_that_fails_fails_its_callers_and_nothing_else(
-    pool: TokenizerPool, gated: Gated
-) -> None:
-    gated.error = RuntimeError("broken")
-    gated.gate.set()
-    with pytest.raises(TokenizerUnavailableError, match="fails on this text: RuntimeError: broken"):
-        await encode(pool, gated, LONG)
-    assert pool.waiting.count == 0
-    assert pool.waiting.bytes == 0
-    gated.error = None
-    tokens = await encode(pool, gated, LONG)
-    assert tokens.ids == whole(LONG)
-
-
 async def test_a_lone_surrogate_is_named_with_its_place(pool: TokenizerPool) -> None:
     with pytest.raises(InvalidTextError, match="surrogate at character 3"):
         await encode(pool, BYTES, "abc\ud800")
@@ -181,42 +161,38 @@ async def test_a_closed_pool_takes_nothing() -> None:
         await encode(pool, BYTES, "a")
 
 
-async def test_two_tokenizers_never_share(pool: TokenizerPool, gated: Gated) -> None:
-    gated.gate.set()
-    await encode(pool, BYTES, LONG)
-    assert (await encode(pool, gated, LONG)).stored_chars == 0
-
-
-async def test_another_tokenizer_of_the_same_name_knows_nothing_of_the_ones_texts(
-    pool: TokenizerPool,
+async def test_two_tokenizers_never_share_even_if_they_have_one_name(
+    pool: TokenizerPool, gated: Gated
 ) -> None:
-    await encode(pool, BYTES, LONG)
-    assert (await encode(pool, ByteTokenizer(), LONG)).stored_chars == 0
+    gated.gate.set()
+    for tokenizer in (BYTES, gated, ByteTokenizer()):
+        assert (await encode(pool, tokenizer, LONG)).stored_chars == 0
 
 
 class Crash(BaseException):
     """What a panic in Rust is raised as: no Exception."""
 
 
-async def test_a_crash_fails_its_callers_and_the_worker_goes_on(gated: Gated) -> None:
+@pytest.mark.parametrize("text", [LONG, "short"])
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("broken"), "fails on this text: RuntimeError: broken"),
+        (Crash(), "crashed: Crash"),
+    ],
+)
+async def test_a_tokenizer_that_fails_or_crashes_fails_its_callers_and_nothing_else(
+    gated: Gated, error: BaseException, message: str, text: str
+) -> None:
     pool = new_pool(workers=1)
     gated.gate.set()
-    gated.error = Crash()
-    with pytest.raises(TokenizerUnavailableError, match="crashed: Crash"):
-        await encode(pool, gated, LONG)
+    gated.error = error
+    with pytest.raises(TokenizerUnavailableError, match=message):
+        await encode(pool, gated, text)
+    assert (pool.failed, pool.waiting.count, pool.waiting.bytes) == (1, 0, 0)
     gated.error = None
-    assert (await encode(pool, gated, LONG)).ids == whole(LONG)
-    assert pool.failed == 1
+    assert (await encode(pool, gated, text)).ids == whole(text)
     await pool.close()
-
-
-async def test_a_crash_on_a_short_text_is_an_answer_too(pool: TokenizerPool, gated: Gated) -> None:
-    gated.gate.set()
-    gated.error = Crash()
-    with pytest.raises(TokenizerUnavailableError, match="crashed: Crash"):
-        await encode(pool, gated, "short")
-    gated.error = None
-    assert (await encode(pool, gated, "short")).ids == whole("short")
 
 
 async def test_a_pool_ends_whatever_its_threads_do(gated: Gated) -> None:
@@ -245,12 +221,11 @@ async def test_a_worker_that_hangs_is_replaced_and_comes_back_when_it_is_done(ga
     with pytest.raises(TokenizerUnavailableError, match=r"longer than 0\.01 s"):
         await encode(pool, gated, LONG)
     assert pool.workers.lost == 1
-    ready = partial(encode, pool, BYTES)
-    assert (await ready(LONG)).ids == whole(LONG)
+    assert (await encode(pool, BYTES, LONG)).ids == whole(LONG)
     gated.gate.set()
     while pool.workers.lost:
         await asyncio.sleep(0)
-    assert (await ready("other " + LONG)).ids == whole("other " + LONG)
+    assert (await encode(pool, BYTES, "other " + LONG)).ids == whole("other " + LONG)
     await pool.close()
 
 

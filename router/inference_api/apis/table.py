@@ -17,7 +17,7 @@ from warmpath.router.inference_api.body import Api, Body
 from warmpath.router.inference_api.chats.sglang import sglang_messages, sglang_responses
 from warmpath.router.inference_api.chats.vllm_messages import vllm_messages
 from warmpath.router.inference_api.chats.vllm_responses import vllm_responses
-from warmpath.router.inference_api.request import UnreadError, not_exact
+from warmpath.router.inference_api.request import MadeChat, UnreadError, not_exact
 from warmpath.router.prompt.bodies.fields import LARGE_BYTES
 from warmpath.router.prompt.bodies.openai import prompts
 
@@ -39,10 +39,8 @@ async def _completion(body: Body) -> pb.Prompt:
 OPENAI_CHAT = Api(("messages",), _openai_chat)
 OPENAI_COMPLETIONS = Api(("prompt",), _completion, has_ids=True)
 
-Chat: TypeAlias = Callable[
-    [Mapping[str, Any], TemplateTraits | None], tuple[list[dict[str, Any]], dict[str, Any]]
-]
-"""Returns the chat's messages and the other fields of its body. Raises UnreadError."""
+Chat: TypeAlias = Callable[[Mapping[str, Any], TemplateTraits | None], MadeChat]
+"""Returns the chat that an engine makes of a body. Raises UnreadError."""
 
 _encode = msgspec.json.Encoder().encode
 

@@ -12,6 +12,7 @@ from typing import Any
 from warmpath.prefixstore.chats.conversation import BILLING_HEADER
 from warmpath.router.inference_api.chats.vllm_responses import begun_response
 from warmpath.router.inference_api.request import (
+    MadeChat,
     list_of,
     not_allowed,
     not_exact,
@@ -25,9 +26,7 @@ NOT_IN_RESPONSES = (
 )
 
 
-def sglang_messages(
-    body: Mapping[str, Any], _: object
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def sglang_messages(body: Mapping[str, Any], _: object) -> MadeChat:
     """Return the chat's messages and the other fields of its body. Raises UnreadError."""
     for name in ("thinking", "output_config", "tools"):
         if body.get(name):
@@ -66,9 +65,7 @@ def _message(given: Any) -> dict[str, Any]:
     return {"role": role, "content": text_of(blocks[0], "text") or ""}
 
 
-def sglang_responses(
-    body: Mapping[str, Any], _: object
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def sglang_responses(body: Mapping[str, Any], _: object) -> MadeChat:
     """Return the chat's messages and the other fields of its body. Raises UnreadError."""
     messages = begun_response(body, NOT_IN_RESPONSES)
     given = body.get("input")

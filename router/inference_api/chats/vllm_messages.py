@@ -13,6 +13,7 @@ from typing import Any
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.prefixstore.chats.conversation import BILLING_HEADER
 from warmpath.router.inference_api.request import (
+    MadeChat,
     list_of,
     not_allowed,
     not_exact,
@@ -25,9 +26,7 @@ EFFORTS = ("low", "medium", "high", "xhigh", "max")
 Block = dict[str, Any]
 
 
-def vllm_messages(
-    body: Mapping[str, Any], traits: TemplateTraits | None
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def vllm_messages(body: Mapping[str, Any], traits: TemplateTraits | None) -> MadeChat:
     """Return the chat's messages and the other fields of its body. Raises UnreadError.
 
     `traits` are those of the model's chat template; None: it is not known.

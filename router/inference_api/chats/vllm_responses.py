@@ -13,6 +13,7 @@ from typing import Any
 
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.router.inference_api.request import (
+    MadeChat,
     list_of,
     not_allowed,
     not_exact,
@@ -30,9 +31,7 @@ UNFINISHED = ("in_progress", "incomplete")
 Message = dict[str, Any]
 
 
-def vllm_responses(
-    body: Mapping[str, Any], traits: TemplateTraits | None
-) -> tuple[list[Message], dict[str, Any]]:
+def vllm_responses(body: Mapping[str, Any], traits: TemplateTraits | None) -> MadeChat:
     """Return the chat's messages and the other fields of its body. Raises UnreadError.
 
     `traits` are those of the model's chat template; None: it is not known.

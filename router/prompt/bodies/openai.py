@@ -7,12 +7,12 @@ are ignored. Formats: OpenAI's completions and chat API as vLLM serves them (`vl
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from warmpath.prefixstore.chats.chat import Chat
-from warmpath.prefixstore.chats.chat_request import chat_of
+from warmpath.prefixstore.chats.chat_request import chat_of, optional
 from warmpath.prefixstore.chats.jinja_template import TemplateError
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies.fields import (
@@ -23,10 +23,6 @@ from warmpath.router.prompt.bodies.fields import (
     raw_fields,
 )
 from warmpath.router.prompt.truncate import Truncation
-
-T = TypeVar("T", str, bool)
-
-_NAMES = {str: "a string", bool: "a boolean"}
 
 CHAT = (
     "messages",
@@ -122,12 +118,11 @@ async def parse_chat(raw: bytes, field: str) -> PromptBody:
         fields = await raw_fields(raw, CHAT + COMMON)
         body = {name: await fields.decoded(name) for name in fields.fields}
         chat = chat_of(body)
-    for position, message in enumerate(chat.messages):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise BadRequestError(f"{field}.messages[{position}]", "is not an object with a role")
-    special = _typed(body, "add_special_tokens", default=False, field=field)
-    content = ChatBody(chat, add_special_tokens=special)
-    return _body(body, content, field)
+        for position, message in enumerate(chat.messages):
+            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+                raise FieldError("is not an object with a role", f"messages[{position}]")
+        special = optional(body, "add_special_tokens", bool)
+        return _body(body, ChatBody(chat, add_special_tokens=bool(special)))
 
 
 async def parse_completions(raw: bytes, field: str, most_tokens: int) -> PromptBody:
@@ -141,9 +136,10 @@ async def parse_completions(raw: bytes, field: str, most_tokens: int) -> PromptB
         prompt = await _prompt(fields, most_tokens)
     with _within(field):
         body = {name: await fields.decoded(name) for name in fields.fields if name != "prompt"}
-    special = _typed(body, "add_special_tokens", default=True, field=field)
-    content = prompt if isinstance(prompt, bytes) else Text(prompt, add_special_tokens=special)
-    return _body(body, content, field)
+        special = optional(body, "add_special_tokens", bool) is not False
+        if isinstance(prompt, str):
+            return _body(body, Text(prompt, add_special_tokens=special))
+        return _body(body, prompt)
 
 
 def prompts(raw: msgspec.Raw) -> list[msgspec.Raw]:
@@ -172,15 +168,15 @@ async def _prompt(fields: RawFields, most_tokens: int) -> str | bytes:
     return prompt
 
 
-def _body(body: dict[str, Any], content: bytes | Text | ChatBody, field: str) -> PromptBody:
+def _body(body: dict[str, Any], content: bytes | Text | ChatBody) -> PromptBody:
     return PromptBody(
         content=content,
-        model=_typed(body, "model", "", field),
-        cache_salt=_one_text(body, "cache_salt", field),
-        extra_key=_one_text(body, "extra_key", field),
-        lora_path=_one_text(body, "lora_path", field),
+        model=optional(body, "model", str) or "",
+        cache_salt=_one_text(body, "cache_salt"),
+        extra_key=_one_text(body, "extra_key"),
+        lora_path=_one_text(body, "lora_path"),
         reads_cache=reads_cache(body),
-        truncation=_truncation(body, field),
+        truncation=_truncation(body),
     )
 
 
@@ -194,38 +190,27 @@ def _within(field: str) -> Iterator[None]:
         raise BadRequestError(path, error.problem) from error
 
 
-def _typed(body: dict[str, Any], name: str, default: T, field: str) -> T:
-    value = body.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, type(default)):
-        raise BadRequestError(f"{field}.{name}", f"is not {_NAMES[type(default)]}")
-    return value
-
-
-def _truncation(body: dict[str, Any], field: str) -> Truncation | None:
-    tokens = body.get("truncate_prompt_tokens")
-    side = body.get("truncation_side")
+def _truncation(body: dict[str, Any]) -> Truncation | None:
+    name = "truncate_prompt_tokens"
+    tokens, side = body.get(name), body.get("truncation_side")
     if side not in (None, "left", "right"):
-        raise BadRequestError(f"{field}.truncation_side", "is neither left nor right")
+        raise FieldError("is neither left nor right", "truncation_side")
     if tokens is None:
         return None
-    field = f"{field}.truncate_prompt_tokens"
     if type(tokens) is not int:
-        raise BadRequestError(field, "is not an integer")
+        raise FieldError("is not an integer", name)
     if tokens == -1:
-        raise BadRequestError(
-            field, "is -1, the engine's longest prompt, which is not known here; send that number"
-        )
+        problem = "is -1, the engine's longest prompt, which is not known here; send that number"
+        raise FieldError(problem, name)
     if tokens < 1:
-        raise BadRequestError(field, f"is {tokens}; at least one token has to be left")
+        raise FieldError(f"is {tokens}; at least one token has to be left", name)
     return Truncation(tokens, side)
 
 
-def _one_text(body: dict[str, Any], name: str, field: str) -> str:
+def _one_text(body: dict[str, Any], name: str) -> str:
     value = body.get(name)
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if not isinstance(value, str | None):
-        raise BadRequestError(f"{field}.{name}", "is neither a string nor a list of one string")
+        raise FieldError("is neither a string nor a list of one string", name)
     return value or ""

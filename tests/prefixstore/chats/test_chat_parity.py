@@ -187,6 +187,7 @@ ODD = {
     "the year": "{{ strftime_now('%Y') }}{{ strftime_now(format='%m') }}",
     "refuses": "{{ raise_exception('no') }}",
     "undefined": "{{ nothing }}{{ nothing.more }}",
+    "adds a number to a text": "{{ messages[0].content + 1 }}",
     "a long range": "{{ range(100001) | length }}",
     "trims": "  {% if true %}\n  x\n  {% endif %}\ny\n",
     "keeps the tag in half": "{{ messages[-1].content[:-3] }}",

@@ -1,15 +1,26 @@
-"""Chat templates: rendered as transformers does, refused where they cannot be."""
+"""Chats are read as vLLM reads them, and refused where they cannot be.
 
+`vllm_chats.jsonl` is a recording (`tests/vllm/record_chats.py`).
+"""
+
+import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from warmpath.prefixstore.chats.chat import Chat, ModelTemplate
 from warmpath.prefixstore.chats.chat_request import chat_of
-from warmpath.prefixstore.chats.jinja_template import RenderLimitError, TemplateError
-from warmpath.prefixstore.chats.template import ChatTemplate
+from warmpath.prefixstore.chats.content_format import takes_parts
+from warmpath.prefixstore.chats.conversation import Conversation
+from warmpath.prefixstore.chats.jinja_template import JinjaTemplate, TemplateError
+from warmpath.prefixstore.chats.template import ChatTemplate, _without_developers
+from warmpath.prefixstore.chats.traits import traits_of
 
+HERE = Path(__file__).parents[1]
+RECORDED = [json.loads(line) for line in (HERE / "vllm_chats.jsonl").read_bytes().splitlines()]
+BODIES = [one for one in RECORDED if "body" in one]
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
@@ -18,56 +29,14 @@ class Template(ChatTemplate):
         return super().render(Chat(messages, **options))
 
 
-def template(source: str | dict[str, str], most: int | None = None, **options: Any) -> Template:
+def template(source: str | dict[str, str], **options: Any) -> Template:
     model = ModelTemplate(source, {"bos_token": "<s>"}, **options)
-    return Template(model, lambda: datetime(2026, 1, 2, tzinfo=UTC), most)
-
-
-def test_blocks_are_trimmed_and_special_tokens_known() -> None:
-    source = "{{ bos_token }}\n  {% for m in messages %}\n{{ m.content }}\n  {% endfor %}\nend"
-    assert template(source).render(MESSAGES) == "<s>\nhi\nend"
-
-
-def test_loop_controls_the_date_and_json_work() -> None:
-    source = (
-        "{% for m in messages %}{{ m | tojson }}{% break %}{% endfor %}{{ strftime_now('%Y') }}"
-    )
-    rendered = template(source).render([{"role": "user", "content": "<é>"}, *MESSAGES])
-    assert rendered == '{"role": "user", "content": "<é>"}2026'
-
-
-def test_a_refusal_of_the_template_is_ours() -> None:
-    with pytest.raises(TemplateError, match="roles must alternate"):
-        template("{{ raise_exception('roles must alternate') }}").render(MESSAGES)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ messages.append(1) }}",
-        "{{ ''.__class__.__mro__ }}",
-        "{{ missing.field }}",
-        "{{ messages[0].content + 1 }}",
-    ],
-)
-def test_what_a_template_may_not_or_cannot_do_is_an_error(source: str) -> None:
-    with pytest.raises(TemplateError):
-        template(source).render(MESSAGES)
-
-
-def test_a_broken_template_is_refused_when_it_is_loaded() -> None:
-    with pytest.raises(TemplateError, match="broken"):
-        template("{% for %}")
+    return Template(model, lambda: datetime.now(UTC))
 
 
 PARTS: list[dict[str, Any]] = [
     {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
 ]
-
-
-def test_text_parts_are_joined_for_templates_that_take_text() -> None:
-    source = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    assert template(source).render(PARTS) == "a\nb"
 
 
 def test_parts_are_left_to_templates_that_iterate_over_them() -> None:
@@ -81,14 +50,6 @@ def test_a_part_that_is_no_text_is_refused_by_name() -> None:
     message = {"role": "user", "content": [{"type": "image_url"}]}
     with pytest.raises(TemplateError, match=r"messages\[0\].content\[0\]: .* for image"):
         template("x").render([message])
-
-
-def test_a_final_message_can_be_continued() -> None:
-    source = "{% for m in messages %}<{{ m.content }}></end>{% endfor %}"
-    rendered = template(source).render(
-        MESSAGES, add_generation_prompt=False, continue_final_message=True
-    )
-    assert rendered == "<hi"
 
 
 TEXT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -194,6 +155,39 @@ def test_what_a_template_says_of_a_refusal_is_cut_short() -> None:
     assert len(str(caught.value)) < 1000
 
 
-def test_output_is_bounded() -> None:
-    with pytest.raises(RenderLimitError, match="more than 10 bytes"):
-        template("{{ 'x' * 11 }}", most=10).render(MESSAGES)
+@pytest.mark.parametrize("recorded", [one for one in RECORDED if "template" in one], ids=str)
+def test_vllm_finds_the_same_form_of_contents_and_place_of_the_system_message(
+    recorded: dict[str, str],
+) -> None:
+    source = (HERE / "templates" / recorded["template"]).read_text(encoding="utf-8")
+    tree = JinjaTemplate(source, lambda: datetime.now(UTC)).tree
+    assert takes_parts(tree) == (recorded["format"] == "openai")
+    assert traits_of(template(source)).wants_system_first == recorded["wants_system_first"]
+
+
+@pytest.mark.parametrize("recorded", BODIES, ids=lambda one: json.dumps(one["body"])[:60])
+def test_vllm_hands_a_template_the_same_chat_and_variables(recorded: dict[str, Any]) -> None:
+    chat = chat_of(recorded["body"])
+    placeholders = {"image": "<image>", "audio": "<audio>", "video": "<video>"}
+    for form in ("string", "openai"):
+        talk = Conversation(parts=form == "openai", placeholders=placeholders)
+        found = talk.messages(chat.messages)
+        assert json.dumps(found) == json.dumps(_without_nulls(recorded[form]))
+        merged = _without_developers(found)
+        assert json.dumps(merged) == json.dumps(
+            _without_nulls(recorded[f"{form}_without_developers"])
+            if any(one["role"] == "developer" for one in found)
+            else found
+        )
+    expected = recorded["kwargs"]
+    for engines in ("tokenize", "return_dict"):
+        expected.pop(engines, None)
+    assert json.dumps(chat.tools) == json.dumps(expected.pop("tools", None))
+    assert chat.documents == expected.pop("documents", None)
+    assert chat.add_generation_prompt == expected.pop("add_generation_prompt")
+    assert chat.continue_final_message == expected.pop("continue_final_message")
+    assert chat.kwargs == expected
+
+
+def _without_nulls(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in one.items() if value is not None} for one in chat]

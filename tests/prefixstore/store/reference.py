@@ -13,7 +13,6 @@ class ReferenceStore(PrefixStore):
         self._entries: dict[tuple[bytes, ...], Entry] = {}
 
     def find(self, slices: Sequence[bytes]) -> list[Entry]:
-        """Return the entries of the leading slices that are known."""
         found: list[Entry] = []
         for end in range(1, len(slices) + 1):
             entry = self._entries.get(tuple(slices[:end]))
@@ -24,7 +23,6 @@ class ReferenceStore(PrefixStore):
         return found
 
     def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:
-        """Remember the entries of a text's leading slices."""
         for end, entry in enumerate(entries, 1):
             kept = self._entries.setdefault(tuple(slices[:end]), entry)
             kept.is_kept = True

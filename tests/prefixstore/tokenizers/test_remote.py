@@ -3,9 +3,11 @@
 import json
 import logging
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +19,7 @@ from tests.servers.certificates import Authority
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.prefixstore.tokenizers.cache import TokenizerSource
 from warmpath.prefixstore.tokenizers.engine import Engine
-from warmpath.prefixstore.tokenizers.remote import (
-    EngineTokenizer,
-    chat_text,
-    engine_source,
-)
+from warmpath.prefixstore.tokenizers.remote import EngineTokenizer, chat_text, engine_source
 from warmpath.prefixstore.tokenizers.tokenizer import (
     FolderTokenizer,
     InvalidTextError,
@@ -47,11 +45,29 @@ def fake() -> Iterator[FakeEngine]:
         yield fake
 
 
+Make = Callable[..., Engine]
+
+
 @pytest.fixture
-def engine(fake: FakeEngine, clock: Clock) -> Iterator[Engine]:
-    engine = Engine([fake.url], "demo", timeout=30.0, skip_for=5.0, clock=clock)
-    yield engine
-    engine.close()
+def make(clock: Clock) -> Iterator[Make]:
+    """Return a function that makes engines by their URLs; they are closed at the end."""
+    with ExitStack() as stack:
+
+        def make(*urls: str, timeout: float = 30.0, skip_for: float = 5.0, **more: Any) -> Engine:
+            engine = Engine(urls, "demo", timeout=timeout, skip_for=skip_for, clock=clock, **more)
+            stack.callback(engine.close)
+            return engine
+
+        yield make
+
+
+@pytest.fixture
+def engine(fake: FakeEngine, make: Make) -> Engine:
+    return make(fake.url)
+
+
+def one(engine: Engine, text: str = "a") -> bytes:
+    return engine.tokenize(text, add_special_tokens=False)
 
 
 def test_it_tokenises_as_the_engines_own_does(engine: Engine) -> None:
@@ -71,18 +87,11 @@ def test_the_engine_is_asked_for_its_model_without_special_tokens(
     assert fake.bodies()[-1] == {"model": "demo", "prompt": PROMPT, "add_special_tokens": False}
 
 
-def test_the_engine_is_given_its_newest_key_where_it_has_one(
-    fake: FakeEngine, clock: Clock
-) -> None:
-    keys: list[str] = []
-    for key in (None, keys.pop):
-        keys += ["open", "sesame"]
-        engine = Engine([fake.url], "demo", timeout=30.0, skip_for=5.0, clock=clock, key=key)
-        for newest in ("sesame", "open"):
-            engine.tokenize("a", add_special_tokens=False)
-            headers = fake.asked[-1].headers
-            assert headers.get("Authorization") == (f"Bearer {newest}" if key else None)
-        engine.close()
+def test_the_engine_is_given_its_newest_key_where_it_has_one(fake: FakeEngine, make: Make) -> None:
+    keys = ["open", "sesame"]
+    for key, given in ((None, None), (keys.pop, "Bearer sesame"), (keys.pop, "Bearer open")):
+        one(make(fake.url, key=key))
+        assert fake.asked[-1].headers.get("Authorization") == given
 
 
 @pytest.mark.parametrize(
@@ -96,7 +105,7 @@ def test_the_engine_is_given_its_newest_key_where_it_has_one(
     ],
 )
 def test_an_engine_with_https_has_to_be_who_its_url_or_the_configured_name_says(
-    tmp_path: Path, clock: Clock, host: str, server_name: str | None, *, is_recognised: bool
+    tmp_path: Path, make: Make, host: str, server_name: str | None, *, is_recognised: bool
 ) -> None:
     authority = Authority(tmp_path)
     theirs = authority.certificate("engine", host)
@@ -104,19 +113,15 @@ def test_an_engine_with_https_has_to_be_who_its_url_or_the_configured_name_says(
     context.load_cert_chain(theirs.cert, theirs.key)
     verifying = ssl.create_default_context(cafile=authority.ca)
     with FakeEngine(context) as fake:
-        engine = Engine(
-            [fake.url], "demo", timeout=30.0, skip_for=5.0, clock=clock,
-            tls=lambda: verifying, server_name=server_name,
-        )  # fmt: skip
+        engine = make(fake.url, tls=lambda: verifying, server_name=server_name)
         if is_recognised:
-            assert engine.tokenize("a", add_special_tokens=False) == pack_tokens([97])
+            assert one(engine) == pack_tokens([97])
         else:
             with pytest.raises(TokenizerUnavailableError, match="certificate verify failed"):
-                engine.tokenize("a", add_special_tokens=False)
-        engine.close()
+                one(engine)
 
 
-def test_the_next_request_is_made_with_the_newest_certificate(tmp_path: Path, clock: Clock) -> None:
+def test_the_next_request_is_made_with_the_newest_certificate(tmp_path: Path, make: Make) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     theirs = authority.certificate("engine")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.ca)
@@ -130,16 +135,13 @@ def test_the_next_request_is_made_with_the_newest_certificate(tmp_path: Path, cl
         newest.append(ssl.create_default_context(cafile=authority.ca))
         newest[-1].load_cert_chain(shown.cert, shown.key)
     with FakeEngine(context) as fake:
-        engine = Engine(
-            [fake.url], "demo", timeout=30.0, skip_for=0.0, clock=clock, tls=lambda: newest[0]
-        )
+        engine = make(fake.url, skip_for=0.0, tls=lambda: newest[0])
         with pytest.raises(TokenizerUnavailableError):
-            engine.tokenize("a", add_special_tokens=False)
+            one(engine)
         for _ in range(3):
             newest.pop(0)
             for _ in range(2):
-                assert engine.tokenize("a", add_special_tokens=False) == pack_tokens([97])
-        engine.close()
+                assert one(engine) == pack_tokens([97])
 
 
 def test_a_suffix_is_found_too(engine: Engine, fake: FakeEngine) -> None:
@@ -194,7 +196,7 @@ def test_an_answer_that_is_none_is_refused_and_not_quoted(
 ) -> None:
     fake.answer = lambda _: Answer(200, answer)
     with pytest.raises(TokenizerUnavailableError, match="the answer") as raised:
-        engine.tokenize(PROMPT, add_special_tokens=False)
+        one(engine, PROMPT)
     assert fake.url in str(raised.value)
     assert PROMPT not in str(raised.value)
 
@@ -205,7 +207,7 @@ def test_an_answer_without_end_is_cut_off(
     monkeypatch.setattr("warmpath.prefixstore.tokenizers.engine.MAX_ANSWER_BYTES", 1000)
     fake.answer = lambda _: listed([1] * 1000)
     with pytest.raises(TokenizerUnavailableError, match="more than 1000 bytes"):
-        engine.tokenize(PROMPT, add_special_tokens=False)
+        one(engine, PROMPT)
 
 
 @pytest.mark.parametrize("status", [302, 401, 404, 500, 503])
@@ -214,7 +216,7 @@ def test_a_status_of_the_engines_making_is_named(
 ) -> None:
     fake.answer = lambda _: Answer(status, headers={"Location": "/elsewhere"})
     with pytest.raises(TokenizerUnavailableError, match=f"HTTP {status}"):
-        engine.tokenize(PROMPT, add_special_tokens=False)
+        one(engine, PROMPT)
     assert len(fake.asked) == 1
 
 
@@ -229,24 +231,14 @@ def test_what_the_engine_refuses_is_the_prompts_fault_and_the_engine_is_asked_on
     assert len(fake.asked) == 2
 
 
-def test_an_engine_that_is_down_is_named(clock: Clock, held_port: int) -> None:
-    url = f"http://127.0.0.1:{held_port}"
-    engine = Engine([url], "demo", timeout=30.0, skip_for=5.0, clock=clock)
-    with pytest.raises(TokenizerUnavailableError, match=f"{url}.*: nothing listens there"):
-        engine_source(engine).load()
-    engine.close()
-
-
-def test_an_engine_that_is_slow_is_given_up_on(fake: FakeEngine, clock: Clock) -> None:
+def test_an_engine_that_is_slow_is_given_up_on(fake: FakeEngine, make: Make) -> None:
     def never(_: Asked) -> Answer:
         fake.gate.wait(60)
         return Answer()
 
     fake.answer = never
-    engine = Engine([fake.url], "demo", timeout=0.05, skip_for=5.0, clock=clock)
     with pytest.raises(TokenizerUnavailableError, match=r"did not answer within 0\.05 s"):
-        engine.tokenize(PROMPT, add_special_tokens=False)
-    engine.close()
+        one(make(fake.url, timeout=0.05))
 
 
 def test_an_answer_that_trickles_is_given_up_on(
@@ -258,24 +250,23 @@ def test_an_answer_that_trickles_is_given_up_on(
 
     fake.answer = late
     with pytest.raises(TokenizerUnavailableError, match="did not answer within 30 s"):
-        engine.tokenize(PROMPT, add_special_tokens=False)
+        one(engine, PROMPT)
 
 
 def test_the_next_engine_is_asked_and_the_failing_one_skipped_for_a_while(
-    fake: FakeEngine, clock: Clock
+    fake: FakeEngine, clock: Clock, make: Make
 ) -> None:
     with FakeEngine() as broken:
         broken.answer = lambda _: Answer(500)
-        engine = Engine([broken.url, fake.url], "demo", timeout=30.0, skip_for=5.0, clock=clock)
+        engine = make(broken.url, fake.url)
         for _ in range(3):
-            assert engine.tokenize("a", add_special_tokens=False) == pack_tokens([97])
+            assert one(engine) == pack_tokens([97])
         assert (len(broken.asked), len(fake.asked)) == (1, 3)
         clock.now += 5
         broken.answer = tokenized
-        engine.tokenize("a", add_special_tokens=False)
-        engine.tokenize("a", add_special_tokens=False)
+        one(engine)
+        one(engine)
         assert (len(broken.asked), len(fake.asked)) == (3, 3)
-        engine.close()
 
 
 def test_where_all_are_skipped_nobody_is_asked(
@@ -284,16 +275,16 @@ def test_where_all_are_skipped_nobody_is_asked(
     fake.answer = lambda _: Answer(500)
     for expected in ("HTTP 500", "failed less than 5 s ago"):
         with pytest.raises(TokenizerUnavailableError, match=expected):
-            engine.tokenize("a", add_special_tokens=False)
+            one(engine)
     assert len(fake.asked) == 1
     fake.answer = tokenized
     clock.now += 5
-    engine.tokenize("a", add_special_tokens=False)
+    one(engine)
 
 
 def test_a_lone_surrogate_is_the_texts_fault(engine: Engine, fake: FakeEngine) -> None:
     with pytest.raises(InvalidTextError, match="surrogate"):
-        engine.tokenize("a\ud800", add_special_tokens=False)
+        one(engine, "a\ud800")
     with pytest.raises(InvalidTextError, match="surrogate"):
         engine.ask({"messages": [{"role": "user", "content": "\ud800"}]})
     assert fake.asked == []
@@ -330,16 +321,16 @@ def test_the_engine_is_preferred_and_the_folder_serves_while_it_is_away(
     assert PROMPT not in caplog.text
 
 
-def test_with_a_fall_back_an_engine_that_is_down_is_no_reason_not_to_load(
-    clock: Clock, held_port: int, model_folder: Path
+def test_an_engine_that_is_down_is_named_and_with_a_fall_back_no_reason_not_to_load(
+    make: Make, held_port: int, model_folder: Path
 ) -> None:
     url = f"http://127.0.0.1:{held_port}"
-    engine = Engine([url], "demo", timeout=30.0, skip_for=5.0, clock=clock)
-    tokenizer = engine_source(engine, folder(model_folder)).load()
+    with pytest.raises(TokenizerUnavailableError, match=f"{url}.*: nothing listens there"):
+        engine_source(make(url)).load()
+    tokenizer = engine_source(make(url), folder(model_folder)).load()
     assert tokenizer.encode([b"a b"], at_start=True) == FolderTokenizer(model_folder).encode(
         [b"a b"], at_start=True
     )
-    engine.close()
 
 
 def test_without_the_fall_back_the_engine_serves_alone(

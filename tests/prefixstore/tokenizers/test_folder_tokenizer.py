@@ -1,6 +1,8 @@
-"""What tokenizer_config.json adds to a tokenizer, as `transformers` and so the engines add it."""
+"""A folder's tokenizer: its tokens are added as `transformers` adds them, and the memory of a text is bounded."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +67,35 @@ def test_a_space_in_front_that_only_the_configuration_has_is_warned_of(
     assert not caplog.text
     FolderTokenizer(write(tmp_path, {"add_prefix_space": True}))
     assert "add_prefix_space" in caplog.text
+
+
+MEASURE = """
+import sys, threading
+from pathlib import Path
+from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
+
+def megabytes(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1000
+
+tokenizer = FolderTokenizer(Path(sys.argv[1]))
+texts = {"letter": [b"a" * (2 << 20)], "words": [b"quick brown fox, " * 4] * (8 << 20 >> 6)}
+before = megabytes("VmRSS")
+thread = threading.Thread(target=lambda: tokenizer.encode(texts[sys.argv[2]], at_start=True))
+thread.start()
+thread.join()
+print(megabytes("VmHWM") - before, megabytes("VmRSS") - before)
+"""
+
+
+@pytest.mark.parametrize(("text", "at_once", "later"), [("letter", 400, 60), ("words", 300, 60)])
+def test_a_text_takes_bounded_memory_and_gives_it_back(
+    model_folder: Path, text: str, at_once: int, later: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(model_folder), text],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    most, left = map(float, done.stdout.split())
+    assert most < at_once
+    assert left < later
