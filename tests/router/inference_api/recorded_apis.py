@@ -3,18 +3,18 @@
 import gzip
 import json
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from tests.prefixstore.chats.inline_renderer import InlineRenderer
 from tests.recordings import SGLANG_APIS, TOKENIZER, VLLM_APIS
 from warmpath.indexer.keys.key import unpack_tokens
-from warmpath.prefixstore.chats.chat import ModelTemplate
+from warmpath.prefixstore.chats.chat import ModelTemplate, TemplateTraits
+from warmpath.prefixstore.chats.template import ChatTemplate
+from warmpath.prefixstore.chats.traits import traits_of
 from warmpath.router.inference_api.reader import InferenceReader
-from warmpath.router.inference_api.request import InferenceRequest, traits_of
+from warmpath.router.inference_api.request import InferenceRequest
 from warmpath.router.prompt.bodies.openai import ChatBody, Text
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.models import Model, ModelTable
@@ -44,14 +44,18 @@ class Reading:
         tokenizer = json.loads(TOKENIZER.read_text(encoding="utf-8"))
         tokenizer["post_processor"] = HEAD["post_processor"]
         self._tokenizer = Tokenizer.from_str(json.dumps(tokenizer))
-        self._renderer = InlineRenderer(clock=lambda: datetime.now(UTC), max_output_bytes=1 << 20)
         specials = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
-        self._renderer.register("tiny", ModelTemplate(HEAD["template"], specials))
+        model = ModelTemplate(HEAD["template"], specials)
+        self._template = ChatTemplate(model, lambda: datetime.now(UTC))
+        traits = traits_of(self._template)
         models = ModelTable()
         models.add(Model("tiny"), [], [])
         self._parser = PromptParser(models, LIMITS, lambda _: 0)
-        traits = partial(traits_of, models, self._renderer, 1.0)
-        self.reader = InferenceReader(LIMITS, lambda _: engine, traits)
+
+        async def known(_: str) -> TemplateTraits:
+            return traits
+
+        self.reader = InferenceReader(LIMITS, lambda _: engine, known)
 
     async def read(self, line: dict[str, Any]) -> InferenceRequest:
         return await self.reader.read(line["path"], line["request"].encode(), "application/json")
@@ -65,6 +69,6 @@ class Reading:
             case Text():
                 text, special = content.text, content.add_special_tokens
             case ChatBody():
-                text = await self._renderer.render("tiny", content.chat, None)
+                text = self._template.render(content.chat)
                 special = content.add_special_tokens
         return list(self._tokenizer.encode(text, add_special_tokens=special).ids)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.router.inference_api.recorded_apis import VLLM
-from tests.vllm.api_bodies import BODIES, HI
+from tests.vllm.api_bodies import BODIES, HI, places
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -310,18 +310,6 @@ ANYTHING = st.recursive(
 )  # fmt: skip
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the paths of all values within a value."""
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    return [path, *(one for key, item in inner for one in places(item, (*path, key)))]
-
-
 def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
     if not path:
         return by
@@ -336,7 +324,7 @@ async def test_any_fields_are_a_request(
     data: st.DataObject, engine: str, traits: TemplateTraits | None
 ) -> None:
     path, body = data.draw(st.sampled_from(BODIES))
-    at = data.draw(st.sampled_from(places(body)))
+    at = data.draw(st.sampled_from([*places(body)]))
     damaged = replaced(body, at, data.draw(ANYTHING))
     raw = json.dumps(damaged).encode()
     request = await reader(engine, traits).read(path, raw, JSON)

@@ -1,15 +1,20 @@
-"""Engines' own recordings: a request's tokens are the engine's, its response tells the usage.
+"""Engines' own recordings: a request's tokens are the engine's, also as a router counts them; a response tells its usage.
 
 `tests/vllm/record_apis.py` made them with a running vLLM, `tests/sglang/record_apis.py` with SGLang's code.
 """
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.router.inference_api.recorded_apis import SGLANG, VLLM, Reading, named
+from tests.recordings import TOKENIZER
+from tests.router.inference_api.recorded_apis import HEAD, SGLANG, VLLM, Reading, named
+from tests.router.running_router import running_router
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.inference_api.response import UsageReader
 
 BLOCK = 32
@@ -30,6 +35,31 @@ async def test_a_prompt_that_is_read_has_vllms_tokens(line: dict[str, Any]) -> N
     assert not request.problem
     assert await reading.token_ids(request) == line["token_ids"]
     assert request.prompt.cache_salt == "" or request.prompt.cache_salt == fields["cache_salt"]
+
+
+async def test_the_router_counts_the_tokens_that_vllm_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    tokenizer = json.loads(TOKENIZER.read_text(encoding="utf-8"))
+    tokenizer["post_processor"] = HEAD["post_processor"]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": HEAD["template"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    tables = """
+        [limits]
+        tokenize-seconds = 100
+        [[models]]
+        name = "tiny"
+        tokenizer = "tiny"
+        """
+    reading = Reading("vllm")
+    async with running_router(tmp_path, tables, metrics="") as (_, channel):
+        stub = router_pb2_grpc.RouterStub(channel)
+        for line in SERVED:
+            request = await reading.read(line)
+            if request.prompt is not None:
+                answer = await stub.Score(pb.ScoreRequest(prompt=request.prompt))
+                assert answer.prompt_tokens == len(line["token_ids"]), line["request"]
 
 
 async def test_few_of_vllms_requests_are_not_read() -> None:

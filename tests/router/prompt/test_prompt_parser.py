@@ -1,19 +1,24 @@
-"""A request's prompt is one value, whatever form and schema it has; wrong fields are named."""
+"""A request's prompt is one value, whatever form and schema it has; wrong fields are named.
+
+Whoever sends a prompt with very much in it lets others have their turn while it is read.
+"""
 
 import json
 from typing import Any
 
 import pytest
 
+from tests.router.prompt.turns import turns_and_result
 from warmpath.indexer.keys.extra import Item
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.bodies import fields as body_fields
 from warmpath.router.prompt.bodies.openai import ChatBody, Text
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.models import Model, ModelTable, UnknownModelError
-from warmpath.router.prompt.parse import CheckedPrompt, PromptParser, gives_ids
+from warmpath.router.prompt.parse import LONG, CheckedPrompt, PromptParser, gives_ids
 from warmpath.router.prompt.truncate import Truncation
 
 MODEL = Model("m", vocab_size=100)
@@ -26,12 +31,16 @@ def body(**fields: Any) -> bytes:
     return json.dumps(fields).encode()
 
 
-@pytest.fixture
-def parser() -> PromptParser:
+def parser_of(max_prompt_bytes: int, max_prompt_tokens: int) -> PromptParser:
     models = ModelTable()
     models.add(MODEL, ["alias"], ["tuned"])
-    limits = PromptLimits(max_prompt_bytes=2000, max_prompt_tokens=10)
+    limits = PromptLimits(max_prompt_bytes, max_prompt_tokens)
     return PromptParser(models, limits, lambda model: model.vocab_size)
+
+
+@pytest.fixture
+def parser() -> PromptParser:
+    return parser_of(2000, 10)
 
 
 def both(message: pb.Prompt) -> list[pb.Prompt | wire.Prompt]:
@@ -167,3 +176,76 @@ async def test_where_a_prompt_may_lack_everything_else_is_checked_as_ever(
     with pytest.raises(BadRequestError) as raised:
         await parser.parse(message, may_lack=True)
     assert raised.value.field == field
+
+
+BYTES = 5 * LONG
+
+
+@pytest.fixture
+def roomy() -> PromptParser:
+    return parser_of(BYTES, LONG)
+
+
+def prompt_of(**fields: Any) -> pb.Prompt:
+    return pb.Prompt(model="m", **fields)
+
+
+def test_a_prompt_of_usual_length_is_read_in_one_step(roomy: PromptParser) -> None:
+    for prompt in (
+        prompt_of(token_ids_packed=pack_tokens([1] * 2000)),
+        prompt_of(text="中" * 2000),
+    ):
+        assert turns_and_result(roomy.parse(prompt))[0] == 0
+
+
+def test_who_sends_many_items_gives_turns(roomy: PromptParser) -> None:
+    ids = pack_tokens([1] * 2000)
+    items = [pb.MultimodalItem(hash=f"h{at}", offset=2 * at, length=2) for at in range(1000)]
+    turns, prompt = turns_and_result(roomy.parse(prompt_of(token_ids_packed=ids, multimodal=items)))
+    assert [(one.hash, one.offset, one.length) for one in prompt.items] == [
+        (f"h{at}", 2 * at, 2) for at in range(1000)
+    ]
+    assert turns >= len(items) // 512
+
+
+@pytest.mark.parametrize("character", ["a", "é", "中", "😀"])
+def test_who_sends_a_long_text_gives_turns(roomy: PromptParser, character: str) -> None:
+    text = character * (LONG + 1)
+    turns, prompt = turns_and_result(roomy.parse(prompt_of(text=text)))
+    assert prompt.content.text == text
+    assert turns >= 1
+
+
+def test_a_long_text_is_encoded_in_turns_where_its_bytes_may_be_too_many(
+    roomy: PromptParser,
+) -> None:
+    text = "中" * (BYTES // 3)
+    assert turns_and_result(roomy.parse(prompt_of(text=text)))[0] > len(text) // LONG
+    with pytest.raises(BadRequestError) as refused:
+        turns_and_result(roomy.parse(prompt_of(text=text + "aé")))
+    size = len((text + "aé").encode())
+    assert (
+        str(refused.value) == f"prompt.text: has {size} bytes; limits.max-prompt-bytes is {BYTES}"
+    )
+
+
+def test_a_text_of_more_characters_than_bytes_may_be_is_told_its_bytes(
+    roomy: PromptParser,
+) -> None:
+    with pytest.raises(BadRequestError, match=f"has {2 * (BYTES + 1)} bytes"):
+        turns_and_result(roomy.parse(prompt_of(text="é" * (BYTES + 1))))
+
+
+def test_others_have_their_turn_before_long_ids_are_matched(roomy: PromptParser) -> None:
+    ids = [1] * (LONG // 4 + 1)
+    for form in ({"token_ids_packed": pack_tokens(ids)}, {"token_ids": pb.TokenIds(ids=ids)}):
+        turns, prompt = turns_and_result(roomy.parse(prompt_of(**form)))
+        assert (turns, prompt.content) == (1, pack_tokens(ids))
+
+
+def test_who_sends_a_large_body_gives_turns(roomy: PromptParser) -> None:
+    messages = [{"role": "user", "content": "x" * 100}] * 5000
+    raw = json.dumps({"messages": messages}).encode()
+    turns, prompt = turns_and_result(roomy.parse(prompt_of(chat_body=raw)))
+    assert prompt.content.chat.messages == messages
+    assert turns > 2 * len(raw) / body_fields.SLICE_BYTES

@@ -3,7 +3,6 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +30,11 @@ OF_TOKENIZERS = {
 }  # fmt: skip
 
 
-@dataclass
-class Read:
-    """A reader and its parts."""
-
-    reader: PromptReader
-    parts: Texts
-
-
 @asynccontextmanager
-async def reading(folder: Path) -> AsyncIterator[Read]:
+async def reading(folder: Path) -> AsyncIterator[tuple[PromptReader, Texts]]:
     config = parse(f'[[models]]\nname = "m"\ntokenizer = "{folder}"\n', "test")
     async with texts(config, folder, engine_credentials(config.probe, folder)) as parts:
-        yield Read(PromptReader(parts, LIMITS), parts)
+        yield PromptReader(parts, LIMITS), parts
 
 
 def chat(**fields: Any) -> pb.Prompt:
@@ -62,20 +53,20 @@ def test_every_error_for_want_of_a_tokenizer_is_one_that_picks_go_on_after() -> 
 async def test_with_the_pool_and_the_renderer_closed_prompts_are_read_by_their_length(
     model_folder: Path,
 ) -> None:
-    async with reading(model_folder) as read:
-        assert not (await read.reader.read(chat(), 600, may_reckon=True)).unread
-        await read.parts.pool.close()
+    async with reading(model_folder) as (reader, parts):
+        assert not (await reader.read(chat(), 600, may_reckon=True)).unread
+        await parts.pool.close()
         for prompt in (TEXT, chat()):
-            found = await read.reader.read(prompt, 600, may_reckon=True)
+            found = await reader.read(prompt, 600, may_reckon=True)
             assert found.unread >= 50
             assert "closed" in found.unread_because
             with pytest.raises(ClosedError):
-                await read.reader.read(prompt, 600)
-        await read.parts.renderer.close()
-        found = await read.reader.read(chat(), 600, may_reckon=True)
+                await reader.read(prompt, 600)
+        await parts.renderer.close()
+        found = await reader.read(chat(), 600, may_reckon=True)
         assert "the renderer is closed" in found.unread_because
         with pytest.raises(ClosedError):
-            await read.reader.read(chat(), 600)
+            await reader.read(chat(), 600)
 
 
 @given(
@@ -116,8 +107,8 @@ async def test_whatever_ails_a_tokenizer_the_length_is_known(
 async def test_a_chat_however_deeply_nested_is_read_or_refused_by_its_field(
     model_folder: Path,
 ) -> None:
-    async with reading(model_folder) as read:
-        await read.parts.renderer.close()
+    async with reading(model_folder) as (reader, parts):
+        await parts.renderer.close()
         # Python's own limit on nesting lies between, if it has one.
         for depth in range(500, 1010):
             nested = "[" * depth + "]" * depth
@@ -126,7 +117,7 @@ async def test_a_chat_however_deeply_nested_is_read_or_refused_by_its_field(
                 b'"documents": [{"a": %s}]}' % nested.encode()
             )
             try:
-                found = await read.reader.read(prompt, 600, may_reckon=True)
+                found = await reader.read(prompt, 600, may_reckon=True)
             except BadRequestError as error:
                 field = error.field
             else:

@@ -1,4 +1,4 @@
-"""Messages that depend on the chat template become the chats that vLLM makes of them.
+"""Messages that depend on the chat template become vLLM's chats; its traits are found by a model's names.
 
 `vllm_messages.jsonl` is a recording of vLLM's own conversion (`tests/vllm/record_messages.py`).
 """
@@ -11,15 +11,15 @@ import pytest
 
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.prefixstore.chats.conversation import Conversation
+from warmpath.prefixstore.chats.render_worker import RenderCrashedError, RenderTimeoutError
+from warmpath.prefixstore.waiting import ClosedError, FullError
 from warmpath.router.inference_api.chats.vllm_messages import vllm_messages
-from warmpath.router.inference_api.request import UnreadError
+from warmpath.router.inference_api.request import UnreadError, traits_of
+from warmpath.router.prompt.models import Model, ModelTable
 
 RECORDED = [
     json.loads(line)
-    for line in Path(__file__)
-    .with_name("vllm_messages.jsonl")
-    .read_text(encoding="utf-8")
-    .splitlines()
+    for line in Path(__file__).with_name("vllm_messages.jsonl").read_bytes().splitlines()
 ]
 
 
@@ -52,3 +52,35 @@ def test_tools_that_come_and_go_are_not_read() -> None:
     for merges in (False, True):
         with pytest.raises(UnreadError, match="adds or removes a tool"):
             vllm_messages({"messages": messages}, TemplateTraits(merges, True, False))
+
+
+class Renderer:
+    """Knows the traits of one template, or fails."""
+
+    def __init__(self, answer: TemplateTraits | Exception) -> None:
+        self._answer = answer
+
+    async def traits(self, template_id: str, _: float) -> TemplateTraits:
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return {"base": self._answer}[template_id]
+
+
+async def known(name: str, answer: TemplateTraits | Exception) -> TemplateTraits | None:
+    models = ModelTable()
+    models.add(Model("base"), ["alias"], ["adapter"])
+    models.add(Model("ids-only"), [], [])
+    return await traits_of(models, Renderer(answer), 1.0, name)  # type: ignore[arg-type]
+
+
+async def test_a_templates_traits_are_found_by_every_name_of_its_model() -> None:
+    traits = TemplateTraits(True, False, False)
+    for name in ("base", "alias", "adapter", "base:other"):
+        assert await known(name, traits) == traits
+    for name in ("unknown", "ids-only", ""):
+        assert await known(name, traits) is None
+
+
+@pytest.mark.parametrize("kind", [RenderTimeoutError, RenderCrashedError, FullError, ClosedError])
+async def test_a_template_that_cannot_be_tried_out_now_has_none(kind: type[Exception]) -> None:
+    assert await known("base", kind("not now")) is None

@@ -1,6 +1,10 @@
-"""The usage and the first token of a response are read, however it is cut, whatever it holds."""
+"""The usage and the first token of a response are read, however it is cut, whatever it holds.
+
+Events of a stream have the data that the format says.
+"""
 
 import json
+import re
 import tracemalloc
 from itertools import pairwise
 from typing import Any
@@ -11,7 +15,13 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.router.inference_api.recorded_apis import VLLM
-from warmpath.router.inference_api.response import MOST_TOKENS, Usage, UsageReader
+from warmpath.router.inference_api.response import (
+    LINE_END,
+    MOST_TOKENS,
+    EventStream,
+    Usage,
+    UsageReader,
+)
 
 EVENTS = "text/event-stream; charset=utf-8"
 JSON = "application/json"
@@ -266,3 +276,45 @@ def test_memory_does_not_grow_with_a_response(unit: bytes, kind: str) -> None:
     finally:
         tracemalloc.stop()
     assert kept < 120_000
+
+
+LINES = st.sampled_from(
+    [b"data: a", b"data:b", b"data:", b"data: ", b"data:  c", b"dat", b"data", b"datax: d", b"", b":",
+     b"event: e", b"id: data: f", b"da: g", b"\xef\xbb\xbfdata: h", b"data: \xef\xbb\xbf"]
+)  # fmt: skip
+ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
+
+
+def data_of(stream: bytes, size: int) -> list[bytes]:
+    reader = EventStream()
+    found, data = [], b""
+    for at in range(0, len(stream), size):
+        for piece in reader.feed(stream[at : at + size]):
+            if piece is None:
+                # The format takes the end of the last line away.
+                found.append(data.removesuffix(LINE_END))
+                data = b""
+            else:
+                data += piece
+    return found
+
+
+def by_the_format(stream: bytes) -> list[bytes]:
+    """Return the events as the format's text says, line by line."""
+    found, data = [], None
+    *lines, _ = re.split(rb"\r\n|\n|\r", stream.removeprefix(b"\xef\xbb\xbf"))
+    for line in lines:
+        if not line and data is not None:
+            found.append(b"\n".join(data))
+            data = None
+        elif line.startswith(b"data:"):
+            data = [*(data or []), line[5:].removeprefix(b" ")]
+    return found
+
+
+@given(st.lists(st.tuples(LINES, ENDS), max_size=12), st.sampled_from([1, 2, 3, 5, 1000]))
+def test_events_have_the_data_that_the_format_says(
+    lines: list[tuple[bytes, bytes]], size: int
+) -> None:
+    stream = b"".join(line + end for line, end in lines)
+    assert data_of(stream, size) == by_the_format(stream)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import grpc
@@ -249,6 +250,24 @@ async def test_the_same_chat_asks_the_engine_once(tmp_path: Path, engine: FakeEn
         "continue_final_message": False,
         "add_special_tokens": False,
     }
+
+
+async def test_engines_are_asked_with_the_newest_key(tmp_path: Path, engine: FakeEngine) -> None:
+    key = tmp_path / "key"
+    models = (
+        f'[[models]]\nname = "m"\ntokenizer-urls = ["{engine.url}"]\n'
+        f'tokenizer-key-file = "key"\n{PATIENT}'
+    )
+    key.write_text("first\n")
+    async with routing(tmp_path, models) as router:
+        numbers = count()
+        for newest in ("first", "second"):
+            key.write_text(f"{newest}\n")
+            asked_with = ""
+            while asked_with != f"Bearer {newest}":
+                # A text that is not known yet.
+                await router.text("m", f"{next(numbers)} of a text")
+                asked_with = engine.asked[-1].headers["Authorization"]
 
 
 async def test_an_engine_that_goes_away_leaves_its_texts_to_the_folder(
