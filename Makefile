@@ -220,7 +220,7 @@ fuzz: setup ## coverage-guided fuzzing of the codecs, and of what callers, publi
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints-fuzz.txt
 	@mkdir -p out/fuzz; for target in vllm sglang trtllm requests bodies watch records segments http2; do echo "== $$target"; \
 	  case $$target in vllm|sglang|trtllm) script=fuzz_codecs;; *) script=fuzz_messages;; esac; \
-	  $(BIN)/python tests/fuzz/$$script.py $$target --seconds $(FUZZ_SECONDS) > out/fuzz/$$target.log 2>&1 \
+	  $(BIN)/python -m tests.fuzz.$$script $$target --seconds $(FUZZ_SECONDS) > out/fuzz/$$target.log 2>&1 \
 	    || { tail -60 out/fuzz/$$target.log; exit 1; }; tail -6 out/fuzz/$$target.log; done
 
 lock: ## renew constraints.txt (needs uv on the PATH)

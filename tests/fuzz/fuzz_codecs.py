@@ -6,31 +6,17 @@ its bounds checked, and must hold the same blocks as the index in pure Python. S
 vectors of real engines.
 """
 
-import argparse
 import json
-import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import atheris
 
-from tests.indexer.consistent import check
-
-ROOT = Path(__file__).resolve().parents[2]
-RECORDED = ROOT / "tests" / "recorded"
-sys.path.insert(0, str(ROOT))
-os.environ["NUMBA_BOUNDSCHECK"] = "1"
-
-# Functions that Numba compiles cannot be instrumented; atheris wants each module named.
-COMPILED = [
-    ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for path in (ROOT / "indexer/compiled").rglob("*.py")
-]
+from tests.fuzz.guided import COMPILED, ROOT, asked, fuzz
 
 with atheris.instrument_imports(include=["warmpath.indexer"], exclude=COMPILED):
-    from tests.fuzz.guided import fuzz
+    from tests.indexer.consistent import check
     from warmpath.indexer.compiled.array_index import ArrayIndex
     from warmpath.indexer.compiled.scan.dialect import DIALECTS
     from warmpath.indexer.compiled.warm_up import warm_up
@@ -113,19 +99,16 @@ def seeds(engine: str, folder: Path) -> None:
             event = {"event_id": number, "data": data, "window_size": 64, "attention_dp_rank": 0}
             (folder / str(number)).write_text(json.dumps([event]))
         return
-    file = json.loads((RECORDED / f"{engine}-events.json").read_text())
+    file = json.loads((ROOT / "tests" / "recorded" / f"{engine}-events.json").read_text())
     for vector in file["vectors"]:
         (folder / vector["name"]).write_bytes(bytes.fromhex(vector["payload_hex"]))
 
 
 def main() -> None:
     """Fuzz one codec for some seconds."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("engine", choices=sorted(CODECS))
-    parser.add_argument("--seconds", type=int, default=60)
-    args = parser.parse_args()
+    engine, seconds = asked(__doc__, CODECS)
     warm_up(ArrayIndex(1 << 20))
-    fuzz(args.engine, args.seconds, partial(seeds, args.engine), target(args.engine))
+    fuzz(engine, seconds, partial(seeds, engine), target(engine))
 
 
 if __name__ == "__main__":

@@ -13,12 +13,9 @@ Each target ends in bounded time and memory, with no other errors than the expec
 several parts, each part comes after its length (2 bytes, big-endian).
 """
 
-import argparse
 import asyncio
 import json
-import os
 import struct
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -28,22 +25,12 @@ from unittest.mock import patch
 import atheris
 import numpy as np
 
-from tests.indexer.consistent import check
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-os.environ["NUMBA_BOUNDSCHECK"] = "1"
-
-# Functions that Numba compiles cannot be instrumented; atheris wants each module named.
-COMPILED = [
-    ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for path in (ROOT / "indexer/compiled").rglob("*.py")
-]
+from tests.fuzz.guided import COMPILED, asked, fuzz
 
 with atheris.instrument_imports(include=["warmpath"], exclude=COMPILED):
     from tests.fuzz.asked_service import AskedService
-    from tests.fuzz.guided import fuzz
     from tests.fuzz.http2_input import SEEDS, attack
+    from tests.indexer.consistent import check
     from tests.indexer.segment_values import encode
     from warmpath.indexer.compiled.array_index import ArrayIndex
     from warmpath.indexer.compiled.segments import stretches_of
@@ -351,18 +338,15 @@ COMPLETION = b'{"model": "m", "prompt": "a text", "extra_key": "k", "add_special
 
 def main() -> None:
     """Fuzz one target for some seconds."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("target", choices=sorted(TARGETS))
-    parser.add_argument("--seconds", type=int, default=60)
-    args = parser.parse_args()
+    name, seconds = asked(__doc__, TARGETS)
     warm_up(ArrayIndex(1 << 20))
-    corpus = seeds(args.target)
+    corpus = seeds(name)
     with asyncio.Runner() as runner:
-        target = TARGETS[args.target](runner)
+        target = TARGETS[name](runner)
         # Numba compiles a function at its first call; that must not count as time of an input.
         for seed in corpus:
             target(seed)
-        fuzz(args.target, args.seconds, partial(_write, corpus), target)
+        fuzz(name, seconds, partial(_write, corpus), target)
 
 
 def _write(corpus: list[bytes], folder: Path) -> None:

@@ -1,13 +1,31 @@
 """The parts common to all fuzz targets: a corpus of seeds, limits, and the folder of found inputs."""
 
+import argparse
+import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import atheris
 
-FOUND = Path(__file__).resolve().parents[2] / "out" / "fuzz"
+ROOT = Path(__file__).resolve().parents[2]
+FOUND = ROOT / "out" / "fuzz"
+# Functions that Numba compiles cannot be instrumented; atheris wants each module named.
+COMPILED = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (ROOT / "indexer/compiled").rglob("*.py")
+]
+os.environ["NUMBA_BOUNDSCHECK"] = "1"
+
+
+def asked(description: str | None, targets: Iterable[str]) -> tuple[str, int]:
+    """Return the target and the seconds that the command line gives."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("target", choices=sorted(targets))
+    parser.add_argument("--seconds", type=int, default=60)
+    args = parser.parse_args()
+    return args.target, args.seconds
 
 
 def fuzz(

@@ -28,17 +28,8 @@ from tests.vllm.api_bodies import BODIES
 from tests.vllm.record_apis import model_folder
 
 STAND_INS = (
-    *(
-        "torchvision",
-        "triton",
-        "IPython",
-        "sgl_kernel",
-        "decord",
-        "flashinfer",
-        "torchao",
-        "soundfile",
-    ),
-)
+    "torchvision", "triton", "IPython", "sgl_kernel", "decord", "flashinfer", "torchao", "soundfile",
+)  # fmt: skip
 
 
 class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -52,11 +52,6 @@ def content(server: RedisServer) -> list[dict[str, Any]]:
                 ]
             case "string":
                 value = text(server.ask("GET", key))
-            case "set":
-                value = sorted(map(text, server.ask("SMEMBERS", key)))
-            case "zset":
-                pairs = server.ask("ZRANGE", key, 0, -1, "WITHSCORES")
-                value = [[text(member), score] for member, score in pairs]
             case _:
                 raise AssertionError(f"{key!r} is a {kind}")
         found.append({"key": key.decode(), "type": kind, "value": value})

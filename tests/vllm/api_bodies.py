@@ -1,5 +1,6 @@
 """The bodies that `record_apis.py` sends to vLLM; clients send such ones, and stranger ones."""
 
+from collections.abc import Iterator
 from typing import Any
 
 HI = {"role": "user", "content": "Tell me about the sea."}
@@ -253,3 +254,11 @@ STREAMED = [
     generate(IDS, stream=True, stream_options={"include_usage": True}),
     chat(user("word " * 5000), stream=True),
 ]  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the paths of all values within a value, its own first."""
+    yield path
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(inner, (*path, key))

@@ -328,6 +328,11 @@ def spec(size: int, window: int) -> Any:
     return FullAttentionSpec(size, **shape)
 
 
+def write(lines: list[dict[str, Any]], out: Path) -> None:
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    out.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="the .jsonl.gz to write")
@@ -338,8 +343,7 @@ def main() -> None:
     lines: list[dict[str, Any]] = []
     for number, scenario in enumerate(SCENARIOS):
         Driver(scenario, random.Random(args.seed * 1000 + number), lines).run(args.steps)
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    args.out.write_bytes(gzip.compress(text.encode(), mtime=0))
+    write(lines, args.out)
 
 
 if __name__ == "__main__":

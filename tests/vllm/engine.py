@@ -9,12 +9,17 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import aiohttp
 
 FOLDER = Path(os.environ["WARMPATH_VLLM_FOLDER"])
 """Holds the virtual environment `v`, and the models `tiny-llama` and `tiny-lora`."""
 TOPIC = "kv-events"
+WORDS = (
+    "the", "of", "and", "to", "in", "a", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on",
+    "not", "he", "his", "but", "at", "are", "this",
+)  # fmt: skip
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -121,3 +126,7 @@ class Engine:
             answer = await response.json()
             assert response.status == 200, answer
         return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"] or 0)
+
+
+def text(rng: Random, words: int) -> str:
+    return " ".join(rng.choice(WORDS) for _ in range(words))

@@ -12,7 +12,6 @@ import logging
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
@@ -20,7 +19,7 @@ from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.openai.responses.utils import construct_input_messages, construct_tool_dicts
 
-from tests.vllm.api_bodies import MESSAGES, RESPONSES
+from tests.vllm.api_bodies import MESSAGES, RESPONSES, places
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.prefixstore.chats.chat_request import chat_of
 from warmpath.prefixstore.chats.conversation import Conversation
@@ -32,40 +31,14 @@ from warmpath.router.inference_api.request import UnreadError
 Path = tuple[Any, ...]
 LEAVES: list[Any] = [
     *(None, True, False, 0, 1, -1, 1.5, "", "x", [], {}, ["x"], {"a": 1}),
-    *(
-        {"type": "text", "text": "q"},
-        {"type": "input_text", "text": "q"},
-        "x-anthropic-billing-header: z\nq",
-    ),
+    *({"type": "text", "text": "q"}, {"type": "input_text", "text": "q"}),
+    "x-anthropic-billing-header: z\nq",
 ]
 KEYS = [
-    *(
-        "name",
-        "strict",
-        "detail",
-        "cache_control",
-        "status",
-        "id",
-        "type",
-        "summary",
-        "annotations",
-    ),
-    *("namespace", "phase", "tool_name", "foo", "task", "file_id"),
-]
+    "name", "strict", "detail", "cache_control", "status", "id", "type", "summary", "annotations",
+    "namespace", "phase", "tool_name", "foo", "task", "file_id",
+]  # fmt: skip
 PLACEHOLDERS = {"image": "<i>", "audio": "<a>", "video": "<v>"}
-
-
-def places(value: Any, path: Path = ()) -> Iterator[Path]:
-    yield path
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for key, item in inner:
-        yield from places(item, (*path, key))
 
 
 def at(value: Any, path: Path) -> Any:

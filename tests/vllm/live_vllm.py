@@ -13,18 +13,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
-import grpc.aio
 import pytest
 
-from tests.vllm.engine import FOLDER, TOPIC, Engine
-from tests.vllm.words import text
+from tests.router.running_router import running_router
+from tests.vllm.engine import FOLDER, TOPIC, Engine, text
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.lab.verify.predict import verify
 from warmpath.lab.verify.recording import read_recording
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.assemble.running import running
-from warmpath.router.config.read import parse
 from warmpath.router.prompt import tokenizer_sources
 
 RANKS = 2
@@ -54,6 +51,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         engine.stop()
 
 
+def prompt_of(body: dict[str, object]) -> pb.Prompt:
+    field = "chat_body" if "messages" in body else "completions_body"
+    whole = json.dumps({"model": "tiny"} | body).encode()
+    return pb.Prompt(**{field: whole})  # type: ignore[arg-type]
+
+
 class Router:
     """A client of a router that follows the engine twice: directly, and through its publisher."""
 
@@ -62,11 +65,9 @@ class Router:
 
     async def matched(self, body: dict[str, object]) -> dict[tuple[str, int], int]:
         """Return the matched tokens of each pod and rank, once trust in all ranks is exact."""
-        field = "chat_body" if "messages" in body else "completions_body"
-        whole = json.dumps({"model": "tiny"} | body).encode()
-        prompt = pb.Prompt(**{field: whole})  # type: ignore[arg-type]
+        request = pb.ScoreRequest(prompt=prompt_of(body))
         while True:
-            response = await self.stub.Score(pb.ScoreRequest(prompt=prompt), timeout=10)
+            response = await self.stub.Score(request, timeout=10)
             if all(one.trust.level == pb.Trust.EXACT for one in response.scores):
                 return {(one.pod, one.rank): one.matched_tokens for one in response.scores}
             await asyncio.sleep(0.05)
@@ -92,17 +93,13 @@ class Router:
 @asynccontextmanager
 async def routing(engine: Engine) -> AsyncIterator[Router]:
     pod = f'model = "tiny"\naddress = "127.0.0.1:{engine.port}"\nranks = {RANKS}\n'
-    config = (
-        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+    tables = (
         '[[models]]\nname = "tiny"\ntokenizer = "tiny-llama"\nadapters = ["tuned"]\n'
         f'[[pods]]\nid = "watched"\n{pod}watch = "127.0.0.1:{engine.publisher}"\n'
         f'[[pods]]\nid = "direct"\n{pod}topic = "{TOPIC}"\n'
         f'events = "tcp://127.0.0.1:{engine.events}"\nreplay = "tcp://127.0.0.1:{engine.replay}"\n'
     )
-    async with (
-        running(parse(config, "test"), FOLDER) as router,
-        grpc.aio.insecure_channel(router.address) as channel,
-    ):
+    async with running_router(FOLDER, tables, metrics="") as (_, channel):
         yield Router(router_pb2_grpc.RouterStub(channel))
 
 
@@ -169,22 +166,15 @@ async def test_our_tokens_and_the_engines_own_are_the_same(
     sources = ('tokenizer = "tiny-llama"', f'tokenizer-urls = ["{engine.base}"]')
     told: list[list[bytes]] = []
     for source in sources:
-        config = (
-            '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+        tables = (
             "[limits]\ntokenize-seconds = 60\n"
             f'[[models]]\nname = "tiny"\n{source}\nadapters = ["tuned"]\n'
         )
-        async with (
-            running(parse(config, "test"), FOLDER) as router,
-            grpc.aio.insecure_channel(router.address) as channel,
-        ):
+        async with running_router(FOLDER, tables, metrics="") as (_, channel):
             stub = router_pb2_grpc.RouterStub(channel)
             found = []
             for body in asked:
-                field = "chat_body" if "messages" in body else "completions_body"
-                whole = json.dumps({"model": "tiny"} | body).encode()
-                prompt = pb.Prompt(**{field: whole})  # type: ignore[arg-type]
-                request = pb.ScoreRequest(prompt=prompt, explain=True)
+                request = pb.ScoreRequest(prompt=prompt_of(body), explain=True)
                 response = await stub.Score(request, timeout=90)
                 found.append(response.explanation.token_ids_packed)
             told.append(found)

@@ -9,18 +9,12 @@ request with the tokens that the manager found for it. Made with the defaults, a
 """
 
 import argparse
-import gzip
-import json
-import os
 import random
 from pathlib import Path
 from typing import Any
 
-os.environ.pop("PYTHONHASHSEED", None)
-os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
-
 import msgspec
-import torch
+from drive_hybrid import spec, write
 from vllm.distributed.kv_events import KVEventBatch
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
@@ -28,12 +22,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256_cbor
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.kv_cache_interface import (
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    SlidingWindowSpec,
-)  # fmt: skip
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import Request, RequestStatus
 
 SIZE = 4
@@ -44,10 +33,7 @@ class Driver:
     def __init__(self, lookahead: int, window: int, blocks: int, seed: int) -> None:
         self.rng = random.Random(seed)
         self.lookahead = lookahead
-        shape = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
-        specs: list[Any] = [FullAttentionSpec(SIZE, **shape)]
-        if window:
-            specs.append(SlidingWindowSpec(SIZE, **shape, sliding_window=window))
+        specs = [spec(SIZE, 0), *([spec(SIZE, window)] if window else [])]
         groups = [KVCacheGroupSpec([f"layer{number}"], one) for number, one in enumerate(specs)]
         self.manager = KVCacheManager(
             KVCacheConfig(blocks, [], groups), LONGEST, SIZE, SIZE, enable_kv_cache_events=True,
@@ -139,8 +125,7 @@ def main() -> None:
     init_none_hash(sha256_cbor)
     driver = Driver(args.lookahead, args.window, args.blocks, args.seed)
     driver.run(args.requests)
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in driver.lines)
-    args.out.write_bytes(gzip.compress(text.encode(), mtime=0))
+    write(driver.lines, args.out)
     found = [line["cached"] for line in driver.lines if line["kind"] == "request"]
     print(f"{len(found)} requests, {sum(map(bool, found))} of them warm")
 

@@ -10,7 +10,6 @@ from process to process. A stream ends early if 0.9.2 fails, or if its look-up i
 
 import collections
 import functools
-import gzip
 import json
 import random
 import sys
@@ -21,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab" / "simworker"
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from block_stream import AllocatorStream, Api, ManagerStream, stream
-from record_v0_scheduler import LoRARequest, stand_in
+from record_v0_scheduler import LoRARequest, join, stand_in, told, write
 
 MANAGERS = 150
 ALLOCATORS = 120
@@ -52,11 +51,6 @@ def make_api() -> Api:
         return found
 
     allocator.find_cached_blocks_prefix = find
-
-    def join(group: Any, seq: Any) -> None:
-        group.seqs.append(seq)
-        group.seqs_dict[seq.seq_id] = seq
-        group.is_single_seq = False
 
     return Api(
         SelfAttnBlockSpaceManager,
@@ -274,12 +268,7 @@ def record(
         try:
             done.append([operation, subject.apply(operation)])
         except Exception as error:  # noqa: BLE001 - whatever the engine fails with
-            trace = error.__traceback__
-            while trace is not None and trace.tb_next is not None:
-                trace = trace.tb_next
-            assert trace is not None
-            code = trace.tb_frame.f_code
-            failures[f"{type(error).__name__} in {code.co_name}, line {trace.tb_lineno}"] += 1
+            failures[told(error)] += 1
             break
     return {"config": config, "operations": done}
 
@@ -291,8 +280,7 @@ def main(folder: str, target: str) -> None:
     failures: collections.Counter[str] = collections.Counter()
     lines = [record(api, ManagerOperations, seed, failures) for seed in range(MANAGERS)]
     lines += [record(api, AllocatorOperations, seed, failures) for seed in range(ALLOCATORS)]
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    Path(target).write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+    write(lines, target)
     counts = collections.Counter(
         f"{operation[0]}{'' if result[0] else ' in vain'}"
         for line in lines

@@ -17,6 +17,7 @@ import json
 import logging
 import random
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -91,6 +92,12 @@ def stand_in(folder: Path) -> None:
     )
 
 
+def join(group: Any, seq: Any) -> None:
+    group.seqs.append(seq)
+    group.seqs_dict[seq.seq_id] = seq
+    group.is_single_seq = False
+
+
 def make_api() -> Api:
     """Return 0.9.2's classes. Its scheduler reads the clock through its module's `time`."""
     from vllm import sequence
@@ -107,11 +114,6 @@ def make_api() -> Api:
         cache = SimpleNamespace(is_attention_free=False, **config)
         lora = SimpleNamespace(max_loras=config["max_loras"]) if config["max_loras"] else None
         return scheduler.Scheduler(limits, cache, lora)
-
-    def join(group: Any, seq: Any) -> None:
-        group.seqs.append(seq)
-        group.seqs_dict[seq.seq_id] = seq
-        group.is_single_seq = False
 
     return Api(
         build, sequence.Sequence, sequence.SequenceGroup, sequence.SequenceStatus,
@@ -242,14 +244,20 @@ def record(api: Api, seed: int, failures: collections.Counter[str]) -> dict[str,
                 if "swap space" in str(error):
                     operations.append([*operation, {"error": "no room to swap out"}])
                     return line
-                trace = error.__traceback__
-                while trace is not None and trace.tb_next is not None:
-                    trace = trace.tb_next
-                assert trace is not None
-                code = trace.tb_frame.f_code
-                failures[f"{type(error).__name__} in {code.co_name}, line {trace.tb_lineno}"] += 1
+                failures[told(error)] += 1
                 return line
     return line
+
+
+def told(error: Exception) -> str:
+    """Return an error's name and place."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {last.name}, line {last.lineno}"
+
+
+def write(lines: list[dict[str, Any]], target: str) -> None:
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    Path(target).write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
 
 def main(folder: str, target: str) -> None:
@@ -258,8 +266,7 @@ def main(folder: str, target: str) -> None:
     api = make_api()
     failures: collections.Counter[str] = collections.Counter()
     lines = [record(api, seed, failures) for seed in range(STREAMS)]
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    Path(target).write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+    write(lines, target)
     results = [each[-1] for line in lines for each in line["operations"] if each[0] == "step"]
     figures = {
         "steps": len(results),

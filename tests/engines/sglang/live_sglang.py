@@ -15,18 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import pytest
 
 from tests.engines.sglang.replay import Answer, answers
 from tests.fake_http import Answer as Http
 from tests.fake_http import FakeHttp
+from tests.router.running_router import running_router
 from warmpath.indexer.trust import Level
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.assemble.running import running
-from warmpath.router.config.read import parse
 
 FOLDER = Path(os.environ["WARMPATH_SGLANG_FOLDER"])
 """Holds the environment `v`, and SGLang's unpacked wheels (`install.py` makes it)."""
@@ -251,15 +249,11 @@ async def routing(case: Case, port: int, ranks: int = 1) -> AsyncIterator[Router
     """Start a router, which asks a stand-in for SGLang's HTTP server for the engine's version."""
     info = json.dumps({"version": case.version}).encode()
     with FakeHttp(lambda asked: Http(body=info if asked.path == "/server_info" else b"")) as http:
-        config = (
-            '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+        tables = (
             '[[models]]\nname = "m"\nadapters = ["support", "legal"]\n'
             f'[[pods]]\nid = "s"\nmodel = "m"\nengine = "sglang"\naddress = "{http.url[7:]}"\n'
             f'events = "tcp://127.0.0.1:{port}"\nreplay = "tcp://127.0.0.1:{port + ranks}"\n'
             f"ranks = {ranks}\n"
         )
-        async with (
-            running(parse(config, "test"), FOLDER) as router,
-            grpc.aio.insecure_channel(router.address) as channel,
-        ):
+        async with running_router(FOLDER, tables, metrics="") as (_, channel):
             yield Router(router_pb2_grpc.RouterStub(channel))

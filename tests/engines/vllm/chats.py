@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.engines.vllm.driver import Driver
 from tests.engines.vllm.prompts import somewhere
-from tests.vllm.words import text
+from tests.vllm.engine import text
 
 TOOLS: list[dict[str, Any]] = [
     {

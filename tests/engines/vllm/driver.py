@@ -10,8 +10,7 @@ import aiohttp
 
 from tests.engines.vllm.fleet import SECONDS, Fleet, Rank
 from tests.engines.vllm.rendering import Renderings, prompt_of
-from tests.engines.vllm.results import Outcome
-from tests.engines.vllm.rules import Difference, rule_of
+from tests.engines.vllm.results import Difference, Outcome, rule_of
 from warmpath.indexer.keys.key import Keyspace, chain
 from warmpath.lab.verify.cause import BlockNames, EventKeys
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

@@ -134,14 +134,6 @@ class Fleet:
         path = self._folder / f"{mode}.toml"
         await self.routers[mode].start("warmpath.cli", "serve", "--config", str(path))
 
-    async def end_engine(self, pod: str) -> None:
-        """End an engine in order."""
-        await asyncio.to_thread(self.engines[pod].stop)
-
-    async def kill_engine(self, pod: str) -> None:
-        """End an engine as a crash would."""
-        await asyncio.to_thread(self.engines[pod].kill)
-
     async def start_engine(self, pod: str) -> None:
         """Start an engine again at its ports."""
         engine = self.engines[pod]

@@ -10,6 +10,7 @@ from random import Random
 from tests.engines.vllm.driver import Driver
 from tests.engines.vllm.fleet import PLUGIN, SECONDS, SIDECAR
 from tests.engines.vllm.prompts import RANKS, ids, somewhere
+from tests.vllm.engine import Engine
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 Prompts = list[list[int]]
@@ -18,8 +19,8 @@ Prompts = list[list[int]]
 async def engines(driver: Driver, rng: Random) -> None:
     """End an engine in order, and kill the other one; Envoy sends to the one that is left."""
     prompts = await _known(driver, rng)
-    for pod, end in ((SIDECAR, driver.fleet.end_engine), (PLUGIN, driver.fleet.kill_engine)):
-        await end(pod)
+    for pod, end in ((SIDECAR, Engine.stop), (PLUGIN, Engine.kill)):
+        await asyncio.to_thread(end, driver.fleet.engines[pod])
         await _down(driver, pod)
         for prompt in prompts[:5]:
             assert (await driver.ask({"prompt": prompt})).served[0] != pod

@@ -11,19 +11,42 @@ import asyncio
 import signal
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 
 import aiohttp
 
+from tests.engines.vllm import cache, chats, prompts, restarts
 from tests.engines.vllm.driver import Driver
 from tests.engines.vllm.fleet import Fleet
 from tests.engines.vllm.needs import check
-from tests.engines.vllm.phases import PHASES, Phase, begin
 from tests.engines.vllm.results import PhaseResult, Results, print_table, verdict
 
 SEED = 26
 REQUEST_SECONDS = 600
+Phase = Callable[[Driver, Random], Awaitable[None]]
+PHASES: dict[str, Phase] = {
+    "turns": chats.turns,
+    "parts": chats.parts,
+    "tools": chats.tools,
+    "texts": prompts.texts,
+    "token ids": prompts.token_ids,
+    "salts": prompts.salts,
+    "adapters": prompts.adapters,
+    "truncated": prompts.truncated,
+    "evictions": cache.evictions,
+    "resets": cache.resets,
+    "sleep": cache.sleep,
+    "samples": prompts.samples,
+    "prompt_logprobs": prompts.prompt_logprobs,
+    "full reports": prompts.full_reports,
+    "engines restart": restarts.engines,
+    "routers restart": restarts.routers,
+    "publishers restart": restarts.publishers,
+    "redis restarts": restarts.redis,
+}
+"""The phases by their names, in the order in which they run."""
 
 
 async def run_phases(names: list[str], results: Results, folder: Path) -> None:
@@ -35,7 +58,9 @@ async def run_phases(names: list[str], results: Results, folder: Path) -> None:
         await fleet.gateway_serves()
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout) as http:
-            await begin(Driver(fleet, http))
+            # Each rank publishes a first batch, without which no router has seen it.
+            for number, rank in enumerate(prompts.RANKS):
+                await Driver(fleet, http).ask({"prompt": [number + 7] * 64}, rank, exact=False)
             for name in names:
                 begun = time.monotonic()
                 result = await _run(name, PHASES[name], Driver(fleet, http))
