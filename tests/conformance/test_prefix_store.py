@@ -8,11 +8,38 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.examples import examples
-from tests.prefixstore.store.reference import ReferenceStore
 from warmpath.prefixstore.store import lru, trie
 from warmpath.prefixstore.store.contract import Entry, PrefixStore
 from warmpath.prefixstore.store.lru import ENTRY_BYTES, LruStore
 from warmpath.prefixstore.store.trie import LEAF_BYTES, NODE_BYTES, TrieStore
+
+
+class ReferenceStore(PrefixStore):
+    """The reference: a dict from whole beginnings of texts to entries, without eviction."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._entries: dict[tuple[bytes, ...], Entry] = {}
+
+    def find(self, slices: Sequence[bytes]) -> list[Entry]:
+        found: list[Entry] = []
+        for end in range(1, len(slices) + 1):
+            entry = self._entries.get(tuple(slices[:end]))
+            if entry is None:
+                break
+            found.append(entry)
+        self.stats.looked_up(slices, len(found))
+        return found
+
+    def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:
+        for end, entry in enumerate(entries, 1):
+            kept = self._entries.setdefault(tuple(slices[:end]), entry)
+            kept.is_kept = True
+        self.stats.entries = len(self._entries)
+
+    def _make_room(self) -> None:
+        """Evict nothing."""
+
 
 STORES: dict[str, Callable[[int], PrefixStore]] = {
     "reference": lambda _: ReferenceStore(),

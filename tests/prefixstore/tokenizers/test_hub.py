@@ -11,7 +11,7 @@ import pytest
 from tests.fake_http import Answer, Asked
 from tests.fake_hub import COMMIT, REPO, FakeHub, sha256
 from warmpath.prefixstore.tokenizers.hub import HubSource, Pin
-from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
+from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 
 SECRET = "hf_very_secret"
 
@@ -52,14 +52,6 @@ def source(
         return HubSource(Pin(repo, revision, digests if files is None else files), **settings)
 
     return make
-
-
-def test_it_tokenises_as_the_folder_does(source: Source, model_folder: Path) -> None:
-    fetched, local = source().load(), FolderTokenizer(model_folder)
-    assert fetched.encode([b"Hello, world!"], at_start=True) == local.encode(
-        [b"Hello, world!"], at_start=True
-    )
-    assert (fetched.prefix, fetched.chat_template) == (local.prefix, local.chat_template)
 
 
 def test_what_is_in_the_cache_needs_no_hub(source: Source, hub: FakeHub) -> None:
@@ -191,13 +183,6 @@ def test_no_token_of_this_machine_is_sent(
     monkeypatch.setenv("HF_TOKEN", SECRET)
     source().load()
     assert not any("authorization" in asked.headers for asked in hub.asked)
-
-
-def test_a_hub_that_is_down_is_said_at_once(source: Source, held_port: int) -> None:
-    with pytest.raises(
-        TokenizerUnavailableError, match=r"cannot be reached: .*nothing listens there"
-    ):
-        source(endpoint=f"http://127.0.0.1:{held_port}").load()
 
 
 def test_a_download_that_takes_longer_goes_on_and_the_next_load_has_it(

@@ -4,8 +4,6 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from functools import partial
-from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
@@ -13,9 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.clock import Clock
 from tests.prefixstore.byte_tokenizer import ByteTokenizer
-from warmpath.prefixstore.tokenizers.cache import TokenizerCache, TokenizerSource
+from warmpath.prefixstore.tokenizers.cache import TokenizerCache
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
-from warmpath.prefixstore.tokenizers.trial import load_folder
 
 RETRY = 10.0
 MOST = 2
@@ -112,20 +109,6 @@ async def test_an_id_is_registered_once(cache: TokenizerCache, sources: dict[str
         cache.register("a", sources["a"])
     with pytest.raises(KeyError):
         await cache.get("nobody")
-
-
-async def test_a_folder_that_is_mended_is_loaded_after_the_pause(
-    clock: Clock, tmp_path: Path, model_folder: Path
-) -> None:
-    cache = TokenizerCache(most=1, retry_after=RETRY, clock=clock)
-    cache.register("m", TokenizerSource("the folder", partial(load_folder, tmp_path)))
-    (tmp_path / "tokenizer.json").write_text("{broken", encoding="utf-8")
-    with pytest.raises(TokenizerUnavailableError, match=str(tmp_path)):
-        await cache.get("m")
-    (tmp_path / "tokenizer.json").write_bytes((model_folder / "tokenizer.json").read_bytes())
-    clock.now += RETRY
-    await cache.get("m")
-    await cache.close()
 
 
 class CacheMachine(RuleBasedStateMachine):
