@@ -13,21 +13,22 @@ from random import Random
 
 import aiohttp
 
+from tests.vllm.record_apis import ENVIRONMENT
+
 FOLDER = Path(os.environ["WARMPATH_VLLM_FOLDER"])
 """Holds the virtual environment `v`, and the models `tiny-llama` and `tiny-lora`."""
 TOPIC = "kv-events"
+BLOCKS = 96
+"""Of each rank's cache, of 32 tokens each, with `OPTIONS`."""
+OPTIONS = (
+    "--max-model-len", "1024", "--max-num-seqs", "8", "--max-num-batched-tokens", "1024",
+    "--block-size", "32", "--num-gpu-blocks-override", str(BLOCKS), "--enable-lora",
+    "--max-lora-rank", "8", "--lora-modules", "tuned=tiny-lora",
+)  # fmt: skip
 WORDS = (
     "the", "of", "and", "to", "in", "a", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on",
     "not", "he", "his", "but", "at", "are", "this",
 )  # fmt: skip
-ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    "VLLM_SERVER_DEV_MODE": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-}
 
 
 @dataclass

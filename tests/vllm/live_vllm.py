@@ -16,7 +16,7 @@ from random import Random
 import pytest
 
 from tests.router.running_router import running_router
-from tests.vllm.engine import FOLDER, TOPIC, Engine, text
+from tests.vllm.engine import FOLDER, OPTIONS, TOPIC, Engine, text
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.lab.verify.predict import verify
 from warmpath.lab.verify.recording import read_recording
@@ -25,12 +25,6 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.prompt import tokenizer_sources
 
 RANKS = 2
-BLOCKS = 96
-OPTIONS = (
-    "--max-model-len", "1024", "--max-num-seqs", "8", "--max-num-batched-tokens", "1024",
-    "--block-size", "32", "--num-gpu-blocks-override", str(BLOCKS), "--enable-lora",
-    "--max-lora-rank", "8", "--lora-modules", "tuned=tiny-lora",
-)  # fmt: skip
 
 
 def text_of(words: int, seed: int) -> str:

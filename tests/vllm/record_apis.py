@@ -50,6 +50,11 @@ PROCESSOR = {
     ],
     "special_tokens": {"<s>": BEGIN},
 }
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
+    "VLLM_SERVER_DEV_MODE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
+}  # fmt: skip
+"""Of a vLLM on a CPU."""
 PORT = 8137
 BASE = f"http://127.0.0.1:{PORT}"
 
@@ -79,11 +84,7 @@ def start(python: str, model: Path, log: Path) -> "subprocess.Popen[bytes]":
                 "--tool-call-parser", "hermes",
             ],
             stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            env=os.environ | {
-                "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-                "OMP_NUM_THREADS": "1", "VLLM_SERVER_DEV_MODE": "1", "HF_HUB_OFFLINE": "1",
-                "VLLM_NO_USAGE_STATS": "1",
-            },
+            env=os.environ | ENVIRONMENT,
         )  # fmt: skip
 
 

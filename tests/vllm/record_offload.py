@@ -21,7 +21,7 @@ from typing import Any
 import record_scheduler as base
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
-from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.outputs import KVConnectorOutput
 
 PAGE = 4096
 """Bytes of host memory that a chunk takes at least; the chunks of these small models take no more."""
@@ -91,6 +91,8 @@ class Driver(base.Driver):
     """A scheduler with a connector, and a worker that copies."""
 
     jobs: list[Job] = field(default_factory=list)
+    over: list[Job] = field(default_factory=list)
+    """Those that end with the last step."""
 
     def __post_init__(self) -> None:
         s = self.scenario
@@ -127,68 +129,17 @@ class Driver(base.Driver):
 
         connector.build_connector_meta = in_order
 
-    def step(self) -> None:
-        scheduler, rng = self.scheduler, self.rng
-        output = scheduler.schedule()
+    def copied(self, output: Any) -> dict[str, Any]:
         meta = output.kv_connector_metadata
-        new, cached = output.scheduled_new_reqs, output.scheduled_cached_reqs
-        blocks = {data.req_id: data.block_ids for data in new}
-        blocks |= {
-            name: ids or [] for name, ids in zip(cached.req_ids, cached.new_block_ids, strict=True)
-        }
-        self.record("schedule", {}, {
-            "scheduled": list(output.num_scheduled_tokens.items()),
-            "new_block_ids": [blocks[name] for name in output.num_scheduled_tokens],
-            "preempted": sorted(output.preempted_req_ids or ()),
-            "finished": sorted(output.finished_req_ids),
+        for jobs, is_load in ((meta.load_jobs, True), (meta.store_jobs, False)):
+            for number, job in jobs.items():
+                steps = self.rng.randint(0 if is_load else 1, self.scenario.slowness)
+                self.jobs.append(Job(number, job.req_id, is_load, steps))
+        return {
             "loads": {n: self.copies(job, job.dst_spec, job.src_spec) for n, job in meta.load_jobs.items()},
             "stores": {n: self.copies(job, job.src_spec, job.dst_spec) for n, job in meta.store_jobs.items()},
             "flush": sorted(meta.jobs_to_flush),
-        })  # fmt: skip
-        for numbers, is_load in ((meta.load_jobs, True), (meta.store_jobs, False)):
-            for number, job in numbers.items():
-                steps = rng.randint(0 if is_load else 1, self.scenario.slowness)
-                self.jobs.append(Job(number, job.req_id, is_load, steps))
-        if rng.random() < 0.04 and scheduler.running:
-            self.finish(rng.choice(scheduler.running).request_id)
-        sampled = {}
-        for name in output.num_scheduled_tokens:
-            request = scheduler.requests.get(name)
-            whole = request is not None and request.num_computed_tokens >= request.num_tokens
-            sampled[name] = [base.sample(request)] if whole else []
-        ended = self.ended(meta.jobs_to_flush)
-        events: list[Any] = []
-        publish = scheduler.kv_event_publisher.publish
-        scheduler.kv_event_publisher.publish = lambda batch: events.extend(batch.events)
-        outputs = scheduler.update_from_output(output, ModelRunnerOutput(
-            req_ids=list(sampled),
-            req_id_to_index={name: number for number, name in enumerate(sampled)},
-            sampled_token_ids=list(sampled.values()),
-            logprobs=None, prompt_logprobs_dict={}, pooler_output=[],
-            kv_connector_output=KVConnectorOutput(
-                finished_recving={job.request_id for job in ended if job.is_load},
-                kv_connector_worker_meta=OffloadingWorkerMetadata(
-                    completed_jobs={job.number: 1 for job in ended}
-                ),
-            ),
-        ))  # fmt: skip
-        scheduler.kv_event_publisher.publish = publish
-        told = outputs[0].outputs if 0 in outputs else []
-        self.record("update_from_output", [[job.number for job in ended]], {
-            "outputs": [
-                [one.request_id, list(one.new_token_ids),
-                 one.prefill_stats and one.prefill_stats.num_cached_tokens,
-                 one.finish_reason and str(one.finish_reason)]
-                for one in told
-            ],
-            "gpu_events": sum(getattr(event, "medium", "GPU") == "GPU" for event in events),
-            "cpu_events": summary(
-                [written(event) for event in events if getattr(event, "medium", "GPU") == "CPU"]
-            ),
-        })  # fmt: skip
-        for one in told:
-            if one.finish_reason:
-                self.alive.remove(one.request_id)
+        }  # fmt: skip
 
     def copies(self, job: Any, gpu: Any, cpu: Any) -> list[Any]:
         if self.scenario.sliding_window:
@@ -199,9 +150,10 @@ class Driver(base.Driver):
             parts += [(first + at) % self.scenario.blocks_per_chunk for at in range(size)]
         return [job.req_id, list(map(int, gpu.block_ids)), list(map(int, cpu.block_ids)), parts]
 
-    def ended(self, flush: set[int]) -> list[Job]:
-        """Return the jobs that end with this step: in order for each direction, those in `flush` at once."""
-        ended = []
+    def ended(self, output: Any) -> dict[str, Any]:
+        """End jobs with this step: in order for each direction, those that vLLM flushes at once."""
+        flush = output.kv_connector_metadata.jobs_to_flush
+        self.over = []
         blocked = {True: False, False: False}
         last = dict.fromkeys((True, False), -1)
         for at, job in enumerate(self.jobs):
@@ -210,12 +162,26 @@ class Driver(base.Driver):
         for at, job in enumerate(self.jobs):
             must = at <= last[job.is_load]
             if must or (job.steps <= 0 and not blocked[job.is_load]):
-                ended.append(job)
+                self.over.append(job)
             else:
                 blocked[job.is_load] = True
             job.steps -= 1
-        self.jobs = [job for job in self.jobs if job not in ended]
-        return ended
+        self.jobs = [job for job in self.jobs if job not in self.over]
+        completed = OffloadingWorkerMetadata(completed_jobs={job.number: 1 for job in self.over})
+        loaded = {job.request_id for job in self.over if job.is_load}
+        return {
+            "kv_connector_output": KVConnectorOutput(
+                finished_recving=loaded, kv_connector_worker_meta=completed
+            )
+        }
+
+    def told(self, outputs: Any, events: list[Any]) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+        mediums = [getattr(event, "medium", "GPU") for event in events]
+        copied = [event for event, where in zip(events, mediums, strict=True) if where == "CPU"]
+        return [[job.number for job in self.over]], {
+            "gpu_events": mediums.count("GPU"),
+            "cpu_events": summary([written(event) for event in copied]),
+        }
 
     def reset(self, reset_running_requests: bool) -> None:  # noqa: ARG002  the driver's
         # Running requests are not reset: requests preempted and loaded again in one step break an

@@ -233,9 +233,8 @@ class Driver:
     def step(self) -> None:
         scheduler, rng = self.scheduler, self.rng
         output = scheduler.schedule()
-        new = output.scheduled_new_reqs
         cached = output.scheduled_cached_reqs
-        blocks = {data.req_id: data.block_ids for data in new}
+        blocks = {data.req_id: data.block_ids for data in output.scheduled_new_reqs}
         blocks |= {
             name: ids or [] for name, ids in zip(cached.req_ids, cached.new_block_ids, strict=True)
         }
@@ -243,7 +242,7 @@ class Driver:
             "scheduled": list(output.num_scheduled_tokens.items()),
             "new_block_ids": [blocks[name] for name in output.num_scheduled_tokens],
             "preempted": sorted(output.preempted_req_ids or ()),
-            "finished": sorted(output.finished_req_ids),
+            "finished": sorted(output.finished_req_ids), **self.copied(output),
         })  # fmt: skip
         if rng.random() < 0.04 and scheduler.running:
             self.finish(rng.choice(scheduler.running).request_id)
@@ -252,36 +251,52 @@ class Driver:
             request = scheduler.requests.get(name)
             whole = request is not None and request.num_computed_tokens >= request.num_tokens
             sampled[name] = [sample(request)] if whole else []
-        events = []
+        ended = self.ended(output)
+        events: list[Any] = []
         publish = scheduler.kv_event_publisher.publish
         scheduler.kv_event_publisher.publish = lambda batch: events.extend(batch.events)
         outputs = scheduler.update_from_output(output, ModelRunnerOutput(
             req_ids=list(sampled),
             req_id_to_index={name: number for number, name in enumerate(sampled)},
             sampled_token_ids=list(sampled.values()),
-            logprobs=None, prompt_logprobs_dict={}, pooler_output=[],
+            logprobs=None, prompt_logprobs_dict={}, pooler_output=[], **ended,
         ))  # fmt: skip
         scheduler.kv_event_publisher.publish = publish
-        out = outputs[0]
-        stats = out.scheduler_stats
-        cache = stats.prefix_cache_stats
-        told = json.dumps([written(event) for event in events])
-        self.record("update_from_output", {}, {
+        args, told = self.told(outputs, events)
+        answers = outputs[0].outputs if 0 in outputs else []
+        self.record("update_from_output", args, {
             "outputs": [
                 [one.request_id, list(one.new_token_ids),
                  one.prefill_stats and one.prefill_stats.num_cached_tokens,
                  one.finish_reason and str(one.finish_reason)]
-                for one in out.outputs
+                for one in answers
             ],
-            "events": [len(events), zlib.crc32(told.encode())],
+            **told,
+        })  # fmt: skip
+        for one in answers:
+            if one.finish_reason:
+                self.alive.remove(one.request_id)
+
+    def copied(self, output: Any) -> dict[str, Any]:  # noqa: ARG002  nothing is
+        """Return what a step's line tells of the copies that begin with it."""
+        return {}
+
+    def ended(self, output: Any) -> dict[str, Any]:  # noqa: ARG002  none has begun
+        """Return what the model runner's output tells of the copies that end with a step."""
+        return {}
+
+    def told(self, outputs: Any, events: list[Any]) -> tuple[Any, dict[str, Any]]:
+        """Return what an update's line has as arguments, and beside the answers."""
+        stats = outputs[0].scheduler_stats
+        cache = stats.prefix_cache_stats
+        text = json.dumps([written(event) for event in events])
+        return {}, {
+            "events": [len(events), zlib.crc32(text.encode())],
             "waiting": stats.num_waiting_reqs, "skipped": stats.num_skipped_waiting_reqs,
             "usage": stats.kv_cache_usage,
             "prefix_cache": [cache.requests, cache.queries, cache.hits, cache.preempted_requests,
                              cache.preempted_queries, cache.preempted_hits],
-        })  # fmt: skip
-        for one in out.outputs:
-            if one.finish_reason:
-                self.alive.remove(one.request_id)
+        }  # fmt: skip
 
     def finish(self, request_id: str) -> None:
         self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)

@@ -15,20 +15,19 @@ import aiohttp
 
 from tests.engines.vllm.published import Published
 from tests.servers.redis_server import RedisServer
-from tests.vllm.engine import FOLDER, Engine
+from tests.vllm.engine import BLOCKS, FOLDER, OPTIONS, Engine
 from tests.vllm.record_apis import model_folder
 from warmpath.client.async_client import AsyncClient
 from warmpath.lab.local.cluster import Process
 from warmpath.lab.local.ports import HeldPorts
 
-BLOCKS = 96
-"""Of each rank's cache, of 32 tokens each."""
-OPTIONS = (
-    "--max-model-len", "1024", "--max-num-seqs", "8", "--max-num-batched-tokens", "1024",
-    "--block-size", "32", "--num-gpu-blocks-override", str(BLOCKS), "--enable-lora",
-    "--max-lora-rank", "8", "--lora-modules", "tuned=tiny-lora", "--enable-scale-out",
-    "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
-)  # fmt: skip
+SERVED = (
+    *OPTIONS,
+    "--enable-scale-out",
+    "--enable-auto-tool-choice",
+    "--tool-call-parser",
+    "hermes",
+)
 MODES = ("replica", "shared")
 PLUGIN, SIDECAR = "plugin", "sidecar"
 Rank = tuple[str, int]
@@ -65,7 +64,7 @@ class Fleet:
             for pod, ranks in ((PLUGIN, 2), (SIDECAR, 1)):
                 listen, events, replay = ports.take(), ports.take(1), ports.take(1)
                 engine = Engine(
-                    listen, events, replay, self._folder / f"{pod}.log", OPTIONS, str(model), pod=pod,
+                    listen, events, replay, self._folder / f"{pod}.log", SERVED, str(model), pod=pod,
                     ranks=ranks, publisher=ports.take() if pod == PLUGIN else 0,
                     publishing=(f"--redis={self.redis.url}", f"--blocks={BLOCKS}"),
                 )  # fmt: skip

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -76,11 +77,6 @@ async def start() -> AsyncIterator[Start]:
 @pytest.fixture
 async def renderer(start: Start) -> ProcessRenderer:
     return await start()
-
-
-def limits(**changed: float) -> RenderLimits:
-    values = {name: getattr(LIMITS, name) for name in RenderLimits.__slots__}
-    return RenderLimits(**{**values, **changed})  # type: ignore[arg-type]
 
 
 def pid(renderer: ProcessRenderer) -> int:
@@ -197,7 +193,7 @@ async def test_a_template_that_is_broken_is_told_from_a_chat_that_it_refuses(
 
 
 async def test_a_template_that_loads_slowly_is_not_taken_for_broken(start: Start) -> None:
-    renderer = await start(limits(seconds=0.0))
+    renderer = await start(replace(LIMITS, seconds=0.0))
     renderer.register("later", TEMPLATES["plain"])
     for _ in range(2):
         # The process may be faster than the timer.
@@ -206,7 +202,7 @@ async def test_a_template_that_loads_slowly_is_not_taken_for_broken(start: Start
 
 
 async def test_an_endless_loop_is_ended_and_the_next_chat_is_rendered(start: Start) -> None:
-    renderer = await start(limits(seconds=0.5))
+    renderer = await start(replace(LIMITS, seconds=0.5))
     before = pid(renderer)
     with pytest.raises(RenderTimeoutError, match=r"longer than 0\.5 s"):
         await renderer.render("loops", HI, None)
@@ -220,7 +216,7 @@ async def test_an_endless_loop_is_ended_and_the_next_chat_is_rendered(start: Sta
 
 
 async def test_endless_allocation_is_ended_and_the_next_chat_is_rendered(start: Start) -> None:
-    renderer = await start(limits(max_memory_bytes=256 * MIB))
+    renderer = await start(replace(LIMITS, max_memory_bytes=256 * MIB))
     with pytest.raises(RenderLimitError, match="memory"):
         await renderer.render("allocates", HI, None)
     assert await renderer.render("plain", HI, None) == "<s><user>hi"
@@ -274,7 +270,7 @@ def test_chats_are_rendered_on_the_event_loop_that_a_router_has() -> None:
     uvloop = pytest.importorskip("uvloop")
 
     async def rendered() -> str:
-        renderer = ProcessRenderer(workers=1, limits=limits())
+        renderer = ProcessRenderer(workers=1, limits=LIMITS)
         renderer.register("plain", TEMPLATES["plain"])
         await renderer.start()
         try:
@@ -320,7 +316,7 @@ async def test_a_caller_that_goes_away_harms_nobody(renderer: ProcessRenderer) -
 
 
 async def test_what_waits_is_bounded(start: Start) -> None:
-    renderer = await start(limits(max_waiting=2))
+    renderer = await start(replace(LIMITS, max_waiting=2))
     waiting = [asyncio.create_task(renderer.render("loops", HI, None))]
     while len(waiting) < 3:
         await asyncio.sleep(0)
@@ -334,7 +330,7 @@ async def test_what_waits_is_bounded(start: Start) -> None:
 
 
 async def test_the_bytes_that_wait_are_bounded(start: Start) -> None:
-    renderer = await start(limits(max_waiting_bytes=1000))
+    renderer = await start(replace(LIMITS, max_waiting_bytes=1000))
     with pytest.raises(FullError, match="max-queued-bytes is 1000"):
         await renderer.render("plain", Chat([{"role": "user", "content": "x" * 1000}]), None)
 
@@ -358,7 +354,7 @@ async def test_a_template_that_cannot_be_compiled_is_named_at_the_start_and_harm
     start: Start, source: str | dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     templates = {"demo": ModelTemplate(source), "plain": TEMPLATES["plain"]}
-    renderer = await start(limits(seconds=0.5), templates=templates, workers=2)
+    renderer = await start(replace(LIMITS, seconds=0.5), templates=templates, workers=2)
     assert caplog.text.count("model 'demo'") == 1
     replaced = renderer.replaced
     for _ in range(2):
@@ -383,7 +379,7 @@ async def test_a_process_ends_when_its_renderer_is_gone() -> None:
 
 @pytest.mark.deep
 async def test_an_endless_loop_ends_by_itself_where_its_renderer_is_gone() -> None:
-    worker = await RenderWorker.start(limits(seconds=0.1))
+    worker = await RenderWorker.start(replace(LIMITS, seconds=0.1))
     await worker.load("loops", TEMPLATES["loops"])
     with pytest.raises(RenderTimeoutError, match="processor time"):
         await worker.call(msgspec.msgpack.encode(Render("loops", HI)), 60.0)
@@ -397,7 +393,7 @@ async def test_an_integer_beyond_64_bits_is_refused(renderer: ProcessRenderer) -
 
 
 async def test_a_template_that_hangs_leaves_a_process_to_the_others(start: Start) -> None:
-    renderer = await start(limits(seconds=600), workers=2)
+    renderer = await start(replace(LIMITS, seconds=600), workers=2)
     stuck = [asyncio.create_task(renderer.render("loops", HI, None)) for _ in range(3)]
     for _ in range(3):
         assert await renderer.render("plain", HI, None) == "<s><user>hi"
