@@ -125,19 +125,15 @@ def _models(
 
 
 async def _preload(config: Config, tokenizers: TokenizerCache, stack: AsyncExitStack) -> None:
-    local = []
-    has_any = [
-        model
-        for model in config.models
-        if model.tokenizer or model.hub.repo or model.tokenizer_urls
-    ]
-    for model in has_any[:MOST_TOKENIZERS]:
-        load = watched(_load(model.name, tokenizers), f"loading the tokenizer of {model.name}")
+    local = {one.name for one in config.models if one.tokenizer and not one.tokenizer_urls}
+    waited_for = []
+    for model in [*tokenizers.lacking()][:MOST_TOKENIZERS]:
+        load = watched(_load(model, tokenizers), f"loading the tokenizer of {model}")
         stack.callback(load.cancel)
-        if model.tokenizer and not model.tokenizer_urls:
-            local.append(load)
-    if local:
-        await asyncio.wait(local)
+        if model in local:
+            waited_for.append(load)
+    if waited_for:
+        await asyncio.wait(waited_for)
 
 
 async def _load(model: str, tokenizers: TokenizerCache) -> None:
