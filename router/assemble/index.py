@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from warmpath.indexer.embedded import embedded_index
@@ -18,16 +18,11 @@ from warmpath.process.tls import ClientTls
 from warmpath.router.assemble.means import Means
 from warmpath.router.config.schema import PodSpec
 from warmpath.router.pods.discover import PodSource, Reconciler, SourceState
-from warmpath.router.pods.follow import Follower, follow_configured, following, saved_ranks
+from warmpath.router.pods.follow import Follower, follow_configured, following
 from warmpath.router.pods.look import sources
-from warmpath.router.pods.shared_index import (
-    SharedPods,
-    asking,
-    is_asked_by_answers,
-    reached,
-    shared_pods,
-)
-from warmpath.router.pods.table import Pod, PodTable
+from warmpath.router.pods.probe import Links
+from warmpath.router.pods.shared_index import asking, is_asked_by_answers, reached, shared
+from warmpath.router.pods.table import PodTable
 from warmpath.router.readiness import INDEX
 
 
@@ -41,7 +36,6 @@ class Indexed:
     thread: LoopThread
     redis: Redis | None
     """The connections of the loop that answers calls, if an answer or a booking needs Redis."""
-    shared: SharedPods | None
     sources: list[PodSource]
     publishers: ClientTls | None
     engines: EngineTls
@@ -53,34 +47,24 @@ class Indexed:
         """For each source of pods, whether it answers."""
         return [source.state for source in self.sources]
 
-    async def follow(
-        self,
-        *,
-        observed: Callable[..., None],
-        ended: Callable[[Pod], None],
-        gone: Callable[[Pod], None],
-        listed: Callable[[], None],
-        answered: Callable[[Pod], float],
-    ) -> None:
-        """Follow pods from now on; the first three are called in the loop that calls this."""
-        loop = asyncio.get_running_loop()
-        config, folder = self.means.config, self.means.folder
+    async def follow(self, links: Links) -> None:
+        """Follow pods from now on; the first three links are called in the loop that calls this."""
+        call = partial(_call_in, asyncio.get_running_loop())
         self.follower = Follower(
             self.ingest,
             self.pods,
-            whole=config,
-            folder=folder,
+            whole=self.means.config,
+            folder=self.means.folder,
             credentials=channel_credentials(self.publishers) if self.publishers else None,
             tls=self.engines,
-            shared=self.shared,
-            observed=partial(_call_in, loop, observed),
-            ended=partial(_call_in, loop, ended),
-            gone=partial(_call_in, loop, gone),
-            listed=listed,
-            answered=answered,
-            saved=saved_ranks(config.index, folder),
+            links=replace(
+                links,
+                observed=partial(call, links.observed),
+                ended=partial(call, links.ended),
+                gone=partial(call, links.gone),
+            ),
         )
-        follows = following(config, folder, self.ingest, self.follower, self.sources)
+        follows = following(self.follower, self.sources)
         self.reconciler = await self.thread.enter(follows, self.means.stack)
 
     async def follow_configured(self, pods: list[PodSpec]) -> None:
@@ -99,7 +83,7 @@ async def index(means: Means, publishers: ClientTls | None, engines: EngineTls) 
     config, folder, readiness = means.config, means.folder, means.readiness
     stack = means.stack
     table = config.shared_index
-    redis = remote = through = None
+    redis = remote = None
     if table.url and is_asked_by_answers(table):
         redis = await stack.enter_async_context(reached(table, folder))
         if table.mode == "shared":
@@ -123,14 +107,13 @@ async def index(means: Means, publishers: ClientTls | None, engines: EngineTls) 
         def settled(reason: str) -> None:
             readiness.set(INDEX, holds=True, reason=reason)
 
-        through = await thread.enter(shared_pods(config, folder, ingest, settled), stack)
+        await thread.enter(shared(table, folder, ingest, settled), stack)
     return Indexed(
         means,
         ingest,
         PodTable(),
         thread,
         redis,
-        through,
         list(sources(config, folder)),
         publishers,
         engines,

@@ -26,6 +26,7 @@ from warmpath.router.config.files import engine_credentials, publisher_credentia
 from warmpath.router.config.schema import Config
 from warmpath.router.ending import end_router
 from warmpath.router.metrics.calls import Metrics
+from warmpath.router.pods.probe import Links
 from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.texts import Texts, texts
 from warmpath.router.readiness import (
@@ -89,13 +90,14 @@ async def running(
             read.models.engines_adapters = indexed.pods.found_by_name()
 
         bookings = chosen.picking.bookings
-        await indexed.follow(
+        links = Links(
             observed=chosen.picking.observe,
             ended=chosen.picking.engine_ended,
             gone=gone,
             listed=listed,
             answered=lambda pod: bookings.answered_at(pod.id, len(pod.ranks)),
         )
+        await indexed.follow(links)
         http_address = await pages(means, indexed, texts=read, chosen=chosen, calls=made)
         guarded, checks = methods(means, made)
         service, held = made.service, made.service.picks.held

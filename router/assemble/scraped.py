@@ -71,7 +71,7 @@ def scraped(
     yield from _fields(
         "endpoint_picker", calls.endpoint_picker, "streams", "held_bytes", "max_held_bytes"
     )
-    replica = indexed.shared.replica if indexed.shared is not None else None
+    replica = indexed.ingest.replica
     readers = [one for one in (replica, ingest.remote) if one is not None]
     if readers:
         polled = min(one.polled_at for one in readers)

@@ -14,7 +14,7 @@ from itertools import takewhile
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.overdue import FIRST_COME, Overdue, Precedence
 from warmpath.router.load.rank_bookings import Booking, RankBook, Work
-from warmpath.router.load.stuck import Ending, StuckRanks, no_batch
+from warmpath.router.load.stuck import Ending, StuckRanks
 
 MOST_PREFILL = 86400.0
 """Longest accepted prefill, in seconds: a day, which no prefill takes."""
@@ -35,7 +35,7 @@ class Bookings:
         late_seconds: float = 30.0,
         precedence: Precedence = FIRST_COME,
         expects_first_tokens: bool = True,
-        batch: Callable[[str, int], int | None] = no_batch,
+        batch: Callable[[str, int], int | None] = lambda *_: None,
     ) -> None:
         """Keep at most `most` bookings, each for at most `expire_after` seconds.
 
@@ -241,7 +241,7 @@ class Bookings:
                 for idle in [name for name, book in self.ranks.items() if not book.in_flight]:
                     self._drop(idle)
             book = self.ranks[name] = RankBook(lambda: self.changed(name))
-        ahead = book.load(now).wait
+        ahead = book.seconds_ahead(now)
         book.place(booking)
         if booking.first_token_at is None:
             seconds = ahead + booking.work.prefill

@@ -102,26 +102,14 @@ class UnagedLoad(NamedTuple):
     """Bookings, of all routers, whose request has ended without a report; they do not count."""
 
 
-def seen_beside(
-    book: RankBook,
-    observed: Observed,
-    source: Source,
-    *,
-    still_since: float = 0.0,
-) -> Seen:
+def seen_beside(book: RankBook, observed: Observed, source: Source, still_since: float) -> Seen:
     """Return an observation with the requests in it that `book` does not have."""
     ours = sum(booking.since <= observed.at for booking in book.in_flight.values())
     ours_waiting = sum(booking.since <= observed.at for booking in book.waiting.values())
     foreign = max(0, observed.requests - ours)
     foreign_waiting = max(0, observed.waiting - ours_waiting)
-    return Seen(
-        observed,
-        source,
-        foreign,
-        foreign_waiting,
-        _typical(book) if foreign or foreign_waiting else UNKNOWN,
-        still_since=still_since,
-    )
+    typical = _typical(book) if foreign or foreign_waiting else UNKNOWN
+    return Seen(observed, source, foreign, foreign_waiting, typical, still_since=still_since)
 
 
 def _typical(book: RankBook) -> Typical:
@@ -190,7 +178,7 @@ def _lost(book: RankBook, others: OthersBook, observed: Observed) -> tuple[list[
     old = [*takewhile(lambda booking: booking.since <= reached, book.in_flight.values())]
     theirs = others.out_by(reached)
     lost = len(old) + theirs - observed.requests
-    if lost <= 0 or not observed.is_counted:
+    if lost <= 0 or not {"running", "waiting"}.isdisjoint(observed.bad):
         return [], 0
     ours = [booking for booking in old if book.may_have_ended(booking)]
     theirs = max(0, theirs - others.certain)
@@ -217,11 +205,10 @@ class Part:
 
 def parts_of(book: RankBook, others: OthersBook, seen: Seen | None, now: float) -> list[Part]:
     """Return the figures from which `correct` computes a load."""
-    booked = book.load(now)
     parts = [
-        Part("booked wait", booked.wait, "bookings", 0.0),
-        Part("booked waiting", booked.waiting, "bookings", 0.0),
-        Part("booked in flight", booked.in_flight, "bookings", 0.0),
+        Part("booked wait", book.seconds_ahead(now), "bookings", 0.0),
+        Part("booked waiting", len(book.waiting), "bookings", 0.0),
+        Part("booked in flight", len(book.in_flight), "bookings", 0.0),
     ]
     if others is not NOBODY:
         age = max(0.0, now - others.received_at)

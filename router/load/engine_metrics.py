@@ -44,11 +44,6 @@ class Observed:
     """The figures that are missing or impossible: `running`, `waiting`, `kv_usage`. They are 0 here."""
 
     @property
-    def is_counted(self) -> bool:
-        """Whether both numbers of requests are known."""
-        return not {"running", "waiting"}.intersection(self.bad)
-
-    @property
     def requests(self) -> int:
         """All requests that the engine has."""
         return self.running + self.waiting

@@ -8,7 +8,6 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.scorer.candidate import IDLE, Load
 
 
 @dataclass(slots=True, eq=False)
@@ -295,18 +294,9 @@ class RankBook:
         shared = first.work.nanoseconds - first.work.own_nanoseconds
         return self._own_nanoseconds - skipped + shared
 
-    def load(self, now: float) -> Load:
-        if not self.in_flight and not self.last_pick:
-            return IDLE
-        return Load(
-            wait=wait(self.prefill(), self.head(), self.free_since, now),
-            waiting=len(self.waiting),
-            in_flight=len(self.in_flight),
-            waiting_uncached_tokens=self.uncached_tokens,
-            waiting_prompt_tokens=self.prompt_tokens,
-            context_tokens=self.context_tokens,
-            last_pick=self.last_pick,
-        )
+    def seconds_ahead(self, now: float) -> float:
+        """Return the seconds until a new prefill would start, by these bookings alone."""
+        return wait(self.prefill(), self.head(), self.free_since, now)
 
     def _weigh(self, work: Work, sign: int) -> None:
         self._own_nanoseconds += sign * work.own_nanoseconds

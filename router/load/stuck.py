@@ -75,10 +75,6 @@ class Owing:
     """How long requests have waited, while none does; None: one does."""
 
 
-def no_batch(_pod: str, _rank: int) -> None:
-    """Return that no batch of the rank's events is known."""
-
-
 class StuckRanks:
     """The ranks that owe answers, of those in `books`.
 
@@ -86,7 +82,7 @@ class StuckRanks:
     """
 
     def __init__(
-        self, books: Mapping[RankName, RankBook], batch: Callable[[str, int], int | None] = no_batch
+        self, books: Mapping[RankName, RankBook], batch: Callable[[str, int], int | None]
     ) -> None:
         self._books = books
         self._batch = batch

@@ -26,7 +26,6 @@ from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.correction import (
     SLACK,
-    UNKNOWN,
     Part,
     Seen,
     Source,
@@ -120,15 +119,13 @@ class LoadTable:
             still_since = _still_since(kept, book, observed)
             self._seen_at = max(self._seen_at, observed.at)
             self._changed(name)
-            if _is_frozen(book, still_since, observed.at - SLACK):
-                self._seen[name] = Seen(
-                    observed, source, 0, 0, UNKNOWN, still_since=still_since, is_frozen=True
-                )
+            seen = seen_beside(book, observed, source, still_since)
+            seen = self._seen[name] = replace(seen, is_frozen=_is_frozen(book, seen))
+            if seen.is_frozen:
                 return
             if self._others is not None:
                 self._others.observed(pod, rank, observed.at)
-            self._seen[name] = seen_beside(book, observed, source, still_since=still_since)
-            if self._others is None:
+            else:
                 # Recomputing at each observation spares the next pick from doing it for all ranks.
                 self.renew(*name, observed.at)
 
@@ -282,10 +279,11 @@ def _still_since(kept: Seen | None, book: RankBook, observed: Observed) -> float
     return kept.still_since if replace(kept.observed, at=observed.at) == observed else observed.at
 
 
-def _is_frozen(book: RankBook, still_since: float, reached: float) -> bool:
-    """Return whether figures stand still although a request has reached the engine, by `reached`."""
+def _is_frozen(book: RankBook, seen: Seen) -> bool:
+    """Return whether figures stand still although a request has reached the engine."""
+    reached = seen.observed.at - SLACK
     return any(
-        still_since < booking.since <= reached and booking.since > book.answered_at
+        seen.still_since < booking.since <= reached and booking.since > book.answered_at
         for booking in book.unanswered.values()
     )
 

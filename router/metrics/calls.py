@@ -22,10 +22,6 @@ from warmpath.router.metrics.declared import DECLARED, metric, single
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
 COUNTERS = ("requests", "refusals", "kept_out", "endpoint_picks")
-HISTOGRAMS = (
-    *("request_seconds", "step_seconds", "prompt_tokens", "matched_ratio"),
-    *("queue_wait_seconds", "loop_lag_seconds"),
-)
 OVERLOADED = Reason.Name(Reason.OVERLOADED)
 
 
@@ -76,7 +72,9 @@ class Metrics(Collector):
             name: defaultdict(int) for name in COUNTERS
         }
         self._tallies: dict[str, defaultdict[tuple[str, ...], Tally]] = {
-            name: defaultdict(partial(Tally, DECLARED[name].buckets)) for name in HISTOGRAMS
+            name: defaultdict(partial(Tally, one.buckets))
+            for name, one in DECLARED.items()
+            if one.kind == "histogram"
         }
         # Those of every call are at hand.
         self._requests, self._refusals = self._counts["requests"], self._counts["refusals"]

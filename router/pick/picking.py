@@ -14,7 +14,6 @@ from warmpath.router.config import schema as config
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.overdue import Precedence
-from warmpath.router.load.stuck import no_batch
 from warmpath.router.load.table import LoadTable
 from warmpath.router.match.match import Scorer
 from warmpath.router.peers.exchange import PeerBookings
@@ -73,7 +72,7 @@ class Picking:
         witnesses: Sequence[Witness] = (),
         beliefs: type[Believed] = Believed,
         share: Callable[[Bookings, Believed], PeerBookings] | None = None,
-        batch: Callable[[str, int], int | None] = no_batch,
+        batch: Callable[[str, int], int | None] = lambda *_: None,
         steps: Steps = NO_STEPS,
     ) -> None:
         self.bookings = Bookings(

@@ -187,9 +187,10 @@ class Reconciler:
     another one's does. Different pods of one name get different ids (`router.pods.names`).
     """
 
-    def __init__(self, follower: Follows) -> None:
+    def __init__(self, follower: Follows, expected: Iterable[str] = ()) -> None:
+        """Prepare for sources; of those that are `expected`, the first ones have the names first."""
         self._follower = follower
-        self._names = Names()
+        self._names = Names(expected)
         self._found: dict[str, Mapping[str, FoundPod]] = {}
         """The latest pods of each source by id."""
         self._followed: dict[str, tuple[str, FoundPod]] = {}
@@ -197,10 +198,6 @@ class Reconciler:
         self._twins: set[tuple[str, str]] = set()
         """The followed pods that are the engine of another one, with that one."""
         self._turn = asyncio.Lock()
-
-    def expect(self, source: str) -> None:
-        """Note that a source will be heard; those that were noted before it have the names first."""
-        self._names.expect(source)
 
     async def run(self, source: PodSource) -> None:
         """Keep up with one source; returns only when cancelled."""

@@ -7,9 +7,9 @@ At the router's end it saves the blocks that they hold. All of this runs in a th
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -31,8 +31,7 @@ from warmpath.router.config.schema import Config, IndexTable, PodSpec
 from warmpath.router.pods.discover import CONFIGURATION, PodSource, Reconciler
 from warmpath.router.pods.engine_key import EngineKey
 from warmpath.router.pods.names import FoundPod
-from warmpath.router.pods.probe import Prober, Sink
-from warmpath.router.pods.shared_index import SharedPods
+from warmpath.router.pods.probe import Links, Prober
 from warmpath.router.pods.table import Pod, PodTable
 
 log = logging.getLogger(__name__)
@@ -51,24 +50,11 @@ class Follower:
     """Returns those of the next connection to a publisher; None: plain connections."""
     tls: EngineTls
     """For engines with HTTPS."""
-    shared: SharedPods | None
-    """Follows pods that have neither events nor a publisher's address; None: nothing is known of their
-    caches."""
-    observed: Sink
-    """Receives the engines' loads."""
-    ended: Callable[[Pod], None]
-    """Receives pods whose engine has ended (`Prober`)."""
-    gone: Callable[[Pod], None]
-    """Receives pods that were dropped."""
-    listed: Callable[[], None]
-    """Called when pods' adapters have changed."""
-    answered: Callable[[Pod], float]
-    """Returns when a pod last answered a request."""
-    saved: InitVar[Iterable[SavedRank]]
-    """The state file's ranks, for pods that are followed directly."""
+    links: Links
 
-    def __post_init__(self, saved: Iterable[SavedRank]) -> None:
+    def __post_init__(self) -> None:
         self._patience = Patience(tls=self.tls)
+        saved = _saved_ranks(self.whole.index, self.folder)
         self._saved = {(one.pod, one.rank, one.model): one for one in saved}
         self._context = zmq.asyncio.Context()
         # A followed rank takes three sockets, a replay one more; the default is 1,023 in total.
@@ -82,7 +68,8 @@ class Follower:
         `name` is what its publisher may call it besides its id; empty: nothing.
         """
         ranks, works = self._followed(spec, name)
-        has_events = bool(spec.events or spec.watch or self.shared)
+        index = self.whole.shared_index
+        is_shared = bool(index.url) and not (spec.events or spec.watch)
         exposed = (
             spec.events if is_exposed(spec.events) and not self.whole.events.trusted_network else ""
         )
@@ -95,9 +82,9 @@ class Follower:
             tuple(ranks),
             role=spec.role,
             engine=spec.engine,
-            has_events=has_events,
+            has_events=bool(spec.events or spec.watch or is_shared),
             blocks=spec.blocks,
-            shared="" if self.shared is None or spec.events or spec.watch else self.shared.where,
+            shared=f"{index.url} under prefix {index.prefix!r}" if is_shared else "",
             exposed=exposed,
             first_rank=spec.first_rank,
             https=spec.https,
@@ -111,10 +98,7 @@ class Follower:
                 self.whole.probe.timeout_seconds,
                 self.tls if spec.https else None,
                 EngineKey(self.folder / spec.key_file if spec.key_file else None),
-                self.observed,
-                self.ended,
-                self.listed,
-                self.answered,
+                self.links,
             )
             works.append(Work(f"looking at pod {spec.id}", prober.run))
         self._tasks[spec.id] = [kept(work) for work in works]
@@ -124,8 +108,8 @@ class Follower:
             return self._watched(spec, name)
         if spec.events:
             return self._direct(spec)
-        if self.shared is not None:
-            return self.shared.follow(spec), []
+        if self.whole.shared_index.url:
+            return self._shared(spec), []
         return [self.ingest.add_blind(spec.id, number) for number in range(spec.ranks)], []
 
     def _direct(self, spec: config.PodSpec) -> tuple[list[Rank], list[Work]]:
@@ -160,6 +144,25 @@ class Follower:
         )
         return [*ranks], [Work(f"watching pod {spec.id}", watcher.run, watcher.failed)]
 
+    def _shared(self, spec: config.PodSpec) -> Sequence[Rank]:
+        """Follow a pod through the shared index: by a copy, or in Redis itself.
+
+        Copies are stale once Redis has been unreachable for `shared-index.stale-seconds`.
+        """
+        keyspace = fingerprint(spec.model, self.whole.index.hash_seed)
+        if (replica := self.ingest.replica) is None:
+            return [
+                self.ingest.add_shared(spec.id, number, keyspace=keyspace, ranks=spec.ranks)
+                for number in range(spec.ranks)
+            ]
+        stale_after = self.whole.shared_index.stale_seconds
+        ranks = [
+            self.ingest.watch(spec.id, number, stale_after=stale_after)
+            for number in range(spec.ranks)
+        ]
+        replica.add(spec.id, ranks, keyspace)
+        return ranks
+
     def doubt_models(self, model: str) -> None:
         """Ask the pods of a model, all pods if it is empty, for the models that they serve now."""
         for pod in self.pods.of_model(model):
@@ -173,13 +176,13 @@ class Follower:
         pod = self.pods.remove(pod_id)
         self._probers.pop(pod_id, None)
         await cancel(self._tasks.pop(pod_id))
-        if self.shared is not None:
-            self.shared.drop(pod_id)
+        if (replica := self.ingest.replica) is not None and pod_id in replica:
+            replica.remove(pod_id)
         for rank in pod.ranks:
             self.ingest.remove(pod_id, rank.number)
-        self.gone(pod)
+        self.links.gone(pod)
         if pod.status.adapters:
-            self.listed()
+            self.links.listed()
 
     async def close(self) -> None:
         for tasks in self._tasks.values():
@@ -200,7 +203,7 @@ def _restore(rank: RankIngest, saved: SavedRank) -> None:
         rank.state.forget()
 
 
-def saved_ranks(table: IndexTable, folder: Path) -> list[SavedRank]:
+def _saved_ranks(table: IndexTable, folder: Path) -> list[SavedRank]:
     """Return the ranks that the last process saved; none if the file cannot be used."""
     if not table.state_file:
         return []
@@ -214,25 +217,17 @@ def saved_ranks(table: IndexTable, folder: Path) -> list[SavedRank]:
 
 
 @asynccontextmanager
-async def following(
-    config: Config,
-    folder: Path,
-    ingest: Ingest,
-    follower: Follower,
-    sources: Sequence[PodSource],
-) -> AsyncIterator[Reconciler]:
+async def following(follower: Follower, sources: Sequence[PodSource]) -> AsyncIterator[Reconciler]:
     """Follow the configured pods and those of `sources` for as long as the context is open."""
     async with AsyncExitStack() as stack:
-        stack.callback(_save, config.index, folder, ingest)
+        stack.callback(_save, follower)
         stack.push_async_callback(follower.close)
-        reconciler = Reconciler(follower)
-        await follow_configured(reconciler, config.pods)
-        for source in sources:
-            reconciler.expect(source.state.name)
+        reconciler = Reconciler(follower, [source.state.name for source in sources])
+        await follow_configured(reconciler, follower.whole.pods)
         for source in sources:
             finding = Work(f"finding pods: {source.state.name}", partial(reconciler.run, source))
             stack.callback(kept(finding).cancel)
-        ticking = kept(Work("the index's housekeeping", partial(_tick, ingest)))
+        ticking = kept(Work("the index's housekeeping", partial(_tick, follower.ingest)))
         stack.callback(ticking.cancel)
         yield reconciler
 
@@ -249,13 +244,14 @@ async def _tick(ingest: Ingest) -> None:
         await asyncio.sleep(TICK_SECONDS)
 
 
-def _save(table: IndexTable, folder: Path, ingest: Ingest) -> None:
+def _save(follower: Follower) -> None:
     """Save the index and the stream positions. Raises OSError, which names the file."""
+    table = follower.whole.index
     if not table.state_file:
         return
-    path = folder / table.state_file
+    path = follower.folder / table.state_file
     try:
-        size = state_file.save(path, ingest.save(), table.hash_seed)
+        size = state_file.save(path, follower.ingest.save(), table.hash_seed)
         log.info("index.state-file: %d bytes saved to %s", size, path)
     except (OSError, state_file.BadStateError) as error:
         raise OSError(f"index.state-file: nothing is saved to {path}: {error}") from error

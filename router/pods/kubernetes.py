@@ -265,18 +265,12 @@ class KubernetesSource:
 
     async def _ask_pool(self, api: Any) -> bool:
         """Read the InferencePool, if there is one; return whether its labels or ports have changed."""
-        if not self._pods.inference_pool:
-            return False
-        pool = await self._read_pool(api)
-        if pool == self._pool:
-            return False
-        self._pool = pool
-        return True
-
-    async def _read_pool(self, api: Any) -> InferencePool:
         from kubernetes_asyncio import client  # noqa: PLC0415  an extra
 
         name, namespace = self._pods.inference_pool, self._pods.namespace
+        if not name:
+            return False
+        before = self._pool
         custom = client.CustomObjectsApi(api)
         for group, version in POOL_GROUPS:
             answer = await custom.get_namespaced_custom_object(
@@ -288,10 +282,11 @@ class KubernetesSource:
                 continue
             pool = await self._said("get", f"inferencepools.{group}", answer)
             try:
-                return read_pool(pool["spec"])
+                self._pool = read_pool(pool["spec"])
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 problem = f"InferencePool {name!r} has no selector or ports that can be read"
                 raise SourceError(problem, advice=CORRECT) from error
+            return self._pool != before
         advice = f"create it in namespace {namespace}, or correct `inference-pool`"
         raise SourceError(f"no InferencePool {name!r}", advice=advice)
 

@@ -1,6 +1,6 @@
 """Pods as sources find them, and their ids: names, and what tells them from others of the same name."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -34,11 +34,6 @@ class FoundPod:
     is_unlisted: bool = field(default=False, compare=False)
     """Whether the source finds it no longer, so that only its own events show that it is there."""
 
-    def called(self, pod_id: str) -> "FoundPod":
-        """Return the same pod with this id in place of its name."""
-        spec = msgspec.structs.replace(self.spec, id=pod_id)
-        return replace(self, spec=spec, name=self.spec.id)
-
 
 class Names:
     """The names of the pods of all sources, each with the one that has it for an id.
@@ -49,21 +44,18 @@ class Names:
     to one namespace and port, and does not change while pods come and go.
     """
 
-    def __init__(self) -> None:
-        self._order: dict[str, int] = {}
+    def __init__(self, expected: Iterable[str] = ()) -> None:
+        self._order = {source: place for place, source in enumerate(expected)}
         self._said: dict[str, Mapping[str, FoundPod]] = {}
         self._of_source: dict[str, frozenset[str]] = {}
         self._owners: dict[str, tuple[str, Place]] = {}
-
-    def expect(self, source: str) -> None:
-        self._order.setdefault(source, len(self._order))
 
     def heard(self, source: str, found: Mapping[str, FoundPod]) -> dict[str, dict[str, FoundPod]]:
         """Take what a source has found; return its pods by id.
 
         Before it are the other sources whose pods have other ids now, with theirs.
         """
-        self.expect(source)
+        self._order.setdefault(source, len(self._order))
         is_first = source not in self._of_source
         before = self._of_source.get(source, frozenset())
         places: dict[str, Place] = {}
@@ -86,9 +78,10 @@ class Names:
     def _named(self, found: Mapping[str, FoundPod]) -> dict[str, FoundPod]:
         named: dict[str, FoundPod] = {}
         for one in found.values():
-            pod_id = self._id(one)
+            name, pod_id = one.spec.id, self._id(one)
+            spec = msgspec.structs.replace(one.spec, id=pod_id)
             # A pod that the same set finds twice is one pod.
-            named.setdefault(pod_id, one if pod_id == one.spec.id else one.called(pod_id))
+            named.setdefault(pod_id, one if pod_id == name else replace(one, spec=spec, name=name))
         return named
 
     def _id(self, one: FoundPod) -> str:

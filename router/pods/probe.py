@@ -63,8 +63,23 @@ MOST_NAMES_BYTES = 64 << 10
 """Longest sum of the names of a pod's models and adapters: ListPods shows them all."""
 MOST_VERSION_BYTES = 128
 
-Sink = Callable[[str, int, Observed], None]
-"""Receives a pod's id, a rank's number and its observed load."""
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The links of what follows pods to the parts that use what it finds."""
+
+    observed: Callable[[str, int, Observed], None] = lambda *_: None
+    """Called with a pod's id, a rank's number, and the load in the engine's metrics with the time of the
+    answer."""
+    ended: Callable[[Pod], None] = lambda _: None
+    """Called when the engine has ended (its port refuses connections, or it answers that it accepts no
+    requests), when it is healthy again, and when it has restarted between two probes."""
+    gone: Callable[[Pod], None] = lambda _: None
+    """Called when a pod was dropped."""
+    listed: Callable[[], None] = lambda: None
+    """Called when pods' adapters have changed."""
+    answered: Callable[[Pod], float] = lambda _: -math.inf
+    """Returns when a pod last answered a request."""
 
 
 class ServedModel(msgspec.Struct, frozen=True):
@@ -103,15 +118,7 @@ class Prober:
     timeout: float
     tls: EngineTls | None = None
     key: EngineKey = field(default_factory=EngineKey)
-    observed: Sink = lambda *_: None
-    """Called with the load in the engine's metrics and the answer's time by `clock`."""
-    ended: Callable[[Pod], None] = lambda _: None
-    """Called when the engine has ended (its port refuses connections, or it answers that it accepts no
-    requests), when it is healthy again, and when it has restarted between two probes."""
-    listed: Callable[[], None] = lambda: None
-    """Called when its adapters have changed."""
-    answered: Callable[[Pod], float] = lambda _: -math.inf
-    """Returns when the pod last answered a request, by `clock`."""
+    links: Links = Links()
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -194,7 +201,7 @@ class Prober:
         pod, before = self.pod, self.pod.status
         if self._has_ended:
             self._has_ended = False
-            self.ended(pod)
+            self.links.ended(pod)
         page = await self._load()
         is_dated = self._note_start(page)
         away = () if is_dated else self._away or ()
@@ -210,7 +217,7 @@ class Prober:
         for rank in pod.ranks if sleep.has_no_cache else ():
             rank.emptied(sleep.reason)
         if sleep.has_no_cache and sleep.state != slept:
-            self.ended(pod)
+            self.links.ended(pod)
         blocks = cache_blocks(page) if is_anew else 0
         for rank in pod.ranks if blocks else ():
             rank.learn_capacity(blocks)
@@ -240,7 +247,7 @@ class Prober:
         """Log what has changed, and say that the engine has ended if it is down for that."""
         status = self.pod.status
         if status.adapters != before.adapters:
-            self.listed()
+            self.links.listed()
         if status.refusal != before.refusal:
             log.warning("pod %s: %s", self.pod.id, status.refusal or "its pages are open again")
         if (status.healthy, status.is_late) != (before.healthy, before.is_late):
@@ -249,7 +256,7 @@ class Prober:
                 self._down_at = self.clock()
             log.info("pod %s: %s: %s", self.pod.id, state, status.reason)
             if status.healthy is False and self._has_ended and not status.is_late:
-                self.ended(self.pod)
+                self.links.ended(self.pod)
         elif status.healthy is False and status.reason != before.reason:
             log.info("pod %s: still down: %s", self.pod.id, status.reason)
 
@@ -259,7 +266,7 @@ class Prober:
         A pod that is down for another reason stays down until it shows one.
         """
         before = self.pod.status
-        last = max(self._event_at, self.answered(self.pod))
+        last = max(self._event_at, self.links.answered(self.pod))
         is_down = before.healthy is False and not before.is_late
         if is_down and (before.refuses or last <= self._down_at):
             return replace(before, reason=problem)
@@ -295,7 +302,7 @@ class Prober:
     def _restarted(self, reason: str) -> None:
         self._looks = 0
         self._doubt(reason, self.pod.ranks)
-        self.ended(self.pod)
+        self.links.ended(self.pod)
 
     async def _load(self) -> bytes:
         """Pass the engine's load to `observed`; return the page of metrics that has it, or the last."""
@@ -306,7 +313,7 @@ class Prober:
             ranks, first = len(pod.ranks), pod.first_rank
             seen = parse(pod.engine, page, ranks=ranks, first=first, at=self.clock())
             for rank, observed in seen.items():
-                self.observed(self.pod.id, rank, observed)
+                self.links.observed(self.pod.id, rank, observed)
             if seen:
                 break
         return page

@@ -1,15 +1,13 @@
-"""A router's side of the shared index: connections to Redis, and pods followed through it."""
+"""A router's side of the shared index: connections to Redis, look-ups and copies of pods."""
 
 import logging
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from warmpath.indexer.keys.key import fingerprint
-from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.schema import log_server_warnings
@@ -94,65 +92,29 @@ async def asking(table: config.SharedIndexTable, redis: Redis) -> AsyncIterator[
         await remote.close()
 
 
-class SharedPods:
-    """Follows pods through the shared index: by `Ingest.remote`, or without one by `replica`.
-
-    Copies are stale once Redis has been unreachable for `shared-index.stale-seconds`.
-    """
-
-    def __init__(self, whole: config.Config, ingest: Ingest, replica: Replica | None) -> None:
-        table = whole.shared_index
-        self.replica = replica
-        self.where = f"{table.url} under prefix {table.prefix!r}"
-        self._ingest = ingest
-        self._hash_seed = whole.index.hash_seed
-        self._stale_after = table.stale_seconds
-
-    def follow(self, spec: config.PodSpec) -> Sequence[Rank]:
-        """Start following a pod. Raises ValueError if a pod with its id is followed already."""
-        keyspace = fingerprint(spec.model, self._hash_seed)
-        if self.replica is None:
-            return [
-                self._ingest.add_shared(spec.id, number, keyspace=keyspace, ranks=spec.ranks)
-                for number in range(spec.ranks)
-            ]
-        ranks = [
-            self._ingest.watch(spec.id, number, stale_after=self._stale_after)
-            for number in range(spec.ranks)
-        ]
-        self.replica.add(spec.id, ranks, keyspace)
-        return ranks
-
-    def drop(self, pod_id: str) -> None:
-        """Stop following a pod, if it is followed here; the caller removes its ranks."""
-        if self.replica is not None and pod_id in self.replica:
-            self.replica.remove(pod_id)
-
-
 @asynccontextmanager
-async def shared_pods(
-    whole: config.Config, folder: Path, ingest: Ingest, settled: Callable[[str], None]
-) -> AsyncIterator[SharedPods]:
-    """Provide the configured way of following pods through the shared index in a context.
+async def shared(
+    table: config.SharedIndexTable, folder: Path, ingest: Ingest, settled: Callable[[str], None]
+) -> AsyncIterator[None]:
+    """Let `ingest` have ranks of the shared index in a context: copies of them in replica mode.
 
     `settled` is called once, with a sentence: all pods are copied, or a reading has failed.
     """
-    table = whole.shared_index
     log.info(
         "shared index at %s, prefix %s, mode %s%s",
         table.url.partition("://")[2], table.prefix, table.mode,
         ", bookings are shared" if table.share_bookings else "",
     )  # fmt: skip
-    async with AsyncExitStack() as stack:
-        replica = None
-        if table.mode == "replica":
-            sweeps = not is_asked_by_answers(table)
-            redis = await stack.enter_async_context(reached(table, folder, sweeps=sweeps))
-            names, poll = KeyNames(table.prefix), table.poll_seconds
-            replica = Replica(
-                redis, names, poll_seconds=poll, clock=time.monotonic, settled=settled
-            )
-            task = kept(Work("copying the shared index", replica.run, replica.failed))
-            stack.push_async_callback(cancel, [task])
-            ingest.replica = replica
-        yield SharedPods(whole, ingest, replica)
+    if table.mode != "replica":
+        yield
+        return
+    async with reached(table, folder, sweeps=not is_asked_by_answers(table)) as redis:
+        names, poll = KeyNames(table.prefix), table.poll_seconds
+        replica = ingest.replica = Replica(
+            redis, names, poll_seconds=poll, clock=time.monotonic, settled=settled
+        )
+        task = kept(Work("copying the shared index", replica.run, replica.failed))
+        try:
+            yield
+        finally:
+            await cancel([task])

@@ -81,14 +81,10 @@ class Pod:
         When a pod dies, its event stream ends at once. When only the stream has ended, the next probe
         succeeds, and the pod serves again.
         """
-        status = self.status
-        if status.healthy is False or self.withheld:
-            return False
-        for rank in self.ranks:  # a loop for speed: it runs for every pod of every Pick
-            if rank.is_connected:
-                return True
-        return not self.has_events or (
-            status.healthy is True and all(rank.lost_at < status.looked_at for rank in self.ranks)
+        return self.ready or (
+            self.status.healthy is True
+            and not self.withheld
+            and all(rank.lost_at < self.status.looked_at for rank in self.ranks)
         )
 
     @property

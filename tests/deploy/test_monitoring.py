@@ -15,8 +15,9 @@ from prometheus_client.core import Metric
 from tests.deploy.manifests import DEPLOY, ROOT, needs_helm
 from tests.deploy.promql import read
 from tests.lab.simworker.local_worker import LocalWorker
-from tests.router.shared_stand import WORKER, publisher, router, seen, until
+from tests.router.shared_stand import WORKER, publisher, router, seen
 from tests.servers.redis_server import RedisServer
+from tests.waiting import until
 from warmpath.indexer.trust import Level
 from warmpath.lab.local.cluster import MODEL
 from warmpath.proto.errors import Reason

@@ -167,19 +167,6 @@ async def test_a_publisher_that_dies_holds_nothing_when_its_lease_is_over(
         await asker.until_warm()
 
 
-async def test_a_router_that_starts_before_redis_answers_and_learns(
-    pod: Pod, prefix: str, tmp_path: Path
-) -> None:
-    with RedisServer("redis") as server:
-        server.stop()
-        async with asking(pod, server.url, prefix, tmp_path) as asker:
-            assert (await asker.score()).trust.level == pb.Trust.COLD
-            server.restart()
-            await publish(pod, server, prefix)
-            await pod.generate(IDS)
-            await asker.until_warm()
-
-
 async def test_what_waits_for_redis_holds_up_nothing_else_of_a_stream(
     pod: Pod, redis_server: RedisServer, prefix: str, tmp_path: Path
 ) -> None:

@@ -19,8 +19,6 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.assemble.running import Running
 
 SETTINGS = WorkerSettings(blocks=200, block_size=16, speed=1000.0, vocab_size=2048)
-
-
 IDS = list(range(100, 200))
 
 

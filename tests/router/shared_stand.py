@@ -1,7 +1,7 @@
 """A router that follows pods through the shared index, its client, and publishers that write there."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +18,8 @@ from warmpath.publisher.assemble import Settings
 from warmpath.router.assemble.running import Running
 
 WORKER = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
-
-
 IDS = list(range(100, 260))
-
-
 OTHER = list(range(5000, 5100))
-
-
 LEASE = 5.0
 """Seconds, long enough for a publisher on a busy machine; an audit comes each tenth of it."""
 
@@ -43,6 +37,16 @@ class Router:
         answer = await self.stub.Score(pb.ScoreRequest(prompt=prompt), timeout=30)
         return {one.pod: one.matched_tokens for one in answer.scores}
 
+    async def holds(self, tokens: int, ids: list[int] = IDS) -> None:
+        """Wait until the pod `w` holds so many tokens of a prompt."""
+        while await self.score(ids) != {"w": tokens}:
+            await asyncio.sleep(0.02)
+
+    async def until_trust(self, level: int) -> pb.Trust:
+        while (trust := await self.trust()).level != level:
+            await asyncio.sleep(0.02)
+        return trust
+
     async def pod(self, pod: str = "w") -> pb.Pod:
         pods = await self.stub.ListPods(pb.ListPodsRequest(), timeout=30)
         [found] = [one for one in pods.pods if one.id == pod]
@@ -53,12 +57,6 @@ class Router:
 
     async def is_believed(self) -> bool:
         return (await self.trust()).level == pb.Trust.EXACT
-
-
-async def until(ready: Callable[[], object]) -> None:
-    """Wait until `ready` is true; the test's own timeout bounds it."""
-    while not await ready():  # type: ignore[misc]
-        await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ It keeps versions and their history, as the real one does, and lets a caller do 
 
 import asyncio
 import json
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -27,11 +28,21 @@ class Event(NamedTuple):
 class ApiServer:
     """Serves one namespace. `rules` are those of a Role; None: everything is allowed.
 
-    An async context manager.
+    With `token`, whoever does not show it is refused. An async context manager.
     """
 
-    def __init__(self, rules: Sequence[Mapping[str, Any]] | None = None) -> None:
+    def __init__(
+        self,
+        rules: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        token: str = "",
+        tls: ssl.SSLContext | None = None,
+        port: int = 0,
+    ) -> None:
         self.rules = rules
+        self.port = port
+        self._token = token
+        self._tls = tls
         self.pool = {"app": "vllm"}
         """The labels of the InferencePool `pool`."""
         self.ports = [8000]
@@ -63,8 +74,9 @@ class ApiServer:
         app.router.add_get(pool, self._serve_pool)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.address = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self._tls).start()
+        self.port = self._runner.addresses[0][1]
+        self.address = f"http://127.0.0.1:{self.port}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -168,6 +180,8 @@ class ApiServer:
         )
 
     async def _serve_pods(self, request: web.Request) -> web.StreamResponse:
+        if self._token and request.headers.get("Authorization") != f"Bearer {self._token}":
+            return _status(401, "Unauthorized", "Unauthorized")
         verb = "watch" if "watch" in request.query else "list"
         if refused := self._lacks(verb, "", "pods") or self._fails():
             return refused

@@ -10,8 +10,9 @@ import pytest
 
 from tests.deploy.manifests import CHART, ROOT, chart, needs_helm, overlay
 from tests.lab.simworker.local_worker import LocalWorker
-from tests.router.shared_stand import WORKER, publisher, router, seen, until
+from tests.router.shared_stand import WORKER, publisher, router, seen
 from tests.servers.redis_server import RedisServer
+from tests.waiting import until
 from warmpath.lab.local.redis_server import find_server
 from warmpath.publisher.assemble import publishing
 

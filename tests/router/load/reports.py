@@ -4,8 +4,13 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import Bookings
-from warmpath.scorer.candidate import IDLE, Load
+from warmpath.router.load.correction import correct
+from warmpath.router.load.other_routers import NOBODY
+from warmpath.router.load.rank_bookings import RankBook, wait
+from warmpath.router.load.stuck import Ending
+from warmpath.scorer.candidate import Load
 
 
 def new_bookings(most: int = 1000, expire_after: float = 600.0, **settings: Any) -> Bookings:
@@ -19,8 +24,9 @@ def new_bookings(most: int = 1000, expire_after: float = 600.0, **settings: Any)
 def load_of(bookings: Bookings, pod: str, rank: int, now: float) -> Load:
     """Return the load of a rank by its bookings alone."""
     now = bookings.expire(now)
-    book = bookings.ranks.get((pod, rank))
-    return IDLE if book is None else book.load(now)
+    book = bookings.ranks.get(RankName(pod, rank), RankBook())
+    load, nanoseconds, head, free_since, *_ = correct(book, NOBODY, None)
+    return load._replace(wait=wait(nanoseconds, head, free_since, now))
 
 
 def started_on(
@@ -32,17 +38,21 @@ def started_on(
     return bookings.started(booking_id, now, replace(booking.work, pod=pod, rank=rank))
 
 
-def report(bookings: Bookings, name: str, what: str, now: float, pod: str | None = None) -> None:
+ENDS: dict[str, Ending] = {
+    "finish": "finished",
+    "fail": "failed",
+    "refuse": "refused",
+    "lose": "expired",
+}
+
+
+def report(
+    bookings: Bookings, name: str, what: str, now: float, pod: str | None = None, rank: int = 0
+) -> None:
     """Report what became of a booking; one that has started went to `pod`."""
     if what == "started":
-        started_on(bookings, name, now, pod)
+        started_on(bookings, name, now, pod, rank)
     elif what == "first":
         bookings.first_token(name, now)
-    elif what == "finish":
-        bookings.end(name, now)
-    elif what == "fail":
-        bookings.end(name, now, "failed")
-    elif what == "refuse":
-        bookings.end(name, now, "refused")
     else:
-        bookings.end(name, now, "expired")
+        bookings.end(name, now, ENDS[what])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lab.simworker.local_worker import LocalWorker
+from tests.waiting import until
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.router.load.engine_metrics import (
     MOST_LINE_BYTES,
@@ -44,57 +45,13 @@ TRTLLM = b"""trtllm_num_requests_running{engine_type="trtllm",model_name="m"} 3.
 trtllm_num_requests_waiting{engine_type="trtllm",model_name="m"} 1.0
 trtllm_kv_cache_utilization{engine_type="trtllm",model_name="m"} 0.5
 """
-SEEN = Observed(3, 1, 0.5, 9.0)
+FAR = VLLM.replace(b'engine="1"', b'engine="5"').replace(b'engine="0"', b'engine="4"')
+SEEN, SECOND = Observed(3, 1, 0.5, 9.0), Observed(4, 0, 0.25, 9.0)
+BOTH = Observed(7, 1, 0.375, 9.0)
 
 
-def said(engine: str, page: bytes, ranks: int = 1) -> dict[int, Observed]:
-    return parse(engine, page, ranks=ranks, at=9.0)
-
-
-def test_each_of_vllms_ranks_is_read() -> None:
-    assert said("vllm", VLLM, 2) == {0: SEEN, 1: Observed(4, 0, 0.25, 9.0)}
-    both = Observed(7, 1, 0.375, 9.0)
-    assert said("vllm", VLLM, 1) == {0: both}, "all engines of its page are the one rank's"
-
-
-def test_ranks_are_counted_from_the_engines_first() -> None:
-    page = VLLM.replace(b'engine="1"', b'engine="5"').replace(b'engine="0"', b'engine="4"')
-    assert parse("vllm", page, ranks=2, first=4, at=9.0) == said("vllm", VLLM, 2)
-    assert parse("vllm", VLLM, ranks=2, first=1, at=9.0) == {0: Observed(4, 0, 0.25, 9.0)}
-    assert parse("sglang", SGLANG, ranks=1, first=3, at=9.0) == {0: SEEN}
-
-
-def test_the_first_of_several_engines_may_be_named() -> None:
-    assert parse("vllm", VLLM, ranks=1, first=1, at=9.0) == {0: Observed(4, 0, 0.25, 9.0)}
-    far = VLLM.replace(b'engine="1"', b'engine="5"').replace(b'engine="0"', b'engine="4"')
-    assert parse("vllm", far, ranks=1, at=9.0) == {0: Observed(7, 1, 0.375, 9.0)}
-
-
-def test_older_names_are_read() -> None:
-    assert said("vllm", OLD_VLLM) == {0: SEEN}
-
-
-def test_a_longer_name_is_another_figure() -> None:
-    assert said("vllm", OLD_VLLM + b'vllm:num_requests_waiting_by_reason{reason="x"} 9\n') == {
-        0: SEEN
-    }
-
-
-def test_a_page_that_does_not_tell_several_ranks_apart_is_of_none() -> None:
-    assert said("vllm", OLD_VLLM, 2) == {}
-    assert said("trtllm", TRTLLM, 2) == {}
-
-
-def test_sglangs_sum_over_priorities_counts_once() -> None:
-    assert said("sglang", SGLANG, 2) == {1: SEEN}
-
-
-def test_one_of_several_servers_that_names_its_rank_is_rank_0_of_its_pod() -> None:
-    assert said("sglang", SGLANG, 1) == {0: SEEN}
-
-
-def test_tensorrt_llm_is_read_from_prometheus() -> None:
-    assert said("trtllm", TRTLLM) == {0: SEEN}
+def said(engine: str, page: bytes, ranks: int = 1, first: int = 0) -> dict[int, Observed]:
+    return parse(engine, page, ranks=ranks, first=first, at=9.0)
 
 
 def iteration(rank: int | None = None, **more: Any) -> dict[str, Any]:
@@ -103,13 +60,52 @@ def iteration(rank: int | None = None, **more: Any) -> dict[str, Any]:
     return told if rank is None else told | {"attentionDpRank": rank}
 
 
-def test_tensorrt_llms_last_iteration_of_each_rank_counts() -> None:
-    assert said("trtllm", json.dumps([iteration(numActiveRequests=9), iteration()]).encode()) == {
-        0: SEEN
-    }
-    page = json.dumps([iteration(0), iteration(1, numActiveRequests=9), iteration(1)]).encode()
-    assert said("trtllm", page, 2) == {0: SEEN, 1: SEEN}
-    assert said("trtllm", b"[]") == {}
+PAGES = {
+    "each of vLLM's ranks": ("vllm", VLLM, 2, 0, {0: SEEN, 1: SECOND}),
+    "all engines of its page are the one rank's": ("vllm", VLLM, 1, 0, {0: BOTH}),
+    "of another page, too": ("vllm", FAR, 1, 0, {0: BOTH}),
+    "the first of several engines may be named": ("vllm", VLLM, 1, 1, {0: SECOND}),
+    "ranks count from the engine's first": ("vllm", FAR, 2, 4, {0: SEEN, 1: SECOND}),
+    "the rest is another pod's": ("vllm", VLLM, 2, 1, {0: SECOND}),
+    "older names": ("vllm", OLD_VLLM, 1, 0, {0: SEEN}),
+    "a longer name is another figure": (
+        "vllm", OLD_VLLM + b'vllm:num_requests_waiting_by_reason{reason="x"} 9\n', 1, 0, {0: SEEN}
+    ),
+    "several ranks that vLLM does not tell apart": ("vllm", OLD_VLLM, 2, 0, {}),
+    "several ranks that TensorRT-LLM does not tell apart": ("trtllm", TRTLLM, 2, 0, {}),
+    "SGLang's sum over priorities counts once": ("sglang", SGLANG, 2, 0, {1: SEEN}),
+    "a server that names its rank": ("sglang", SGLANG, 1, 0, {0: SEEN}),
+    "a server that does not name the pod's rank": ("sglang", SGLANG, 1, 3, {0: SEEN}),
+    "TensorRT-LLM in Prometheus' format": ("trtllm", TRTLLM, 1, 0, {0: SEEN}),
+    "the last iteration counts": (
+        "trtllm", json.dumps([iteration(numActiveRequests=9), iteration()]).encode(), 1, 0, {0: SEEN}
+    ),
+    "the last iteration of each rank": (
+        "trtllm",
+        json.dumps([iteration(0), iteration(1, numActiveRequests=9), iteration(1)]).encode(),
+        2, 0, {0: SEEN, 1: SEEN},
+    ),
+    "no iteration": ("trtllm", b"[]", 1, 0, {}),
+    "usage need not be said": (
+        "vllm", b"\n".join(OLD_VLLM.splitlines()[:2]), 1, 0, {0: Observed(3, 1, 0.0, 9.0)}
+    ),
+    "nonsense is not outvoted by a second line": (
+        "vllm", OLD_VLLM + b'vllm:num_requests_running{model_name="m"} NaN\n', 1, 0,
+        {0: Observed(0, 1, 0.5, 9.0, ("running",))},
+    ),
+    "no number of requests is no observation": (
+        "vllm", OLD_VLLM.replace(b"3.0", b"NaN").replace(b" 1.0", b" -1"), 1, 0, {}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("engine", "page", "ranks", "first", "loads"), PAGES.values(), ids=list(PAGES)
+)
+def test_each_engines_own_words_are_read(
+    engine: str, page: bytes, ranks: int, first: int, loads: dict[int, Observed]
+) -> None:
+    assert said(engine, page, ranks, first) == loads
 
 
 @pytest.mark.parametrize(
@@ -131,10 +127,6 @@ def test_statistics_that_cannot_be_cost_themselves_only(change: dict[str, Any]) 
     assert 0 not in seen or len(seen[0].bad) == 1
 
 
-def test_usage_need_not_be_said() -> None:
-    assert said("vllm", b"\n".join(OLD_VLLM.splitlines()[:2])) == {0: Observed(3, 1, 0.0, 9.0)}
-
-
 @pytest.mark.parametrize(
     "value", [b"NaN", b"+Inf", b"-1", b"1e9", b"1" * 50, b"x", b"", b"1_0x", b"0x10", b"\xff"]
 )
@@ -148,16 +140,6 @@ def test_nonsense_costs_its_own_figure_only(value: bytes, line: int) -> None:
     names = "running", "waiting", "kv_usage"
     good = {"running": 3, "waiting": 1, "kv_usage": 0.5} | {names[line]: 0}
     assert seen[0] == Observed(**good, at=9.0, bad=(names[line],))
-
-
-def test_nonsense_is_not_outvoted_by_a_second_line() -> None:
-    page = OLD_VLLM + b'vllm:num_requests_running{model_name="m"} NaN\n'
-    assert said("vllm", page) == {0: Observed(0, 1, 0.5, 9.0, ("running",))}
-
-
-def test_a_page_without_any_number_of_requests_is_no_observation() -> None:
-    page = OLD_VLLM.replace(b"3.0", b"NaN").replace(b" 1.0", b" -1")
-    assert said("vllm", page) == {}
 
 
 @given(
@@ -179,8 +161,8 @@ async def test_a_workers_own_page_is_read(engine: str) -> None:
     async with LocalWorker(f"--metrics={engine}", "--data-parallel-size=2") as worker:
         worker.worker.slow_down(50)
         asked = [asyncio.create_task(worker.generate(max_tokens=60)) for _ in range(3)]
-        while sum(rank.load().running for rank in worker.worker.ranks) < 3:
-            await asyncio.sleep(0.001)
+        ranks = worker.worker.ranks
+        await until(lambda: sum(rank.load().running for rank in ranks) == 3, pause=0.001)
         _, page = await worker.get("/metrics")
         seen = said(engine, page.encode(), 2)
         worker.worker.slow_down(1)

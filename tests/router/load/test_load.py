@@ -1,13 +1,10 @@
 """A rank's load: bookings, corrected by what engines and gateways say."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.examples import examples
-from tests.router.consistent import check
-from tests.router.load.reports import load_of, new_bookings, report
+from tests.router.load.reports import load_of, new_bookings
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.correction import UNKNOWN_TOKENS
 from warmpath.router.load.engine_metrics import Observed
@@ -214,59 +211,6 @@ def test_a_stale_observation_changes_nothing(
     table.observe("p", 0, seen(running, waiting))
     now = 10.0 + age
     assert table.load("p", 0, now) == load_of(bookings, "p", 0, now)
-
-
-class AnyObservation(RuleBasedStateMachine):
-    """Bookings, reports and observations in any order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bookings, self.table, self.names = booked()
-        self.now = 100.0
-
-    @rule(prefill=st.floats(0, 9), pod=st.sampled_from("pq"), tokens=st.integers(28, 99))
-    def book(self, prefill: float, pod: str, tokens: int) -> None:
-        self.names.append(self.bookings.book(work(prefill, pod, tokens), self.now).id)
-
-    @rule(which=st.integers(0, 9), what=st.sampled_from(["started", "first", "finish", "fail"]))
-    def report(self, which: int, what: str) -> None:
-        if self.names:
-            name = self.names[-1 - which % len(self.names)]
-            report(self.bookings, name, what, self.now, "pq"[which % 2])
-
-    @rule(
-        pod=st.sampled_from("pq"),
-        running=st.integers(0, 9),
-        waiting=st.integers(0, 9),
-        late=st.floats(0, 3),
-    )
-    def observe(self, pod: str, running: int, waiting: int, late: float) -> None:
-        self.table.observe(pod, 0, seen(running, waiting, self.now - late))
-
-    @rule(pod=st.sampled_from("pq"))
-    def pod_goes(self, pod: str) -> None:
-        self.bookings.forget(pod, 0)
-        self.table.forget(pod, 0)
-
-    @rule(seconds=st.one_of(st.floats(-1, 3), st.floats(0, 500)))
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
-
-    @invariant()
-    def no_load_is_less_than_nothing(self) -> None:
-        for pod in "pq":
-            load = self.table.load(pod, 0, self.now)
-            assert load.wait >= 0
-            assert 0 <= load.waiting <= load.in_flight
-            assert 0 <= load.waiting_uncached_tokens <= load.waiting_prompt_tokens
-            assert load.waiting_prompt_tokens <= load.context_tokens
-            assert all(part.value >= 0 for part in self.table.explain(pod, 0, self.now))
-        check(self.table)
-        check(self.bookings)
-
-
-AnyObservation.TestCase.settings = settings(max_examples=examples(150), deadline=None)
-TestAnyObservation = AnyObservation.TestCase
 
 
 def test_progress_is_known_from_reported_first_tokens_or_from_a_fresh_observation_of_any_rank() -> (

@@ -25,8 +25,6 @@ from warmpath.scorer.columns import LoadColumns
 STALE = 5.0
 FAR = 1 << 62
 """Tokens that no float has to the last one."""
-
-
 few_bookings = partial(new_bookings, 5, 60.0, expects_first_tokens=False)
 
 
@@ -251,9 +249,17 @@ class AnyNews(RuleBasedStateMachine):
     @rule(names=st.one_of(st.just(NAMES), st.lists(st.sampled_from(NAMES), max_size=8)))
     def columns_are_the_loads(self, names: list[RankName]) -> None:
         columns = self.by_columns.table.columns(names, self.now)
-        loads = bits_of([self.by_loads.table.load(*name, self.now) for name in names])
-        assert figures_of(columns) == loads
-        self.last = columns, loads
+        loads = [self.by_loads.table.load(*name, self.now) for name in names]
+        for name, load in zip(names, loads, strict=True):
+            assert load.wait >= 0
+            assert 0 <= load.waiting <= load.in_flight
+            assert 0 <= load.waiting_uncached_tokens <= load.waiting_prompt_tokens
+            assert load.waiting_prompt_tokens <= load.context_tokens
+            parts = self.by_loads.table.explain(*name, self.now)
+            assert all(part.value >= 0 for part in parts)
+        bits = bits_of(loads)
+        assert figures_of(columns) == bits
+        self.last = columns, bits
 
     @invariant()
     def what_was_returned_stays_as_it_was(self) -> None:

@@ -1,13 +1,11 @@
 """Ranks that answer nothing are found, avoided, and tried again."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.examples import examples
 from tests.router.consistent import check
-from tests.router.load.reports import new_bookings, report, started_on
+from tests.router.load.reports import new_bookings, started_on
 from warmpath.router.load.bookings import Booking, Work
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.stuck import (
@@ -58,14 +56,14 @@ class Fleet:
         return {pod for pod, _ in self.table.avoided(now)}
 
 
-BOTH = pytest.mark.parametrize("is_watched", [True, False])
+@pytest.fixture(params=[True, False], ids=["watched", "reported"])
+def fleet(request: pytest.FixtureRequest) -> Fleet:
+    return Fleet(is_watched=request.param)
 
 
-@BOTH
 def test_a_rank_that_gives_no_first_token_for_several_times_its_wait_is_avoided(
-    is_watched: bool,
+    fleet: Fleet,
 ) -> None:
-    fleet = Fleet(is_watched=is_watched)
     fleet.answer(fleet.send("hung", 90.0), 90.0 + PREFILL)
     one = fleet.send("hung", 100.0)
     assert fleet.avoided(100.0 + PATIENCE - 0.1) == set()
@@ -76,9 +74,7 @@ def test_a_rank_that_gives_no_first_token_for_several_times_its_wait_is_avoided(
     assert fleet.table.stuck_seconds("hung", 0, 120.0) == 0.0
 
 
-@BOTH
-def test_silence_of_an_engine_is_not_taken_for_silence_of_gateways(is_watched: bool) -> None:
-    fleet = Fleet(is_watched=is_watched)
+def test_silence_of_an_engine_is_not_taken_for_silence_of_gateways(fleet: Fleet) -> None:
     for at in range(100, 130):
         fleet.send("hung", float(at))
     for at in range(130, 500):
@@ -110,18 +106,16 @@ def test_callers_that_never_report_hide_no_rank_that_hangs(lost: int) -> None:
         assert fleet.bookings.stuck.seconds(("hung", 0), float(number)) > 0
 
 
-@BOTH
 def test_an_engine_whose_cache_events_go_on_is_not_stuck_though_a_caller_reports_nothing(
-    is_watched: bool,
+    fleet: Fleet,
 ) -> None:
-    fleet = Fleet(is_watched=is_watched)
     fleet.send("silent", 100.0)
     for at in range(100, 200):
         fleet.batches["silent"] = at
         assert fleet.avoided(float(at)) == set()
     fleet.avoided(199.0 + FIRST_PATIENCE)
     # Of a caller that only reports, the report that does not come counts as lost.
-    assert fleet.avoided(199.0 + 2 * FIRST_PATIENCE) == ({"silent"} if is_watched else set())
+    assert fleet.avoided(199.0 + 2 * FIRST_PATIENCE) == ({"silent"} if fleet.is_watched else set())
 
 
 def test_an_engine_with_a_long_queue_that_goes_on_is_not_stuck() -> None:
@@ -226,11 +220,7 @@ def test_no_client_is_too_impatient_for_a_hung_rank_to_be_found(
     assert fleet.avoided(fleet.now) == set()
 
 
-@BOTH
-def test_a_client_that_leaves_early_makes_no_rank_stuck_where_nobody_waits(
-    is_watched: bool,
-) -> None:
-    fleet = Fleet(is_watched=is_watched)
+def test_a_client_that_leaves_early_makes_no_rank_stuck_where_nobody_waits(fleet: Fleet) -> None:
     fleet.bookings.end(fleet.send("idle", 100.0).id, 100.5, "failed")
     assert fleet.avoided(500.0) == set()
     one = fleet.send("idle", 500.0, prefill=60.0)
@@ -240,11 +230,7 @@ def test_a_client_that_leaves_early_makes_no_rank_stuck_where_nobody_waits(
     assert fleet.avoided(800.0) == set()
 
 
-@BOTH
-def test_refusals_release_an_engine_and_requests_that_never_went_there_do_too(
-    is_watched: bool,
-) -> None:
-    fleet = Fleet(is_watched=is_watched)
+def test_refusals_release_an_engine_and_requests_that_never_went_there_do_too(fleet: Fleet) -> None:
     for at in range(100, 200):
         fleet.bookings.end(fleet.send("a", float(at)).id, at + 0.9, "refused")
         fleet.bookings.end(fleet.send("b", float(at)).id, at + 0.9, "unsent")
@@ -366,54 +352,3 @@ def test_every_rank_that_stops_answering_is_found(
     assert fleet.bookings.stuck.seconds(("hung", 0), 0.0) == 0.0
     fleet.bookings.expire(150.0 + min(longest, 400.0) + FIRST_SECONDS + 1.0)
     assert ("hung", 0) in fleet.bookings.stuck or longest > 400.0
-
-
-class AnyReports(RuleBasedStateMachine):
-    """Requests, reports and time in any order, by gateways of both kinds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fleet = Fleet()
-        self.open: list[Booking] = []
-        self.now = 100.0
-
-    @rule(pod=st.sampled_from("ab"), prefill=st.floats(0, 9), is_watched=st.booleans())
-    def send(self, pod: str, prefill: float, is_watched: bool) -> None:
-        self.fleet.is_watched = is_watched
-        self.open.append(self.fleet.send(pod, self.now, prefill))
-
-    @rule(
-        which=st.integers(0, 9),
-        what=st.sampled_from(["first", "finish", "fail", "refuse", "started", "lose"]),
-    )
-    def report(self, which: int, what: str) -> None:
-        if not self.open:
-            return
-        name = self.open[which % len(self.open)].id
-        report(self.fleet.bookings, name, what, self.now, "ab"[which % 2])
-
-    @rule(pod=st.sampled_from("ab"), is_gone=st.booleans())
-    def engine_ends(self, pod: str, is_gone: bool) -> None:
-        if is_gone:
-            self.fleet.bookings.forget(pod, 0)
-        else:
-            self.fleet.bookings.engine_ended(pod, 0)
-
-    @rule(seconds=st.one_of(st.floats(0, 3), st.floats(0, 100), st.floats(-1, 0)))
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
-
-    @invariant()
-    def who_answers_last_is_not_stuck(self) -> None:
-        bookings, table = self.fleet.bookings, self.fleet.table
-        table.avoided(self.now)
-        for name, book in bookings.ranks.items():
-            seconds = table.stuck_seconds(*name, self.now)
-            assert seconds >= 0
-            if seconds:
-                assert book.answered_at <= bookings.expire(self.now) - seconds + 1e-6
-        check(bookings)
-
-
-AnyReports.TestCase.settings = settings(max_examples=examples(100), deadline=None)
-TestAnyReports = AnyReports.TestCase

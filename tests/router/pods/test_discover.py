@@ -1,25 +1,21 @@
-"""Pods that come and go: what each source says, and what is followed then."""
+"""Pods that come and go: what is followed then, under which ids, and which two are one engine."""
 
 import asyncio
-import socket
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from warmpath.router.config import read as read_config
-from warmpath.router.config.read import MOST_BYTES, ConfigError, parse, parse_pods
+from warmpath.indexer.index.slot import RankName
+from warmpath.router.config.read import ConfigError, parse_pods
 from warmpath.router.config.schema import MOST_ID_CHARACTERS, ModelSpec, PodSetSpec, PodSpec
-from warmpath.router.pods.discover import Reconciler, SourceError
-from warmpath.router.pods.names import FoundPod
-from warmpath.router.pods.polled import UNLISTED, DnsSource, FileSource
+from warmpath.router.pods.discover import Reconciler, twins
+from warmpath.router.pods.names import FoundPod, Names, Place
+from warmpath.router.pods.polled import DnsSource
 from warmpath.router.pods.table import Role, Status
 
 
@@ -48,15 +44,27 @@ class Known:
 
 
 class Follower:
-    """Records its calls. `silent` are pods whose events do not arrive, `dead` whose probe fails, too."""
+    """Follows what a reconciler hears of sources, and records its calls.
 
-    def __init__(self) -> None:
+    `at` are the addresses of its pods; `silent` are pods whose events do not arrive, `dead` those whose
+    probe fails, too.
+    """
+
+    def __init__(self, *expected: str) -> None:
+        self.reconciler = Reconciler(self, expected)  # type: ignore[arg-type]
+        self.at: dict[str, str] = {}
         self.calls: list[str] = []
         self.silent: set[str] = set()
         self.dead: set[str] = set()
         self.names: dict[str, str] = {}
 
+    async def hears(self, source: str, *sets: Mapping[str, FoundPod]) -> None:
+        for found in sets:
+            await self.reconciler.reconcile(source, found)
+
     def follow(self, spec: PodSpec, name: str) -> None:
+        assert spec.id not in self.at
+        self.at[spec.id] = spec.address
         self.names[spec.id] = name
         self.calls.append(f"+{spec.id}@{spec.address}")
 
@@ -64,6 +72,7 @@ class Follower:
         return Known(pod_id, self)
 
     async def drop(self, pod_id: str) -> None:
+        del self.at[pod_id]
         self.calls.append(f"-{pod_id}")
 
 
@@ -75,9 +84,7 @@ def found(pod_id: str, address: str = "h:1", identity: str = "") -> FoundPod:
 async def calls(*sets: Mapping[str, FoundPod]) -> list[str]:
     """Return what is done of the pods that a source finds, one set after the other."""
     follower = Follower()
-    reconciler = Reconciler(follower)
-    for said in sets:
-        await reconciler.reconcile("s", said)
+    await follower.hears("s", *sets)
     return follower.calls
 
 
@@ -95,9 +102,8 @@ async def test_a_pod_with_a_longer_id_than_may_be_is_ignored_and_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     follower = Follower()
-    reconciler = Reconciler(follower)
     longest, longer = "a" * MOST_ID_CHARACTERS, "b" * (1 << 20)
-    await reconciler.reconcile("s", {one: found(one) for one in (longest, longer)})
+    await follower.hears("s", {one: found(one) for one in (longest, longer)})
     assert follower.calls == [f"+{longest}@h:1"]
     assert (
         "s: a pod is ignored, whose id has 1048576 characters, more than 1024: bbb" in caplog.text
@@ -113,10 +119,8 @@ async def test_one_source_does_not_touch_what_another_found(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     follower = Follower()
-    reconciler = Reconciler(follower)
-    await reconciler.reconcile("one", {"a": found("a")})
-    await reconciler.reconcile("two", {"a": found("a", "h:9")})
-    await reconciler.reconcile("two", {})
+    await follower.hears("one", {"a": found("a")})
+    await follower.hears("two", {"a": found("a", "h:9")}, {})
     assert follower.calls == ["+a@h:1"]
     assert "as one describes it" in caplog.text
 
@@ -131,7 +135,7 @@ async def test_a_pod_that_cannot_be_followed_costs_no_other(
             super().follow(spec, name)
 
     follower = Picky()
-    await Reconciler(follower).reconcile("s", {"a": found("a"), "b": found("b")})
+    await follower.hears("s", {"a": found("a"), "b": found("b")})
     assert follower.calls == ["+b@h:1"]
     assert "pod a of s cannot be followed" in caplog.text
 
@@ -145,181 +149,15 @@ def test_whatever_sources_say_every_pod_is_followed_once_as_one_of_them_says(
 ) -> None:
     async def run() -> None:
         follower = Follower()
-        reconciler = Reconciler(follower)
         said: dict[str, dict[str, str]] = {}
-        at: dict[str, str] = {}
         for source, pods in history:
-            follower.calls.clear()
             said[source] = pods
-            await reconciler.reconcile(source, {one: found(one, pods[one]) for one in pods})
-            for call in follower.calls:
-                pod_id, _, address = call[1:].partition("@")
-                if call.startswith("+"):
-                    assert pod_id not in at
-                    at[pod_id] = address
-                else:
-                    del at[pod_id]
-            assert at.keys() == {one for each in said.values() for one in each}
-            for pod_id, address in at.items():
+            await follower.hears(source, {one: found(one, pods[one]) for one in pods})
+            assert follower.at.keys() == {one for each in said.values() for one in each}
+            for pod_id, address in follower.at.items():
                 assert address in {each.get(pod_id) for each in said.values()}
 
     asyncio.run(run())
-
-
-PODS = '[[pods]]\nid = "{id}"\nmodel = "m"\naddress = "h:1"\nevents = "tcp://{host}:2"\n'
-
-
-async def test_a_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FileSource, "pause", 0.005)
-    path = tmp_path / "pods.toml"
-    path.write_text(PODS.format(id="a", host="x"))
-    sets = FileSource(path, [ModelSpec("m")]).sets()
-    assert list(await anext(sets)) == ["a"]
-    path.write_text('[[pods]]\nid = 5\nmodel = "m"\naddress = "h:1"\n')
-    waiting = asyncio.ensure_future(anext(sets))
-    while "the pods stay as they were" not in caplog.text:
-        await asyncio.sleep(0.005)
-    assert f"{path}:2: pods[0].id: " in caplog.text
-    with path.open("wb") as file:
-        file.truncate(MOST_BYTES + 1)
-    while "has more than 16777216 bytes; the pods stay as they were" not in caplog.text:
-        await asyncio.sleep(0.005)
-    path.unlink()
-    path.write_text(PODS.format(id="a", host="x") + PODS.format(id="b", host="y"))
-    assert list(await waiting) == ["a", "b"]
-    await sets.aclose()  # type: ignore[attr-defined]
-
-
-async def test_each_content_of_a_file_is_parsed_once_even_a_wrong_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parsed: list[bytes] = []
-    monkeypatch.setattr(
-        read_config, "parse_pods", lambda raw, *of: parsed.append(raw) or parse_pods(raw, *of)
-    )
-    path = tmp_path / "pods.toml"
-    source = FileSource(path, [ModelSpec("m")])
-    path.write_text("nonsense")
-    for _ in range(3):
-        with pytest.raises(SourceError, match="a key/value pair"):
-            await source.look()
-    path.write_text(PODS.format(id="a", host="x"))
-    for _ in range(3):
-        assert list(await source.look()) == ["a"]
-    assert len(parsed) == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("[server]\n", "unknown key"),
-        (PODS.format(id="a", host="x").replace('"m"', '"other"'), "no model is named 'other'"),
-        ("nonsense", "x"),
-    ],
-)
-def test_a_pods_file_is_checked_like_the_configuration(text: str, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        parse_pods(text.encode(), "x", [ModelSpec("m")])
-
-
-class Resolver:
-    """Gives one answer after the other, and lets `seconds` pass before each."""
-
-    def __init__(self, *answers: list[str] | Exception, seconds: float) -> None:
-        self._answers = list(answers)
-        self._seconds = seconds
-        self.now = 100.0
-
-    async def __call__(self, _: str) -> list[str]:
-        self.now += self._seconds
-        answer = self._answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    async def found(self) -> list[dict[str, str]]:
-        """Return each set of pods that is yielded, with the reasons why they take no requests."""
-        pods = PodSetSpec(name="w", model="m", dns="workers.svc")
-        sets = DnsSource(pods, ask=self, clock=lambda: self.now).sets()
-        found = []
-        with suppress(IndexError), patch.object(DnsSource, "pause", 0.001):
-            while True:
-                said = await anext(sets)
-                found.append({one: pod.withheld for one, pod in said.items()})
-        return found
-
-
-NO_NAME = socket.gaierror(socket.EAI_NONAME, "no such name")
-AGAIN = socket.gaierror(socket.EAI_AGAIN, "try again")
-ONE, TWO = {"w-10.0.0.1": ""}, {"w-10.0.0.1": "", "w-10.0.0.2": ""}
-
-
-async def test_a_names_addresses_are_pods() -> None:
-    async def ask(name: str) -> list[str]:
-        assert name == "workers.svc"
-        return ["10.0.0.2", "fd00::3"]
-
-    sets = DnsSource(PodSetSpec(name="w", model="m", dns="workers.svc"), ask=ask).sets()
-    found = await anext(sets)
-    assert {one: pod.spec.address for one, pod in found.items()} == {
-        "w-10.0.0.2": "10.0.0.2:8000",
-        "w-fd00::3": "[fd00::3]:8000",
-    }
-    assert found["w-fd00::3"].spec.events == "tcp://[fd00::3]:5557"
-    await sets.aclose()  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("wrong", [NO_NAME, [], ["10.0.0.1"], AGAIN, UnicodeError("label")])
-async def test_two_wrong_answers_about_addresses_change_nothing(
-    wrong: list[str] | Exception,
-) -> None:
-    both = ["10.0.0.1", "10.0.0.2"]
-    resolver = Resolver(both, wrong, wrong, both, wrong, both, seconds=60.0)
-    for found in await resolver.found():
-        assert found == TWO
-
-
-async def test_answers_that_are_wrong_many_times_within_seconds_change_nothing() -> None:
-    found = await Resolver(["10.0.0.1"], *[NO_NAME] * 9, ["10.0.0.1"], seconds=1.0).found()
-    assert found == [ONE] * len(found)
-
-
-async def test_an_address_that_several_answers_lack_is_withheld_and_goes_in_the_end() -> None:
-    *there, withheld, gone = await Resolver(["10.0.0.1"], *[NO_NAME] * 4, seconds=100.0).found()
-    assert there == [ONE] * 3
-    assert withheld == {"w-10.0.0.1": UNLISTED}
-    assert gone == {}
-
-
-async def test_an_address_that_comes_back_takes_requests_again() -> None:
-    found = await Resolver(["10.0.0.1"], *[NO_NAME] * 4, ["10.0.0.1"], seconds=50.0).found()
-    assert found[-2:] == [{"w-10.0.0.1": UNLISTED}, ONE]
-
-
-async def test_a_name_without_pods_has_none_at_once() -> None:
-    assert await Resolver(NO_NAME, NO_NAME, seconds=1.0).found() == [{}, {}]
-
-
-async def test_a_file_that_is_empty_for_a_moment_keeps_its_pods(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FileSource, "pause", 0.001)
-    now = 0.0
-    path = tmp_path / "pods.toml"
-    path.write_text(PODS.format(id="a", host="x"))
-    sets = FileSource(path, [ModelSpec("m")], clock=lambda: now).sets()
-    assert list(await anext(sets)) == ["a"]
-    path.write_text("")
-    for _ in range(5):
-        assert list(await anext(sets)) == ["a"]
-    path.write_text(PODS.format(id="b", host="x"))
-    while set(await anext(sets)) != {"a", "b"}:
-        pass
-    now = 60.0
-    assert list(await anext(sets)) == ["b"]
-    await sets.aclose()  # type: ignore[attr-defined]
 
 
 async def test_a_pod_that_takes_no_requests_stays_followed_and_is_not_followed_for_that() -> None:
@@ -339,15 +177,12 @@ async def test_a_pod_that_takes_no_requests_and_has_another_identity_is_forgotte
 
 async def test_a_pod_that_is_not_listed_any_more_is_forgotten_when_its_events_end() -> None:
     follower = Follower()
-    reconciler = Reconciler(follower)
     other = {"b": found("b")}
-    await reconciler.reconcile("s", {"a": found("a")} | other)
-    await reconciler.reconcile("s", {"a": unlisted("a")} | other)
+    await follower.hears("s", {"a": found("a")} | other, {"a": unlisted("a")} | other)
     follower.silent.add("a")
-    for _ in range(2):
-        await reconciler.reconcile("s", {"a": unlisted("a")} | other)
+    await follower.hears("s", *[{"a": unlisted("a")} | other] * 2)
     assert follower.calls == ["+a@h:1", "+b@h:1", "a: not listed", "-a"]
-    await reconciler.reconcile("s", {"a": found("a")} | other)
+    await follower.hears("s", {"a": found("a")} | other)
     assert follower.calls[4:] == ["+a@h:1"]
 
 
@@ -364,32 +199,28 @@ async def test_unlisted_pods_that_live_take_requests_while_no_listed_pod_is_well
     follower = Follower()
     if not has_events:
         follower.silent = {"a", "b"}
-    reconciler = Reconciler(follower)
     lacking = {"a": unlisted("a"), "b": unlisted("b")}
-    await reconciler.reconcile("s", {"a": found("a"), "b": found("b")})
+    await follower.hears("s", {"a": found("a"), "b": found("b")})
     follower.calls.clear()
     follower.dead = {"c"}
     # The source finds nothing for as long as it likes, or names what does not answer.
-    for said in (lacking, {}, {}, {"c": found("c")}, {"c": found("c")}):
-        await reconciler.reconcile("s", said)
+    await follower.hears("s", lacking, {}, {}, {"c": found("c")}, {"c": found("c")})
     assert follower.calls == ["+c@h:1"]
     follower.dead.add("b")
-    await reconciler.reconcile("s", {"c": found("c")})
+    await follower.hears("s", {"c": found("c")})
     assert follower.calls == ["+c@h:1", "-b"], "it is dead"
     follower.dead = {"b"}
-    await reconciler.reconcile("s", {"c": found("c")})
+    await follower.hears("s", {"c": found("c")})
     assert follower.calls == ["+c@h:1", "-b", "-a"], "the one that the source names is well"
 
 
 async def test_an_unlisted_pod_that_took_requests_waits_when_a_listed_one_is_well() -> None:
     follower = Follower()
-    reconciler = Reconciler(follower)
-    await reconciler.reconcile("s", {"a": found("a")})
-    await reconciler.reconcile("s", {"a": unlisted("a")})
+    await follower.hears("s", {"a": found("a")}, {"a": unlisted("a")})
     for _ in range(2):
-        await reconciler.reconcile("other", {"b": found("b")})
-        await reconciler.reconcile("s", {"a": unlisted("a")})
-    await reconciler.reconcile("s", {"a": found("a")})
+        await follower.hears("other", {"b": found("b")})
+        await follower.hears("s", {"a": unlisted("a")})
+    await follower.hears("s", {"a": found("a")})
     assert follower.calls == ["+a@h:1", "+b@h:1", "a: not listed", "a: "]
 
 
@@ -399,52 +230,130 @@ async def test_pods_of_another_role_do_not_take_the_place_of_unlisted_ones() -> 
     assert await calls(listed, listed | {"a": both[0]}) == ["+a@h:1", "+b@h:1"]
 
 
-@pytest.mark.parametrize(
-    ("lines", "problem"),
-    [
-        ('dns = "x"\nnamespace = "ns"', "give one of dns and namespace"),
-        ("port = 1", "give one of dns and namespace"),
-        ('namespace = "ns"', "give one of selector and inference-pool"),
-        ('dns = "x"\nselector = "a=b"', "go with namespace"),
-        ('dns = "x"\nmode = "y"', "unknown key"),
-        ('dns = "x"\nport = 70000', "port"),
-        ('dns = "x"\n[[pod-sets]]\nname = "s"\nmodel = "m"\ndns = "y"', "names are unique"),
-    ],
-)
-def test_a_pod_set_that_cannot_be_is_refused(lines: str, problem: str) -> None:
-    text = f'[[models]]\nname = "m"\n[[pod-sets]]\nname = "s"\nmodel = "m"\n{lines}\n'
-    with pytest.raises(ConfigError, match=problem):
-        parse(text, "text")
-
-
 async def test_two_sets_of_one_name_in_dns_do_not_take_each_others_pods() -> None:
     async def ask(_: str) -> list[str]:
         return ["10.0.0.1"]
 
     follower = Follower()
-    reconciler = Reconciler(follower)
     for name, port in (("s", 1), ("t", 2)):
         source = DnsSource(PodSetSpec(name=name, model="m", dns="x", port=port), ask=ask)
         sets = source.sets()
-        await reconciler.reconcile(source.state.name, await anext(sets))
+        await follower.hears(source.state.name, await anext(sets))
         await sets.aclose()  # type: ignore[attr-defined]
     assert follower.calls == ["+s-10.0.0.1@10.0.0.1:1", "+t-10.0.0.1@10.0.0.1:2"]
 
 
-async def test_a_name_that_no_resolver_takes_is_logged_once_and_asked_again(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def pod(
+    name: str, *, model: str = "m", address: str = "h:1", first: int = 0, ranks: int = 1
+) -> PodSpec:
+    return PodSpec(name, model, address, first_rank=first, ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_twins"),
+    [
+        (pod("a"), pod("b"), True),
+        (pod("a", ranks=2), pod("b", first=1), True),
+        (pod("a"), pod("b", address="h:2"), False),
+        (pod("a"), pod("b", model="n"), False),
+        # An engine whose ranks publish on several machines is a pod for each of these.
+        (pod("a", ranks=2), pod("b", first=2), False),
+    ],
+)
+def test_pods_of_one_model_with_one_address_and_a_rank_in_common_are_twins(
+    one: PodSpec, other: PodSpec, are_twins: bool
 ) -> None:
-    monkeypatch.setattr(DnsSource, "pause", 0.001)
-    asked = 0
+    pods = [("here", one), ("there", other)]
+    assert list(twins(pods)) == ([(pods[1], pods[0])] if are_twins else [])
 
-    async def ask(_: str) -> list[str]:
-        nonlocal asked
-        asked += 1
-        if asked < 4:
-            raise UnicodeError("label too long")
-        return ["10.0.0.1"]
 
-    sets = DnsSource(PodSetSpec(name="s", model="m", dns="x"), ask=ask).sets()
-    assert list(await anext(sets)) == ["s-10.0.0.1"]
-    assert caplog.text.count("label too long") == 1
-    await sets.aclose()  # type: ignore[attr-defined]
+async def test_the_log_names_both_pods_and_their_sources_until_one_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    follower = Follower()
+    both = {"b": FoundPod(pod("b")), "c": FoundPod(pod("c", address="h:2"))}
+    await follower.hears("the configuration", {"a": FoundPod(pod("a"))})
+    assert not caplog.messages
+    for _ in range(2):
+        await follower.hears("pods-file p", both)
+        [told] = caplog.messages
+        twin = "pod b of pods-file p: 'h:1' is also the address of pod 'a' of the configuration"
+        assert told.startswith(twin)
+    await follower.hears("pods-file p", {}, both)
+    assert len(caplog.messages) == 2, "it is news again"
+
+
+def endpoint(name: str, namespace: str, port: int = 8000) -> FoundPod:
+    spec = PodSetSpec(name="s", model="m").pod(name, f"{name}.{namespace}", port=port)
+    return FoundPod(spec, f"{namespace}/{name}", Place(namespace, port))
+
+
+def pods(*endpoints: FoundPod) -> dict[str, FoundPod]:
+    return {f"{one.spec.id}:{one.place}": one for one in endpoints}
+
+
+def named(names: Names, source: str, *endpoints: FoundPod) -> set[str]:
+    return set(names.heard(source, pods(*endpoints))[source])
+
+
+def test_a_pod_has_its_name_and_what_tells_it_from_the_first_of_that_name() -> None:
+    names = Names()
+    assert named(names, "a", endpoint("x", "a"), endpoint("x", "a", 9)) == {"x", "x:9"}
+    assert named(names, "b", endpoint("x", "b"), endpoint("y", "b")) == {"b/x", "y"}
+    assert named(names, "c", endpoint("x", "b", 9)) == {"b/x:9"}
+
+
+def test_ids_stay_while_other_pods_of_the_name_go_and_come() -> None:
+    names = Names()
+    named(names, "a", endpoint("x", "a"))
+    named(names, "b", endpoint("x", "b"))
+    assert named(names, "a") == set()
+    assert named(names, "b", endpoint("x", "b")) == {"b/x"}
+    assert named(names, "a", endpoint("x", "a")) == {"x"}
+    assert named(names, "b") == set()
+    assert named(names, "b", endpoint("x", "b")) == {"b/x"}
+    named(names, "a")
+    named(names, "b")
+    assert named(names, "b", endpoint("x", "b")) == {"x"}, "no pod had the name"
+
+
+async def test_at_the_start_the_set_that_is_configured_first_has_the_names() -> None:
+    follower = Follower("a", "b")
+    await follower.hears("b", pods(endpoint("x", "b")))
+    await follower.hears("a", pods(endpoint("x", "a")))
+    assert follower.calls == ["+x@x.b:8000", "-x", "+b/x@x.b:8000", "+x@x.a:8000"]
+    assert follower.names == {"x": "", "b/x": "x"}
+
+
+async def test_a_namespace_that_comes_later_disturbs_no_pod() -> None:
+    follower = Follower("a", "b")
+    await follower.hears("a", {})
+    await follower.hears("b", pods(endpoint("x", "b")))
+    await follower.hears("a", pods(endpoint("x", "a")))
+    await follower.hears("a", {})
+    assert follower.calls == ["+x@x.b:8000", "+a/x@x.a:8000", "-a/x"]
+
+
+PLACES = st.sets(st.tuples(st.sampled_from("xy"), st.sampled_from([8000, 9])))
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), PLACES), max_size=12))
+def test_whatever_sources_find_every_endpoint_is_followed_under_an_id_of_its_own(
+    history: list[tuple[str, set[RankName]]],
+) -> None:
+    async def run() -> None:
+        follower = Follower()
+        there: dict[str, Mapping[str, FoundPod]] = {}
+        for namespace, places in history:
+            is_new = namespace not in there
+            before = dict(follower.at)
+            there[namespace] = pods(*(endpoint(name, namespace, port) for name, port in places))
+            await follower.hears(namespace, there[namespace])
+            at = follower.at
+            addresses = sorted(one.spec.address for each in there.values() for one in each.values())
+            assert sorted(at.values()) == addresses
+            if not is_new:
+                stayed = before.items() & at.items()
+                assert {address for _, address in stayed} == {*before.values()} & {*at.values()}
+
+    asyncio.run(run())

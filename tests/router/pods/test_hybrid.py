@@ -9,14 +9,12 @@ import msgspec
 import pytest
 
 from tests.indexer.consistent import check
+from tests.indexer.followed import new_ingest, source
 from tests.recordings import VLLM_EVENTS
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Stored
-from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import pack_tokens, unpack_tokens
-from warmpath.indexer.ranks import Ingest
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.match import NOTHING
@@ -30,11 +28,8 @@ class Fleet:
     """One rank that follows batches, and what it would score."""
 
     def __init__(self) -> None:
-        self.ingest = Ingest(
-            MemoryIndex(), hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: 0.0
-        )
-        source = RankSource("p", 0, "m", vllm.decode, has_replay=False)
-        self.rank: RankIngest = self.ingest.add(source)
+        self.ingest = new_ingest(MemoryIndex)
+        self.rank = self.ingest.add(source(has_replay=False))
         self.rank.connected()
         self.sequence = 0
 

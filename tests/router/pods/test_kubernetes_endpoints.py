@@ -1,7 +1,10 @@
-"""Endpoints of Kubernetes: silent watches, empty lists, pods that are not ready, pools that change, several ports."""
+"""Endpoints of Kubernetes: silent watches, lacking pods, pools, several ports, and renewed certificates."""
 
 import asyncio
-from collections.abc import Mapping
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,15 +20,16 @@ from tests.router.pods.test_kubernetes_watch import (
     listed_again,
 )
 from tests.servers.api_server import ApiServer
+from tests.servers.certificates import Authority
+from tests.waiting import until
 from warmpath.router.pods import kubernetes
 from warmpath.router.pods.inference_pool import InferencePool, active_ports, read_pool
+from warmpath.router.pods.kubernetes import KubernetesSource
 
 
 async def until_withheld(latest: Latest, wanted: Mapping[str, str]) -> None:
     """Wait until these pods and no others are found; each with the reason why it takes no requests."""
-    async with asyncio.timeout(120):
-        while {name: one.withheld for name, one in latest.pods.items()} != wanted:
-            await asyncio.sleep(0.001)
+    await until(lambda: {name: one.withheld for name, one in latest.pods.items()} == wanted)
 
 
 async def test_a_watch_that_is_silent_and_does_not_end_is_given_up_and_the_pods_are_listed(
@@ -103,17 +107,24 @@ async def test_a_pod_that_one_list_lacks_stays_and_one_that_three_lack_goes() ->
         await latest.until({})
 
 
-async def test_a_pod_that_is_not_ready_is_found_and_withheld_and_one_that_has_ended_is_not() -> (
+async def test_pods_that_are_not_ready_are_withheld_and_those_that_end_or_lack_an_address_left_out() -> (
     None
 ):
     async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
         await server.put("a", "1", **LABELS)
-        await server.put("b", "2", **LABELS)
+        await server.put("b", "2", ready=False, **LABELS)
+        await server.put("c", "3", ip="", **LABELS)
+        await server.put("d", "4", ends=True, **LABELS)
+        await until_withheld(latest, {"a": "", "b": kubernetes.UNREADY})
+        await server.put("b", "2", ip="10.0.0.2", **LABELS)
         await latest.until({"a": "1", "b": "2"})
-        await server.put("a", "1", ready=False, **LABELS)
-        await until_withheld(latest, {"a": kubernetes.UNREADY, "b": ""})
+        assert latest.pods["b"].spec.events == "tcp://10.0.0.2:5557"
+        await server.put("a", "1", ends=True, **LABELS)
+        await latest.until({"b": "2"})
+        await server.put("b", "2", ready=False, **LABELS)
+        await until_withheld(latest, {"b": kubernetes.UNREADY})
         await server.put("b", "2", ready=False, phase="Failed", **LABELS)
-        await until_withheld(latest, {"a": kubernetes.UNREADY})
+        await until_withheld(latest, {})
 
 
 async def test_each_target_port_of_a_pool_is_an_endpoint_of_each_pod() -> None:
@@ -170,3 +181,38 @@ def test_a_pool_of_each_version_is_read() -> None:
     assert read_pool({"selector": {"a": "1"}}) == InferencePool("a=1", ())
     with pytest.raises(ValueError, match="every pod"):
         read_pool({"selector": {"matchLabels": {}}})
+
+
+async def test_the_next_connection_is_made_with_the_new_authority_and_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from kubernetes_asyncio.config import incluster_config
+
+    monkeypatch.setattr(kubernetes, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+
+    @asynccontextmanager
+    async def life(name: str, port: int = 0) -> AsyncIterator[ApiServer]:
+        """Serve with a new authority and token, which the service account is given."""
+        authority = Authority(tmp_path, name)
+        (tmp_path / "token").write_text(f"token-{name}")
+        (tmp_path / "ca.crt").write_bytes(authority.ca.read_bytes())
+        shown = authority.certificate(f"{name}-api")
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(shown.cert, shown.key)
+        async with ApiServer(token=f"token-{name}", tls=context, port=port) as server:
+            await server.put("a", "1", **LABELS)
+            yield server
+
+    sets = KubernetesSource(SELECTED).sets()
+    async with life("first") as server:
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
+        assert list(await anext(sets)) == ["a"]
+    async with life("second", server.port) as server:
+        await server.put("b", "2", **LABELS)
+        while list(await anext(sets)) != ["a", "b"]:
+            pass
+        await sets.aclose()  # type: ignore[attr-defined]
+    assert "token-" not in caplog.text

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.servers.api_server import NAMESPACE, POOLS, ApiServer
+from tests.waiting import until
 from warmpath.router.config.schema import PodSetSpec
 from warmpath.router.pods import kubernetes
 from warmpath.router.pods.discover import SourceError
@@ -41,9 +42,7 @@ class Latest:
             pass
 
     async def until(self, wanted: Mapping[str, str]) -> None:
-        async with asyncio.timeout(120):
-            while self.ready != wanted:
-                await asyncio.sleep(0.001)
+        await until(lambda: self.ready == wanted)
 
     @property
     def ready(self) -> dict[str, str]:
@@ -130,20 +129,6 @@ def test_whatever_happens_to_the_watch_the_pods_are_those_of_the_server(
     asyncio.run(run())
 
 
-async def test_pods_that_are_not_ready_have_no_address_or_are_asked_to_end_are_left_out() -> None:
-    async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
-        await server.put("a", "1", **LABELS)
-        await server.put("b", "2", ready=False, **LABELS)
-        await server.put("c", "3", ip="", **LABELS)
-        await server.put("d", "4", ends=True, **LABELS)
-        await latest.until({"a": "1"})
-        await server.put("b", "2", ip="10.0.0.2", **LABELS)
-        await latest.until({"a": "1", "b": "2"})
-        assert latest.pods["b"].spec.events == "tcp://10.0.0.2:5557"
-        await server.put("a", "1", ends=True, **LABELS)
-        await latest.until({"b": "2"})
-
-
 async def test_what_was_known_stays_while_the_api_is_away() -> None:
     async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
         await server.put("a", "1", **LABELS)
@@ -170,9 +155,7 @@ async def test_each_verb_that_a_role_lacks_is_named(
     role[rule]["verbs"].remove(verb)
     async with ApiServer(role) as server, following(server, POOLED) as latest:
         await server.put("a", "1", app="vllm")
-        async with asyncio.timeout(120):
-            while not caplog.records:
-                await asyncio.sleep(0.001)
+        await until(lambda: caplog.records)
         said = caplog.records[0].getMessage()
         assert said.startswith("pod-sets k (kubernetes ns/pool): ")
         assert f"{verb} {resource} in namespace ns: 403 Forbidden: " in said
@@ -210,8 +193,7 @@ async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_on
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
     pods = PodSetSpec(name="k", model="m", namespace="ns", selector="a=b")
     waiting = asyncio.ensure_future(anext(KubernetesSource(pods).sets()))
-    while tries < 5:
-        await asyncio.sleep(0.001)
+    await until(lambda: tries >= 5)
     assert not waiting.done()
     [record] = caplog.records
     assert "no service account of a cluster and no kubeconfig" in record.getMessage()
@@ -244,9 +226,7 @@ async def test_a_watch_that_says_what_no_api_server_says_is_begun_again(
         await latest.until({"a": "1"})
         server.next_line = line + b"\n"
         server.end_watches()
-        async with asyncio.timeout(120):
-            while not caplog.records or problem not in caplog.records[-1].getMessage():
-                await asyncio.sleep(0.001)
+        await until(lambda: any(problem in message for message in caplog.messages[-1:]))
         await server.put("b", "2", **LABELS)
         await latest.until({"a": "1", "b": "2"})
 
@@ -254,9 +234,7 @@ async def test_a_watch_that_says_what_no_api_server_says_is_begun_again(
 async def test_a_bookmark_is_no_pod() -> None:
     async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
         server.next_line = b'{"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": {"resourceVersion": "9"}}}\n'
-        async with asyncio.timeout(120):
-            while server.next_line:
-                await asyncio.sleep(0.001)
+        await until(lambda: not server.next_line)
         await server.put("b", "2", **LABELS)
         await latest.until({"b": "2"})
         assert latest.state.trouble is None
@@ -271,8 +249,7 @@ async def test_a_watch_that_is_refused_is_a_problem_of_one_line_for_as_long_as_i
         await server.put("a", "1", **LABELS)
         await latest.until({"a": "1"})
         async with asyncio.timeout(120):
-            while latest.state.trouble is None:
-                await asyncio.sleep(0)
+            await until(lambda: latest.state.trouble is not None)
             wanted = server.lists + 5
             while server.lists < wanted:
                 assert latest.state.trouble is not None
@@ -284,6 +261,4 @@ async def test_a_watch_that_is_refused_is_a_problem_of_one_line_for_as_long_as_i
         assert latest.state.trouble.effect == kubernetes.LISTED
         assert len(caplog.records) == 1
         server.rules = ROLE
-        async with asyncio.timeout(120):
-            while latest.state.trouble is not None:
-                await asyncio.sleep(0.001)
+        await until(lambda: latest.state.trouble is None)

@@ -1,4 +1,4 @@
-"""Routers that follow pods through the shared index, beside workers, publishers and a real Redis."""
+"""Routers that follow pods through the shared index of a real Redis, also pods that sleep."""
 
 import asyncio
 import logging
@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.lab.simworker.local_worker import LocalWorker
-from tests.router.shared_stand import IDS, OTHER, generate, page, publisher, router, seen, until
+from tests.router.shared_stand import IDS, OTHER, Router, generate, page, publisher, router, seen
 from tests.servers.redis_server import RedisServer
+from tests.waiting import until
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.sweep.sweeper import Sweeper
@@ -30,8 +31,7 @@ async def test_router_and_publisher_say_once_which_index_they_use(
             publishing(publisher(worker, url, prefix)),
             router(tmp_path, url, prefix, seen(worker), 'mode = "shared"\nshare-bookings = true'),
         ):
-            while "writing to the shared index" not in caplog.text:
-                await asyncio.sleep(0.02)
+            await until(lambda: "writing to the shared index" in caplog.text)
     place = url.removeprefix("redis://")
     told = [line for line in caplog.messages if f" {place}" in line and prefix in line]
     assert sorted(told) == [
@@ -55,8 +55,7 @@ async def test_two_routers_score_alike_from_one_publishers_data(
             assert await one.score() == {"w": 144}
         await generate(worker, OTHER)
         for one in (first, second):
-            while await one.score(OTHER) != {"w": 96}:
-                await asyncio.sleep(0.02)
+            await one.holds(96, OTHER)
             assert await one.is_believed()
             assert one.running.readiness.ready()
         figures = await page(first)
@@ -79,8 +78,7 @@ async def test_a_router_knows_the_prompts_that_another_one_has_on_their_way(
         await generate(worker, IDS)
         for one in (first, second):
             await until(one.is_believed)
-            while await one.score() != {"w": 144}:
-                await asyncio.sleep(0.02)
+            await one.holds(144)
         [candidate] = (await first.stub.Pick(asked, timeout=30)).candidates
         assert candidate.believed_tokens == 0, "nobody has sent it before"
         shadow = pb.PickRequest(prompt=asked.prompt, shadow=True)
@@ -99,10 +97,8 @@ async def test_a_pod_without_a_publisher_is_gone_when_its_lease_is_over(
         async with publishing(publisher(worker, url, prefix, redis_lease_seconds=1.0)):
             await generate(worker, IDS)
             await until(one.is_believed)
-            while await one.score() != {"w": 144}:
-                await asyncio.sleep(0.02)
-        while (await one.trust()).level != pb.Trust.COLD:
-            await asyncio.sleep(0.02)
+            await one.holds(144)
+        await one.until_trust(pb.Trust.COLD)
         assert "no publisher" in (await one.trust()).reason
         assert await one.score() == {"w": 0}
 
@@ -120,15 +116,13 @@ async def test_a_router_starts_and_answers_without_redis_and_heals_when_it_is_th
         while f"127.0.0.1:{held_port}" not in (await one.trust()).reason:
             assert await one.score() == {"w": 0}
             await asyncio.sleep(0.02)
-        while not one.running.readiness.ready():
-            await asyncio.sleep(0.02)
+        await until(one.running.readiness.ready)
         assert (await one.trust()).level == pb.Trust.COLD
         # The alert WarmpathRedisAway looks at it.
         assert "\nwarmpath_shared_index_poll_age_seconds " in await page(one)
         with RedisServer(port=held_port) as server:
             await until(one.is_believed)
-            while await one.score() != {"w": 144}:
-                await asyncio.sleep(0.02)
+            await one.holds(144)
             server.kill()
             while (await one.trust()).level != pb.Trust.DEGRADED:
                 assert await one.score() == {"w": 144}
@@ -137,8 +131,7 @@ async def test_a_router_starts_and_answers_without_redis_and_heals_when_it_is_th
             # It comes back with nothing: until all is written anew nobody is believed.
             server.restart()
             await until(one.is_believed)
-            while await one.score() != {"w": 144}:
-                await asyncio.sleep(0.02)
+            await one.holds(144)
 
 
 async def test_the_log_says_why_redis_is_away_also_once_the_cause_has_changed(
@@ -163,11 +156,9 @@ async def test_the_log_says_why_redis_is_away_also_once_the_cause_has_changed(
         publishing(publisher(worker, url, prefix)),
         router(tmp_path, url, prefix, seen(worker), "share-bookings = true"),
     ):
-        while not told(f"127.0.0.1:{held_port}"):
-            await asyncio.sleep(0.02)
+        await until(lambda: told(f"127.0.0.1:{held_port}"))
         with RedisServer(port=held_port, users=("user default on >secret ~* +@all",)):
-            while not told("wants a password"):
-                await asyncio.sleep(0.02)
+            await until(lambda: told("wants a password"))
 
 
 async def test_another_hash_seed_is_named_and_nothing_is_matched(
@@ -216,3 +207,59 @@ async def test_a_router_sweeps_once_however_it_uses_the_index(
     async with router(tmp_path, redis_server.url, prefix, "", options):
         pass
     assert len(owners) == 1
+
+
+async def is_ready(one: Router, *, ready: bool = True) -> None:
+    while (await one.pod()).ready is not ready:
+        await asyncio.sleep(0.02)
+
+
+async def call(worker: LocalWorker, path: str) -> None:
+    async with worker.http.post(path) as response:
+        assert response.status == 200, await response.text()
+
+
+@pytest.mark.parametrize("mode", ["replica", "shared"])
+async def test_a_pod_behind_a_publisher_is_degraded_from_its_sleep_until_its_next_batch(
+    tmp_path: Path, worker: LocalWorker, redis_server: RedisServer, prefix: str, mode: str
+) -> None:
+    url = redis_server.url
+    async with (
+        publishing(publisher(worker, url, prefix)),
+        router(tmp_path, url, prefix, seen(worker), f'mode = "{mode}"', probe_seconds=0.05) as one,
+    ):
+        await generate(worker, IDS)
+        await until(one.is_believed)
+        await one.holds(144)
+        await call(worker, "/sleep?level=1")
+        await is_ready(one, ready=False)
+        trust = await one.until_trust(pb.Trust.DEGRADED)
+        assert "it sleeps" in trust.reason
+        await call(worker, "/wake_up?tags=weights")
+        await call(worker, "/wake_up?tags=kv_cache")
+        await is_ready(one)
+        assert (await one.trust()).level == pb.Trust.DEGRADED, "no batch has said what is gone"
+        await generate(worker, OTHER)
+        await until(one.is_believed)
+        await one.holds(0)
+        assert await one.score(OTHER) == {"w": 96}
+
+
+async def test_a_router_that_starts_while_a_pod_sleeps_takes_no_blocks_of_it_from_its_state(
+    tmp_path: Path, worker: LocalWorker, redis_server: RedisServer, prefix: str
+) -> None:
+    pod = f'{seen(worker)}events = "{worker.events}"\nreplay = "{worker.replay}"\n'
+    state = '[index]\nstate-file = "state"'
+    url = redis_server.url
+    async with router(tmp_path, url, prefix, pod, state, probe_seconds=0.05) as one:
+        await until(one.is_believed)
+        await generate(worker, IDS)
+        await one.holds(144)
+    assert (tmp_path / "state").is_file()
+    await call(worker, "/sleep?level=2")
+    async with router(tmp_path, url, prefix, pod, state, probe_seconds=0.05) as one:
+        await is_ready(one, ready=False)
+        await one.holds(0)
+        await call(worker, "/wake_up")
+        await is_ready(one)
+        assert await one.score() == {"w": 0}

@@ -1,10 +1,12 @@
-"""What the table says of a pod whose events end, and of one that its source withholds."""
+"""What the table says of pods: who serves, who is ready, and which adapters are found by name."""
 
-from warmpath.indexer.embedded import embedded_index
-from warmpath.indexer.engines import vllm
-from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.ranks import Ingest
-from warmpath.router.pods.table import Pod, Status, that_serve
+from dataclasses import replace
+
+import pytest
+
+from tests.indexer.followed import new_ingest, source
+from warmpath.router.assemble.scraped import ready_pods
+from warmpath.router.pods.table import Pod, PodTable, Status, that_serve
 
 
 class Stand:
@@ -12,14 +14,8 @@ class Stand:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.ingest = Ingest(
-            embedded_index(1 << 20),
-            hash_seed="",
-            pending_bytes=1 << 20,
-            stale_after=1.0,
-            clock=lambda: self.now,
-        )
-        self.rank = self.ingest.add(RankSource("a", 0, "m", decode=vllm.decode, has_replay=False))
+        self.ingest = new_ingest(clock=lambda: self.now)
+        self.rank = self.ingest.add(source("a", has_replay=False))
         self.pod = Pod("a", "h:1", "m", (self.rank,))
 
     def looked(self) -> None:
@@ -66,3 +62,31 @@ def test_a_pod_that_its_source_withholds_neither_serves_nor_is_ready() -> None:
     stand.pod.withheld = "not ready"
     assert not stand.serves()
     assert not stand.pod.ready
+
+
+WELL = Status(healthy=True, reason="well")
+
+
+@pytest.mark.parametrize(
+    ("status", "ready"),
+    [
+        (WELL, 1.0),
+        (Status(), 1.0),
+        (replace(WELL, healthy=False), 0.0),
+        (replace(WELL, refuses=True), 0.0),
+    ],
+    ids=["well", "not asked yet", "down", "drains"],
+)
+def test_a_pod_is_ready_if_requests_may_be_sent_to_it(status: Status, ready: float) -> None:
+    pods = PodTable([Pod("pod-1", "h:1", "demo", (), status, has_events=False)])
+    [sample] = ready_pods(pods).samples
+    assert sample.labels == {"pod": "pod-1", "model": "demo"}
+    assert sample.value == ready
+
+
+def test_engines_of_other_kinds_find_adapters_by_other_names() -> None:
+    adapters = Status(adapters=frozenset({"m", "tuned"}))
+    named = Pod("a", "a:1", "m", (), status=adapters)
+    beside = Pod("b", "b:1", "m", (), status=adapters, engine="sglang")
+    assert PodTable([beside]).found_by_name() == set()
+    assert PodTable([beside, named]).found_by_name() == {"m", "tuned"}
