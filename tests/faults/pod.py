@@ -8,13 +8,14 @@ from random import Random
 
 from tests.faults.history import Held, History
 from tests.indexer.engine_model import BLOCK, Block, EngineModel
+from tests.indexer.shared.publisher_model import new_writer
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.keys.key import Keyspace, chain, fingerprint, pack_tokens
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Redis
-from warmpath.indexer.shared.writer.machine import Writer, WriterState
+from warmpath.indexer.shared.writer.machine import WriterState
 from warmpath.indexer.shared.writer.run import write
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.process.tasks import cancel, watched
@@ -48,11 +49,9 @@ class Engine(EngineModel):
     """The engine model, which also remembers the keys of all blocks that it computed."""
 
     def timestamp(self) -> float:
-        """Return the time of a batch, as vLLM's publisher says it."""
         return time.time()
 
     def truth(self) -> Held:
-        """Return the keys that each tier holds."""
         tiers = {Tier.GPU: self.gpu, Tier.CPU: self.cpu}
         return {tier: {_key_of(one) for one in blocks} for tier, blocks in tiers.items()}
 
@@ -111,13 +110,7 @@ class Publisher:
     """One life of a pod's publisher: its copy of the engine's cache, and a running writer."""
 
     def __init__(
-        self,
-        pod: Pod,
-        redis: Redis,
-        names: KeyNames,
-        *,
-        lease: float,
-        clock: Clock,
+        self, pod: Pod, redis: Redis, names: KeyNames, *, lease: float, clock: Clock
     ) -> None:
         self.pod = pod
         self.redis = redis
@@ -128,23 +121,14 @@ class Publisher:
         self._rank = self.cache.add(source, stale_after=1e9, segmented=True, clock=lambda: 0.0)
         self._rank.connected()
         self._news = asyncio.Event()
-        self.writer = Writer(
-            names,
-            self.cache,
-            owner=self.owner,
-            keyspace=KEYSPACE,
-            model=MODEL,
-            watch="",
-            lease=lease,
-            bucket_life=86_400.0,
-            clock=clock,
+        self.writer = new_writer(
+            names, self.cache, clock, owner=self.owner, keyspace=KEYSPACE, model=MODEL, lease=lease
         )
         self.tasks: list[asyncio.Task[None]] = []
         self._clock = clock
         self._timeout = TIMEOUT_OF_A_LEASE * lease
 
     def start(self) -> None:
-        """Start the writer, and what tells it that this process keeps up."""
         collecting = collect_forever(
             self.cache, [self._news.set], pause=COLLECT_SECONDS, clock=self._clock
         )
@@ -161,7 +145,6 @@ class Publisher:
 
     @property
     def sequence(self) -> int:
-        """The last sequence of its journal."""
         return self.cache.journal.sequence
 
     @property

@@ -3,7 +3,6 @@
 import asyncio
 import math
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from tests.faults.history import Held
 from tests.faults.pod import KEYSPACE, MODEL, Clock, Pod
 from tests.indexer.consistent import check
 from tests.indexer.engine_model import BLOCK
+from tests.indexer.followed import new_ingest
 from tests.indexer.shared.inside import check_remote, check_replica
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.index.slot import Place
@@ -21,7 +21,6 @@ from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.query.index import RemoteIndex
-from warmpath.indexer.shared.records.record_source import RemoteRank
 from warmpath.indexer.shared.records.registry import Registry
 from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.replica.run import Replica
@@ -40,6 +39,7 @@ LATE = 20.0
 STALE_AFTER = 3.0
 
 
+Pods = Mapping[str, Pod]
 Found = list[tuple[Place, int, int]]
 """Places with the blocks that each holds: (place, first, past the last)."""
 
@@ -65,14 +65,14 @@ class Claim:
     """All blocks of the prompt, where the answer tells more than the leading ones."""
 
 
-class Reader(ABC):
-    """A router under faults, with statistics of its answers.
+class Reader:
+    """A router's ingest and scorer in this process, with statistics of its answers.
 
     Each claim with exact trust has to show what the engine's cache held for the prompt at some moment from
     PROMISED_SECONDS before the Score was sent until the answer was there.
     """
 
-    def __init__(self, name: str, pods: Mapping[str, Pod]) -> None:
+    def __init__(self, name: str, pods: Pods, ingest: Ingest) -> None:
         self.name = name
         self.levels: Counter[Level] = Counter()
         """Number of claims by trust level."""
@@ -87,6 +87,9 @@ class Reader(ABC):
         """How many seconds ago they were true, at most; infinite for one that was never true."""
         self.pods = pods
         self.tasks: list[asyncio.Task[None]] = []
+        self.ingest = ingest
+        self._scorer = Scorer(ingest, "")
+        self._ranks: list[Rank] = []
 
     @property
     def is_exact(self) -> bool:
@@ -112,47 +115,8 @@ class Reader(ABC):
         if now_exact != self.is_exact or not self.marks:
             self.marks.append((asyncio.get_running_loop().time(), now_exact))
 
-    @abstractmethod
     async def _claims(self, prompt: TokenPrompt) -> dict[str, Claim]:
-        """Score a prompt; return what the answer says of each pod."""
-
-    def _judge(self, pod: str, claim: Claim, keys: Sequence[int], begun: float) -> None:
-        """Count a claim that the engine's cache did not bear out at any moment of the promised time."""
-        flaw = partial(self.pods[pod].history.flaw, keys, claim.blocks, claim.held)
-        since = begun - PROMISED_SECONDS
-        if found := flaw(since):
-            self.flaws[found] += 1
-            age = next((age for age in range(1, 60) if not flaw(since - age)), math.inf)
-            self.oldest = max(self.oldest, PROMISED_SECONDS + age)
-
-    @abstractmethod
-    def check(self) -> None:
-        """Raise an error if a part contradicts itself."""
-
-    def told(self) -> str:
-        """Return how many exact claims were not true, and in which way; empty where all were."""
-        if not self.flaws:
-            return ""
-        return (
-            f"{self.name}: {self.flaws.total()} of {self.exact_claims} exact claims are not true "
-            f"({dict(self.flaws)}); the oldest was true {self.oldest:.0f} s before"
-        )
-
-    async def close(self) -> None:
-        """Stop the router's tasks."""
-        await cancel(self.tasks)
-
-
-class Scoring(Reader):
-    """A router's ingest and scorer in this process; its claims tell each block and its tier."""
-
-    def __init__(self, name: str, pods: Mapping[str, Pod], ingest: Ingest) -> None:
-        super().__init__(name, pods)
-        self.ingest = ingest
-        self._scorer = Scorer(ingest, "")
-        self._ranks: list[Rank] = []
-
-    async def _claims(self, prompt: TokenPrompt) -> dict[str, Claim]:
+        """Score a prompt; return what the answer says of each pod, block by block."""
         await self._scorer.refresh(prompt, self._ranks, DEADLINE)
         matches = self._scorer.matches(prompt, self._ranks, longest_prefix)
         sought = prompt.chain(BLOCK, "")
@@ -174,16 +138,33 @@ class Scoring(Reader):
     def check(self) -> None:
         check(self.ingest)
 
+    def _judge(self, pod: str, claim: Claim, keys: Sequence[int], begun: float) -> None:
+        """Count a claim that the engine's cache did not bear out at any moment of the promised time."""
+        flaw = partial(self.pods[pod].history.flaw, keys, claim.blocks, claim.held)
+        since = begun - PROMISED_SECONDS
+        if found := flaw(since):
+            self.flaws[found] += 1
+            age = next((age for age in range(1, 60) if not flaw(since - age)), math.inf)
+            self.oldest = max(self.oldest, PROMISED_SECONDS + age)
 
-class Copying(Scoring):
+    def told(self) -> str:
+        """Return how many exact claims were not true, and in which way; empty where all were."""
+        if not self.flaws:
+            return ""
+        return (
+            f"{self.name}: {self.flaws.total()} of {self.exact_claims} exact claims are not true "
+            f"({dict(self.flaws)}); the oldest was true {self.oldest:.0f} s before"
+        )
+
+    async def close(self) -> None:
+        await cancel(self.tasks)
+
+
+class Copying(Reader):
     """A router in replica mode."""
 
-    def __init__(
-        self, pods: Mapping[str, Pod], redis: Redis, names: KeyNames, clock: Clock
-    ) -> None:
-        ingest = Ingest(
-            ArrayIndex(1 << 20), hash_seed="", pending_bytes=1, stale_after=STALE_AFTER, clock=clock
-        )
+    def __init__(self, pods: Pods, redis: Redis, names: KeyNames, clock: Clock) -> None:
+        ingest = new_ingest(lambda: ArrayIndex(1 << 20), stale_after=STALE_AFTER, clock=clock)
         super().__init__("replica", pods, ingest)
         self.redis = redis
         self.replica = ingest.replica = Replica(redis, names, poll_seconds=0.05, clock=clock)
@@ -191,10 +172,7 @@ class Copying(Scoring):
             ranks: list[WatchedRank] = [ingest.watch(pod, 0)]
             self._ranks += ranks
             self.replica.add(pod, ranks, KEYSPACE)
-        self.tasks = [
-            watched(self.replica.run(), "copying"),
-            watched(self._tick(), "time passes"),
-        ]
+        self.tasks = [watched(self.replica.run(), "copying"), watched(self._tick(), "time passes")]
 
     async def _tick(self) -> None:
         while True:
@@ -206,39 +184,24 @@ class Copying(Scoring):
         check_replica(self.replica)
 
     async def close(self) -> None:
-        """Stop the router's tasks."""
         await super().close()
         await self.redis.close()
 
 
-class Looking(Scoring):
+class Looking(Reader):
     """A router in shared mode."""
 
-    def __init__(
-        self, pods: Mapping[str, Pod], redis: Redis, names: KeyNames, clock: Clock
-    ) -> None:
+    def __init__(self, pods: Pods, redis: Redis, names: KeyNames, clock: Clock) -> None:
         self.redis = redis
+        registry = Registry(redis, names, clock)
         self.remote = RemoteIndex(
-            redis,
-            names,
-            Registry(redis, names, clock),
-            deadline=DEADLINE,
-            stale_after=STALE_AFTER,
-            clock=clock,
+            redis, names, registry, deadline=DEADLINE, stale_after=STALE_AFTER, clock=clock
         )
-        ingest = Ingest(
-            ArrayIndex(1 << 16),
-            hash_seed="",
-            pending_bytes=1,
-            stale_after=STALE_AFTER,
-            clock=clock,
-            remote=self.remote,
+        ingest = new_ingest(
+            lambda: ArrayIndex(1 << 16), stale_after=STALE_AFTER, clock=clock, remote=self.remote
         )
         super().__init__("shared", pods, ingest)
-        ranks: list[RemoteRank] = [
-            ingest.add_shared(pod, 0, keyspace=KEYSPACE, ranks=1) for pod in pods
-        ]
-        self._ranks += ranks
+        self._ranks += [ingest.add_shared(pod, 0, keyspace=KEYSPACE, ranks=1) for pod in pods]
         self.tasks = [watched(self.remote.run(), "asking")]
 
     def _find(self, sought: Chain) -> tuple[Found, Trust | None]:
@@ -249,7 +212,6 @@ class Looking(Scoring):
         check_remote(self.remote)
 
     async def close(self) -> None:
-        """Stop the router's tasks."""
         await super().close()
         await self.remote.close()
         await self.redis.close()

@@ -19,9 +19,10 @@ from tests.faults.history import Held
 from tests.faults.pod import PROMPTS, Clock, Pod, Publisher
 from tests.faults.reader import Copying, Looking, Reader, WrongError
 from tests.indexer.shared.inside import check_writer
+from tests.servers.redis_server import Binary, RedisServer
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
-from warmpath.indexer.shared.layout.record import Record, read_record
+from warmpath.indexer.shared.layout.record import Record, fields_of, read_record
 from warmpath.indexer.shared.redis.command import Command, Redis
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.shared.sweep.sweeper import Sweeper
@@ -33,6 +34,8 @@ from warmpath.process.tasks import cancel, watched
 LEASE = 2.0
 DEFAULT_LEASE = 10.0
 """That of `warmpath publish`, for faults during which leases do not end."""
+BEHIND = PROMISED_SECONDS + 2.0
+"""Seconds for which publishers stay behind: longer than an exact answer may be old."""
 PATIENCE = 90.0
 """Longest wait for any condition, in seconds."""
 STEP_PAUSE = 0.04
@@ -76,11 +79,9 @@ class Rig:
         """Whether the engines change."""
         self.lease = lease
         self.readers: list[Reader] = []
-        """The router in replica mode, that in shared mode, and others."""
+        """The router in replica mode, and that in shared mode."""
         self.answers = 0
         self.writers_url = ""
-        self.outside = AsyncExitStack()
-        """Closed after the rig: what it asks or tells outside of this process."""
         self._clocks = clocks
         self._rng = Random(7)
         self._tasks: list[asyncio.Task[None]] = []
@@ -101,14 +102,11 @@ class Rig:
         self._tasks = [watched(self._step_forever(), "engines")]
         for kind in (Copying, Looking):
             redis = await connect(RedisSettings(readers))
-            self.add(kind(self.pods, redis, self.names, self.clock(kind.__name__)))
+            reader = kind(self.pods, redis, self.names, self.clock(kind.__name__))
+            self.readers.append(reader)
+            self._tasks.append(watched(self._ask_forever(reader), f"asking the {reader.name}"))
 
     inspector: Redis
-
-    def add(self, reader: Reader) -> None:
-        """Let prompts be scored by a router."""
-        self.readers.append(reader)
-        self._tasks.append(watched(self._ask_forever(reader), f"asking the {reader.name}"))
 
     def clock(self, name: str) -> Clock:
         """Return the clock of a part, by name."""
@@ -117,13 +115,8 @@ class Rig:
     async def publish(self, pod: Pod) -> Publisher:
         """Start a publisher of a pod."""
         redis = await connect(RedisSettings(self.writers_url))
-        publisher = Publisher(
-            pod,
-            redis,
-            self.names,
-            lease=self.lease,
-            clock=self.clock(pod.name),
-        )
+        clock = self.clock(pod.name)
+        publisher = Publisher(pod, redis, self.names, lease=self.lease, clock=clock)
         pod.publishers.append(publisher)
         pod.follow(publisher.hear)
         publisher.start()
@@ -148,9 +141,8 @@ class Rig:
         await cancel(self._tasks)
         for reader in self.readers:
             await reader.close()
-        for pod in self.pods.values():
-            for publisher in pod.publishers:
-                await publisher.end()
+        for publisher in self.publishers:
+            await publisher.end()
         await self.inspector.close()
         self.look()
         if told := "; ".join(filter(None, (reader.told() for reader in self.readers))):
@@ -161,21 +153,17 @@ class Rig:
         for task in self._tasks:
             if task.done() and not task.cancelled() and (error := task.exception()):
                 raise error
-        ended = [task.get_name() for task in self._parts() if task.done()]
+        parts = [task for one in (*self.readers, *self.publishers) for task in one.tasks]
+        ended = [task.get_name() for task in parts if task.done()]
         assert self._is_closed or not ended, f"{ended} ended by themselves"
         for reader in self.readers:
             reader.check()
-        for pod in self.pods.values():
-            for publisher in pod.publishers:
-                check_writer(publisher.writer)
+        for publisher in self.publishers:
+            check_writer(publisher.writer)
 
-    def _parts(self) -> list[asyncio.Task[None]]:
-        """Return the background tasks of the test."""
-        publishers = [one for pod in self.pods.values() for one in pod.publishers]
-        return [
-            *(task for reader in self.readers for task in reader.tasks),
-            *(task for one in publishers for task in one.tasks),
-        ]
+    @property
+    def publishers(self) -> list[Publisher]:
+        return [one for pod in self.pods.values() for one in pod.publishers]
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait until a condition holds; `what` describes it."""
@@ -209,9 +197,8 @@ class Rig:
     def told(self) -> str:
         """Return a description of all parts' states, for error messages."""
         writers = [
-            f"{pod.name}: {one.writer.state} {one.writer.applied}/{one.sequence} {one.writer.trouble}"
-            for pod in self.pods.values()
-            for one in pod.publishers
+            f"{one.pod.name}: {one.writer.state} {one.writer.applied}/{one.sequence} {one.writer.trouble}"
+            for one in self.publishers
         ]
         readers = [f"{one.name}: {one.levels} {one.reasons.most_common(4)}" for one in self.readers]
         return "; ".join(writers + readers)
@@ -239,6 +226,16 @@ class Rig:
         for reader in self.readers:
             reader.levels.clear()
             reader.reasons.clear()
+
+    async def gone(self) -> None:
+        """Wait until both readers have said that a pod has no publisher."""
+        await self.until(
+            lambda: all(
+                any("no publisher" in reason for reason in reader.reasons)
+                for reader in self.readers
+            ),
+            "pods are gone",
+        )
 
     async def doubted(self, *readers: Reader) -> None:
         """Wait until each of `readers` (default: both) gives an answer that is not exact."""
@@ -288,9 +285,8 @@ class Rig:
 
     def _outcome(self) -> Outcome:
         rebuilds: Counter[Cause] = Counter()
-        for pod in self.pods.values():
-            for publisher in pod.publishers:
-                rebuilds += publisher.writer.counts.rebuilds
+        for publisher in self.publishers:
+            rebuilds += publisher.writer.counts.rebuilds
         return Outcome(
             {reader.name: self._times(reader) for reader in self.readers},
             {reader.name: reader.reasons.copy() for reader in self.readers},
@@ -312,7 +308,13 @@ class Rig:
         """Return a pod's record."""
         [fields] = await self._ask(("HGETALL", self.names.record(pod)))
         assert isinstance(fields, list)
-        return read_record(dict(zip(fields[::2], fields[1::2], strict=True)))
+        return read_record(fields_of(fields))
+
+    async def owner(self, pod: str) -> str:
+        record = await self.record(pod)
+        assert record is not None
+        assert record.claim is not None
+        return record.claim.owner
 
     async def _sound_record(self, pod: str) -> Record:
         """Wait until a record is sound: on a busy machine a call of its writer may come too late."""
@@ -359,7 +361,7 @@ class Rig:
         numbers = range(self.names.buckets)
         for fields in await self._ask(*(("HGETALL", self.names.bucket(n)) for n in numbers)):
             assert isinstance(fields, list)
-            bucket = read_bucket(dict(zip(fields[::2], fields[1::2], strict=True)))
+            bucket = read_bucket(fields_of(fields))
             for name, token in tokens.items():
                 said = bucket.checkpoints[checkpoint(name)]
                 assert int(said.partition(b":")[0]) == token
@@ -386,13 +388,24 @@ async def rig(
 ) -> AsyncIterator[Rig]:
     """Run all parts with a Redis; readers and writers may have URLs of their own.
 
-    Unless `publishes`, others have to write what the engines hold (`tests/faults/outside.py`).
+    Unless `publishes`, others have to write what the engines hold (`publishers.outside`).
     """
     made = Rig(KeyNames(prefix), lease, clocks or {})
-    async with made.outside, AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         await made.start(url, readers or url, writers or url, publishes=publishes)
         stack.push_async_callback(made.close)
         yield made
+
+
+@asynccontextmanager
+async def alone(
+    prefix: str, binary: Binary = "redis", *, lease: float = LEASE, **config: str
+) -> AsyncIterator[tuple[Rig, RedisServer]]:
+    """Run all parts with a server of their own, until all is exact."""
+    with RedisServer(binary, **config) as server:
+        async with rig(server.url, prefix, lease=lease) as made:
+            await made.begin()
+            yield made, server
 
 
 def _some(held: Held) -> Held:

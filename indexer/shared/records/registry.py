@@ -202,11 +202,11 @@ class Registry:
                 reading.doubt.lost()
         for pod, reply in zip(pods, replies, strict=True):
             reading = self._of(pod)
-            self._take_one(reading, reply)
-            record = reading.record
+            reading.problem = self._problem_of(reading, reply)
             if reading.problem:
                 reading.doubt.lost()
                 continue
+            reading.read_at, record = self._clock(), reading.record
             if not reading.moment.read(record, asked_at):
                 # Redis has gone back to old data, as after DEBUG RELOAD or behind a proxy.
                 self.lost()
@@ -217,21 +217,20 @@ class Registry:
     def _of(self, pod: str) -> Reading:
         return self._readings.setdefault(pod, Reading())
 
-    def _take_one(self, reading: Reading, reply: Reply) -> None:
+    @staticmethod
+    def _problem_of(reading: Reading, reply: Reply) -> str:
+        """Take the record in a reply; return why it cannot be read, empty where it can."""
         if isinstance(reply, CommandFailedError):
-            reading.problem = f"{AWAY}{reply}"
-            return
+            return f"{AWAY}{reply}"
         fields = fields_of(reply)
         # Mostly no field is new, and decoding them is the larger part of the work.
         if fields != reading.fields:
             try:
                 reading.record = read_record(fields)
             except BadRecordError as error:
-                reading.problem = str(error)
-                return
+                return str(error)
             reading.fields = fields
-        reading.problem = ""
-        reading.read_at = self._clock()
+        return ""
 
     @property
     def is_disrupted(self) -> bool:

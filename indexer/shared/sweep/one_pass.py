@@ -71,16 +71,13 @@ class _Noted:
     """The claims' numbers in the checkpoints of pods without a record."""
 
 
-def sweep(names: KeyNames, swept: Swept) -> Steps[None]:
-    """Make one pass: yield commands, and take the replies that are sent back.
+class Pass:
+    """One pass, whose work is counted in `swept`.
 
-    An empty list, at most once a pass, asks for a pause of `DEAD_SECONDS`. Raises BadRecordError where a
-    record cannot be read: without it no slot is known to be dead.
+    Among its steps an empty list, at most once, asks for a pause of `DEAD_SECONDS`. They raise
+    BadRecordError where a record cannot be read: without it no slot is known to be dead.
     """
-    return _Pass(names, swept).steps()
 
-
-class _Pass:
     def __init__(self, names: KeyNames, swept: Swept) -> None:
         self._names = names
         self._swept = swept

@@ -23,7 +23,7 @@ from warmpath.indexer.shared.redis.command import (
     script,
 )
 from warmpath.indexer.shared.sweep.mend import Swept
-from warmpath.indexer.shared.sweep.one_pass import DEAD_SECONDS, sweep
+from warmpath.indexer.shared.sweep.one_pass import DEAD_SECONDS, Pass
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +55,9 @@ SWEEP_ERRORS = (CommandFailedError, SchemaError, LeaseLostError, DisruptedError,
 class Sweeper:
     """Sweeps while it has the lease.
 
-    `owner` is a readable name that no other process ever has. A pass begins `pause` seconds after the
+    `owner` is a readable name that no other process ever has. A pass begins `PAUSE` seconds after the
     last one of any process, and looks at no more than `fields_per_second`. `clock` is monotonic, in
-    seconds; `chance` returns 0 to 1.
+    seconds.
     """
 
     def __init__(
@@ -67,24 +67,20 @@ class Sweeper:
         *,
         owner: str,
         clock: Callable[[], float],
-        pause: float = PAUSE,
         fields_per_second: float = FIELDS_PER_SECOND,
         lease: float = LEASE,
         timeout: float = TIMEOUT,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        chance: Callable[[], float] = random.random,
     ) -> None:
         self.counts = Swept()
         self._redis = redis
         self._names = names
         self._owner = owner
         self._clock = clock
-        self._pause = pause
         self._fields_per_second = fields_per_second
         self._lease = lease
         self._timeout = timeout
         self._sleep = sleep
-        self._chance = chance
         self._problem = ""
 
     async def run(self) -> None:
@@ -96,7 +92,8 @@ class Sweeper:
                     self._problem = str(error)
                     log.warning("the shared index was not swept to the end: %s", error)
             # A random pause, so that processes that started together do not ask together.
-            await self._sleep(self._pause * (0.25 + 0.25 * self._chance()))
+            share = random.uniform(0.25, 0.5)  # noqa: S311 - no secret
+            await self._sleep(share * PAUSE)
 
     async def sweep(self, *, insist: bool = False) -> str:
         """Sweep once and return an empty text, or return who has the lease.
@@ -121,7 +118,7 @@ class Sweeper:
         self._problem = ""
         log.debug("the shared index was swept: %s", self.counts)
         # Where this fails, the lease runs out all the same.
-        await self._hold(AT_REST + self._owner, self._pause, self._owner)
+        await self._hold(AT_REST + self._owner, PAUSE, self._owner)
         return ""
 
     async def _take(self, *, insist: bool) -> str:
@@ -157,7 +154,7 @@ class Sweeper:
         for reply in await self._redis.run(everywhere, timeout=self._timeout):
             good(reply)
         disruptions = self._redis.disruptions
-        steps = sweep(self._names, self.counts)
+        steps = Pass(self._names, self.counts).steps()
         renewed = due = self._clock()
         try:
             asked = next(steps)

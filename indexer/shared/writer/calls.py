@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import Any
 
 from warmpath.indexer.keys.key import WORD_BYTES, pack_words
-from warmpath.indexer.keys.segment_value import BadSegmentError, slots_of, spilled_blocks
+from warmpath.indexer.keys.segment_value import slots_of
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.redis.command import Argument, Call, Reply, good, script
 
@@ -109,10 +109,7 @@ def fence_call(names: KeyNames, bucket: int, pod: str, token: int, ttl_ms: int) 
 def purge_calls(
     names: KeyNames, bucket: int, page: Mapping[bytes, bytes], dead: Collection[int]
 ) -> list[Call]:
-    """Return the calls that remove `dead` slots from the fields in `page`, a part of a bucket.
-
-    Fields without dead slots and malformed fields are left out.
-    """
+    """Return the calls that remove `dead` slots from the packed values in `page`, a part of a bucket."""
     calls: list[Call] = []
     fields: list[bytes] = []
     slots: dict[int, None] = {}
@@ -124,7 +121,7 @@ def purge_calls(
             calls.append(Call(script("purge"), (names.bucket(bucket),), arguments))
 
     for field, value in page.items():
-        found = _dead_in(field, value, dead)
+        found = [slot for slot in slots_of(value) if slot in dead]
         while found:
             if size + len(value) > MOST_PURGED or len(slots) >= MOST_PURGED_SLOTS:
                 end()
@@ -136,14 +133,3 @@ def purge_calls(
             size += len(value)
     end()
     return calls
-
-
-def _dead_in(field: bytes, value: bytes, dead: Collection[int]) -> list[int]:
-    if len(field) not in {WORD_BYTES, 2 * WORD_BYTES}:
-        return []
-    try:
-        if spilled_blocks(value) is not None:
-            return []
-        return [slot for slot in slots_of(value) if slot in dead]
-    except BadSegmentError:
-        return []

@@ -110,17 +110,10 @@ def net(claimed: Claimed, deltas: Iterable[pb.Delta]) -> Changes:
 
 
 def whole(claimed: Claimed, contents: Iterable[Contents]) -> Iterator[tuple[Where, KeysOf]]:
-    """Count all keys in `claimed` at once; return an iterator over the changes that write them."""
-    found = list(contents)
-    for one in found:
-        claimed.slot(one.rank, one.spot)
-        claimed.count(one.rank, one.spot, len(one.keys))
-    return _whole(claimed, found)
-
-
-def _whole(claimed: Claimed, contents: Iterable[Contents]) -> Iterator[tuple[Where, KeysOf]]:
+    """Yield the changes that write all contents; each is counted in `claimed` when its turn comes."""
     for one in contents:
         slot = claimed.slot(one.rank, one.spot)
+        claimed.count(one.rank, one.spot, len(one.keys))
         for start in range(0, len(one.keys), PORTION_KEYS):
             end = start + PORTION_KEYS
             by_segment: dict[int, array[int]] = {}

@@ -118,7 +118,7 @@ class Tenure:
         """Write everything that the cache holds, then make it known in place of the earlier claim's."""
         claimed, cache = self.claimed, self._cache
         self._note_moment()
-        contents = cache.contents()
+        contents = list(cache.contents())
         sequence = cache.journal.sequence
         claimed.say(cache.states())
         yield from self._apply(whole(claimed, contents))

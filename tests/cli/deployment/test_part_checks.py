@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.indexer.shared.index_model import Edge
+from tests.indexer.shared.asked_server import Edge
 from tests.servers.certificates import Authority
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.conftest import Output
 from tests.indexer.segment_values import encode, pack
-from tests.indexer.shared.index_model import Edge, Server
+from tests.indexer.shared.asked_server import AskedServer, Edge
 from tests.indexer.shared.model_writer import ModelWriter, content
 from tests.publisher.published_pod import IDS, Pod
 from tests.servers.redis_cluster import RedisCluster
@@ -284,12 +284,11 @@ def test_a_dump_ends_quietly_where_nobody_reads_on(redis_server: RedisServer, pr
 async def test_sweep_takes_what_is_dead_and_says_who_else_sweeps(
     stand: Stand, output: Output
 ) -> None:
-    with stand.server.client() as client:
-        dead = ModelWriter(Server(client), stand.names, "gone", 1)
-        dead.begin()
-        for segment in range(10):
-            dead.write(0, segment, {segment + 100})
-        dead.record_ends()
+    dead = ModelWriter(AskedServer(stand.server), stand.names, "gone", 1)
+    dead.begin()
+    for segment in range(10):
+        dead.write(0, segment, {segment + 100})
+    dead.record_ends()
     before = await stand.told(output, "stats")
     assert before["dead_entries"] == 10
     stand.server.ask("SET", stand.names.sweeper, "router of mine", "PX", 300)

@@ -1,7 +1,8 @@
 """A bucket in plain Python: the scripts `apply`, `fence` and `purge`, written as simply as possible."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from warmpath.indexer.shared.layout.record import Claim, SpotOf
 from warmpath.indexer.shared.writer.calls import Status
 from warmpath.lab.verify.structure import Bucket
 
@@ -9,6 +10,15 @@ Change = tuple[int, int, list[int], list[int]]
 """Segment, slot, added keys, gone keys."""
 Blocks = dict[int, set[int]]
 """Block's key -> the slots that hold it."""
+
+
+def found_under(claim: Claim, contents: Iterable[Blocks]) -> Iterator[tuple[SpotOf, int]]:
+    """Yield what readers find of buckets' contents: a place of the claim, and a block that it holds."""
+    places = {claim.slot(n): spot for n, spot in enumerate(claim.places) if spot is not None}
+    for blocks in contents:
+        for key, slots in blocks.items():
+            for slot in slots & places.keys():
+                yield places[slot], key
 
 
 class BucketModel:
@@ -64,6 +74,10 @@ class BucketModel:
         if not held:
             del self.blocks[segment]
             self.spilled.discard(segment)
+
+    @property
+    def all_blocks(self) -> Blocks:
+        return {key: slots for blocks in self.blocks.values() for key, slots in blocks.items()}
 
     def contents(self) -> Bucket:
         checkpoints = {field: b"%d:%d" % at for field, at in self.checkpoints.items()}

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.indexer.shared.asked_server import AskedServer
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 
@@ -12,6 +13,13 @@ from tests.servers.relay import Relay
 def server(request: pytest.FixtureRequest) -> RedisServer:
     found: RedisServer = request.getfixturevalue(f"{request.param}_server")
     return found
+
+
+@pytest.fixture
+def asked_server(redis_server: RedisServer) -> Iterator[AskedServer]:
+    asked = AskedServer(redis_server)
+    yield asked
+    asked.client.close()
 
 
 @pytest.fixture

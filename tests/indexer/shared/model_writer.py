@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tests.indexer.shared.index_model import Does
+from tests.indexer.shared.asked_server import AskedServer, Edge
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.keys.segment_value import decode
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
@@ -11,6 +11,7 @@ from warmpath.indexer.shared.redis.command import Call, Command, Script, script
 from warmpath.indexer.shared.writer.calls import Status, apply_calls, fence_call, outcome
 from warmpath.lab.verify.structure import holders
 
+Does = AskedServer | Edge
 TTL = 86_400_000
 MADE_KNOWN = Script(
     "made_known",

@@ -1,15 +1,12 @@
 """After a bug what is copied or asked for is believed no longer, and all goes on."""
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
 from tests.indexer.followed import new_ingest
-from tests.indexer.shared.asked_server import AskedServer
-from tests.indexer.shared.ensured_schema import ensure
+from tests.indexer.shared.asked_server import AskedServer, ensure
 from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod
-from tests.servers.redis_server import RedisServer
 from tests.until import until
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.rank import Rank
@@ -17,7 +14,6 @@ from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import BadRecordError, read_record
 from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.records.registry import Registry
-from warmpath.indexer.shared.redis.command import Call, Command, Reply
 from warmpath.indexer.shared.replica.pod_copy import Resync
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.trust import Level
@@ -25,27 +21,6 @@ from warmpath.process.tasks import Work, kept
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 PATIENCE = 30.0
-
-
-class Buggy:
-    """Passes every round on except some, which fail in a way that no round should."""
-
-    def __init__(self, server: AskedServer) -> None:
-        self.server = server
-        self.bugs = 0
-
-    @property
-    def disruptions(self) -> int:
-        return self.server.disruptions
-
-    async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
-        if self.bugs:
-            self.bugs -= 1
-            raise RuntimeError("a bug")
-        return await self.server.run(asked, timeout=timeout)
-
-    async def close(self) -> None:
-        pass
 
 
 async def until_exact(rank: Rank, pod: WrittenPod) -> None:
@@ -57,13 +32,13 @@ async def until_exact(rank: Rank, pod: WrittenPod) -> None:
 
 
 async def test_after_a_bug_a_copy_is_read_anew_before_it_is_believed(
-    redis_server: RedisServer, prefix: str
+    asked_server: AskedServer, prefix: str
 ) -> None:
     clock = asyncio.get_running_loop().time
-    server, names = AskedServer(redis_server), KeyNames(prefix, buckets=3)
-    redis, pod = Buggy(server), WrittenPod(server, names, "p", 4711)
+    names = KeyNames(prefix, buckets=3)
+    pod = WrittenPod(asked_server, names, "p", 4711)
     ingest = new_ingest(lambda: MemoryIndex(1 << 20), stale_after=30.0, clock=clock)
-    replica = Replica(redis, names, poll_seconds=0.01, clock=clock)
+    replica = Replica(asked_server, names, poll_seconds=0.01, clock=clock)
     rank = ingest.watch("p", 0)
     replica.add("p", [rank], KEYSPACE)
     levels: list[Level] = []
@@ -72,7 +47,7 @@ async def test_after_a_bug_a_copy_is_read_anew_before_it_is_believed(
         replica.failed(reason)
         levels.append(rank.trust.level)
 
-    await ensure(server, names)
+    await ensure(asked_server, names)
     await pod.fence()
     await pod.hold([1, 2, 3])
     await pod.tell()
@@ -80,7 +55,7 @@ async def test_after_a_bug_a_copy_is_read_anew_before_it_is_believed(
     try:
         await until(lambda: rank.trust.level is Level.DEGRADED)
         await until_exact(rank, pod)
-        redis.bugs = 3
+        asked_server.bugs = 3
         await until(lambda: len(levels) == 3)
         assert set(levels) == {Level.DEGRADED}
         await until_exact(rank, pod)
@@ -89,24 +64,23 @@ async def test_after_a_bug_a_copy_is_read_anew_before_it_is_believed(
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        server.client.close()
 
 
 async def test_after_a_bug_records_are_read_again_and_what_they_said_is_doubted(
-    redis_server: RedisServer, prefix: str
+    asked_server: AskedServer, prefix: str
 ) -> None:
     clock = asyncio.get_running_loop().time
-    server, names = AskedServer(redis_server), KeyNames(prefix, buckets=3)
-    redis, pod = Buggy(server), WrittenPod(server, names, "p", 4711)
-    registry = Registry(redis, names, clock)
-    remote = RemoteIndex(redis, names, registry, deadline=1.0, stale_after=30.0, clock=clock)
+    names = KeyNames(prefix, buckets=3)
+    pod = WrittenPod(asked_server, names, "p", 4711)
+    registry = Registry(asked_server, names, clock)
+    remote = RemoteIndex(asked_server, names, registry, deadline=1.0, stale_after=30.0, clock=clock)
     rank = remote.add("p", 0, keyspace=KEYSPACE, ranks=1)
     await pod.tell()
     running = kept(Work("asking", remote.run, remote.failed), pause=0.05)
     try:
         await until(lambda: rank.trust.level is Level.DEGRADED)
         await until_exact(rank, pod)
-        redis.bugs = 1
+        asked_server.bugs = 1
         await until(lambda: rank.trust.level is Level.DEGRADED)
         assert "bug" in rank.trust.reason
         await until_exact(rank, pod)
@@ -114,7 +88,6 @@ async def test_after_a_bug_records_are_read_again_and_what_they_said_is_doubted(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await remote.close()
-        server.client.close()
 
 
 def test_a_record_with_a_trust_of_another_version_is_bad() -> None:

@@ -314,9 +314,8 @@ class Day:
         replies, self.replies = self.replies, None
         while replies is not None or world.is_due:
             if replies is None:
-                asked = world.step.asked if isinstance(world.step, Commands) else []
-                replies = [world.redis.run(one) for one in asked]
-                if asked and steps <= 0:
+                replies = [world.redis.run(one) for one in world.asked]
+                if replies and steps <= 0:
                     self.replies = replies
                     return
             world.go_on(replies)

@@ -7,7 +7,7 @@ that are lost or damaged.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 
 import msgspec
@@ -21,7 +21,6 @@ from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.inside import check_remote
 from tests.indexer.shared.publisher_model import PublisherModel
 from tests.indexer.sides import CLEARED, Event, Side, removed, stored
-from tests.servers.redis_server import RedisServer
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.index.slot import Place
@@ -55,12 +54,6 @@ KINDS = [("", ""), ("x", ""), ("", "salt")]
 
 Held = dict[tuple[str, int, str, int], frozenset[int]]
 """Blocks of a prompt by pod, rank, tier and group."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as one:
-        yield one
 
 
 class Ways:
@@ -106,7 +99,7 @@ class Ways:
         """Let a rank publish one batch."""
         self.publishers[pod].heard(number, (self.direct.sequence[pod, number], payload))
         self.direct.frames(pod, [payload], number=number)
-        self.publishers[pod].note()
+        self.publishers[pod].cache.collect()
 
     def lose(self, pod: str, number: int) -> None:
         """Let a batch get lost."""
@@ -120,7 +113,7 @@ class Ways:
         """Let all that is on its way arrive."""
         self.direct.ingest.tick(1 << 16)
         for pod, publisher in self.publishers.items():
-            publisher.note()
+            publisher.cache.collect()
             self.follow(pod)
         for _ in range(200):
             for publisher in self.publishers.values():
@@ -257,10 +250,8 @@ class Script:
 
 @pytest.mark.random
 @pytest.mark.parametrize("seed", range(SCRIPTS))
-def test_each_way_shows_what_the_engine_published(server: RedisServer, seed: int) -> None:
-    asked = AskedServer(server)
-    asked.client.flushall()
-    ways = Ways(asked, KeyNames("ways", buckets=3))
+def test_each_way_shows_what_the_engine_published(asked_server: AskedServer, seed: int) -> None:
+    ways = Ways(asked_server, KeyNames("ways", buckets=3))
     script = Script(seed, ways)
     try:
         for _ in range(script.rng.choice([1, 3, 6])):
@@ -270,7 +261,6 @@ def test_each_way_shows_what_the_engine_published(server: RedisServer, seed: int
             compare(ways)
     finally:
         ways.close()
-        asked.client.close()
 
 
 def compare(ways: Ways) -> None:
@@ -305,17 +295,15 @@ def blocks(rank: Rank) -> dict[object, int]:
     return {tier: count for tier, count in rank.blocks().items() if count}
 
 
-def test_some_scripts_leave_ranks_exact_and_some_do_not(server: RedisServer) -> None:
+def test_some_scripts_leave_ranks_exact_and_some_do_not(asked_server: AskedServer) -> None:
     """Let the comparison above be one of both."""
-    asked = AskedServer(server)
     levels: set[Level] = set()
     for seed in range(12):
-        asked.client.flushall()
-        ways = Ways(asked, KeyNames("ways", buckets=3))
+        asked_server.client.flushall()
+        ways = Ways(asked_server, KeyNames("ways", buckets=3))
         script = Script(seed, ways)
         for _ in range(10):
             script.step()
         levels |= {rank.trust.level for rank in ways.direct.ingest}
         ways.close()
-    asked.client.close()
     assert {Level.EXACT, Level.DEGRADED} <= levels

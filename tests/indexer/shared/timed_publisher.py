@@ -7,19 +7,14 @@ their own.
 from collections import deque
 from collections.abc import Callable
 
-import msgspec
-
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import published
-from tests.indexer.shared.bucket_model import BucketModel
+from tests.indexer.shared.publisher_model import Driven, new_writer
 from tests.indexer.shared.writer_model import RedisModel
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.records.registry import Registry
 from warmpath.indexer.shared.redis.command import Call, Command, Reply, UnreachableError
-from warmpath.indexer.shared.writer.lease import Commands, Rest, Steps
-from warmpath.indexer.shared.writer.machine import Writer
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.indexer.watch.pulse import STEP
@@ -48,7 +43,7 @@ class Follower:
         return frozenset((tier, key) for (tier, _), keys in held.items() for key in keys)
 
 
-class World:
+class World(Driven):
     """All of it. `publisher_rate` and `reader_rate` are how fast their clocks go."""
 
     def __init__(self, publisher_rate: float = 1.0, reader_rate: float = 1.0) -> None:
@@ -68,14 +63,11 @@ class World:
         self.turns: deque[float] = deque([self.now, self.now], maxlen=2)
         """The last turns of the publisher's loop."""
         self.bases = 0
-        self.writer = Writer(
-            self.names, self.follower.cache, owner="o", keyspace="k", model="m", watch="",
+        writer = new_writer(
+            self.names, self.follower.cache, self.publisher_clock,
             lease=LEASE, bucket_life=1e6, random_base=self.base,
-            clock=self.publisher_clock,
         )  # fmt: skip
-        self.steps: Steps[None] = self.writer.steps()
-        self.step: Commands | Rest = next(self.steps)
-        self.rests_until = 0.0
+        super().__init__(writer, self.publisher_clock)
         self.registry = Registry(Nowhere(), self.names, self.reader_clock)
         # Nobody believes anything of an engine before its first message.
         self.publish(self.engine.store((0, 0)))
@@ -110,25 +102,10 @@ class World:
 
     # The writer
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the writer wants something now."""
-        if isinstance(self.step, Commands):
-            return True
-        news = self.follower.cache.journal.sequence > self.writer.applied
-        return self.publisher_clock() >= self.rests_until or (self.step.until_news and news)
-
-    def go_on(self, replies: list[Reply]) -> None:
-        """Give the writer the replies to its commands; none after a rest."""
-        self.step = self.steps.send(replies)
-        if isinstance(self.step, Rest):
-            self.rests_until = self.publisher_clock() + self.step.seconds
-
     def write(self) -> None:
         """Let the writer do all that is due now; Redis answers at once."""
         while self.is_due:
-            asked = self.step.asked if isinstance(self.step, Commands) else []
-            self.go_on([self.redis.run(one) for one in asked])
+            self.go_on([self.redis.run(one) for one in self.asked])
 
     # The reader
 
@@ -155,19 +132,8 @@ class World:
         record = self.registry.reading(POD).record
         assert record is not None
         assert record.claim is not None
-        return self.content(record.claim)
-
-    def content(self, claim: Claim) -> Held:
-        places = {claim.slot(n): spot for n, spot in enumerate(claim.places) if spot is not None}
-        buckets = [self.redis.keys.get(self.names.bucket(n)) for n in range(self.names.buckets)]
-        return frozenset(
-            (places[slot].tier, key)
-            for bucket in buckets
-            if isinstance(bucket, BucketModel)
-            for blocks in bucket.blocks.values()
-            for key, slots in blocks.items()
-            for slot in slots & places.keys()
-        )
+        found = self.redis.found(self.names, record.claim)
+        return frozenset((spot.tier, key) for spot, key in found)
 
     def is_of_the_last(self, seconds: float, found: Held) -> bool:
         """Whether each block that is found, and each that is not, was so at some moment of that time."""
@@ -176,11 +142,6 @@ class World:
         begun = max((n for n, at in enumerate(times) if at <= since), default=0)
         recent = [held for n, (_, held) in enumerate(self.truths) if n >= begun]
         return frozenset.intersection(*recent) <= found <= frozenset.union(*recent)
-
-    def claim_in_redis(self) -> Claim:
-        """Return the claim that the record names now."""
-        said = self.redis.keys[self.names.record(POD)]
-        return msgspec.json.decode(said["claim"], type=Claim)
 
 
 class Nowhere:

@@ -4,14 +4,15 @@ Buckets are kept unpacked: checkpoints, and the slots of each block. The tests o
 beside a real server, which must reply and hold the same.
 """
 
-import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tests.indexer.shared.bucket_model import Blocks, BucketModel
+from tests.indexer.shared.bucket_model import Blocks, BucketModel, found_under
 from warmpath.indexer.keys.key import WORD_BYTES, unpack_words
 from warmpath.indexer.keys.segment_value import decode, spilled_blocks
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.layout.record import Claim, SpotOf
 from warmpath.indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply
 from warmpath.indexer.shared.writer.calls import Status
 from warmpath.lab.verify.structure import holders
@@ -213,9 +214,10 @@ class RedisModel:
                 self.keys[record]["reason"] = reason
         return [1]
 
-    def copy(self, key: str) -> Any:
-        """Return a value that stays as it is now."""
-        return copy.deepcopy(self.keys.get(key))
+    def found(self, names: KeyNames, claim: Claim) -> Iterator[tuple[SpotOf, int]]:
+        """Yield what readers find under a claim's places."""
+        buckets = [self.keys.get(names.bucket(number)) for number in range(names.buckets)]
+        return found_under(claim, [bucket.all_blocks for bucket in buckets if bucket])
 
 
 def read_bucket(fields: Mapping[bytes, bytes]) -> tuple[dict[bytes, bytes], Blocks]:

@@ -97,9 +97,11 @@ class WrittenPod:
         }
         await self.change(parts)
 
-    async def change(self, parts: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> None:
-        """Add and remove keys: segment -> (added keys, removed keys)."""
-        changes = {(segment, self.slot): both for segment, both in parts.items()}
+    async def change(
+        self, parts: Mapping[int, tuple[Sequence[int], Sequence[int]]], slot: int = 0
+    ) -> None:
+        """Add and remove keys: segment -> (added keys, removed keys); mostly in its last place's slot."""
+        changes = {(segment, slot or self.slot): both for segment, both in parts.items()}
         calls = apply_calls(self._names, self.pod, self.token, self._counts, changes, TTL_MS)
         for bucket, call in calls:
             [reply] = await self._do(call)

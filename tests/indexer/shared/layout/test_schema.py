@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.indexer.shared.ensured_schema import ensure
+from tests.indexer.shared.asked_server import ensure
+from tests.indexer.shared.connected import connected
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.shared.layout import schema
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.schema import SchemaError, check_server, log_server_warnings
 from warmpath.indexer.shared.redis.command import Redis, UnreachableError
-from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.process.command_line import version
 
 
@@ -24,9 +24,8 @@ def names(prefix: str) -> KeyNames:
 
 @pytest.fixture
 async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
-    client = await connect(RedisSettings(redis_server.url))
-    yield client
-    await client.close()
+    async with connected(redis_server.url) as redis:
+        yield redis
 
 
 async def test_an_empty_prefix_is_given_this_schema(
@@ -103,19 +102,17 @@ async def test_a_key_that_names_no_version_is_replaced(
 
 
 async def test_nobody_there_is_an_error() -> None:
-    client = await connect(RedisSettings("redis://127.0.0.1:1"))
-    with pytest.raises(UnreachableError):
-        await ensure(client, KeyNames("x"))
-    with pytest.raises(UnreachableError):
-        await check_server(client)
-    await client.close()
+    async with connected("redis://127.0.0.1:1") as redis:
+        with pytest.raises(UnreachableError):
+            await ensure(redis, KeyNames("x"))
+        with pytest.raises(UnreachableError):
+            await check_server(redis)
 
 
 async def test_it_works_on_a_cluster(redis_cluster: RedisCluster, names: KeyNames) -> None:
-    client = await connect(RedisSettings(redis_cluster.url))
-    await ensure(client, names)
-    assert "appendonly" in (await check_server(client))[0]
-    await client.close()
+    async with connected(redis_cluster.url) as redis:
+        await ensure(redis, names)
+        assert "appendonly" in (await check_server(redis))[0]
 
 
 @pytest.mark.parametrize("binary", ["redis", "valkey"])
@@ -123,27 +120,21 @@ async def test_what_the_operator_should_know_of_a_server_is_said(
     binary: str, request: pytest.FixtureRequest
 ) -> None:
     server: RedisServer = request.getfixturevalue(f"{binary}_server")
-    client = await connect(RedisSettings(server.url))
     try:
-        [off] = await check_server(client)
-        assert off.startswith("appendonly is off")
-        server.ask("CONFIG", "SET", "maxmemory", 1 << 30)
-        assert await check_server(client) == [off]
-        server.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-        [policy, _] = await check_server(client)
-        assert policy.startswith(
-            "maxmemory-policy is allkeys-lru: at the limit of 1073741824 bytes"
-        )
-        server.ask("CONFIG", "SET", "appendonly", "yes")
-        assert await check_server(client) == [policy]
+        async with connected(server.url) as redis:
+            [off] = await check_server(redis)
+            assert off.startswith("appendonly is off")
+            server.ask("CONFIG", "SET", "maxmemory", 1 << 30)
+            assert await check_server(redis) == [off]
+            server.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+            [policy, _] = await check_server(redis)
+            limit = "at the limit of 1073741824 bytes"
+            assert policy.startswith(f"maxmemory-policy is allkeys-lru: {limit}")
+            server.ask("CONFIG", "SET", "appendonly", "yes")
+            assert await check_server(redis) == [policy]
     finally:
-        for setting in (
-            ("appendonly", "no"),
-            ("maxmemory-policy", "noeviction"),
-            ("maxmemory", "0"),
-        ):
-            server.ask("CONFIG", "SET", *setting)
-        await client.close()
+        for setting in ("appendonly no", "maxmemory-policy noeviction", "maxmemory 0"):
+            server.ask("CONFIG", "SET", *setting.split())
 
 
 async def test_a_server_that_is_too_old_is_refused(
@@ -161,14 +152,11 @@ async def test_what_should_be_known_is_logged_once_when_the_server_is_there(
 ) -> None:
     with RedisServer() as server:
         server.kill()
-        client = await connect(RedisSettings(server.url))
-        logging_warnings = asyncio.create_task(log_server_warnings(client, pause=0.01))
-        await asyncio.to_thread(server.restart)
-        await asyncio.wait_for(logging_warnings, 60)
-        await client.close()
-    assert [
-        record.message for record in caplog.records if "appendonly is off" in record.message
-    ] != []
+        async with connected(server.url) as redis:
+            logging_warnings = asyncio.create_task(log_server_warnings(redis, pause=0.01))
+            await asyncio.to_thread(server.restart)
+            await asyncio.wait_for(logging_warnings, 60)
+    assert any("appendonly is off" in line for line in caplog.messages)
 
 
 async def test_a_user_without_info_is_told_nothing(tmp_path: Path) -> None:
@@ -177,6 +165,5 @@ async def test_a_user_without_info_is_told_nothing(tmp_path: Path) -> None:
     with RedisServer(
         users=("user default on nopass ~* &* +@all", "user joe on >x ~* +@all -info")
     ) as server:
-        client = await connect(RedisSettings(server.url, user="joe", password_file=str(password)))
-        assert await check_server(client) == []
-        await client.close()
+        async with connected(server.url, user="joe", password_file=str(password)) as redis:
+            assert await check_server(redis) == []

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conformance.reference_index import ReferenceIndex
 from tests.indexer.followed import new_ingest
+from tests.indexer.shared.connected import connected
 from tests.indexer.shared.inside import check_remote
 from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod, prompt_of
 from tests.router.pick.picker_parts import KeyedPrompt
@@ -27,8 +28,6 @@ from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.query.lookup import SegmentCache
 from warmpath.indexer.shared.records.record_source import RemoteRank
 from warmpath.indexer.shared.records.registry import Registry
-from warmpath.indexer.shared.redis.command import Redis
-from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.trust import Level, Trust
 from warmpath.router.config import schema as config
 from warmpath.router.match.match import Scorer
@@ -86,15 +85,6 @@ class Stand:
 def _compiled() -> None:
     """Have compiled what a router compiles at its start: until then no copy is fresh."""
     SegmentCache(1 << 20).match(np.zeros(1, np.uint64))
-
-
-@asynccontextmanager
-async def connected(url: str) -> AsyncIterator[Redis]:
-    redis = await connect(RedisSettings(url))
-    try:
-        yield redis
-    finally:
-        await redis.close()
 
 
 @asynccontextmanager
@@ -158,7 +148,7 @@ async def until_exact(
 async def test_what_a_publisher_wrote_is_found(server: RedisServer, prefix: str) -> None:
     async with stand(server.url, prefix) as made:
         await made.pod.hold(PROMPT[:130])
-        await made.until(lambda: made.level is Level.EXACT)
+        await until_exact(made)
         assert await made.ask(PROMPT) == [(Place("p", 0, Tier.GPU, 0), 0, 130)]
         assert made.rank.is_connected
         assert made.rank.layout.block_size == 16
@@ -307,47 +297,6 @@ async def test_a_server_that_comes_back_empty_is_no_reason_to_believe_what_was_r
         server.restart()
         await made.until(lambda: made.level is Level.COLD)
         assert await made.ask(PROMPT) == []
-
-
-@pytest.mark.parametrize("is_made_anew", [False, True])
-async def test_where_a_bucket_is_lost_behind_everyones_back_nothing_is_exact_before_an_audit(
-    server: RedisServer, prefix: str, *, is_made_anew: bool
-) -> None:
-    async with stand(server.url, prefix) as made:
-        await made.pod.hold(PROMPT)
-        await made.until(lambda: made.level is Level.EXACT, [1])
-        names = KeyNames(prefix)
-        server.ask("DEL", names.bucket(names.bucket_of(PROMPT[0])))
-        if is_made_anew:
-            await made.pod.fence()
-        assert await made.held(PROMPT) == 0
-        assert made.level is Level.DEGRADED
-        assert "bucket was lost" in made.trust.reason
-        for _ in range(2):
-            await made.remote.poll()
-            await made.ask(PROMPT)
-            assert made.level is Level.DEGRADED
-        await until_exact(made)
-
-
-async def test_where_redis_goes_back_to_old_data_over_the_same_connection_nothing_stays_exact(
-    prefix: str,
-) -> None:
-    with RedisServer() as server:
-        async with stand(server.url, prefix) as made:
-            await made.pod.hold(PROMPT)
-            server.ask("SAVE")
-            await made.pod.change({PROMPT[0]: ((), PROMPT[:SEGMENT])})
-            await until_exact(made)
-            await made.pod.tell()
-            await made.remote.poll()
-            before = made.remote._redis.disruptions
-            server.ask("DEBUG", "RELOAD", "NOSAVE")
-            await made.remote.poll()
-            await made.ask(PROMPT)
-            assert made.level is Level.DEGRADED
-            assert made.remote._redis.disruptions == before
-            await until_exact(made)
 
 
 async def test_a_loss_while_nobody_asked_is_over_for_the_next_who_asks_when_it_was_made_good(

@@ -5,15 +5,17 @@ What is told as fresh is the truth. What is not is what was last read, and says 
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from itertools import count
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.examples import examples
 from tests.indexer.segment_values import encode, pack
+from tests.indexer.shared.held_redis import HeldRedis
 from tests.indexer.shared.inside import check_remote
 from tests.indexer.shared.written_pod import GPU, KEYSPACE, WrittenPod, prompt_of
 from warmpath.indexer.keys.key import pack_words
@@ -22,7 +24,6 @@ from warmpath.indexer.keys.segment_value import decode
 from warmpath.indexer.shared.layout.names import BORN, WRITES, KeyNames
 from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.records.registry import LATE, Registry
-from warmpath.indexer.shared.redis.command import Call, Command, Reply, UnreachableError
 from warmpath.indexer.trust import PROMISED_SECONDS, Level
 from warmpath.lab.verify.structure import holders
 
@@ -35,49 +36,6 @@ BLOCKS = 3
 
 def key(segment: int, block: int) -> int:
     return 1000 * (segment + 1) + block
-
-
-class HeldRedis:
-    """Hashes in memory; some cannot be reached."""
-
-    def __init__(self) -> None:
-        self.disruptions = 0
-        self.hashes: dict[str, dict[bytes, bytes]] = {}
-        self.unreachable: set[str] = set()
-        self.asked: list[Command] = []
-        self.fails_in: int | None = None
-        """After so many commands one fails."""
-
-    async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
-        assert timeout >= 0
-        return [self._reply(one) for one in asked]
-
-    def _reply(self, one: Command | Call) -> Reply:
-        assert isinstance(one, Command)
-        self.asked.append(one)
-        name, key, *words = one.words
-        assert isinstance(key, str)
-        fails = self.fails_in == 0
-        if self.fails_in is not None:
-            self.fails_in = None if fails else self.fails_in - 1
-        if fails or key in self.unreachable:
-            return UnreachableError("it is away")
-        fields = self.hashes.get(key, {})
-        if name == "HGETALL":
-            return [word for pair in fields.items() for word in pair]
-        if name == "DEL":
-            return self.hashes.pop(key, None) is not None
-        if name == "HSET":
-            raw = [word if isinstance(word, bytes) else str(word).encode() for word in words]
-            self.hashes.setdefault(key, {}).update(zip(raw[::2], raw[1::2], strict=True))
-            return 0
-        if name == "HGET":
-            return fields.get(words[0]) if isinstance(words[0], bytes) else None
-        assert name == "HMGET"
-        return [fields.get(word) for word in words if isinstance(word, bytes)]
-
-    async def close(self) -> None:
-        pass
 
 
 class RemoteMachine(RuleBasedStateMachine):
@@ -336,9 +294,17 @@ class RemoteMachine(RuleBasedStateMachine):
             self.runner.close()
 
 
-def test_what_was_read_before_a_new_claim_says_nothing_of_its_blocks() -> None:
+@pytest.fixture
+def machine() -> Iterator[RemoteMachine]:
     machine = RemoteMachine()
     machine.begin()
+    yield machine
+    machine.teardown()
+
+
+def test_what_was_read_before_a_new_claim_says_nothing_of_its_blocks(
+    machine: RemoteMachine,
+) -> None:
     machine.change(segment=0, held={0, 1, 2}, spilled=False)
     machine.claim_anew()
     # Nothing was read since, though it was a moment ago.
@@ -347,12 +313,11 @@ def test_what_was_read_before_a_new_claim_says_nothing_of_its_blocks() -> None:
     assert machine.rank.in_answer(doubt).level is Level.DEGRADED
     machine.ask(segments=1, blocks=3, fails_in=None)
     assert machine.trust.level is Level.EXACT
-    machine.teardown()
 
 
-def test_what_was_read_before_a_late_confirmation_is_as_old_as_the_one_before() -> None:
-    machine = RemoteMachine()
-    machine.begin()
+def test_what_was_read_before_a_late_confirmation_is_as_old_as_the_one_before(
+    machine: RemoteMachine,
+) -> None:
     machine.change(segment=0, held={0, 1, 2}, spilled=False)
     confirmed_at = machine.confirmed_at
     machine.now = confirmed_at + PROMISED_SECONDS - 0.1
@@ -367,12 +332,9 @@ def test_what_was_read_before_a_late_confirmation_is_as_old_as_the_one_before() 
     assert machine.rank.in_answer(doubt).level is Level.DEGRADED
     machine.ask(segments=1, blocks=3, fails_in=None)
     assert machine.trust.level is Level.EXACT
-    machine.teardown()
 
 
-def test_an_answer_without_redis_names_redis_and_not_the_publisher() -> None:
-    machine = RemoteMachine()
-    machine.begin()
+def test_an_answer_without_redis_names_redis_and_not_the_publisher(machine: RemoteMachine) -> None:
     machine.change(segment=0, held={0, 1, 2}, spilled=False)
     machine.ask(segments=1, blocks=3, fails_in=None)
     machine.now += 10
@@ -381,12 +343,11 @@ def test_an_answer_without_redis_names_redis_and_not_the_publisher() -> None:
     machine.runner.run(machine.remote.refresh([pack_words([key(0, 0)])], 1.0))
     _, doubt = machine.remote.match(prompt_of([key(0, 0)]))
     assert machine.rank.in_answer(doubt).reason.startswith("the shared index: it is away")
-    machine.teardown()
 
 
-def test_the_last_poll_is_the_last_one_that_redis_answered_for_every_pod() -> None:
-    machine = RemoteMachine()
-    machine.begin()
+def test_the_last_poll_is_the_last_one_that_redis_answered_for_every_pod(
+    machine: RemoteMachine,
+) -> None:
     answered = machine.remote.polled_at
     assert answered == machine.now
     machine.redis.unreachable.add(machine.names.record("p"))
@@ -396,7 +357,6 @@ def test_the_last_poll_is_the_last_one_that_redis_answered_for_every_pod() -> No
     machine.redis.unreachable.clear()
     machine.poll()
     assert machine.remote.polled_at == machine.now
-    machine.teardown()
 
 
 RemoteMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30)

@@ -2,23 +2,17 @@
 
 import logging
 import math
-from collections.abc import Sequence
 
 import msgspec
 import pytest
 
+from tests.indexer.shared.held_redis import HeldRedis
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.shared.layout.names import SCHEMA, KeyNames
 from warmpath.indexer.shared.layout.record import Claim, SpotOf
 from warmpath.indexer.shared.records.record_source import RemoteRank
 from warmpath.indexer.shared.records.registry import LATE, UNCONFIRMED, Registry
-from warmpath.indexer.shared.redis.command import (
-    Call,
-    Command,
-    CommandRefusedError,
-    Reply,
-    UnreachableError,
-)
+from warmpath.indexer.shared.redis.command import CommandRefusedError, Reply, UnreachableError
 from warmpath.indexer.trust import Level, Trust
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
@@ -37,38 +31,14 @@ RECORD = {
 }  # fmt: skip
 
 
-class Fake:
-    """Answers what a test says."""
-
-    def __init__(self) -> None:
-        self.disruptions = 1
-        self.records: dict[str, Reply] = {"p": dict(RECORD)}
-        self.schema = SCHEMA
-
-    async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
-        del timeout
-        return [self.answer(one) for one in asked]
-
-    def answer(self, one: Command | Call) -> Reply:
-        assert isinstance(one, Command), "who reads writes nothing"
-        if NAMES.schema in one.words:
-            if not self.schema:
-                return []
-            return [b"schema", b"%d" % self.schema, b"buckets", b"64", b"segment", b"64"]
-        found = next(
-            (said for pod, said in self.records.items() if NAMES.record(pod) in one.words), {}
-        )
-        return (
-            [word for pair in found.items() for word in pair] if isinstance(found, dict) else found
-        )
-
-    async def close(self) -> None:
-        pass
+P, Q = NAMES.record("p"), NAMES.record("q")
 
 
 class Stand:
     def __init__(self) -> None:
-        self.redis = Fake()
+        self.redis = HeldRedis()
+        self.redis.hashes[P] = dict(RECORD)
+        self.schema(SCHEMA)
         self.now = 0.0
         self.registry = Registry(self.redis, NAMES, lambda: self.now)
         self.rank = self.new_rank()
@@ -79,8 +49,12 @@ class Stand:
             close=lambda _: None, clock=lambda: self.now,
         )  # fmt: skip
 
+    def schema(self, version: int) -> None:
+        said = {b"schema": b"%d" % version, b"buckets": b"64", b"segment": b"64"}
+        self.redis.hashes[NAMES.schema] = said if version else {}
+
     async def read(self, audits: int = 5, **changes: bytes) -> tuple[Level, str]:
-        said = self.redis.records["p"]
+        said = self.redis.hashes[P]
         if isinstance(said, dict) and said:
             is_sound = {b"sound": b"%d:0" % audits} if b"sound" in said else {}
             said |= is_sound | {b"audits": b"%d" % audits}
@@ -132,7 +106,7 @@ async def test_trust_is_one_object_as_long_as_nothing_changes(stand: Stand) -> N
 
 async def test_what_is_not_sound_is_degraded_for_the_records_reason(stand: Stand) -> None:
     await stand.confirmed()
-    del stand.redis.records["p"][b"sound"]
+    del stand.redis.hashes[P][b"sound"]
     said = await stand.read(8, reason=b"a bucket has lost writes")
     assert said == (Level.DEGRADED, "a bucket has lost writes")
 
@@ -165,7 +139,7 @@ async def test_another_keyspace_or_number_of_ranks_is_refused(
 
 async def test_no_record_is_no_pod(stand: Stand) -> None:
     await stand.confirmed()
-    stand.redis.records["p"] = {}
+    stand.redis.hashes[P] = {}
     level, reason = await stand.read()
     assert level is Level.COLD
     assert "no publisher" in reason
@@ -175,7 +149,7 @@ async def test_no_record_is_no_pod(stand: Stand) -> None:
 
 async def test_what_cannot_be_read_is_degraded_and_then_stale(stand: Stand) -> None:
     await stand.confirmed()
-    stand.redis.records["p"] = UnreachableError("no answer")
+    stand.redis.hashes[P] = UnreachableError("no answer")
     stand.now = 4.0
     assert await stand.read() == (Level.DEGRADED, "the shared index: no answer")
     assert stand.rank.blocks() == {Tier.GPU: 4}
@@ -183,7 +157,7 @@ async def test_what_cannot_be_read_is_degraded_and_then_stale(stand: Stand) -> N
     assert stand.rank.is_connected
     stand.now = 5.0
     assert await stand.read() == (Level.STALE, "the shared index: no answer")
-    stand.redis.records["p"] = dict(RECORD)
+    stand.redis.hashes[P] = dict(RECORD)
     assert (await stand.read(9))[0] is Level.DEGRADED
     assert (await stand.read(10))[0] is Level.DEGRADED
     assert await stand.read(11) == (Level.EXACT, "all was seen")
@@ -201,28 +175,28 @@ async def test_what_cannot_be_read_is_degraded_and_then_stale(stand: Stand) -> N
 async def test_a_record_that_could_not_be_read_is_doubted_until_its_writer_has_audited(
     stand: Stand, unread: Reply
 ) -> None:
-    stand.redis.records["q"] = dict(RECORD)
+    stand.redis.hashes[Q] = dict(RECORD)
 
     async def limits(audits: int) -> tuple[str, str]:
         for pod in "pq":
-            if stand.redis.records[pod] is not unread:
+            if stand.redis.hashes[NAMES.record(pod)] is not unread:
                 counted = {b"audits": b"%d" % audits, b"sound": b"%d:0" % audits}
-                stand.redis.records[pod] |= counted
+                stand.redis.hashes[NAMES.record(pod)] |= counted
         await stand.registry.read(["p", "q"], [], 1.0)
         return stand.registry.limit("p"), stand.registry.limit("q")
 
     await limits(5)
     assert await limits(7) == ("", "")
-    stand.redis.records["p"] = unread
+    stand.redis.hashes[P] = unread
     await limits(8)
-    stand.redis.records["p"] = dict(RECORD)
+    stand.redis.hashes[P] = dict(RECORD)
     assert await limits(9) == (UNCONFIRMED, "")
     assert await limits(10) == (UNCONFIRMED, "")
     assert await limits(11) == ("", "")
 
 
 async def test_only_the_pods_whose_node_is_away_are_not_read(stand: Stand) -> None:
-    stand.redis.records["q"] = CommandRefusedError("CLUSTERDOWN")
+    stand.redis.hashes[Q] = CommandRefusedError("CLUSTERDOWN")
     await stand.registry.read(["p", "q"], [], 1.0)
     assert stand.registry.reading("p").record
     assert stand.registry.reading("q").record is None
@@ -251,23 +225,23 @@ async def test_a_record_that_cannot_be_read_is_a_problem_and_no_crash(
 
 
 async def test_another_schema_is_named_until_it_is_gone(stand: Stand) -> None:
-    stand.redis.schema = 99
+    stand.schema(99)
     level, reason = await stand.read()
     assert level is Level.COLD
     assert "schema 99" in reason
     assert "schema 99" in (await stand.read())[1]
-    stand.redis.schema = SCHEMA
+    stand.schema(SCHEMA)
     assert (await stand.read())[0] is Level.DEGRADED
 
 
 async def test_redis_answers_whatever_it_holds(stand: Stand) -> None:
     await stand.read(8, token=b"x")
     assert stand.registry.is_answered
-    stand.redis.schema = 99
+    stand.schema(99)
     stand.redis.disruptions += 1
     await stand.read()
     assert stand.registry.is_answered
-    stand.redis.records["q"] = UnreachableError("it is away")
+    stand.redis.hashes[Q] = UnreachableError("it is away")
     await stand.registry.read(["p", "q"], [], 1.0)
     assert not stand.registry.is_answered
 
@@ -275,20 +249,20 @@ async def test_redis_answers_whatever_it_holds(stand: Stand) -> None:
 async def test_where_nobody_has_written_yet_another_schema_is_noticed_when_it_comes(
     stand: Stand,
 ) -> None:
-    stand.redis.schema = 0
+    stand.schema(0)
     assert (await stand.read())[0] is Level.DEGRADED
-    stand.redis.schema = 99
+    stand.schema(99)
     assert "schema 99" in (await stand.read())[1]
 
 
 async def test_why_a_pod_is_cold_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     stand = Stand()
-    stand.redis.records["p"] = CommandRefusedError("WRONGPASS once")
+    stand.redis.hashes[P] = CommandRefusedError("WRONGPASS once")
     await stand.read()
-    stand.redis.records["p"] = CommandRefusedError("WRONGPASS again, in other words")
+    stand.redis.hashes[P] = CommandRefusedError("WRONGPASS again, in other words")
     await stand.read()
-    stand.redis.records["p"] = {}
+    stand.redis.hashes[P] = {}
     for _ in range(2):
         await stand.read()
     assert caplog.messages == [
@@ -310,10 +284,10 @@ async def test_other_words_for_the_same_trouble_do_not_begin_it_anew() -> None:
     stand = Stand()
     await stand.confirmed()
     stand.now = 10.0
-    stand.redis.records["p"] = UnreachableError("refused")
+    stand.redis.hashes[P] = UnreachableError("refused")
     assert (await stand.read())[0] is Level.STALE
     stand.now = 20.0
-    stand.redis.records["p"] = UnreachableError("no answer")
+    stand.redis.hashes[P] = UnreachableError("no answer")
     assert await stand.read() == (Level.STALE, "the shared index: no answer")
     assert stand.rank.trust.since == 10.0
 
@@ -328,11 +302,11 @@ async def test_the_log_has_the_level_from_before_also_where_redis_lowered_it(
     stand.rank.doubt(Trust(Level.DEGRADED, "left alone", 1.0))
     assert (await stand.read(8))[0] is Level.DEGRADED
     stand.now = 20.0
-    stand.redis.records["p"] = UnreachableError("refused")
+    stand.redis.hashes[P] = UnreachableError("refused")
     assert (await stand.read())[0] is Level.STALE
     assert (stand.rank.trust.since, stand.rank.inexact_since) == (20.0, 1.0)
     stand.rank.doubt(None)
-    stand.redis.records["p"] = {}
+    stand.redis.hashes[P] = {}
     assert (await stand.read())[0] is Level.COLD
     assert stand.rank.inexact_since == 1.0
     assert [line.split(": ")[1] for line in caplog.messages] == [
@@ -356,7 +330,7 @@ async def test_changes_of_trust_are_logged_and_another_keyspace_once(
     for _ in range(3):
         await stand.read(9)
     assert len([line for line in caplog.messages if "pod p: keyspace: " in line]) == 1
-    stand.redis.records["p"] = {}
+    stand.redis.hashes[P] = {}
     await stand.read()
     assert (
         stand.rank.trust.reason == "no publisher holds the pod in the shared index under prefix 't'"
@@ -366,7 +340,7 @@ async def test_changes_of_trust_are_logged_and_another_keyspace_once(
 async def test_a_record_that_is_lost_says_nothing_of_the_engine(stand: Stand) -> None:
     await stand.confirmed()
     stand.now = 3.0
-    stand.redis.records["p"] = {}
+    stand.redis.hashes[P] = {}
     assert (await stand.read())[0] is Level.COLD
     assert not stand.rank.is_connected
     assert stand.rank.lost_at == -math.inf, "Redis lost its data; the pod goes on serving"
@@ -442,10 +416,10 @@ async def test_a_record_that_goes_back_is_doubted_until_it_was_audited_twice(sta
 async def test_readings_that_fail_say_nothing_of_when_a_confirmation_came(stand: Stand) -> None:
     await stand.confirmed()
     await confirmed_at(stand, (1.0, b"102:0"))
-    kept, stand.redis.records["p"] = stand.redis.records["p"], UnreachableError("no answer")
+    kept, stand.redis.hashes[P] = stand.redis.hashes[P], UnreachableError("no answer")
     for stand.now in (2.0, 3.0, 4.0):
         await stand.read()
-    stand.redis.records["p"] = kept
+    stand.redis.hashes[P] = kept
     await confirmed_at(stand, (4.5, b"104:0"))
     assert stand.registry.reading("p").moment.at == 1.0, (
         "it may have come at once after the last good reading"

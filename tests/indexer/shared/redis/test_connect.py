@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis as redis_py
 
+from tests.indexer.shared.connected import answers, ask, connected
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 from warmpath.indexer.shared.redis import node
@@ -18,8 +18,6 @@ from warmpath.indexer.shared.redis.command import (
     Call,
     Command,
     CommandRefusedError,
-    Redis,
-    Reply,
     Script,
     UnreachableError,
 )
@@ -28,20 +26,6 @@ from warmpath.indexer.shared.redis.fault import Fault, fault_of
 
 ECHO = Script("echo", "return {KEYS[1], ARGV[1]}")
 SLOW = Script("slow", "for i = 1, 20000000 do end return 1")
-
-
-@asynccontextmanager
-async def connected(url: str, **settings: str) -> AsyncIterator[Redis]:
-    redis = await connect(RedisSettings(url, **settings))
-    try:
-        yield redis
-    finally:
-        await redis.close()
-
-
-async def ask(redis: Redis, *words: bytes | str | int, timeout: float = 20) -> Reply:
-    [reply] = await redis.run([Command(words)], timeout=timeout)
-    return reply
 
 
 async def until(condition: Callable[[], Awaitable[Any]]) -> None:
@@ -136,11 +120,7 @@ async def test_a_server_that_is_not_there_is_an_error_for_each_and_asked_again_l
             assert all(f":{server.port}" in str(reply) for reply in replies)
             assert redis.disruptions == 0
             server.restart()
-
-            async def answers() -> bool:
-                return bool(await ask(redis, "SET", "a", 1) == b"OK")
-
-            await until(answers)
+            await answers(redis, "SET", "a", 1, reply=b"OK")
             assert redis.disruptions == 1
     finally:
         server.close()
@@ -199,11 +179,7 @@ async def test_a_server_that_stands_still_is_given_up_and_reached_anew(relay: Re
 
         await until(is_given_up)
         relay.resume()
-
-        async def answers() -> bool:
-            return bool(await ask(redis, "GET", "a") == b"1")
-
-        await until(answers)
+        await answers(redis, "GET", "a", reply=b"1")
         assert relay.connections > 1
 
 
@@ -324,11 +300,7 @@ async def test_who_stops_waiting_in_mid_write_does_no_harm(relay: Relay) -> None
         write = redis.run([Command(("SET", "b", b"v" * (1 << 25)))], timeout=0.2)
         assert isinstance((await write)[0], UnreachableError)
         relay.resume()
-
-        async def answers() -> bool:
-            return bool(await ask(redis, "GET", "a") == b"1")
-
-        await until(answers)
+        await answers(redis, "GET", "a", reply=b"1")
 
 
 async def test_a_cancelled_caller_leaves_others_their_replies(relay: Relay) -> None:

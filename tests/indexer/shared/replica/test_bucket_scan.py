@@ -5,20 +5,18 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.indexer.shared.connected import connected
+from tests.indexer.shared.written_pod import WrittenPod
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Command, Redis
-from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.shared.redis.topology import slot_of
 from warmpath.indexer.shared.replica import run
 from warmpath.indexer.shared.replica.run import Scan
-from warmpath.indexer.shared.writer.calls import apply_calls, fence_call
 
-POD = "p"
 SLOT = 7 << 16
 OTHER_SLOT = 8 << 16
-TTL = 60_000
 
 
 class Bucketed:
@@ -27,19 +25,11 @@ class Bucketed:
     def __init__(self, redis: Redis, prefix: str, buckets: int) -> None:
         self.redis = redis
         self.names = KeyNames(prefix, buckets=buckets)
-        self.counts = dict.fromkeys(range(buckets), 0)
+        self.pod = WrittenPod(redis, self.names, "p", 7)
         self.found: dict[int, set[int]] = {}
 
-    async def fence(self) -> None:
-        calls = [fence_call(self.names, one, POD, 1, TTL) for one in self.counts]
-        assert all(reply[0] == 1 for reply in await self.redis.run(calls, timeout=10))
-
     async def add(self, slot: int, segment: int, keys: Sequence[int]) -> None:
-        changes = {(segment, slot): (list(keys), [])}
-        for bucket, call in apply_calls(self.names, POD, 1, self.counts, changes, TTL):
-            [reply] = await self.redis.run([call], timeout=10)
-            assert reply[0] == 1, reply
-            self.counts[bucket] = reply[2]
+        await self.pod.change({segment: (keys, ())}, slot)
 
     async def page(self, one: Scan) -> None:
         """Read the next pages."""
@@ -56,13 +46,10 @@ class Bucketed:
 
 @asynccontextmanager
 async def bucketed(url: str, prefix: str, buckets: int = 1) -> AsyncIterator[Bucketed]:
-    redis = await connect(RedisSettings(url))
-    try:
+    async with connected(url) as redis:
         one = Bucketed(redis, prefix, buckets)
-        await one.fence()
+        await one.pod.fence()
         yield one
-    finally:
-        await redis.close()
 
 
 def segment_keys(segment: int, count: int = 3) -> range:

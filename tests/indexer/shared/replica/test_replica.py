@@ -1,7 +1,7 @@
 """What a router's copy does about each thing that can happen to it, on a real server."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -12,7 +12,6 @@ from tests.indexer.followed import new_ingest
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.inside import check_replica
 from tests.indexer.shared.publisher_model import PublisherModel
-from tests.servers.redis_server import RedisServer
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import Index
@@ -66,7 +65,7 @@ class Stand:
 
     def store(self, tokens: tuple[int, ...] = PROMPT) -> None:
         self.publisher.heard(0, self.engine.store(tokens))
-        self.publisher.note()
+        self.publisher.cache.collect()
 
     def write(self) -> None:
         """Let the publisher write what there is."""
@@ -128,12 +127,8 @@ class Stand:
 
 
 @pytest.fixture(params=[ArrayIndex, MemoryIndex], ids=["arrays", "pure"])
-def stand(
-    request: pytest.FixtureRequest, redis_server: RedisServer, prefix: str
-) -> Iterator[Stand]:
-    server = AskedServer(redis_server)
-    yield Stand(server, prefix, request.param(1 << 20))
-    server.client.close()
+def stand(request: pytest.FixtureRequest, asked_server: AskedServer, prefix: str) -> Stand:
+    return Stand(asked_server, prefix, request.param(1 << 20))
 
 
 async def test_what_is_there_is_copied_and_what_changes_follows(stand: Stand) -> None:
@@ -142,7 +137,7 @@ async def test_what_is_there_is_copied_and_what_changes_follows(stand: Stand) ->
     assert stand.settled == ["every pod that has a publisher is copied"]
     stand.store((9, 9, 9, 9))
     stand.publisher.heard(0, stand.engine.offload(0))
-    stand.publisher.note()
+    stand.publisher.cache.collect()
     stand.write()
     await stand.poll()
     stand.is_true()
@@ -175,28 +170,40 @@ async def test_a_lost_connection_casts_doubt_until_two_audits_later(stand: Stand
     assert stand.resyncs() == {Resync.START: 1}
 
 
-async def test_a_log_that_was_cut_is_made_up_for_from_the_buckets(stand: Stand) -> None:
-    await stand.hold()
-    for tokens in ((5, 5), (6, 6), (7, 7)):
+def cut_log(stand: Stand) -> None:
+    for tokens in ((6, 6), (7, 7)):
         stand.store(tokens)
         stand.write()
     stand.server.client.xtrim(stand.names.log("p"), maxlen=1, approximate=False)
-    await stand.poll()
-    assert stand.rank.trust.level is Level.DEGRADED
-    assert stand.blocks() >= 4, "what was held stays while the buckets are read"
-    await stand.poll(2)
-    await stand.heal()
-    assert stand.resyncs() == {Resync.START: 1, Resync.LOG: 1}
 
 
-async def test_a_log_that_is_gone_is_found_out_by_the_record(stand: Stand) -> None:
+def lose_log(stand: Stand) -> None:
+    stand.server.client.delete(stand.names.log("p"))
+
+
+def spoil_log(stand: Stand) -> None:
+    name, position = stand.names.log("p"), stand.publisher.writer.applied
+    stand.server.client.delete(name)
+    stand.server.client.xadd(name, {"first": position, "deltas": b"\xff\xff"}, f"{position}-0")
+
+
+@pytest.mark.parametrize(
+    ("mishap", "why"),
+    [(cut_log, Resync.LOG), (lose_log, Resync.LOG), (spoil_log, Resync.MALFORMED)],
+)
+async def test_a_log_of_which_something_is_missing_is_made_up_for_from_the_buckets(
+    stand: Stand, mishap: Callable[[Stand], None], why: Resync
+) -> None:
     await stand.hold()
     stand.store((5, 5))
     stand.write()
-    stand.server.client.delete(stand.names.log("p"))
-    await stand.poll(3)
+    mishap(stand)
+    await stand.poll(2)
+    assert stand.rank.trust.level is Level.DEGRADED
+    assert stand.blocks() >= 4, "what was held stays while the buckets are read"
+    await stand.poll()
     await stand.heal()
-    assert stand.resyncs() == {Resync.START: 1, Resync.LOG: 1}
+    assert stand.resyncs() == {Resync.START: 1, why: 1}
 
 
 async def test_an_idle_log_that_has_expired_is_no_loss(stand: Stand) -> None:
@@ -207,39 +214,6 @@ async def test_an_idle_log_that_has_expired_is_no_loss(stand: Stand) -> None:
     assert stand.resyncs() == {Resync.START: 1}
 
 
-async def test_what_was_missing_from_a_bucket_is_never_exact(stand: Stand) -> None:
-    await stand.hold()
-    # Redis lets go of the buckets and of the log, and no connection tells of it.
-    stand.store((5, 5))
-    stand.write()
-    names = stand.names
-    stand.server.client.delete(names.log("p"), *map(names.bucket, range(names.buckets)))
-    await stand.poll()
-    assert stand.blocks() == 4, "it is still where it was"
-    for _ in range(4):
-        await stand.poll()
-        assert stand.rank.trust.level is Level.DEGRADED
-    assert stand.blocks() == 0
-    stand.store((6, 6))
-    stand.publisher.write(1)
-    stand.now += 1000.0
-    stand.audit()
-    await stand.believe()
-    assert stand.blocks() == 6
-
-
-async def test_a_log_that_cannot_be_read_is_made_up_for(stand: Stand) -> None:
-    await stand.hold()
-    stand.store((5, 5))
-    stand.write()
-    name, position = stand.names.log("p"), stand.publisher.writer.applied
-    stand.server.client.delete(name)
-    stand.server.client.xadd(name, {"first": position, "deltas": b"\xff\xff"}, f"{position}-0")
-    await stand.poll(3)
-    await stand.heal()
-    assert stand.resyncs() == {Resync.START: 1, Resync.MALFORMED: 1}
-
-
 async def test_everything_is_copied_anew_from_a_publisher_that_has_taken_over(stand: Stand) -> None:
     await stand.hold()
     stand.engine.restart()
@@ -248,22 +222,6 @@ async def test_everything_is_copied_anew_from_a_publisher_that_has_taken_over(st
     await stand.believe()
     assert stand.blocks() == 2
     assert stand.resyncs() == {Resync.START: 1, Resync.CLAIM: 1}
-
-
-async def test_a_redis_that_has_lost_everything_is_copied_when_all_is_written_anew(
-    stand: Stand,
-) -> None:
-    await stand.hold()
-    stand.server.client.flushall()
-    stand.server.disruptions += 1
-    await stand.poll()
-    assert stand.rank.trust.level is Level.COLD
-    assert "no publisher" in stand.rank.trust.reason
-    assert stand.blocks() == 0
-    stand.now += 1000.0
-    stand.audit()
-    await stand.believe()
-    assert stand.blocks() == 4
 
 
 async def test_a_pod_whose_lease_is_over_holds_nothing_and_is_not_connected(stand: Stand) -> None:
@@ -284,7 +242,7 @@ async def test_a_rank_that_was_emptied_begins_anew(stand: Stand) -> None:
     await stand.hold()
     life = stand.ingest.life("p", 0)
     stand.publisher.heard(0, stand.engine.clear())
-    stand.publisher.note()
+    stand.publisher.cache.collect()
     stand.store((3, 3))
     stand.write()
     await stand.poll()

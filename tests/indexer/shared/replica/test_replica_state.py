@@ -92,7 +92,7 @@ class Copying(RuleBasedStateMachine):
     @rule(pod=st.sampled_from(PODS), rank=st.integers(0, RANKS - 1), tokens=TOKENS)
     def store(self, pod: str, rank: int, tokens: tuple[int, ...]) -> None:
         self.publishers[pod].heard(rank, self.engines[pod][rank].store(tokens))
-        self.publishers[pod].note()
+        self.publishers[pod].cache.collect()
 
     @rule(
         pod=st.sampled_from(PODS),
@@ -104,7 +104,7 @@ class Copying(RuleBasedStateMachine):
         engine = self.engines[pod][rank]
         arguments = () if what == "clear" else (which,)
         self.publishers[pod].heard(rank, getattr(engine, what)(*arguments))
-        self.publishers[pod].note()
+        self.publishers[pod].cache.collect()
 
     # Publishers
 

@@ -1,22 +1,27 @@
 """What a pass removes, and what it never does, whatever goes on meanwhile."""
 
 import itertools
-from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.examples import examples
-from tests.indexer.shared.index_model import Does, Model, Server
+from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.model_writer import ModelWriter, content
-from tests.servers.redis_server import RedisServer
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import SLOTS_OF_A_CLAIM
 from warmpath.indexer.shared.redis.command import Call, Command, Reply, good, script
 from warmpath.indexer.shared.sweep.mend import Swept
-from warmpath.indexer.shared.sweep.one_pass import REMEMBERED_MS, sweep
+from warmpath.indexer.shared.sweep.one_pass import REMEMBERED_MS, Pass
 
 PODS = ("one", "two/2")
 SEGMENTS = (0, 1, 2, 5)
@@ -27,11 +32,13 @@ _PREFIXES = itertools.count()
 class OnePass:
     """A pass under way. With `stale`, records are answered as they once were."""
 
-    def __init__(self, does: Does, names: KeyNames, stale: dict[str, Reply] | None = None) -> None:
+    def __init__(
+        self, does: AskedServer, names: KeyNames, stale: dict[str, Reply] | None = None
+    ) -> None:
         self.swept = Swept()
         self._does = does
         self._stale = stale or {}
-        self._steps = sweep(names, self.swept)
+        self._steps = Pass(names, self.swept).steps()
         self.asked = next(self._steps)
         self.is_over = False
 
@@ -59,14 +66,11 @@ class OnePass:
 class Sweeping(RuleBasedStateMachine):
     """Writers and up to two passes, each doing one atomic step after the other in any order."""
 
+    does: AskedServer
     lies = False
-
-    def backend(self) -> Does:
-        return Model()
 
     @initialize()
     def begin(self) -> None:
-        self.does = self.backend()
         self.names = KeyNames(f"p{next(_PREFIXES)}", buckets=2)
         # The second one has been lost from the list of pods.
         self.writers = [
@@ -146,7 +150,7 @@ class Sweeping(RuleBasedStateMachine):
                 assert not wrong or (self.lies and not writer.audit()), wrong
 
     def teardown(self) -> None:
-        if not hasattr(self, "does"):
+        if not hasattr(self, "writers"):
             return
         for one in self.passes:
             one.finish()
@@ -194,38 +198,21 @@ class Lying(Sweeping):
         self.passes.append(OnePass(self.does, self.names, dict(self.records)))
 
 
-TestSweeping = Sweeping.TestCase
-TestSweeping.settings = settings(max_examples=examples(100), stateful_step_count=50)
-TestLying = Lying.TestCase
-TestLying.settings = settings(max_examples=examples(100), stateful_step_count=50)
-
-
 @pytest.mark.random
 @pytest.mark.parametrize("machine", [Sweeping, Lying])
-def test_a_real_server_does_what_the_model_does(
-    machine: type[Sweeping], redis_server: RedisServer
+def test_nothing_that_lives_is_lost_and_what_is_dead_goes(
+    machine: type[Sweeping], does: AskedServer
 ) -> None:
-    from hypothesis.stateful import run_state_machine_as_test
-
-    with redis_server.client() as client:
-
-        class Real(machine):  # type: ignore[misc,valid-type]
-            def backend(self) -> Does:
-                return Server(client)
-
-        run_state_machine_as_test(
-            Real, settings=settings(max_examples=examples(25), stateful_step_count=50)
-        )
+    machine.does = does
+    run_state_machine_as_test(
+        machine,
+        settings=settings(max_examples=examples(100), stateful_step_count=50, deadline=None),
+    )
 
 
-@pytest.fixture(params=["model", "server"])
-def does(request: pytest.FixtureRequest) -> Any:
-    if request.param == "model":
-        yield Model()
-        return
-    server = request.getfixturevalue("redis_server")
-    with server.client() as client:
-        yield Server(client)
+@pytest.fixture
+def does(asked_server: AskedServer) -> AskedServer:
+    return asked_server
 
 
 @pytest.fixture
@@ -233,7 +220,7 @@ def names(prefix: str) -> KeyNames:
     return KeyNames(prefix, buckets=2)
 
 
-def published(does: Does, names: KeyNames, pod: str = "one", number: int = 0) -> ModelWriter:
+def published(does: AskedServer, names: KeyNames, pod: str = "one", number: int = 0) -> ModelWriter:
     writer = ModelWriter(does, names, pod, number)
     writer.begin()
     for segment in SEGMENTS:
@@ -242,7 +229,7 @@ def published(does: Does, names: KeyNames, pod: str = "one", number: int = 0) ->
     return writer
 
 
-def test_a_claim_that_begins_under_a_pass_loses_nothing(does: Does, names: KeyNames) -> None:
+def test_a_claim_that_begins_under_a_pass_loses_nothing(does: AskedServer, names: KeyNames) -> None:
     """At each step of the pass once."""
     published(does, names, "gone", 1).record_ends()
     for before in itertools.count():
@@ -261,7 +248,7 @@ def test_a_claim_that_begins_under_a_pass_loses_nothing(does: Does, names: KeyNa
 
 
 def test_pods_that_names_pods_has_lost_are_found_by_their_checkpoints(
-    does: Does, names: KeyNames
+    does: AskedServer, names: KeyNames
 ) -> None:
     lives, gone = published(does, names, "lives", 1), published(does, names, "gone", 2)
     gone.record_ends()
@@ -273,7 +260,7 @@ def test_pods_that_names_pods_has_lost_are_found_by_their_checkpoints(
 
 
 def test_a_record_of_an_old_master_removes_nothing_of_a_newer_claim(
-    does: Does, names: KeyNames
+    does: AskedServer, names: KeyNames
 ) -> None:
     writer = published(does, names)
     name = names.record("one")
@@ -289,7 +276,7 @@ def test_a_record_of_an_old_master_removes_nothing_of_a_newer_claim(
 
 
 def test_a_record_that_is_wrongly_taken_for_gone_is_found_by_its_writers_next_audit(
-    does: Does, names: KeyNames
+    does: AskedServer, names: KeyNames
 ) -> None:
     writer = published(does, names)
     gone = [None, None, None]
@@ -298,53 +285,57 @@ def test_a_record_that_is_wrongly_taken_for_gone_is_found_by_its_writers_next_au
     assert not writer.audit()
 
 
-def test_a_pod_is_forgotten_an_hour_after_its_record_was_last_there(names: KeyNames) -> None:
-    does = Model()
+def test_a_pod_is_forgotten_an_hour_after_its_record_was_last_there(
+    does: AskedServer, names: KeyNames
+) -> None:
+    now, hour = 1_000_000.0, REMEMBERED_MS / 1000
+    does.clock = lambda: now
     writer = published(does, names)
-    hour = REMEMBERED_MS
-    does.hashes[names.pods] = {b"one": b"%d" % does.now}
-    does.now += 2 * hour
+    does.do(Command(("HSET", names.pods, "one", round(1000 * now))))
+    now += 2 * hour
     assert OnePass(does, names).finish().forgotten == 0
     writer.record_ends()
-    does.now += hour - 1
+    now += hour - 1
     assert OnePass(does, names).finish().forgotten == 0
     assert does.do(Command(("HKEYS", names.pods))) == [b"one"]
-    does.now += 2
+    now += 2
     assert OnePass(does, names).finish().forgotten == 1
     assert does.do(Command(("HKEYS", names.pods))) == []
-    assert all(not does.hashes[names.bucket(n)] for n in range(2))
+    assert content(does, names) == {}
 
 
-def test_a_pod_claimed_while_it_is_being_forgotten_stays(names: KeyNames) -> None:
-    does = Model()
+def test_a_pod_claimed_while_it_is_being_forgotten_stays(
+    does: AskedServer, names: KeyNames
+) -> None:
+    now = 1_000_000.0
+    does.clock = lambda: now
     published(does, names).record_ends()
-    does.hashes[names.pods] = {b"one": b"%d" % does.now}
-    does.now += 2 * REMEMBERED_MS
+    does.do(Command(("HSET", names.pods, "one", round(1000 * now))))
+    now += 2 * REMEMBERED_MS / 1000
     one = OnePass(does, names)
     for _ in range(4):
         one.step()
     writer = published(does, names, "one", 3)
-    does.hashes[names.pods][b"one"] = b"%d" % does.now
+    does.do(Command(("HSET", names.pods, "one", round(1000 * now))))
     assert one.finish().forgotten == 0
     assert does.do(Command(("HKEYS", names.pods))) == [b"one"]
     assert writer.missing(content(does, names)) == []
     assert writer.audit()
 
 
-def test_the_clock_of_pods_is_the_servers(redis_server: RedisServer, names: KeyNames) -> None:
-    with redis_server.client() as client:
-        does = Server(client)
-        published(does, names)
-        client.hset(names.pods, mapping={"one": "1", "two": "1"})
-        swept = OnePass(does, names).finish()
-        assert swept.forgotten == 1
-        seconds, _ = client.time()
-        assert abs(int(client.hget(names.pods, "one") or 0) - seconds * 1000) < 60_000
-        assert client.hget(names.pods, "two") is None
+def test_the_clock_of_pods_is_the_servers(does: AskedServer, names: KeyNames) -> None:
+    published(does, names)
+    does.do(Command(("HSET", names.pods, "one", 1, "two", 1)))
+    swept = OnePass(does, names).finish()
+    assert swept.forgotten == 1
+    seconds, _ = does.do(Command(("TIME",)))
+    one, two = does.do(Command(("HMGET", names.pods, "one", "two")))
+    assert abs(int(one) - int(seconds) * 1000) < 60_000
+    assert two is None
 
 
 def test_a_gone_pods_checkpoints_go_at_once_and_the_number_of_its_claim_stays(
-    does: Does, names: KeyNames
+    does: AskedServer, names: KeyNames
 ) -> None:
     writer = ModelWriter(does, names, "gone", 1)
     for _ in range(3):
@@ -357,25 +348,25 @@ def test_a_gone_pods_checkpoints_go_at_once_and_the_number_of_its_claim_stays(
 
 
 def test_a_number_that_is_kept_is_the_highest_that_anything_has(
-    redis_server: RedisServer, names: KeyNames
+    does: AskedServer, names: KeyNames
 ) -> None:
-    with redis_server.client() as client:
-        writer = ModelWriter(Server(client), names, "gone", 1)
-        writer.claim()
-        writer.fence()
-        writer.record_ends()
-        for fence, kept in ((None, b"1"), (b"7", b"7"), (b"%d" % 10**12, b"1"), (b"x", b"1")):
-            client.hset(names.bucket(0), checkpoint("gone"), "1:0")
-            client.delete(names.fence("gone"))
-            if fence is not None:
-                client.set(names.fence("gone"), fence)
-            OnePass(Server(client), names).finish()
-            assert client.get(names.fence("gone")) == kept
-            assert client.pttl(names.fence("gone")) > 0
+    writer = ModelWriter(does, names, "gone", 1)
+    writer.claim()
+    writer.fence()
+    writer.record_ends()
+    client, key = does.client, names.fence("gone")
+    for fence, kept in ((None, b"1"), (b"7", b"7"), (b"%d" % 10**12, b"1"), (b"x", b"1")):
+        client.hset(names.bucket(0), checkpoint("gone"), "1:0")
+        client.delete(key)
+        if fence is not None:
+            client.set(key, fence)
+        OnePass(does, names).finish()
+        assert client.get(key) == kept
+        assert client.pttl(key) > 0
 
 
 def test_what_died_since_the_pass_began_stays_for_who_still_believes_it(
-    does: Does, names: KeyNames
+    does: AskedServer, names: KeyNames
 ) -> None:
     published(does, names, "gone", 1).record_ends()
     ended = published(does, names, "ends", 2)
@@ -390,7 +381,7 @@ def test_what_died_since_the_pass_began_stays_for_who_still_believes_it(
     assert content(does, names) == {}
 
 
-def test_a_record_that_cannot_be_read_stops_the_pass(does: Does, names: KeyNames) -> None:
+def test_a_record_that_cannot_be_read_stops_the_pass(does: AskedServer, names: KeyNames) -> None:
     writer = published(does, names)
     before = content(does, names)
     one = OnePass(does, names, {names.record("one"): [b"1", b"{", None]})

@@ -5,12 +5,12 @@ import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import pytest
 
 from tests.indexer.segment_values import encode, pack
-from tests.indexer.shared.ensured_schema import ensure
-from tests.indexer.shared.index_model import Server
+from tests.indexer.shared.asked_server import AskedServer, ensure
 from tests.indexer.shared.model_writer import ModelWriter, content
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.shared.layout.names import KeyNames
@@ -35,6 +35,7 @@ class Watched:
     def __init__(self, redis: Redis, server: RedisServer, prefix: str) -> None:
         self._redis = redis
         self.server = server
+        self.asked_server = AskedServer(server)
         self.names = KeyNames(prefix, buckets=BUCKETS)
         self.before: dict[str, object] = {}
         self.asked: list[str] = []
@@ -56,6 +57,7 @@ class Watched:
 
     async def close(self) -> None:
         await self._redis.close()
+        self.asked_server.client.close()
 
 
 @pytest.fixture
@@ -67,24 +69,25 @@ async def redis(redis_server: RedisServer, prefix: str) -> AsyncIterator[Watched
 
 
 def sweeper(redis: Watched, owner: str = "a", **options: float) -> Sweeper:
-    given = {"fields_per_second": 1e9, **options}
-    return Sweeper(
-        redis, redis.names, owner=owner, clock=time.monotonic, chance=lambda: 0.5, **given  # type: ignore[arg-type]
-    )  # fmt: skip
+    given: dict[str, Any] = {"fields_per_second": 1e9, **options}
+    return Sweeper(redis, redis.names, owner=owner, clock=time.monotonic, **given)
 
 
 def dead_claim(redis: Watched) -> None:
-    with redis.server.client() as client:
-        writer = ModelWriter(Server(client), redis.names, "gone", 1)
-        writer.begin()
-        for segment in range(8):
-            writer.write(0, segment, {segment + 100})
-        writer.record_ends()
+    writer = ModelWriter(redis.asked_server, redis.names, "gone", 1)
+    begin(writer)
+    writer.record_ends()
+
+
+def begin(writer: ModelWriter) -> None:
+    """Claim the pod and write a little."""
+    writer.begin()
+    for segment in range(8):
+        writer.write(0, segment, {segment + 100})
 
 
 def left(redis: Watched) -> int:
-    with redis.server.client() as client:
-        return len(content(Server(client), redis.names))
+    return len(content(redis.asked_server, redis.names))
 
 
 async def test_one_of_many_sweeps(redis: Watched) -> None:
@@ -144,22 +147,19 @@ async def test_a_sweeper_that_lost_its_lease_stops(redis: Watched) -> None:
 async def test_a_purge_that_comes_after_the_lease_has_run_out_harms_nothing(redis: Watched) -> None:
     """It stands still before its first purge; meanwhile another sweeps and the pod is claimed anew."""
     dead_claim(redis)
-    with redis.server.client() as client:
-        writer = ModelWriter(Server(client), redis.names, "gone", 2)
+    writer = ModelWriter(redis.asked_server, redis.names, "gone", 2)
 
-        def meanwhile() -> None:
-            client.delete(redis.names.sweeper)
-            writer.begin()
-            for segment in range(8):
-                writer.write(0, segment, {segment + 100})
-            writer.tell()
+    def meanwhile() -> None:
+        redis.server.ask("DEL", redis.names.sweeper)
+        begin(writer)
+        writer.tell()
 
-        redis.before["purge"] = meanwhile
-        await sweeper(redis).sweep()
-        assert writer.missing(content(Server(client), redis.names)) == []
-        assert writer.audit()
-        await sweeper(redis, "b").sweep(insist=True)
-        assert writer.audit()
+    redis.before["purge"] = meanwhile
+    await sweeper(redis).sweep()
+    assert writer.missing(content(redis.asked_server, redis.names)) == []
+    assert writer.audit()
+    await sweeper(redis, "b").sweep(insist=True)
+    assert writer.audit()
     assert left(redis) == 1
 
 

@@ -5,13 +5,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
 
 import pytest
 
-from tests.indexer.awake import Awake
 from tests.indexer.engine_model import EngineModel
-from tests.indexer.followed import published
+from tests.indexer.shared.bucket_model import found_under
 from tests.indexer.shared.inside import check_writer
+from tests.indexer.shared.publisher_model import FollowedPod, new_writer
 from tests.indexer.shared.writer_model import read_bucket
 from tests.servers.redis_server import RedisServer
 from tests.until import until
@@ -19,11 +20,9 @@ from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import Record, read_record
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
-from warmpath.indexer.shared.writer.calls import Status, apply_calls, outcome
 from warmpath.indexer.shared.writer.lease import Cause
 from warmpath.indexer.shared.writer.machine import Writer, WriterState
 from warmpath.indexer.shared.writer.run import write
-from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.process.tasks import cancel, watched
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
@@ -36,23 +35,20 @@ LONGER = 12.0
 BLOCKS = 200
 
 
-class Pod:
+class Pod(FollowedPod):
     """An engine and what a publisher follows of it."""
 
     def __init__(self) -> None:
-        self.engine = EngineModel(capacity=BLOCKS)
-        self.cache = PodCache("p", Journal("epoch", max_bytes=1 << 20))
-        self.cache.pulse = Awake(time.monotonic)
-        self.rank, self.resolver = published(self.cache)
-        self.news = [asyncio.Event()]
+        super().__init__("p", [EngineModel(capacity=BLOCKS)], time.monotonic, max_bytes=1 << 20)
+        self.news: list[asyncio.Event] = []
 
     def store(self, *prompts: range) -> None:
         for prompt in prompts:
-            self.rank.live("", *self.engine.store(tuple(prompt)))
+            self.heard(0, self.engines[0].store(tuple(prompt)))
         self.tell()
 
     def clear(self) -> None:
-        self.rank.live("", *self.engine.clear())
+        self.heard(0, self.engines[0].clear())
         self.tell()
 
     def tell(self) -> None:
@@ -62,15 +58,14 @@ class Pod:
 
     @property
     def truth(self) -> dict[Tier, set[int]]:
-        return {tier: set(keys) for (tier, _), keys in self.resolver.names.held().items() if keys}
+        return {tier: keys for (tier, _), keys in self.held(0).items()}
 
 
-class Writing:
+class Writing(NamedTuple):
     """A writer that runs."""
 
-    def __init__(self, writer: Writer, task: asyncio.Task[None]) -> None:
-        self.writer = writer
-        self.task = task
+    writer: Writer
+    task: asyncio.Task[None]
 
 
 @asynccontextmanager
@@ -86,10 +81,9 @@ async def writing(
     redis = await connect(RedisSettings(url))
     news = asyncio.Event()
     pod.news.append(news)
-    writer = Writer(
-        names, pod.cache, owner=owner, keyspace="k", model="m", watch="127.0.0.1:1",
-        lease=lease, bucket_life=1000.0,
-        clock=time.monotonic,
+    writer = new_writer(
+        names, pod.cache, time.monotonic,
+        owner=owner, watch="127.0.0.1:1", lease=lease, bucket_life=1000.0,
     )  # fmt: skip
     task = watched(write(redis, writer, news, timeout=timeout, pause=0.001), "writing")
     try:
@@ -101,30 +95,26 @@ async def writing(
         await redis.close()
 
 
-Ask = Callable[..., object]
+Ask = Callable[..., dict[bytes, bytes]]
 
 
-def record_of(ask: Callable[..., dict[bytes, bytes]], names: KeyNames) -> Record | None:
+def record_of(ask: Ask, names: KeyNames) -> Record | None:
     return read_record(ask("HGETALL", names.record("p")))
 
 
-def content_of(ask: Callable[..., dict[bytes, bytes]], names: KeyNames) -> dict[Tier, set[int]]:
+def content_of(ask: Ask, names: KeyNames) -> dict[Tier, set[int]]:
     """Return what readers find under the living places."""
     record = record_of(ask, names)
     assert record is not None
     assert record.claim is not None
-    claim = record.claim
-    places = {claim.slot(n): spot for n, spot in enumerate(claim.places) if spot is not None}
+    buckets = [read_bucket(ask("HGETALL", names.bucket(n)))[1] for n in range(names.buckets)]
     found: dict[Tier, set[int]] = {}
-    for number in range(names.buckets):
-        _, blocks = read_bucket(ask("HGETALL", names.bucket(number)))
-        for key, slots in blocks.items():
-            for slot in slots & places.keys():
-                found.setdefault(places[slot].tier, set()).add(key)
+    for spot, key in found_under(record.claim, buckets):
+        found.setdefault(spot.tier, set()).add(key)
     return found
 
 
-def is_told(pod: Pod, ask: Callable[..., dict[bytes, bytes]], names: KeyNames) -> bool:
+def is_told(pod: Pod, ask: Ask, names: KeyNames) -> bool:
     """Whether Redis says that it has everything, and that it is sound and audited."""
     record = record_of(ask, names)
     return bool(
@@ -136,7 +126,7 @@ def is_told(pod: Pod, ask: Callable[..., dict[bytes, bytes]], names: KeyNames) -
     )
 
 
-async def told(pod: Pod, ask: Callable[..., dict[bytes, bytes]], names: KeyNames) -> None:
+async def told(pod: Pod, ask: Ask, names: KeyNames) -> None:
     """Wait until Redis says that it has everything; then it has."""
     await until(lambda: is_told(pod, ask, names), "Redis has everything")
     assert content_of(ask, names) == pod.truth
@@ -149,7 +139,7 @@ async def test_the_engines_capacity_is_in_redis_as_soon_as_it_is_known(
     pod.store(range(300))
     async with writing(pod, redis_server.url, names, lease=LONG, timeout=LONG):
         await told(pod, redis_server.ask, names)
-        pod.rank.learn_capacity(BLOCKS)
+        pod.cache.ranks[0].learn_capacity(BLOCKS)
         pod.tell()
         await told(pod, redis_server.ask, names)
         record = record_of(redis_server.ask, names)
@@ -300,47 +290,6 @@ async def test_of_two_writers_the_last_has_the_pod_and_the_first_takes_it_back_w
     [told_of] = [record for record in caplog.records if "writer two has the pod" in record.message]
     assert told_of.levelno == logging.WARNING
     assert "watched at 127.0.0.1:1; two publishers have --pod" in told_of.message
-
-
-async def test_a_writer_whose_pod_was_taken_over_waits_for_the_lease(
-    redis_server: RedisServer, prefix: str
-) -> None:
-    names, pod = KeyNames(prefix), Pod()
-    pod.store(range(300))
-    async with writing(pod, redis_server.url, names, owner="one") as one:
-        await told(pod, redis_server.ask, names)
-        # Long enough that a machine that stands still for seconds costs the second writer nothing.
-        async with writing(pod, redis_server.url, names, owner="two", lease=600.0):
-            await until(lambda: one.writer.state is WriterState.WAITING, "one waits")
-            await told(pod, redis_server.ask, names)
-        assert redis_server.ask("PEXPIRE", names.record("p"), 100)
-        await until(lambda: one.writer.state is WriterState.CURRENT, "one has it")
-        await told(pod, redis_server.ask, names)
-
-
-async def test_a_zombies_late_write_is_refused(redis_server: RedisServer, prefix: str) -> None:
-    names, pod = KeyNames(prefix), Pod()
-    pod.store(range(300))
-    calm = {"lease": LONG, "timeout": LONG}
-    async with writing(pod, redis_server.url, names, owner="one", **calm) as one:
-        await told(pod, redis_server.ask, names)
-        one.task.cancel()
-        await asyncio.gather(one.task, return_exceptions=True)
-    async with writing(pod, redis_server.url, names, owner="two", **calm):
-        await told(pod, redis_server.ask, names)
-        zombie = one.writer
-        assert zombie.tenure is not None
-        pod.store(range(5000, 5100))
-        truth = pod.truth
-        await told(pod, redis_server.ask, names)
-        slot = zombie.tenure.claimed.slot(0, (Tier.GPU, 0))
-        writes = zombie.tenure.writes
-        late = apply_calls(names, "p", zombie.token, writes, {(7, slot): ([7], [])}, 1000)
-        with redis_server.client() as client:
-            for _, call in late:
-                reply = client.eval(call.script.source, 1, *call.keys, *call.arguments)
-                assert outcome(reply).status is Status.FENCED
-        assert content_of(redis_server.ask, names) == truth
 
 
 @pytest.mark.deep

@@ -1,13 +1,16 @@
-"""How a writer begins anew: with which token, and how soon."""
+"""How a writer begins anew: with which token, and how soon; and how much of its log is kept."""
 
 import logging
 from collections.abc import Callable
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.indexer.awake import Awake
 from tests.indexer.shared.bucket_model import BucketModel
+from tests.indexer.shared.inside import check_log
+from tests.indexer.shared.publisher_model import Driven, FollowedPod, new_writer
 from tests.indexer.shared.writer_model import RedisModel
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
@@ -16,16 +19,15 @@ from warmpath.indexer.shared.writer.lease import (
     FIRST_PAUSE,
     LAST_PAUSE,
     Cause,
-    Commands,
     Rest,
 )
-from warmpath.indexer.shared.writer.machine import Writer, WriterState
-from warmpath.indexer.watch.pod_cache import Journal, PodCache
+from warmpath.indexer.shared.writer.machine import WriterState
+from warmpath.indexer.shared.writer.tenure import KeptLog
 
 LEASE = 10.0
 
 
-class Stand:
+class Stand(Driven):
     """A writer of a pod without ranks, and a model of Redis; time passes where the writer rests."""
 
     def __init__(self, lease: float = LEASE) -> None:
@@ -33,47 +35,34 @@ class Stand:
         self.names = KeyNames("t", buckets=3)
         self.redis = RedisModel(lambda: self.now)
         self.rests: list[float] = []
-        cache = PodCache("p", Journal("epoch", 1000))
-        cache.pulse = Awake(lambda: self.now)
-        self.writer = Writer(
-            self.names,
-            cache,
-            owner="one",
-            keyspace="k",
-            model="m",
-            watch="",
-            lease=lease,
-            bucket_life=1e6,
-            random_base=lambda: len(self.rests) + 1,
-            clock=lambda: self.now,
-        )
-        self._steps = self.writer.steps()
-        self._step = next(self._steps)
+        pod = FollowedPod("p", [], lambda: self.now)
+        writer = new_writer(
+            self.names, pod.cache, lambda: self.now,
+            owner="one", lease=lease, bucket_life=1e6, random_base=lambda: len(self.rests) + 1,
+        )  # fmt: skip
+        super().__init__(writer, lambda: self.now)
 
-    def go_on(self, until: Callable[[], bool]) -> None:
+    def live(self, until: Callable[[], bool]) -> None:
         for _ in range(1000):
             if until():
                 return
-            if isinstance(self._step, Commands):
-                self._step = self._steps.send([self.redis.run(one) for one in self._step.asked])
-            else:
-                assert isinstance(self._step, Rest)
-                if not self._step.until_news:
+            if isinstance(self.step, Rest):
+                if not self.step.until_news:
                     # Nobody is to believe what is lost while it is not written yet.
                     assert "sound" not in self.redis.keys.get(self.names.record("p"), {})
-                    self.rests.append(self._step.seconds)
-                self.now += self._step.seconds
-                self._step = self._steps.send(())
+                    self.rests.append(self.step.seconds)
+                self.now += self.step.seconds
+            self.go_on([self.redis.run(one) for one in self.asked])
         raise AssertionError("it never comes to that")
 
     def audit(self, times: int) -> None:
         audits = self.writer.counts.audits + times
-        self.go_on(lambda: self.writer.counts.audits == audits)
+        self.live(lambda: self.writer.counts.audits == audits)
 
     def lose_a_bucket(self) -> None:
         self.redis.keys[self.names.bucket(1)] = BucketModel()
         rebuilds = self.writer.counts.rebuilds.total()
-        self.go_on(lambda: self.writer.counts.rebuilds.total() == rebuilds + 1)
+        self.live(lambda: self.writer.counts.rebuilds.total() == rebuilds + 1)
 
 
 @pytest.fixture
@@ -87,7 +76,7 @@ def test_tokens_do_not_go_back_where_redis_was_emptied(stand: Stand) -> None:
     stand.audit(1)
     assert stand.writer.token == 2
     stand.redis.keys.clear()
-    stand.go_on(lambda: stand.writer.token == 3 and stand.writer.state is WriterState.CURRENT)
+    stand.live(lambda: stand.writer.token == 3 and stand.writer.state is WriterState.CURRENT)
     # That its record has gone is found first; nothing else was in the way.
     assert stand.writer.counts.rebuilds == {Cause.START: 1, Cause.LOST: 1, Cause.RECORD: 1}
 
@@ -115,7 +104,7 @@ def test_a_short_lease_is_kept_too_while_nothing_can_be_written() -> None:
     stand.redis.full = True
     # An audit writes a little.
     end = stand.now + 20.0
-    stand.go_on(lambda: stand.now > end)
+    stand.live(lambda: stand.now > end)
     assert stand.writer.trouble.startswith("OOM")
     assert stand.names.record("p") in stand.redis.keys
     stand.redis.full = False
@@ -135,12 +124,12 @@ def test_what_the_other_writer_of_a_pod_has_otherwise_is_named_once_for_each(
         # What it says of the content is the earlier writer's until its own is complete.
         end = stand.now + LEASE / 4
         stand.redis.expiry[record] = end + 10 * LEASE
-        stand.go_on(lambda: stand.now > end)  # noqa: B023 - called within the round
+        stand.live(lambda: stand.now > end)  # noqa: B023 - called within the round
         assert f"writer {owner}" not in caplog.text
         claim = Claim(owner, 1, [], "other keys", "other", 1, watch="h:1" if owner == "two" else "")
         said["claim"] = msgspec.json.encode(claim)
         end += LEASE / 4
-        stand.go_on(lambda: stand.now > end)  # noqa: B023 - called within the round
+        stand.live(lambda: stand.now > end)  # noqa: B023 - called within the round
     told = [one.message for one in caplog.records if one.levelno == logging.WARNING][-2:]
     unlike = "with model 'other', not 'm' and keyspace 'other keys', not 'k'"
     advice = "two publishers have --pod p: give each pod its own id"
@@ -150,3 +139,20 @@ def test_what_the_other_writer_of_a_pod_has_otherwise_is_named_once_for_each(
         f"{other} three has the pod, which names no address, {unlike}; {advice}",
     ]
     assert caplog.text.count("has the pod,") == 2
+
+
+@given(st.lists(st.integers(0, 50), min_size=1))
+def test_no_more_entries_and_bytes_are_kept_than_may_be_unless_the_last_alone_is_larger(
+    sizes: list[int],
+) -> None:
+    log = KeptLog(entries=4, max_bytes=60)
+    for last, size in enumerate(sizes, 1):
+        first = log.add(last, size)
+        kept = sizes[first - 1 : last]
+        assert 1 <= len(kept) <= 4
+        assert sum(kept) <= 60 or len(kept) == 1
+        assert log.bytes == sum(kept)
+        # Nothing is let go that could have been kept.
+        if first > 1:
+            assert len(kept) == 4 or sum(sizes[first - 2 : last]) > 60
+        check_log(log)

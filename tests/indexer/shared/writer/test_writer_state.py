@@ -8,7 +8,6 @@ the engines did; and when faults end, they hold what they do.
 
 import copy
 from collections import deque
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -26,30 +25,22 @@ from hypothesis.stateful import (
 )
 
 from tests.examples import examples
-from tests.indexer.awake import Awake
 from tests.indexer.consistent import check
 from tests.indexer.engine_model import EngineModel
-from tests.indexer.followed import published
-from tests.indexer.shared.bucket_model import Blocks, BucketModel
+from tests.indexer.shared.asked_server import AskedServer
+from tests.indexer.shared.bucket_model import BucketModel
 from tests.indexer.shared.inside import check_writer
-from tests.indexer.shared.server_time import source_at
+from tests.indexer.shared.publisher_model import Driven, FollowedPod, new_writer
 from tests.indexer.shared.writer_model import RedisModel, read_bucket
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.keys import segment
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.layout.record import Claim
-from warmpath.indexer.shared.redis.command import (
-    Call,
-    Command,
-    CommandRefusedError,
-    Reply,
-    UnreachableError,
-)
+from warmpath.indexer.shared.layout.record import Claim, fields_of
+from warmpath.indexer.shared.redis.command import Call, Command, Reply, UnreachableError
 from warmpath.indexer.shared.writer import tenure
-from warmpath.indexer.shared.writer.lease import Cause, Commands, Rest
+from warmpath.indexer.shared.writer.lease import Cause, Rest
 from warmpath.indexer.shared.writer.machine import Writer, WriterState
-from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 RANKS = 2
@@ -63,112 +54,27 @@ LOST = UnreachableError("no answer")
 Truth = dict[tuple[int, Tier], set[int]]
 
 
-class NotedJournal(Journal):
-    """A journal that says when it grows."""
-
-    def __init__(self, note: Callable[[int, int], None]) -> None:
-        super().__init__("epoch", max_bytes=1500)
-        self._note = note
-
-    def add(self, state: pb.RankState, changes: list[pb.Change]) -> None:
-        super().add(state, changes)
-        self._note(self.sequence, state.rank)
-
-
-class Pod:
-    """Two engines, what a publisher follows of them, and what it held at each sequence."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.engines = [EngineModel() for _ in range(RANKS)]
-        self.cache = PodCache("p/1", NotedJournal(self.note))
-        self.cache.pulse = Awake(clock)
-        self.resolvers = [published(self.cache, "p/1", number)[1] for number in range(RANKS)]
-        self.truths: dict[int, Truth] = {0: {}}
-
-    def heard(self, rank: int, message: tuple[int, bytes] | None) -> None:
-        if message is not None:
-            self.cache.ranks[rank].live("", *message)
-
-    def note(self, sequence: int, rank: int) -> None:
-        before = self.truths[sequence - 1]
-        held = self.resolvers[rank].names.held()
-        self.truths[sequence] = {
-            place: keys for place, keys in before.items() if place[0] != rank
-        } | {(rank, tier): set(keys) for (tier, _), keys in held.items() if keys}
-
-
-class Mirror:
-    """The same on a real server."""
-
-    def __init__(self, server: RedisServer, names: KeyNames) -> None:
-        self.client = server.client()
-        self.client.flushall()
-        self.names = names
-
-    def run(self, asked: Command | Call, time: int) -> Reply:
-        """Carry it out while the server's clock shows `time`, in milliseconds."""
-        if isinstance(asked, Call):
-            source = source_at(asked, time)
-            return self.client.eval(source, len(asked.keys), *asked.keys, *asked.arguments)
-        return self.client.execute_command(*asked.words)  # type: ignore[no-untyped-call]
-
-    def check(self, model: RedisModel) -> None:
-        """Compare everything that is there."""
-        names = self.names
-        assert {key.decode() for key in self.client.scan_iter()} == model.keys.keys()
-        for key, value in model.keys.items():
-            if isinstance(value, BucketModel):
-                checkpoints, blocks = read_bucket(self.client.hgetall(key))
-                assert checkpoints == {n: b"%d:%d" % c for n, c in value.checkpoints.items()}
-                assert blocks == meaning(value)
-            elif isinstance(value, list):
-                entries = [
-                    (int(name.partition(b"-")[0]), int(fields[b"first"]), fields[b"deltas"])
-                    for name, fields in self.client.xrange(key)
-                ]
-                assert entries == value
-            elif isinstance(value, str):
-                assert self.client.get(key) == value.encode()
-            elif key != names.pods:
-                said = {n: v.encode() if isinstance(v, str) else v for n, v in value.items()}
-                assert {n.decode(): v for n, v in self.client.hgetall(key).items()} == {
-                    n: v if isinstance(v, bytes) else str(v).encode() for n, v in said.items()
-                }
-
-    def roll_back(self, key: str, kept: bytes | None) -> None:
-        self.client.delete(key)
-        if kept is not None:
-            self.client.restore(key, round(1000 * LEASE), kept)
-
-    def dump(self, key: str) -> bytes | None:
-        return self.client.dump(key)
-
-
-def meaning(bucket: BucketModel) -> Blocks:
-    return {key: slots for blocks in bucket.blocks.values() for key, slots in blocks.items()}
-
-
-class Driven:
-    """A writer, and what it wants next."""
-
-    def __init__(self, writer: Writer, clock: "Writing") -> None:
-        self.writer = writer
-        self.steps = writer.steps()
-        self.step: Commands | Rest = next(self.steps)
-        self.clock = clock
-        self.until = 0.0
-        self.replied(self.step)
-
-    def replied(self, step: Commands | Rest) -> None:
-        self.step = step
-        if isinstance(step, Rest):
-            self.until = self.clock.now + step.seconds
-
-    def is_due(self) -> bool:
-        if isinstance(self.step, Commands):
-            return True
-        news = self.writer._cache.journal.sequence > self.writer.applied
-        return self.clock.now >= self.until or (self.step.until_news and news)
+def check_same(real: AskedServer, model: RedisModel, pods: str) -> None:
+    """Compare everything that is there; not the times in the hash `pods`."""
+    client = real.client
+    assert {key.decode() for key in real.do(Command(("KEYS", "*")))} == model.keys.keys()
+    for key, value in model.keys.items():
+        if isinstance(value, BucketModel):
+            checkpoints, blocks = read_bucket(fields_of(client.hgetall(key)))
+            assert checkpoints == {n: b"%d:%d" % c for n, c in value.checkpoints.items()}
+            assert blocks == value.all_blocks
+        elif isinstance(value, list):
+            entries = [
+                (int(name.partition(b"-")[0]), int(first), deltas)
+                for name, [_, first, _, deltas] in client.xrange(key)
+            ]
+            assert entries == value
+        elif isinstance(value, str):
+            assert client.get(key) == value.encode()
+        elif key != pods:
+            assert {n.decode(): v for n, v in fields_of(client.hgetall(key)).items()} == {
+                n: v if isinstance(v, bytes) else str(v).encode() for n, v in value.items()
+            }
 
 
 class Writing(RuleBasedStateMachine):
@@ -183,8 +89,12 @@ class Writing(RuleBasedStateMachine):
         self.now = 1000.0
         self.names = KeyNames("w", buckets=3)
         self.model = RedisModel(lambda: self.now)
-        self.mirror = Mirror(self.server, self.names) if self.mirrored else None
-        self.pod = Pod(lambda: self.now)
+        self.mirror = AskedServer(self.server) if self.mirrored else None
+        if self.mirror is not None:
+            self.mirror.client.flushall()
+            self.mirror.clock = lambda: self.now
+        engines = [EngineModel() for _ in range(RANKS)]
+        self.pod = FollowedPod("p/1", engines, lambda: self.now)
         self.bases: list[int] = []
         self.tainted: set[int] = set()
         """Claims under which something was lost that only an audit can find."""
@@ -200,12 +110,11 @@ class Writing(RuleBasedStateMachine):
             self.bases.append(len(self.bases) + 1)
             return self.bases[-1]
 
-        writer = Writer(
-            self.names, self.pod.cache, owner=f"writer {self.started}",
-            keyspace="k", model="m", watch="", lease=LEASE, bucket_life=10 * LEASE,
-            random_base=base, clock=lambda: self.now,
+        writer = new_writer(
+            self.names, self.pod.cache, lambda: self.now,
+            owner=f"writer {self.started}", lease=LEASE, bucket_life=10 * LEASE, random_base=base,
         )  # fmt: skip
-        return Driven(writer, self)
+        return Driven(writer, lambda: self.now)
 
     @initialize(begun=st.booleans())
     def begin(self, begun: bool) -> None:
@@ -247,9 +156,7 @@ class Writing(RuleBasedStateMachine):
         reply = self.model.run(asked)
         is_timed = isinstance(asked, Command) and asked.words[0] == "PTTL"
         if self.mirror is not None and not is_timed:
-            if isinstance(reply, CommandRefusedError) and self.model.full:
-                return reply
-            assert self.mirror.run(asked, self.model.time) == reply, asked
+            assert self.mirror.do(asked) == reply, asked
         return reply
 
     def expire(self) -> None:
@@ -260,19 +167,16 @@ class Writing(RuleBasedStateMachine):
 
     def advance_writer(self, which: int, fates: list[str]) -> None:
         driven = self.writers[which % len(self.writers)]
-        if not driven.is_due():
-            return
-        if isinstance(driven.step, Rest):
-            driven.replied(driven.steps.send(()))
+        if not driven.is_due:
             return
         replies: list[Reply] = []
-        for number, asked in enumerate(driven.step.asked):
+        for number, asked in enumerate(driven.asked):
             fate = fates[number % len(fates)]
             reply = LOST if fate in {"not done", "late"} else self.carry_out(asked)
             if fate in {"late", "twice"} and isinstance(asked, Call) and asked.script.name in LATE:
                 self.late.append(asked)
             replies.append(LOST if fate == "done, not said" else reply)
-        driven.replied(driven.steps.send(replies))
+        driven.go_on(replies)
 
     @rule(which=st.integers(0, 5), times=st.integers(1, 20))
     def go_on(self, which: int, times: int) -> None:
@@ -343,8 +247,8 @@ class Writing(RuleBasedStateMachine):
     @rule(which=st.integers(0, 7))
     def keep_a_copy(self, which: int) -> None:
         key = self.losable[which % len(self.losable)]
-        dump = self.mirror.dump(key) if self.mirror else None
-        self.kept.setdefault(key, []).append((self.model.copy(key), dump))
+        dump = self.mirror.client.dump(key) if self.mirror else None
+        self.kept.setdefault(key, []).append((copy.deepcopy(self.model.keys.get(key)), dump))
 
     @precondition(lambda self: self.loses)
     @rule(which=st.integers(0, 7), older=st.integers(0, 3))
@@ -360,7 +264,9 @@ class Writing(RuleBasedStateMachine):
             self.model.keys[key] = copy.deepcopy(value)
             self.model.expiry[key] = self.now + LEASE
         if self.mirror is not None:
-            self.mirror.roll_back(key, dump)
+            self.mirror.client.delete(key)
+            if dump is not None:
+                self.mirror.client.restore(key, round(1000 * LEASE), dump)
 
     # What has to hold.
 
@@ -370,16 +276,18 @@ class Writing(RuleBasedStateMachine):
 
     def content(self, claim: Claim) -> Truth:
         """Return what readers find under a claim's places."""
-        places = {claim.slot(n): spot for n, spot in enumerate(claim.places) if spot is not None}
         found: Truth = {}
-        for number in range(self.names.buckets):
-            for key, slots in meaning(
-                self.model.keys.get(self.names.bucket(number)) or BucketModel()
-            ).items():
-                for slot in slots & places.keys():
-                    spot = places[slot]
-                    found.setdefault((spot.rank, spot.tier), set()).add(key)
+        for spot, key in self.model.found(self.names, claim):
+            found.setdefault((spot.rank, spot.tier), set()).add(key)
         return found
+
+    def truth(self, sequence: int) -> Truth:
+        """Return what the engines' followers held at a sequence of the journal."""
+        return {
+            (rank, tier): keys
+            for rank, held in enumerate(self.pod.truths[sequence])
+            for (tier, _), keys in held.items()
+        }
 
     @invariant()
     def what_is_called_sound_is_what_the_engines_held(self) -> None:
@@ -393,7 +301,7 @@ class Writing(RuleBasedStateMachine):
         if claim.base in self.tainted:
             return
         applied = int(said["applied"])
-        truths = [truth for sequence, truth in self.pod.truths.items() if sequence >= applied]
+        truths = [self.truth(sequence) for sequence in self.pod.truths if sequence >= applied]
         found = self.content(claim)
         for place in {place for truth in [*truths, found] for place in truth}:
             each = [truth.get(place, set()) for truth in truths]
@@ -403,7 +311,7 @@ class Writing(RuleBasedStateMachine):
             writer, step = driven.writer, driven.step
             if str(writer.token) == said["token"] and isinstance(step, Rest) and step.until_news:
                 # Between two batches it is exactly what it says it is.
-                assert found == self.pod.truths[writer.applied]
+                assert found == self.truth(writer.applied)
                 assert writer.applied == applied
 
     @invariant()
@@ -427,7 +335,7 @@ class Writing(RuleBasedStateMachine):
         self.pod.cache.collect()
         quiet = deque[bool](maxlen=60)
         for _ in range(3000):
-            due = [driven for driven in self.writers if driven.is_due()]
+            due = [driven for driven in self.writers if driven.is_due]
             for driven in due:
                 self.advance_writer(self.writers.index(driven), ["done"])
             if not due:
@@ -440,12 +348,12 @@ class Writing(RuleBasedStateMachine):
             raise AssertionError([driven.writer.state for driven in self.writers])
         said = self.said
         claim = msgspec.json.decode(said["claim"], type=Claim)
-        assert self.content(claim) == self.pod.truths[self.pod.cache.journal.sequence]
+        assert self.content(claim) == self.truth(self.pod.cache.journal.sequence)
         assert "sound" in said
         assert "building" not in said
         self.tainted.discard(claim.base)
         if self.mirror is not None:
-            self.mirror.check(self.model)
+            check_same(self.mirror, self.model, self.names.pods)
 
     def is_settled(self) -> bool:
         states = sorted(driven.writer.state for driven in self.writers)
@@ -610,7 +518,7 @@ def test_calls_that_come_again_late_change_nothing(redis_server: RedisServer) ->
             one.carry_out(asked)
         assert one.said == said
         assert one.mirror is not None
-        one.mirror.check(one.model)
+        check_same(one.mirror, one.model, one.names.pods)
     assert {asked.script.name for asked in repeated} == LATE - {"claim", "keep"}
     one.faults_end()
     # Nothing of it was taken for a loss.

@@ -1,12 +1,14 @@
-"""What is asked of a real cluster while masters fail over and slots move."""
+"""What is asked of a real cluster, and of the master that sentinels name, while masters and slots change."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
+from tests.indexer.shared.connected import answers, ask, connected
 from tests.servers.redis_cluster import RedisCluster
+from tests.servers.redis_sentinel import RedisSentinel
 from warmpath.indexer.shared.redis.command import (
     Call,
     Command,
@@ -16,7 +18,6 @@ from warmpath.indexer.shared.redis.command import (
     Script,
     UnreachableError,
 )
-from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.shared.redis.topology import slot_of
 
 KEYS = [f"{{tag{number}}}:k" for number in range(64)]
@@ -26,9 +27,8 @@ BOTH = Script("both", "return {redis.call('GET', KEYS[1]), redis.call('GET', KEY
 
 @pytest.fixture
 async def redis(redis_cluster: RedisCluster) -> AsyncIterator[Redis]:
-    client = await connect(RedisSettings(redis_cluster.url))
-    yield client
-    await client.close()
+    async with connected(redis_cluster.url) as redis:
+        yield redis
 
 
 class Adding:
@@ -88,11 +88,8 @@ async def test_keys_of_all_nodes_are_asked_at_once(redis: Redis) -> None:
 
 
 async def test_one_seed_is_enough(redis_cluster: RedisCluster) -> None:
-    client = await connect(
-        RedisSettings(f"redis-cluster://127.0.0.1:{redis_cluster.nodes[-1].port}")
-    )
-    replies = await client.run([Command(("SET", key, 1)) for key in KEYS], timeout=20)
-    await client.close()
+    async with connected(f"redis-cluster://127.0.0.1:{redis_cluster.nodes[-1].port}") as redis:
+        replies = await redis.run([Command(("SET", key, 1)) for key in KEYS], timeout=20)
     assert replies == [b"OK"] * 64
 
 
@@ -194,23 +191,86 @@ async def test_a_slot_that_nobody_served_for_a_moment_is_looked_up_again(
     owner = redis_cluster.master_of_slot(slot)
     for node in [owner, *(node for node in redis_cluster.nodes if node is not owner)]:
         node.ask("CLUSTER", "DELSLOTS", slot)
-    [reply] = await redis.run([Command(("SET", "k", "1"))], timeout=1)
-    assert str(reply).startswith("CLUSTERDOWN")
+    assert str(await ask(redis, "SET", "k", "1", timeout=1)).startswith("CLUSTERDOWN")
     owner.ask("CLUSTER", "ADDSLOTS", slot)
-    async with asyncio.timeout(60):
-        while await redis.run([Command(("SET", "k", "1"))], timeout=1) != [b"OK"]:
-            await asyncio.sleep(0.01)
+    await answers(redis, "SET", "k", "1", reply=b"OK", timeout=1)
 
 
 async def test_no_node_at_all_is_an_error_for_each() -> None:
     with RedisCluster(masters=3, replicas=0) as cluster:
-        client = await connect(RedisSettings(cluster.url))
-        assert (
-            await client.run([Command(("SET", key, 1)) for key in KEYS], timeout=20) == [b"OK"] * 64
-        )
-        for node in cluster.nodes:
-            node.kill()
-        for timeout in (0.2, 5.0):
-            replies = await client.run([Command(("GET", key)) for key in KEYS], timeout=timeout)
-            assert all(isinstance(reply, UnreachableError) for reply in replies)
-        await client.close()
+        async with connected(cluster.url) as redis:
+            written = await redis.run([Command(("SET", key, 1)) for key in KEYS], timeout=20)
+            assert written == [b"OK"] * 64
+            for node in cluster.nodes:
+                node.kill()
+            for timeout in (0.2, 5.0):
+                replies = await redis.run([Command(("GET", key)) for key in KEYS], timeout=timeout)
+                assert all(isinstance(reply, UnreachableError) for reply in replies)
+
+
+# Five processes that find each other in 2 s, for each test: `make test` has one kind of them.
+@pytest.fixture(params=["redis", pytest.param("valkey", marks=pytest.mark.deep)])
+def sentinel(request: pytest.FixtureRequest) -> Iterator[RedisSentinel]:
+    with RedisSentinel(request.param) as sentinel:
+        yield sentinel
+
+
+@pytest.fixture
+async def watched(sentinel: RedisSentinel) -> AsyncIterator[Redis]:
+    async with connected(sentinel.url) as redis:
+        yield redis
+
+
+async def written(redis: Redis, key: str) -> None:
+    await answers(redis, "SET", key, 1, reply=b"OK", timeout=2)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_the_new_master_is_written_to(
+    watched: Redis, sentinel: RedisSentinel, is_killed: bool
+) -> None:
+    await written(watched, "before")
+    assert watched.disruptions == 1
+    change = sentinel.kill_master if is_killed else sentinel.fail_over
+    master = await asyncio.to_thread(change)
+    async with asyncio.timeout(60):
+        # One that was replaced while it lives takes what comes until the sentinels have been asked.
+        while not master.ask("EXISTS", "after"):
+            await written(watched, "after")
+    assert watched.disruptions >= 3
+
+
+async def test_dead_sentinels_are_passed_over(watched: Redis, sentinel: RedisSentinel) -> None:
+    for dead in sentinel.sentinels[:2]:
+        dead.kill()
+    await written(watched, "a")
+
+
+async def test_no_sentinel_is_an_error_that_names_them(
+    watched: Redis, sentinel: RedisSentinel
+) -> None:
+    for dead in sentinel.sentinels:
+        dead.kill()
+    reply = await ask(watched, "GET", "a")
+    assert isinstance(reply, UnreachableError)
+    assert all(f":{dead.port}" in str(reply) for dead in sentinel.sentinels)
+
+
+async def test_a_name_that_no_sentinel_knows_is_said(sentinel: RedisSentinel) -> None:
+    async with connected(sentinel.url.replace("/warm", "/cold")) as redis:
+        reply = await ask(redis, "GET", "a")
+    assert "'cold': ERR No such master" in str(reply)
+
+
+async def test_a_master_that_became_a_replica_is_not_taken_for_one(
+    watched: Redis, sentinel: RedisSentinel
+) -> None:
+    await written(watched, "a")
+    # The sentinels are not asked: they learn of it later, and set it right.
+    old, other = sentinel.servers
+    other.ask("REPLICAOF", "NO", "ONE")
+    old.ask("REPLICAOF", "127.0.0.1", other.port)
+    reply = await ask(watched, "SET", "b", 1, timeout=0.5)
+    assert isinstance(reply, UnreachableError)
+    assert other.ask("EXISTS", "b") == 0
