@@ -4,22 +4,22 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import pytest
 
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.bucket_model import found_under
+from tests.indexer.shared.connected import connected
 from tests.indexer.shared.inside import check_writer
 from tests.indexer.shared.publisher_model import FollowedPod, new_writer
 from tests.indexer.shared.writer_model import read_bucket
 from tests.servers.redis_server import RedisServer
 from tests.until import until
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
+from warmpath.indexer.shared.layout.names import BUCKETS, KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import Record, read_record
-from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.shared.writer.lease import Cause
 from warmpath.indexer.shared.writer.machine import Writer, WriterState
 from warmpath.indexer.shared.writer.run import write
@@ -35,12 +35,22 @@ LONGER = 12.0
 BLOCKS = 200
 
 
-class Pod(FollowedPod):
-    """An engine and what a publisher follows of it."""
+class Writing(NamedTuple):
+    """A writer that runs."""
 
-    def __init__(self) -> None:
+    writer: Writer
+    task: asyncio.Task[None]
+
+
+class Pod(FollowedPod):
+    """An engine that has served a prompt, what a publisher follows of it, and a server for it."""
+
+    def __init__(self, server: RedisServer, prefix: str, buckets: int = BUCKETS) -> None:
         super().__init__("p", [EngineModel(capacity=BLOCKS)], time.monotonic, max_bytes=1 << 20)
+        self.server = server
+        self.names = KeyNames(prefix, buckets)
         self.news: list[asyncio.Event] = []
+        self.store(range(300))
 
     def store(self, *prompts: range) -> None:
         for prompt in prompts:
@@ -56,94 +66,73 @@ class Pod(FollowedPod):
         for one in self.news:
             one.set()
 
+    @asynccontextmanager
+    async def written(
+        self, *, owner: str = "one", lease: float = LEASE, timeout: float = 0.5
+    ) -> AsyncIterator[Writing]:
+        news = asyncio.Event()
+        self.news.append(news)
+        writer = new_writer(
+            self.names, self.cache, time.monotonic,
+            owner=owner, watch="127.0.0.1:1", lease=lease, bucket_life=1000.0,
+        )  # fmt: skip
+        async with connected(self.server.url) as redis:
+            task = watched(write(redis, writer, news, timeout=timeout, pause=0.001), "writing")
+            try:
+                yield Writing(writer, task)
+                check_writer(writer)
+            finally:
+                await cancel([task])
+                self.news.remove(news)
+
+    # What is in Redis
+
     @property
-    def truth(self) -> dict[Tier, set[int]]:
-        return {tier: keys for (tier, _), keys in self.held(0).items()}
+    def record(self) -> Record | None:
+        return read_record(self.server.ask("HGETALL", self.names.record("p")))
+
+    def is_told(self) -> bool:
+        """Whether Redis says that it has everything, and that it is sound and audited."""
+        record = self.record
+        return bool(
+            record
+            and record.sound
+            and record.audits
+            and not record.building
+            and record.applied == self.cache.journal.sequence
+        )
+
+    async def told(self) -> Record:
+        """Wait until Redis says that it has everything; then it has."""
+        await until(self.is_told, "Redis has everything")
+        self.check()
+        assert self.record is not None
+        return self.record
+
+    def check(self) -> None:
+        """Compare what readers find under the living places."""
+        record = self.record
+        assert record is not None
+        assert record.claim is not None
+        keys = [self.names.bucket(number) for number in range(self.names.buckets)]
+        buckets = [read_bucket(self.server.ask("HGETALL", key))[1] for key in keys]
+        found: dict[Tier, set[int]] = {}
+        for spot, key in found_under(record.claim, buckets):
+            found.setdefault(spot.tier, set()).add(key)
+        assert found == {tier: keys for (tier, _), keys in self.held(0).items()}
 
 
-class Writing(NamedTuple):
-    """A writer that runs."""
-
-    writer: Writer
-    task: asyncio.Task[None]
+@pytest.fixture
+def pod(redis_server: RedisServer, prefix: str) -> Pod:
+    return Pod(redis_server, prefix)
 
 
-@asynccontextmanager
-async def writing(
-    pod: Pod,
-    url: str,
-    names: KeyNames,
-    *,
-    owner: str = "one",
-    lease: float = LEASE,
-    timeout: float = 0.5,
-) -> AsyncIterator[Writing]:
-    redis = await connect(RedisSettings(url))
-    news = asyncio.Event()
-    pod.news.append(news)
-    writer = new_writer(
-        names, pod.cache, time.monotonic,
-        owner=owner, watch="127.0.0.1:1", lease=lease, bucket_life=1000.0,
-    )  # fmt: skip
-    task = watched(write(redis, writer, news, timeout=timeout, pause=0.001), "writing")
-    try:
-        yield Writing(writer, task)
-        check_writer(writer)
-    finally:
-        await cancel([task])
-        pod.news.remove(news)
-        await redis.close()
-
-
-Ask = Callable[..., dict[bytes, bytes]]
-
-
-def record_of(ask: Ask, names: KeyNames) -> Record | None:
-    return read_record(ask("HGETALL", names.record("p")))
-
-
-def content_of(ask: Ask, names: KeyNames) -> dict[Tier, set[int]]:
-    """Return what readers find under the living places."""
-    record = record_of(ask, names)
-    assert record is not None
-    assert record.claim is not None
-    buckets = [read_bucket(ask("HGETALL", names.bucket(n)))[1] for n in range(names.buckets)]
-    found: dict[Tier, set[int]] = {}
-    for spot, key in found_under(record.claim, buckets):
-        found.setdefault(spot.tier, set()).add(key)
-    return found
-
-
-def is_told(pod: Pod, ask: Ask, names: KeyNames) -> bool:
-    """Whether Redis says that it has everything, and that it is sound and audited."""
-    record = record_of(ask, names)
-    return bool(
-        record
-        and record.sound
-        and record.audits
-        and not record.building
-        and record.applied == pod.cache.journal.sequence
-    )
-
-
-async def told(pod: Pod, ask: Ask, names: KeyNames) -> None:
-    """Wait until Redis says that it has everything; then it has."""
-    await until(lambda: is_told(pod, ask, names), "Redis has everything")
-    assert content_of(ask, names) == pod.truth
-
-
-async def test_the_engines_capacity_is_in_redis_as_soon_as_it_is_known(
-    redis_server: RedisServer, prefix: str
-) -> None:
-    names, pod = KeyNames(prefix), Pod()
-    pod.store(range(300))
-    async with writing(pod, redis_server.url, names, lease=LONG, timeout=LONG):
-        await told(pod, redis_server.ask, names)
+async def test_the_engines_capacity_is_in_redis_as_soon_as_it_is_known(pod: Pod) -> None:
+    async with pod.written(lease=LONG, timeout=LONG):
+        await pod.told()
         pod.cache.ranks[0].learn_capacity(BLOCKS)
         pod.tell()
-        await told(pod, redis_server.ask, names)
-        record = record_of(redis_server.ask, names)
-    assert record is not None
+        record = await pod.told()
     assert record.states[0].capacity == BLOCKS
 
 
@@ -152,24 +141,22 @@ async def test_what_the_engine_holds_is_in_redis_and_follows_it(
     kind: str, request: pytest.FixtureRequest, prefix: str
 ) -> None:
     server: RedisServer = request.getfixturevalue(kind)
-    names, pod = KeyNames(prefix), Pod()
-    pod.store(range(300), range(1000, 1050))
-    async with writing(pod, server.url, names, lease=LONG, timeout=LONG) as one:
-        await told(pod, server.ask, names)
+    pod = Pod(server, prefix)
+    pod.store(range(1000, 1050))
+    async with pod.written(lease=LONG, timeout=LONG) as one:
+        await pod.told()
         pod.store(range(2000, 2100), range(300))
-        await told(pod, server.ask, names)
+        await pod.told()
         pod.clear()
         pod.store(range(70))
-        await told(pod, server.ask, names)
-        record = record_of(server.ask, names)
-        assert record is not None
+        record = await pod.told()
         assert record.claim is not None
         assert record.claim.watch == "127.0.0.1:1"
         assert record.claim.places[0] is None
         assert record.blocks == {0: {Tier.GPU: 35}}
         assert record.states[0].trust == "exact"
         assert one.writer.counts.rebuilds == {Cause.START: 1}
-        entries = server.raw("XRANGE", names.log("p"), "-", "+")
+        entries = server.raw("XRANGE", pod.names.log("p"), "-", "+")
         sequences = [
             delta.sequence
             for _, fields in entries
@@ -190,26 +177,22 @@ async def test_what_the_engine_holds_is_in_redis_and_follows_it(
     ],
 )  # fmt: skip
 async def test_a_writer_needs_nobodys_help_where_keys_are_planted(
-    redis_server: RedisServer,
-    prefix: str,
-    planted: tuple[str, ...],
-    keys: Callable[[KeyNames], list[str]],
+    pod: Pod, planted: tuple[str, ...], keys: Callable[[KeyNames], list[str]]
 ) -> None:
-    names, pod = KeyNames(prefix), Pod()
-    pod.store(range(300))
     command, *words = planted
-    async with writing(pod, redis_server.url, names) as one:
-        await told(pod, redis_server.ask, names)
-        for key in keys(names):
+    ask = pod.server.ask
+    async with pod.written() as one:
+        await pod.told()
+        for key in keys(pod.names):
             if command != "HSET":
-                redis_server.ask("DEL", key)
-            redis_server.ask(command.removeprefix("DEL "), key, *words)
+                ask("DEL", key)
+            ask(command.removeprefix("DEL "), key, *words)
         pod.store(range(1000, 1050))
         # A claim meets what a writer leaves alone while all is well: its fence, the schema.
-        redis_server.ask("HDEL", names.bucket(2), checkpoint("p"))
+        ask("HDEL", pod.names.bucket(2), checkpoint("p"))
         await until(lambda: one.writer.counts.rebuilds.total() > 1, "the claim")
         await until(lambda: one.writer.state is WriterState.CURRENT, "all is written")
-        await told(pod, redis_server.ask, names)
+        await pod.told()
         assert one.writer.token < 10**12
 
 
@@ -217,74 +200,62 @@ async def test_a_writer_needs_nobodys_help_where_keys_are_planted(
 async def test_a_server_that_is_killed_and_comes_back_has_everything_again(
     appendonly: str, prefix: str
 ) -> None:
-    names, pod = KeyNames(prefix), Pod()
-    pod.store(range(300))
     with RedisServer("redis", appendonly=appendonly, appendfsync="always") as server:
-        async with writing(pod, server.url, names) as one:
-            await told(pod, server.ask, names)
+        pod = Pod(server, prefix)
+        async with pod.written() as one:
+            await pod.told()
             server.kill()
             pod.store(range(1000, 1100))
             await until(lambda: one.writer.trouble, "the loss is noticed")
             server.restart()
-            await told(pod, server.ask, names)
+            await pod.told()
             pod.store(range(2000, 2050))
-            await told(pod, server.ask, names)
+            await pod.told()
 
 
 async def test_it_starts_without_redis_and_writes_when_it_is_there(prefix: str) -> None:
-    names, pod = KeyNames(prefix), Pod()
-    pod.store(range(300))
     with RedisServer("redis") as server:
         server.stop()
-        async with writing(pod, server.url, names) as one:
+        pod = Pod(server, prefix)
+        async with pod.written() as one:
             await until(lambda: one.writer.trouble, "it is not reached")
             assert one.writer.state is WriterState.CLAIMING
             server.restart()
-            await told(pod, server.ask, names)
+            await pod.told()
 
 
 @pytest.mark.parametrize("value", [b"", b"x:1", b"1:", b"1:-1", b"\xff" * 20, b"9" * 5000 + b":1"])
 async def test_a_checkpoint_that_no_writer_wrote_counts_as_lost_and_is_replaced(
     redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture, value: bytes
 ) -> None:
-    names, pod = KeyNames(prefix, buckets=2), Pod()
-    pod.store(range(64))
-    async with writing(pod, redis_server.url, names, lease=LEASE) as one:
-        await until(lambda: is_told(pod, redis_server.ask, names))
-        redis_server.ask("HSET", names.bucket(1), checkpoint("p"), value)
+    pod = Pod(redis_server, prefix, buckets=2)
+    async with pod.written() as one:
+        await pod.told()
+        redis_server.ask("HSET", pod.names.bucket(1), checkpoint("p"), value)
         await until(lambda: one.writer.counts.rebuilds[Cause.LOST])
-        await until(lambda: is_told(pod, redis_server.ask, names))
-        assert content_of(redis_server.ask, names) == pod.truth
+        await pod.told()
     assert "a bug of ours" not in caplog.text
 
 
 @pytest.mark.deep
 async def test_of_two_writers_the_last_has_the_pod_and_the_first_takes_it_back_when_it_ends(
-    redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
+    pod: Pod, caplog: pytest.LogCaptureFixture
 ) -> None:
-    names, pod = KeyNames(prefix), Pod()
-    pod.store(range(300))
     with caplog.at_level(logging.INFO):
-        calm = {"lease": LONGER, "timeout": LONG}
-        async with writing(pod, redis_server.url, names, owner="one", **calm) as one:
-            await told(pod, redis_server.ask, names)
-            async with AsyncExitStack() as stack:
-                other = writing(pod, redis_server.url, names, owner="two", **calm)
-                two = await stack.enter_async_context(other)
+        async with pod.written(owner="one", lease=LONGER, timeout=LONG) as one:
+            await pod.told()
+            async with pod.written(owner="two", lease=LONGER, timeout=LONG) as two:
                 await until(lambda: one.writer.state is WriterState.WAITING, "one is fenced off")
                 await until(lambda: two.writer.state is WriterState.CURRENT, "two has the pod")
                 await until(lambda: "writer two" in caplog.text, "one says who has the pod")
                 pod.store(range(1000, 1100))
-                await told(pod, redis_server.ask, names)
-                record = record_of(redis_server.ask, names)
-                assert record is not None
-                assert record.owner == "two"
-            left = record_of(redis_server.ask, names)
+                assert (await pod.told()).owner == "two"
+            left = pod.record
             assert left is not None
             assert not left.sound
             assert left.reason == "its publisher has ended"
             await until(lambda: one.writer.state is WriterState.CURRENT, "one has it again")
-            await told(pod, redis_server.ask, names)
+            await pod.told()
     waiting = [line for line in caplog.messages if "another writer has the pod" in line]
     assert len(waiting) == 1
     [told_of] = [record for record in caplog.records if "writer two has the pod" in record.message]
@@ -298,16 +269,15 @@ async def test_at_the_memory_limit_the_pod_is_said_to_be_unsound_and_heals_when_
     kind: str, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    names, pod = KeyNames(prefix), Pod()
-    pod.store(range(300))
     with RedisServer("redis" if kind == "redis" else "valkey") as server:
-        async with writing(pod, server.url, names, lease=LONG, timeout=LONG) as one:
-            await told(pod, server.ask, names)
+        pod = Pod(server, prefix)
+        async with pod.written(lease=LONG, timeout=LONG) as one:
+            await pod.told()
             server.ask("CONFIG", "SET", "maxmemory", "1")
             pod.store(range(1000, 1100))
 
             def unsound() -> bool:
-                record = record_of(server.ask, names)
+                record = pod.record
                 return record is not None and not record.sound
 
             await until(unsound, "the record is unsound")
@@ -315,7 +285,7 @@ async def test_at_the_memory_limit_the_pod_is_said_to_be_unsound_and_heals_when_
             # The lease goes on: nothing has to be written anew when there is room.
             assert one.writer.state is WriterState.CURRENT
             server.ask("CONFIG", "SET", "maxmemory", "0")
-            await told(pod, server.ask, names)
+            await pod.told()
             assert one.writer.counts.rebuilds == {Cause.START: 1}
             said = [one.message for one in caplog.records if "shared index: " in one.message]
             assert any("OOM" in line for line in said)
@@ -324,32 +294,26 @@ async def test_at_the_memory_limit_the_pod_is_said_to_be_unsound_and_heals_when_
             )
 
 
-async def test_another_version_under_the_prefix_is_not_touched(
-    redis_server: RedisServer, prefix: str
-) -> None:
-    names, pod = KeyNames(prefix), Pod()
-    redis_server.ask("HSET", names.schema, "schema", "99")
-    async with writing(pod, redis_server.url, names) as one:
+async def test_another_version_under_the_prefix_is_not_touched(pod: Pod) -> None:
+    pod.server.ask("HSET", pod.names.schema, "schema", "99")
+    async with pod.written() as one:
         await until(lambda: "schema 99" in one.writer.trouble, "it says why")
-        assert redis_server.ask("DBSIZE") == 1
-        redis_server.ask("DEL", names.schema)
-        await told(pod, redis_server.ask, names)
+        assert pod.server.ask("DBSIZE") == 1
+        pod.server.ask("DEL", pod.names.schema)
+        await pod.told()
 
 
-async def test_more_than_the_journal_holds_is_written_anew(
-    redis_server: RedisServer, prefix: str
-) -> None:
-    names, pod = KeyNames(prefix), Pod()
-    async with writing(pod, redis_server.url, names) as one:
-        await told(pod, redis_server.ask, names)
-        redis_server.pause()
+async def test_more_than_the_journal_holds_is_written_anew(pod: Pod) -> None:
+    async with pod.written() as one:
+        await pod.told()
+        pod.server.pause()
         try:
             await until(lambda: one.writer.trouble, "it stands still")
             pod.cache.journal._max_bytes = 1
-            pod.store(range(300))
+            pod.store(range(1000, 1300))
         finally:
-            redis_server.resume()
+            pod.server.resume()
         # On a busy machine the lease may end first; then the record is what is missed.
         rebuilds = one.writer.counts.rebuilds
         await until(lambda: rebuilds[Cause.BEHIND] or rebuilds[Cause.RECORD], "it is behind")
-        await told(pod, redis_server.ask, names)
+        await pod.told()
