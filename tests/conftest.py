@@ -25,6 +25,8 @@ settings.load_profile("warmpath")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.servers.fixtures"]
+# Its assertions show what they compared, like those of tests.
+pytest.register_assert_rewrite("tests.router.consistent")
 
 
 @pytest.fixture

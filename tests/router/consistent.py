@@ -1,4 +1,4 @@
-"""Looks inside the stateful parts of a router: `check` raises AssertionError where one contradicts itself."""
+"""Looks inside the stateful parts of a router: `check` fails where one contradicts itself."""
 
 import math
 from collections import Counter
@@ -37,31 +37,21 @@ def check(part: object) -> None:
 
 @check.register
 def _(attribution: Attribution) -> None:
-    if len(attribution._rows) > attribution._most:
-        raise AssertionError(f"{len(attribution._rows)} rows; at most {attribution._most}")
+    assert len(attribution._rows) <= attribution._most
     for name, row in attribution._rows.items():
-        if name != (row.pod, row.model):
-            raise AssertionError(f"{name} has the row of {row.pod}, {row.model}")
-        if not row.captured_tokens <= row.available_tokens <= row.prompt_tokens:
-            raise AssertionError(f"{name}: not captured <= available <= prompt tokens")
-        if max(row.predicted_tokens, row.delivered_tokens) > row.reported_prompt_tokens:
-            raise AssertionError(f"{name}: more tokens cached than prompts have")
+        assert name == (row.pod, row.model), f"{name} has the row of {row.pod}, {row.model}"
+        assert row.captured_tokens <= row.available_tokens <= row.prompt_tokens
+        assert max(row.predicted_tokens, row.delivered_tokens) <= row.reported_prompt_tokens
         check(row.evidence)
     for shadow in attribution._shadows.values():
-        if max(shadow.chosen_tokens, shadow.warmpath_tokens) > shadow.prompt_tokens:
-            raise AssertionError(f"{shadow.model}: more tokens held than prompts have")
+        assert max(shadow.chosen_tokens, shadow.warmpath_tokens) <= shadow.prompt_tokens
 
 
 @check.register
 def _(decisions: Decisions) -> None:
-    if len(decisions._kept) > decisions._most:
-        raise AssertionError(f"{len(decisions._kept)} decisions; at most {decisions._most}")
-    for number, kept in decisions._kept.items():
-        if not 0 < len(kept.candidates) <= KEPT_CANDIDATES:
-            raise AssertionError(
-                f"decision {number} has {len(kept.candidates)} candidates, not 1 to "
-                f"{KEPT_CANDIDATES}"
-            )
+    assert len(decisions._kept) <= decisions._most
+    for kept in decisions._kept.values():
+        assert 0 < len(kept.candidates) <= KEPT_CANDIDATES
 
 
 @check.register
@@ -76,14 +66,10 @@ def _(evidence: Evidence) -> None:
             tally.believed <= tally.predicted + 1e-6,
             tally.predicted <= tally.tokens + 1e-6,
         )
-        if not all(parts):
-            raise AssertionError(f"the tally of {traits} is impossible: {tally}")
-    if evidence.expired > evidence.ended + 1e-6 or evidence.ended > min(evidence.ends, FULL) + 1e-6:
-        raise AssertionError(
-            f"not expired {evidence.expired} <= ended {evidence.ended} <= ends {evidence.ends}"
-        )
-    if not all(evidence.hits):
-        raise AssertionError("hits has a count of 0 tokens")
+        assert all(parts), f"the tally of {traits} is impossible: {tally}"
+    assert evidence.expired <= evidence.ended + 1e-6
+    assert evidence.ended <= min(evidence.ends, FULL) + 1e-6
+    assert all(evidence.hits), "hits has a count of 0 tokens"
 
 
 @check.register
@@ -93,23 +79,19 @@ def _(bookings: Bookings) -> None:
         check(book)
         placed += len(book.in_flight)
         for booking in book.in_flight.values():
-            if (booking.work.pod, booking.work.rank) != name:
-                raise AssertionError("a booking lies on another rank than it says")
-            if bookings._bookings.get(booking.id) is not booking:
-                raise AssertionError("a rank has a booking that has ended")
-    if placed != len(bookings._bookings):
-        raise AssertionError(f"{len(bookings._bookings)} bookings are kept, {placed} on ranks")
+            assert (booking.work.pod, booking.work.rank) == name
+            assert bookings._bookings.get(booking.id) is booking
+    assert placed == len(bookings._bookings)
     awaited = [
         one
         for one in bookings._bookings.values()
         if one.first_token_at is None and not one.is_missed
     ]
     due = [(one.late_at, one.number) for one in awaited]
-    if sorted(due) != [rank for rank, _ in bookings.overdue._due]:
-        raise AssertionError("not exactly the bookings without a first token are waited for")
+    assert sorted(due) == [rank for rank, _ in bookings.overdue._due]
     check(bookings.stuck)
-    if len(bookings._bookings) > bookings._most or len(bookings.ranks) > bookings._most + 1:
-        raise AssertionError("too many bookings or ranks are kept")
+    assert len(bookings._bookings) <= bookings._most
+    assert len(bookings.ranks) <= bookings._most + 1
 
 
 @check.register
@@ -121,42 +103,28 @@ def _(book: RankBook) -> None:
         sum(work.prompt_tokens for work in works),
         sum(booking.work.prompt_tokens for booking in book.in_flight.values()),
     )
-    kept = (
-        book._own_nanoseconds,
-        book.uncached_tokens,
-        book.prompt_tokens,
-        book.context_tokens,
-    )
-    if sums != kept:
-        raise AssertionError(f"the sums are {kept}; those of the bookings are {sums}")
+    kept = book._own_nanoseconds, book.uncached_tokens, book.prompt_tokens, book.context_tokens
+    assert sums == kept
     for bookings in (book.in_flight, book.waiting, book.unanswered):
         times = [booking.since for booking in bookings.values()]
-        if times != sorted(times):
-            raise AssertionError("bookings are not in the order in which they went out")
+        assert times == sorted(times), "bookings are not in the order in which they went out"
     ended = sum(book.may_have_ended(booking) for booking in book.in_flight.values())
-    if book.certain + ended != len(book.in_flight):
-        raise AssertionError("the number of bookings that have not ended is wrong")
-    if any(book.in_flight.get(name) is not one for name, one in book.waiting.items()):
-        raise AssertionError("a waiting booking is not in flight")
-    if any(book.in_flight.get(name) is not one for name, one in book.unanswered.items()):
-        raise AssertionError("an unanswered booking is not in flight")
-    if any(booking.first_token_at is not None for booking in book.waiting.values()):
-        raise AssertionError("a waiting booking already has its first token")
+    assert book.certain + ended == len(book.in_flight)
+    assert all(book.in_flight.get(name) is one for name, one in book.waiting.items())
+    assert all(book.in_flight.get(name) is one for name, one in book.unanswered.items())
+    assert all(booking.first_token_at is None for booking in book.waiting.values())
 
 
 @check.register
 def _(stuck: StuckRanks) -> None:
-    if not stuck._stuck.items() <= stuck._owing.items():
-        raise AssertionError("a stuck rank owes nothing")
+    assert stuck._stuck.items() <= stuck._owing.items(), "a stuck rank owes nothing"
     due = {
         name
         for name, owing in stuck._owing.items()
         if name not in stuck._stuck and owing.waited is None
     }
-    if due != {name for _, name in stuck._due}:
-        raise AssertionError("not exactly the ranks that owe an answer are looked at again")
-    if not stuck._owing.keys() <= stuck._books.keys():
-        raise AssertionError("a rank that is gone owes an answer")
+    assert due == {name for _, name in stuck._due}
+    assert stuck._owing.keys() <= stuck._books.keys(), "a rank that is gone owes an answer"
 
 
 @check.register
@@ -169,25 +137,21 @@ def _(table: LoadTable) -> None:
         if table._is_changed[row] or is_stale or news:
             continue
         figures = np.array(_row(table._unaged(name, now)))
-        if not np.array_equal(table._figures[:, row], figures, equal_nan=True):
-            raise AssertionError(f"the kept load of {name} is out of date")
+        assert np.array_equal(table._figures[:, row], figures, equal_nan=True)
 
 
 @check.register
 def _(calibration: Calibration) -> None:
     for of, model in calibration._models.items():
-        for name, average in model.averages.items():
-            if not math.log(FASTEST) <= average.log_factor <= math.log(SLOWEST):
-                raise AssertionError(f"the factor of {name} is out of bounds")
-            if bool(average.prefills) != (average.predicted > 0):
-                raise AssertionError(f"the prefills of {name} are not summed")
+        for average in model.averages.values():
+            assert math.log(FASTEST) <= average.log_factor <= math.log(SLOWEST)
+            assert bool(average.prefills) == (average.predicted > 0)
         known = sorted(
             ((average.log_factor, name), name)
             for name, average in model.averages.items()
             if average.ratios >= LEAST
         )
-        if [*model.known] != known:
-            raise AssertionError(f"the known factors of {of} are not those of its ranks")
+        assert [*model.known] == known, f"the known factors of {of} are not those of its ranks"
 
 
 @check.register
@@ -215,12 +179,9 @@ def _(picker: Picker) -> None:
     kept = picker._placed.values()
     ours = {one.id for placed in kept for one in (placed.booking, placed.decoding) if one}
     for rank, book in picker._assigner.bookings.ranks.items():
-        if not ours.issuperset(book.in_flight):
-            raise AssertionError(f"a booking on {rank} outlives its pick")
-    if picker._expectations != sum(len(placed.predicted) for placed in kept):
-        raise AssertionError("the predictions that are kept do not add up")
-    if len(kept) > picker._booking.max_bookings:
-        raise AssertionError(f"{len(kept)} picks; at most {picker._booking.max_bookings}")
+        assert ours.issuperset(book.in_flight), f"a booking on {rank} outlives its pick"
+    assert picker._expectations == sum(len(placed.predicted) for placed in kept)
+    assert len(kept) <= picker._booking.max_bookings
 
 
 @check.register
@@ -235,8 +196,8 @@ def _(picking: Picking) -> None:
 @check.register
 def _(underway: Underway) -> None:
     for name, turn in underway._turns.items():
-        if turn.task.done() or turn.ended_by:
-            raise AssertionError(f"pick {name} has ended and is kept")
+        assert not turn.task.done(), f"pick {name} has ended and is kept"
+        assert not turn.ended_by
 
 
 @check.register
@@ -244,70 +205,55 @@ def _(crowd: Crowd) -> None:
     for of in crowd._all.groups.values():
         tenants = [one for caller in of.groups.values() for one in caller.groups.values()]
         groups = [of, *of.groups.values(), *tenants]
-        if not all(one.count for one in groups) or not all(one.requests for one in tenants):
-            raise AssertionError("a class, caller or tenant without requests is kept")
-        if of.count != sum(len(one.requests) for one in tenants):
-            raise AssertionError("the count of a class is wrong")
-        if any([*one.requests] != sorted(one.requests) for one in tenants):
-            raise AssertionError("a tenant's requests are not in the order of arrival")
+        assert all(one.count for one in groups)
+        assert all(one.requests for one in tenants)
+        assert of.count == sum(len(one.requests) for one in tenants)
+        assert all([*one.requests] == sorted(one.requests) for one in tenants)
         shares = crowd._settings.shares
         for group, weights in ((of, {}), *((caller, shares) for caller in of.groups.values())):
             parts = {name: one.part / weights.get(name, 1.0) for name, one in group.groups.items()}
-            if [*group.order] != sorted(((part, name), name) for name, part in parts.items()):
-                raise AssertionError("callers or tenants are not in the order of their parts")
-    if crowd.bytes != sum(one.size for one in crowd):
-        raise AssertionError("the bytes are not those of the waiting requests")
+            assert [*group.order] == sorted(((part, name), name) for name, part in parts.items())
+    assert crowd.bytes == sum(one.size for one in crowd)
 
 
 @check.register
 def _(held: HeldPicks) -> None:
     check(held.queue)
     awaited = sum(not future.done() for future in held._futures.values())
-    if awaited > len(held.queue):
-        raise AssertionError("a call waits that is not in the queue")
-    if len(held.queue) and held._soon is None and held._later is None:
-        raise AssertionError("requests wait, and no release is scheduled")
+    assert awaited <= len(held.queue), "a call waits that is not in the queue"
+    assert not len(held.queue) or held._soon is not None or held._later is not None
 
 
 @check.register
 def _(order: Order) -> None:
     found: dict[Wanted, Counter[int]] = {}
     for (kind, tenant), share in order._shares.items():
-        if not share.lines or (share.kind, share.tenant) != (kind, tenant):
-            raise AssertionError("a share without waiting requests is kept, or under another name")
+        assert share.lines, "a share without waiting requests is kept, or under another name"
+        assert (share.kind, share.tenant) == (kind, tenant)
         for wanted, line in share.lines.items():
             numbers = [rank for rank, _ in line]
-            if not numbers or numbers != sorted(numbers):
-                raise AssertionError("a line is empty or not in order")
-            if any(rank != (one.key, one.number) for rank, one in line):
-                raise AssertionError("a request is not where its key says")
-            if share.heads.rank_of(wanted) != numbers[0]:
-                raise AssertionError("a line's place is not that of its first request")
+            assert numbers
+            assert numbers == sorted(numbers)
+            assert all(rank == (one.key, one.number) for rank, one in line)
+            assert share.heads.rank_of(wanted) == numbers[0]
             found.setdefault(wanted, Counter())[kind[0]] += len(numbers)
-        if len(share.heads) != len(share.lines):
-            raise AssertionError("the heads of a share are not those of its lines")
+        assert len(share.heads) == len(share.lines)
         place = order._contests[kind].places.rank_of(share)
-        if place != (share.virtual, *share.heads.first[0]):
-            raise AssertionError("a share's place is not that of its first request")
-    if order.lanes != found:
-        raise AssertionError("the lanes are not those of the shares")
+        assert place == (share.virtual, *share.heads.first[0])
+    assert order.lanes == found, "the lanes are not those of the shares"
     for kind, contest in order._contests.items():
-        if len(contest.places) != sum(share.kind == kind for share in order._shares.values()):
-            raise AssertionError("a contest's number of tenants is wrong")
-        if not contest.places or len(contest.idle) > MOST_IDLE:
-            raise AssertionError("a contest without tenants, or too many idle ones")
+        assert len(contest.places) == sum(share.kind == kind for share in order._shares.values())
+        assert contest.places
+        assert len(contest.idle) <= MOST_IDLE
 
 
 @check.register
 def _(queue: Queue) -> None:
     check(queue._order)
     waiting = [entry[2] for entry in queue._times if entry[2].is_waiting]
-    if len(waiting) != len(queue) or len(queue._times) > 2 * len(queue) + SPARE + 1:
-        raise AssertionError("the times are not those of the waiting requests")
+    assert len(waiting) == len(queue), "the times are not those of the waiting requests"
+    assert len(queue._times) <= 2 * len(queue) + SPARE + 1
     check(queue.crowd)
-    if {*queue.crowd} != {*waiting} or sum(
-        one.total() for one in queue._order.lanes.values()
-    ) != len(queue):
-        raise AssertionError("the crowd, the order and the times differ")
-    if len(queue) > queue._settings.max_requests:
-        raise AssertionError("too many requests wait")
+    assert {*queue.crowd} == {*waiting}, "the crowd, the order and the times differ"
+    assert sum(one.total() for one in queue._order.lanes.values()) == len(queue)
+    assert len(queue) <= queue._settings.max_requests
