@@ -1,16 +1,22 @@
-"""Several routers behind one port: one may die, and none is left when they are to end."""
+"""Several routers behind one port: one may die, none is left at the end, and they can share bookings."""
 
 import asyncio
 import os
+import re
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
-import aiohttp
 import grpc.aio
 import pytest
 
+from tests.router.pick_stand import QUIET, pod
+from tests.router.running_router import metrics_page
+from tests.router.serving import serving, started
+from tests.servers.redis_server import RedisServer
+from tests.until import until
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
@@ -18,60 +24,79 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 pytestmark = pytest.mark.deep
 
 COUNT = 2
-REQUEST = pb.ScoreRequest(prompt=pb.Prompt(model="m", token_ids=pb.TokenIds(ids=[1, 2, 3])))
+PROMPT = pb.Prompt(model="demo", token_ids=pb.TokenIds(ids=range(100)))
 
 
 class Served:
-    """`warmpath serve` with several processes."""
+    """`warmpath serve` with several processes; each call comes over a connection of its own."""
 
     def __init__(self, process: asyncio.subprocess.Process, port: int, metrics: int) -> None:
         self.process = process
-        self.address = f"127.0.0.1:{port}"
-        self.metrics = [f"http://127.0.0.1:{metrics + number}/metrics" for number in range(COUNT)]
+        self.port = port
+        self.metrics = metrics
 
     def children(self) -> set[int]:
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return set(map(int, path.read_text().split()))
 
-    async def score(self) -> int:
-        """Score over a connection of its own; return the prompt's tokens."""
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Callable[..., Any]]:
+        """Connect; the function that is returned calls a method with its request's fields."""
         options = [("grpc.use_local_subchannel_pool", 1)]
-        async with grpc.aio.insecure_channel(self.address, options=options) as channel:
+        address = f"127.0.0.1:{self.port}"
+        async with grpc.aio.insecure_channel(address, options=options) as channel:
             stub = router_pb2_grpc.RouterStub(channel)
-            return (await stub.Score(REQUEST, timeout=30, wait_for_ready=True)).prompt_tokens
+
+            def call(method: str, **fields: Any) -> Any:
+                request = getattr(pb, f"{method}Request")(**fields)
+                return getattr(stub, method)(request, timeout=30, wait_for_ready=True)
+
+            yield call
+
+    async def call(self, method: str, **fields: Any) -> Any:
+        async with self.connected() as call:
+            return await call(method, **fields)
+
+    async def score(self) -> int:
+        return int((await self.call("Score", prompt=PROMPT)).prompt_tokens)
+
+    async def pages(self) -> list[str]:
+        """Return the metrics of each process."""
+        return [await metrics_page(f"127.0.0.1:{self.metrics + one}") for one in range(COUNT)]
+
+    async def metric(self, name: str) -> list[float]:
+        """Return what each process says."""
+        pages = await self.pages()
+        found = [re.findall(rf"^{name} (\S+)$", page, re.MULTILINE) for page in pages]
+        return [float(value) for [value] in found]
+
+    async def until_in_flight(self, number: int) -> None:
+        """Wait until whoever is asked reports this number of requests in flight."""
+        found = {-1}
+        while found != {number}:
+            told = [await self.call("Explain", prompt=PROMPT) for _ in range(10)]
+            found = {sum(one.details.in_flight for one in answer.candidates) for answer in told}
 
 
-def write(path: Path, port: int, metrics: int) -> Path:
-    config = path / "router.toml"
-    config.write_text(
+def config(port: int, metrics: int, more: str = "") -> str:
+    return (
         f'[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:{port}"\nmetrics-listen = "127.0.0.1:{metrics}"\n'
-        f'processes = {COUNT}\n[[models]]\nname = "m"\n'
+        f'processes = {COUNT}\n{QUIET}{more}[[models]]\nname = "demo"\n{pod("a")}{pod("b")}'
     )
-    return config
 
 
-async def start(config: Path) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "warmpath.cli", "serve", "--config", str(config),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+@asynccontextmanager
+async def several(folder: Path, ports: HeldPorts, more: str = "") -> AsyncIterator[Served]:
+    port, metrics = ports.take(), ports.take(1)
+    async with serving(folder / "router.toml", config(port, metrics, more)) as router:
+        assert "2 processes" in router.line
+        yield Served(router.process, port, metrics)
 
 
 @pytest.fixture
 async def served(tmp_path: Path, held_ports: HeldPorts) -> AsyncIterator[Served]:
-    port, metrics = held_ports.take(), held_ports.take(1)
-    process = await start(write(tmp_path, port, metrics))
-    assert process.stdout
-    assert b"2 processes" in await process.stdout.readline()
-    yield Served(process, port, metrics)
-    if process.returncode is None:
-        process.kill()
-    await process.wait()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.01)
+    async with several(tmp_path, held_ports) as served:
+        yield served
 
 
 def is_gone(pid: int) -> bool:
@@ -83,16 +108,8 @@ def is_gone(pid: int) -> bool:
 
 
 async def test_connections_are_dealt_out_and_every_process_has_metrics(served: Served) -> None:
-    async def asked(http: aiohttp.ClientSession) -> list[bool]:
-        found = []
-        for url in served.metrics:
-            async with http.get(url) as response:
-                found.append('method="Score"' in await response.text())
-        return found
-
-    async with aiohttp.ClientSession() as http:
-        while not all(await asked(http)):
-            assert await served.score() == 3
+    while not all('method="Score"' in page for page in await served.pages()):
+        assert await served.score() == 100
 
 
 async def test_one_that_dies_is_started_again_and_new_calls_are_answered(served: Served) -> None:
@@ -102,7 +119,7 @@ async def test_one_that_dies_is_started_again_and_new_calls_are_answered(served:
     os.kill(victim, signal.SIGKILL)
     await until(lambda: is_gone(victim))
     for _ in range(8):
-        assert await served.score() == 3
+        assert await served.score() == 100
     await until(lambda: len(served.children() - before) == 1)
 
 
@@ -117,23 +134,50 @@ async def test_none_is_left_where_the_first_is_killed(served: Served) -> None:
     children = served.children()
     served.process.kill()
     await served.process.wait()
-    for child in children:
-        await until(lambda child=child: is_gone(child))  # type: ignore[misc]
+    await until(lambda: all(map(is_gone, children)))
 
 
-async def test_a_port_that_is_taken_is_named(
-    served: Served, tmp_path: Path, held_ports: HeldPorts
+@pytest.mark.parametrize("key", ["listen", "metrics-listen"])
+async def test_a_port_that_is_taken_ends_all_and_is_named(
+    served: Served, tmp_path: Path, held_ports: HeldPorts, key: str
 ) -> None:
-    port = int(served.address.rpartition(":")[2])
-    other = await start(write(tmp_path, port, held_ports.take(1)))
+    port, metrics = held_ports.take(), held_ports.take(1)
+    if key == "listen":
+        port = taken = served.port
+    else:
+        metrics = taken = served.metrics
+    other = await started(tmp_path / "other.toml", config(port, metrics))
     _, said = await other.communicate()
     assert other.returncode == 1
-    assert f"server.listen: cannot bind 127.0.0.1:{port}" in said.decode()
+    assert f"server.{key}: cannot bind 127.0.0.1:{taken}" in said.decode()
 
 
-async def test_what_one_cannot_do_ends_all(served: Served, tmp_path: Path, held_port: int) -> None:
-    taken = int(served.metrics[0].split(":")[2].split("/")[0])
-    other = await start(write(tmp_path, held_port, taken))
-    _, said = await other.communicate()
-    assert other.returncode == 1
-    assert "server.metrics-listen: cannot bind" in said.decode()
+async def test_each_keeps_the_bookings_of_its_connections(served: Served) -> None:
+    for _ in range(4):
+        async with served.connected() as call:
+            answer = await call("Pick", prompt=PROMPT)
+            assert len(answer.candidates) == 2
+            for is_known in (True, False):
+                told = await call("Report", booking_id=answer.booking_id, event="FINISHED")
+                assert told.known is is_known
+
+
+async def test_those_that_share_bookings_count_the_others_and_take_their_reports(
+    tmp_path: Path, redis_server: RedisServer, prefix: str, held_ports: HeldPorts
+) -> None:
+    index = f'[shared-index]\nurl = "{redis_server.url}"\nprefix = "{prefix}"\n'
+    async with several(tmp_path, held_ports, f"{index}share-bookings = true\n") as served:
+        names: list[str] = []
+        while len(names) < 8 or not all(await served.metric("warmpath_bookings")):
+            names.append((await served.call("Pick", prompt=PROMPT)).booking_id)
+        await served.until_in_flight(len(names))
+        assert await served.metric("warmpath_shared_bookings_routers") == [1.0, 1.0]
+        for name in names:
+            assert (await served.call("Report", booking_id=name, event="FINISHED")).known
+        await served.until_in_flight(0)
+        assert await served.metric("warmpath_bookings") == [0.0, 0.0]
+        reports = "warmpath_shared_bookings_reports"
+        handed_on = await served.metric(f"{reports}_handed_on_total")
+        assert handed_on == (await served.metric(f"{reports}_received_total"))[::-1]
+        served.process.terminate()
+        assert await served.process.wait() == 0

@@ -2,10 +2,7 @@
 
 import asyncio
 import logging
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -15,9 +12,11 @@ import grpc
 import grpc.aio
 import pytest
 
+from tests.clock import Clock
 from tests.router.error_details import ErrorDetails, details_of
 from tests.router.pick_stand import QUIET, pod, prompt
 from tests.router.running_router import TRANSPORT
+from tests.router.serving import serving, started
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.config.schema import ServerTable
@@ -26,16 +25,6 @@ from warmpath.router.readiness import LISTENING, Readiness
 
 LATE = "the router is about to end; ask another one"
 ENDING = ErrorDetails(grpc.StatusCode.UNAVAILABLE, "ENDING", {}, 0.0, None)
-
-
-class Clock:
-    """Goes on by what is slept."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -202,17 +191,12 @@ async def test_a_stream_whose_caller_leaves_is_cancelled_as_ever(clock: Clock) -
 async def test_under_load_no_call_is_cut_off_and_the_state_is_saved(
     tmp_path: Path, name: str
 ) -> None:
-    config = tmp_path / "router.toml"
-    config.write_text(
+    text = (
         '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\ndrain-seconds = 10.0\n'
         "drain-delay-seconds = 0.5\n"
         f'transport = "{TRANSPORT}"\n'
         f'[index]\nstate-file = "state"\n[[models]]\nname = "demo"\n{QUIET}{pod("a")}'
     )
-    words = ("-m", "warmpath.cli", "serve", "--config", str(config))
-    router = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=subprocess.PIPE)
-    assert router.stdout is not None
-    address = (await router.stdout.readline()).decode().split(",")[0].split()[-1]
     told: Counter[str] = Counter()
 
     async def call(stub: router_pb2_grpc.RouterStub) -> None:
@@ -233,31 +217,29 @@ async def test_under_load_no_call_is_cut_off_and_the_state_is_saved(
         assert raised.value.details() == LATE
         assert details_of(raised.value) == ENDING
 
-    router.send_signal(signal.SIGUSR1)
-    async with grpc.aio.insecure_channel(address) as channel:
+    async with (
+        serving(tmp_path / "router.toml", text) as router,
+        grpc.aio.insecure_channel(router.address) as channel,
+    ):
+        router.process.send_signal(signal.SIGUSR1)
         stub = router_pb2_grpc.RouterStub(channel)
         callers = [asyncio.create_task(call(stub)) for _ in range(8)]
         callers.append(asyncio.create_task(hold_a_stream(stub)))
         await stub.Score(pb.ScoreRequest(prompt=prompt(50)))
-        router.send_signal(getattr(signal, name))
+        router.process.send_signal(getattr(signal, name))
         await asyncio.gather(*callers)
-        assert await router.wait() == 0
+        assert await router.process.wait() == 0
     assert told == {f"UNAVAILABLE: {LATE}": 8}
     assert (tmp_path / "state").stat().st_size
 
 
 @pytest.mark.deep
 async def test_a_router_that_is_asked_to_end_while_it_compiles_ends_at_once(tmp_path: Path) -> None:
-    file = tmp_path / "router.toml"
-    file.write_text(
+    text = (
         f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n{QUIET}[[models]]\nname = "demo"\n'
     )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "warmpath.cli", "serve", "--config", str(file),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        # Nothing is compiled in this folder.
-        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "numba")},
-    )  # fmt: skip
+    # Nothing is compiled in this folder.
+    process = await started(tmp_path / "router.toml", text, NUMBA_CACHE_DIR=str(tmp_path / "numba"))
     assert process.stderr is not None
     async for line in process.stderr:
         if b"compiling the index" in line:

@@ -1,26 +1,21 @@
 """Picks over gRPC, of real workers: their events, their health, their metrics, and their deaths."""
 
 import asyncio
-import os
-import signal
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Self
 
 import aiohttp
-import grpc.aio
 import pytest
 
 from tests.router.pick_stand import Stand, by_pod, ids, pod, prompt, standing, until
+from tests.servers.relay import Relay
 from warmpath.cli import doctor
 from warmpath.cli.asking import pods_main
 from warmpath.cli.picks import decisions_main, explain_main
 from warmpath.lab.local.cluster import Worker, WorkerSettings
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
 SETTINGS = WorkerSettings(blocks=200, block_size=16, speed=1000.0, vocab_size=10_000)
 PROBE = "[probe]\ninterval-seconds = 0.05\n[events]\nstale-seconds = 0.05\n"
@@ -133,6 +128,63 @@ async def test_a_killed_worker_is_passed_over_and_when_it_leaves_nothing_is_kept
             assert await stand.report(booked.booking_id, "FINISHED")
 
 
+@pytest.mark.deep
+async def test_no_call_fails_while_a_pod_dies_and_its_score_falls_to_zero_and_recovers(
+    tmp_path: Path,
+) -> None:
+    async with (
+        working(tmp_path, [], []) as workers,
+        standing(tmp_path, PROBE + tables(workers)) as stand,
+    ):
+        victim, other = workers
+        calls = 0
+        over = False
+
+        async def score(pod: str) -> pb.PodScore:
+            """Score; any failed call ends the test."""
+            nonlocal calls
+            request = pb.ScoreRequest(prompt=prompt(400), pods=[pod])
+            response = await stand.stub.Score(request, timeout=5)
+            calls += 1
+            return response.scores[0]
+
+        async def traffic() -> None:
+            while not over:
+                await stand.pick(prompt(400))
+                await score(other.id)
+
+        async def told() -> int:
+            """Return what the victim's events say that it holds: picks may be on their way besides."""
+            found = await score(victim.id)
+            return found.matched_tokens - found.believed_tokens
+
+        async def warm(worker: Worker) -> None:
+            await generate(worker, 400)
+            while await told() != 384:
+                await asyncio.sleep(0.01)
+
+        await generate(other, 400)
+        await warm(victim)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(traffic())
+            victim.process.kill()
+            while (await score(victim.id)).score:
+                await asyncio.sleep(0.01)
+            assert (await stand.pick(prompt(400))).candidates[0].pod == other.id
+            await victim.process.stop()
+            await victim.start(SETTINGS)
+            while (await score(victim.id)).trust.level != pb.Trust.EXACT:
+                await asyncio.sleep(0.01)
+            assert await told() == 0, "its cache is empty"
+            await warm(victim)
+            # Events may come before the next probe does.
+            while not (await score(victim.id)).ready:
+                await asyncio.sleep(0.01)
+            over = True
+        assert calls > 10
+        assert (await score(other.id)).matched_tokens == 384
+
+
 async def known(stand: Stand, *names: str) -> bool:
     return sorted(one.id for one in await stand.pods()) == sorted(names)
 
@@ -141,58 +193,19 @@ async def only(stand: Stand, name: str) -> bool:
     return [one.pod for one in (await stand.explain(prompt())).candidates] == [name]
 
 
-class Relay:
-    """Passes a connection on, until it is cut."""
-
-    def __init__(self, target: str) -> None:
-        self._target = target.removeprefix("tcp://").rpartition(":")
-        self._writers: list[asyncio.StreamWriter] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = self._server.sockets[0].getsockname()[1]
-        self.endpoint = f"tcp://127.0.0.1:{port}"
-        return self
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, _, port = self._target
-        there, back = await asyncio.open_connection(host, int(port))
-        self._writers += [writer, back]
-        for one in (self._pass(reader, back), self._pass(there, writer)):
-            task = asyncio.create_task(one)
-            self._tasks.add(task)
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-
-    async def cut(self) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for writer in self._writers:
-            writer.close()
-        self._tasks.clear()
-        self._writers.clear()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.cut()
-
-
 async def test_a_pod_whose_events_are_cut_goes_on_with_part_of_what_it_held(
     tmp_path: Path,
 ) -> None:
     async with AsyncExitStack() as stack:
         workers = await stack.enter_async_context(working(tmp_path, [], []))
-        relay = await stack.enter_async_context(Relay(workers[0].events))
-        pods = tables(workers, a=relay.endpoint)
+        relay = stack.enter_context(Relay(int(workers[0].events.rpartition(":")[2])))
+        pods = tables(workers, a=f"tcp://127.0.0.1:{relay.port}")
         stand = await stack.enter_async_context(standing(tmp_path, PROBE + pods))
         await until(lambda: all_exact(stand))
         await generate(workers[0], 1600)
         await until(lambda: holds(stand, "a", 100))
-        await relay.cut()
+        relay.refuse()
+        relay.cut()
         await until(lambda: is_stale(stand, "a"))
         await until(lambda: offered(stand, "a"))
         told = by_pod((await stand.explain(prompt(1600))).candidates)["a"]
@@ -257,33 +270,3 @@ async def test_the_commands_tell_of_a_running_router(
 async def all_told(stand: Stand) -> bool:
     told = (await stand.explain(prompt())).candidates
     return all(one.details.load_source == "engine" for one in told)
-
-
-@pytest.mark.deep
-async def test_several_processes_each_keep_the_bookings_of_their_connections(
-    tmp_path: Path, held_port: int
-) -> None:
-    path = tmp_path / "router.toml"
-    path.write_text(
-        f'[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:{held_port}"\nmetrics-listen = ""\nprocesses = 2\n'
-        '[probe]\ninterval-seconds = 0\n[[models]]\nname = "demo"\n' + pod("a") + pod("b")
-    )
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "warmpath.cli", "serve", "--config", str(path),
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        assert process.stdout
-        assert b"2 processes" in await process.stdout.readline()
-        for _ in range(4):
-            options = [("grpc.use_local_subchannel_pool", 1)]
-            address = f"127.0.0.1:{held_port}"
-            async with grpc.aio.insecure_channel(address, options=options) as channel:
-                stand = Stand(address, router_pb2_grpc.RouterStub(channel))
-                answer = await stand.pick(prompt(), wait=True)
-                assert len(answer.candidates) == 2
-                assert await stand.report(answer.booking_id, "FINISHED")
-                assert not await stand.report(answer.booking_id, "FINISHED")
-    finally:
-        os.kill(process.pid, signal.SIGTERM)
-        await process.wait()

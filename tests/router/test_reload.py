@@ -2,12 +2,8 @@
 
 import asyncio
 import logging
-import re
 import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +14,7 @@ from tests.odd_files import ODD, become, remove
 from tests.router.config.reloadable_keys import reloadable_keys
 from tests.router.pick_stand import QUIET, pod, prompt
 from tests.router.running_router import TRANSPORT, running_router
+from tests.router.serving import serving
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.assemble.calls import Calls
@@ -269,48 +266,6 @@ async def test_every_reloadable_key_reaches_its_part(tmp_path: Path) -> None:
         await router.reload(parse(f"{CHANGED}{MODEL}{pod('new')}", "file"))
         for key, (expected, look) in REACHED.items():
             assert look(parts) == expected, key
-
-
-class Serving:
-    """`warmpath serve` with a file that the test rewrites."""
-
-    def __init__(self, file: Path, process: asyncio.subprocess.Process, address: str) -> None:
-        self.file = file
-        self.process = process
-        self.address = address
-        self.lines: list[str] = []
-
-    async def said(self, pattern: str) -> str:
-        """Return the next line of the log that has a pattern; the test's own timeout bounds it."""
-        assert self.process.stderr is not None
-        async for raw in self.process.stderr:
-            self.lines.append(raw.decode())
-            if re.search(pattern, self.lines[-1]):
-                return self.lines[-1]
-        raise AssertionError(self.lines)
-
-    async def reload(self, text: str) -> None:
-        self.file.write_text(text)
-        self.process.send_signal(signal.SIGHUP)
-
-
-@asynccontextmanager
-async def serving(file: Path, text: str) -> AsyncIterator[Serving]:
-    await asyncio.to_thread(file.write_text, text)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "warmpath.cli", "serve", "--config", str(file),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        line = (await process.stdout.readline()).decode()
-        yield Serving(
-            file, process, line.removeprefix("warmpath serves gRPC on ").split(",")[0].strip()
-        )
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 def file_of(*pods: str, listen: str = "127.0.0.1:0", more: str = "") -> str:

@@ -2,11 +2,8 @@
 
 import asyncio
 import os
-import signal
 import socket
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,6 +12,7 @@ import aiohttp
 import grpc.aio
 import pytest
 
+from tests.router.serving import serving
 from warmpath.cli import check_config
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.local.cluster import MODEL, Process, Worker, WorkerSettings
@@ -126,19 +124,14 @@ async def test_a_damaged_file_is_named_and_the_router_starts_cold(
 async def test_an_end_without_saving_is_a_failure(
     tmp_path: Path, held_port: int, processes: int, name: str
 ) -> None:
-    config = serving(tmp_path, "state", processes)
-    config.write_text(config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{held_port}"))
-    router = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "warmpath.cli", "serve", "--config", str(config),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert router.stdout is not None
-    assert b"serves" in await router.stdout.readline()
-    (tmp_path / name).mkdir()
-    router.send_signal(signal.SIGTERM)
-    _, said = await router.communicate()
-    assert router.returncode == 1
-    assert f"index.state-file: nothing is saved to {tmp_path / name}: ".encode() in said
+    config = written(tmp_path, "state", processes)
+    text = config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{held_port}")
+    async with serving(config, text) as router:
+        assert "serves" in router.line
+        (tmp_path / name).mkdir()
+        router.process.terminate()
+        assert await router.said(f"index.state-file: nothing is saved to {tmp_path / name}: ")
+        assert await router.process.wait() == 1
     assert not (tmp_path / f"{name}.new").exists()
 
 
@@ -175,7 +168,7 @@ FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
 }  # fmt: skip
 
 
-def serving(folder: Path, name: str, processes: int = 1) -> Path:
+def written(folder: Path, name: str, processes: int = 1) -> Path:
     """Return a configuration with a state file."""
     config = folder / "warmpath.toml"
     config.write_text(
@@ -194,7 +187,7 @@ def test_what_is_no_state_file_is_refused_at_the_start_and_stays(
     place = tmp_path / f"state{suffix}"
     make(place)
     before = _as_it_was(place)
-    config = serving(tmp_path, "state")
+    config = written(tmp_path, "state")
     # A link at the name beside it is no way to the file.
     problem = problem if not (suffix and place.is_symlink()) else "is a link"
     for command, status in ((check_config.main, 1), (_serve, 2)):
@@ -225,8 +218,8 @@ def test_every_process_looks_at_its_own_state_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "state.1").mkdir()
-    assert check_config.main([str(serving(tmp_path, "state"))]) == 0
-    config = serving(tmp_path, "state", processes=2)
+    assert check_config.main([str(written(tmp_path, "state"))]) == 0
+    config = written(tmp_path, "state", processes=2)
     config.write_text(config.read_text().replace("127.0.0.1:0", "127.0.0.1:7400"))
     assert check_config.main([str(config)]) == 1
     assert f"{tmp_path / 'state.1'} is a folder" in capsys.readouterr().err
@@ -236,7 +229,7 @@ def test_every_process_looks_at_its_own_state_file(
 def test_a_name_that_can_be_no_state_file_is_refused(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert check_config.main([str(serving(tmp_path, name))]) == 1
+    assert check_config.main([str(written(tmp_path, name))]) == 1
     assert "warmpath.toml:6: index.state-file: " in capsys.readouterr().err
 
 
@@ -244,7 +237,7 @@ def test_what_came_there_meanwhile_is_not_replaced_at_the_end(
     tmp_path: Path,
 ) -> None:
     async def run() -> None:
-        async with running(parse(serving(tmp_path, "state").read_text(), "test"), tmp_path):
+        async with running(parse(written(tmp_path, "state").read_text(), "test"), tmp_path):
             _other(tmp_path / "state")
 
     with pytest.raises(OSError, match="is not a state file"):
