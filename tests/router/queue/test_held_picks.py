@@ -4,15 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
+from tests.router.error_details import details_of
 from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing
 from tests.router.running_router import metrics_page
+from tests.router.tracing.recorded_spans import Recorded
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.proto.pb.warmpath.wire.v1 import status_details_pb2 as wire
 from warmpath.router.config.read import parse
 from warmpath.router.pick.calibration import USUAL_SHARING
 from warmpath.router.queue.lag import LEAST
@@ -23,7 +25,7 @@ QUEUE = f'{QUIET}[pick]\nqueue = "on"\nprefill-base-seconds = 60\n{pod("a")}'
 
 @asynccontextmanager
 async def full(
-    folder: Path, tables: str = QUEUE, **settings: str
+    folder: Path, tables: str = QUEUE, **settings: Any
 ) -> AsyncIterator[tuple[Stand, str]]:
     """Run a router whose only pod has a prefill; yield the pick of that prefill with it."""
     async with standing(folder, tables, **settings) as stand:
@@ -128,6 +130,24 @@ async def test_the_end_of_a_waiting_pick_ends_its_call(tmp_path: Path) -> None:
         assert await waiting(stand) == []
 
 
+async def test_the_wait_is_a_span_of_its_pick_and_of_no_report(tmp_path: Path) -> None:
+    recorded = Recorded()
+    async with full(tmp_path, tracer=recorded.tracer) as (stand, before):
+        held = begin(stand, 3)
+        await wait_for(stand, 1)
+        assert await stand.report(before, "FIRST_TOKEN")
+        waited = await held
+    spans = recorded.exporter.get_finished_spans()
+    [queue] = [span for span in spans if span.name == "queue"]
+    [pick] = [span for span in spans if span.context.span_id == queue.parent.span_id]
+    assert pick.name == "warmpath.v1.Router/Pick"
+    assert pick.attributes["warmpath.booking_id"] == waited.booking_id
+    assert pick.attributes["warmpath.waited_seconds"] == waited.waited_seconds
+    # Nor do releases, which weigh all that wait, appear in the traces of reports.
+    reports = {span.context.span_id for span in spans if span.name.endswith("/Report")}
+    assert not [span for span in spans if span.parent and span.parent.span_id in reports]
+
+
 async def test_a_shadow_pick_does_not_wait(tmp_path: Path) -> None:
     async with full(tmp_path) as (stand, _):
         answer = await stand.pick(prompt(first=3), shadow=True)
@@ -155,13 +175,10 @@ async def test_a_full_queue_refuses_with_a_time_to_retry(tmp_path: Path) -> None
         await wait_for(stand, 1)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stand.pick(prompt(first=4))
-        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        metadata = dict(refused.value.trailing_metadata() or ())
-        status = wire.Status.FromString(metadata["grpc-status-details-bin"])
-        info = wire.ErrorInfo.FromString(status.details[0].value)
-        assert info.reason == "QUEUE_FULL"
-        assert info.metadata["limit"] == "queue.max-requests"
-        assert wire.RetryInfo.FromString(status.details[1].value).retry_delay.seconds == 1
+        told = details_of(refused.value)
+        assert (told.code, told.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
+        assert told.metadata["limit"] == "queue.max-requests"
+        assert told.retry_seconds == 1
         # A higher class takes the place of a lower one.
         urgent = begin(stand, 5, priority="high")
         code, _ = await stand.refused(held)
