@@ -27,7 +27,7 @@ from warmpath.router.ending import Drain
 from warmpath.router.peers.received import RouterSums
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.weigh import Ask
-from warmpath.router.pods.table import Pod, PodTable
+from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt
 
 BLOCKS = 4
@@ -174,8 +174,7 @@ class Calls:
         self.waits = Waits()
         self.decisions, self.attribution = Decisions(), Attribution()
         self.parts = Parts(pods=1, router="router-1", witnesses=(self.decisions, self.attribution))
-        blind = self.parts.ingest.add_blind("pod-blind", 0)
-        self.parts.pods.append(Pod("pod-blind", "blind:80", "m", (blind,), has_events=False))
+        self.parts.pods.append(self.parts.blind("pod-blind"))
         slow: Any = copy(self.parts.picking)
         slow.picker = SlowPicker(self.parts.picker, self.waits)
         self.picks = PickAnswerer(

@@ -21,6 +21,8 @@ from warmpath.router.pick.pick import Pick, Witness
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.weigh import Ask, Choice
 from warmpath.router.pods.table import Pod, Role
+from warmpath.scorer.candidate import Load
+from warmpath.scorer.match import Match
 
 BLOCK = 16
 
@@ -123,11 +125,19 @@ class Parts:
         self.tell(rank, "exact")
         return Pod(name, f"{name}:80", "m", (rank,), role=role)
 
-    def size_blocks(self, pod: int, block_size: int) -> None:
-        """Let a pod have blocks of another size."""
+    def blind(self, name: str) -> Pod:
+        """Return a pod without events."""
+        rank = self.ingest.add_blind(name, 0)
+        return Pod(name, f"{name}:80", "m", (rank,), has_events=False)
+
+    def rank(self, pod: int) -> WatchedRank:
         [rank] = self.pods[pod].ranks
         assert isinstance(rank, WatchedRank)
-        self.tell(rank, "exact", block_size=block_size)
+        return rank
+
+    def size_blocks(self, pod: int, block_size: int) -> None:
+        """Let a pod have blocks of another size."""
+        self.tell(self.rank(pod), "exact", block_size=block_size)
 
     def tell(
         self, rank: WatchedRank, trust: str, *changes: pb.Change, block_size: int = BLOCK
@@ -138,10 +148,8 @@ class Parts:
 
     def warm(self, pod: int, blocks: int, tier: str = "gpu", trust: str = "exact") -> None:
         """Let a pod hold the first `blocks` blocks of PROMPT."""
-        [rank] = self.pods[pod].ranks
-        assert isinstance(rank, WatchedRank)
         keys = pack_words(list(range(1, blocks + 1)))
-        self.tell(rank, trust, pb.Change(added=pb.Keys(tier=tier, keys=keys)))
+        self.tell(self.rank(pod), trust, pb.Change(added=pb.Keys(tier=tier, keys=keys)))
 
     def ask(self, prompt: KeyedPrompt = PROMPT, **fields: object) -> Ask:
         wanted = Wanted("m", disaggregated=bool(fields.pop("disaggregated", False)))
@@ -153,8 +161,31 @@ class Parts:
     def choose(self, **fields: object) -> tuple[str, Choice]:
         return self.picker.choose(self.ask(**fields), self.now)  # type: ignore[arg-type]
 
+    def answer(self, booking_id: str, after: float = 0.0) -> None:
+        """Report a first token after some seconds, and the end at once."""
+        self.now += after
+        self.picker.first_token(booking_id, self.now)
+        self.picker.ended(booking_id, "finished", self.now)
+
+    def served(self, after: float = 0.0, **fields: object) -> str:
+        """Pick, and report the answer after some seconds; return the pod."""
+        booking_id, choice = self.choose(**fields)
+        self.answer(booking_id, after)
+        return first(choice)
+
+    def load(self, pod: int) -> Load:
+        return load_of(self.bookings, f"pod-{pod}", 0, self.now)
+
     def wait(self, pod: int) -> float:
-        return load_of(self.bookings, f"pod-{pod}", 0, self.now).wait
+        return self.load(pod).wait
+
+    def match(self, prompt: KeyedPrompt = PROMPT) -> Match:
+        """Return what is known of a prompt on the best rank."""
+        return self.weigh(prompt=prompt).options[0].match
+
+    def arriving(self, prompt: KeyedPrompt = PROMPT) -> dict[str, int]:
+        options = self.weigh(prompt=prompt).options
+        return {one.candidate.pod: one.match.arriving_tokens for one in options}
 
     # Methods of a witness of picks, which keep the calls
 

@@ -5,11 +5,9 @@ from collections import Counter
 import pytest
 
 from tests.indexer.consistent import check
-from tests.router.load.reports import load_of
 from tests.router.pick.picker_parts import PROMPT, KeyedPrompt, Parts, SizedPrompt, first
 from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.trust import Level
-from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.prefill import PrefillModel
@@ -18,8 +16,8 @@ from warmpath.scorer.prefill import PrefillModel
 def test_a_prompt_on_its_way_counts_as_held_where_it_goes() -> None:
     parts = Parts()
     booking_id, choice = parts.choose()
-    again = parts.weigh()
-    there = next(one for one in again.options if one.candidate.pod == first(choice))
+    options = parts.weigh().options
+    [there] = [one for one in options if one.candidate.pod == first(choice)]
     assert there.match.arriving_tokens == 1600
     assert there.match.known_tokens == 0
     assert there.candidate.cached == 1600
@@ -59,9 +57,9 @@ def test_a_burst_that_one_pod_cannot_serve_spreads_and_each_pod_computes_it_once
 def test_a_request_whose_pod_has_gone_is_booked_where_it_goes_instead() -> None:
     parts = Parts(pods=2)
     booking_id, choice = parts.choose()
-    gone = next(pod for pod in parts.pods if pod.id == first(choice))
-    other = next(number for number, pod in enumerate(parts.pods) if pod is not gone)
-    parts.picking.forget(gone)
+    gone = int(first(choice)[-1])
+    other = 1 - gone
+    parts.picking.forget(parts.pods[gone])
     assert parts.wait(other) == 0
     parts.picker.started(booking_id, parts.now, (f"pod-{other}", 0))
     assert parts.wait(other) > 0
@@ -75,10 +73,10 @@ def test_arriving_blocks_are_believed_until_events_must_have_told() -> None:
     booking_id, _ = parts.choose()
     parts.picker.first_token(booking_id, parts.now)
     parts.now += 4.9
-    assert parts.weigh().options[0].match.matched_tokens == 1600
+    assert parts.match().matched_tokens == 1600
     parts.now += 0.2
     parts.picker.expire(parts.now)
-    assert parts.weigh().options[0].match.matched_tokens == 0
+    assert parts.match().matched_tokens == 0
 
 
 @pytest.mark.parametrize("is_early", [False, True])
@@ -92,26 +90,22 @@ def test_what_events_told_of_is_not_believed_any_more_when_they_tell_that_it_is_
     parts.picker.first_token(booking_id, parts.now)
     parts.warm(0, 100)
     parts.picker.ended(booking_id, "finished", parts.now)
-    [rank] = parts.pods[0].ranks
-    assert isinstance(rank, WatchedRank)
     gone = pb.Keys(tier="gpu", keys=pack_words(list(range(51, 101))))
-    parts.tell(rank, "exact", pb.Change(gone=gone))
-    match = parts.weigh().options[0].match
+    parts.tell(parts.rank(0), "exact", pb.Change(gone=gone))
+    match = parts.match()
     assert (match.known_tokens, match.arriving_tokens, match.matched_tokens) == (800, 0, 800)
     check(parts.believed)
 
 
 def store(parts: Parts, group: int, *keys: int) -> None:
     """Let the first pod, of a full-attention cache and a window in blocks twice as large, hold blocks."""
-    [rank] = parts.pods[0].ranks
-    assert isinstance(rank, WatchedRank)
     groups = [
         pb.Group(number=0, kind="full_attention", block_size=16),
         pb.Group(number=1, kind="sliding_window", block_size=32, window=100),
     ]
     state = pb.RankState(trust="exact", reason="told", groups=groups)
     added = pb.Keys(tier="gpu", group=group, keys=pack_words(keys))
-    rank.take_delta(pb.Delta(changes=[pb.Change(added=added)], state=state))
+    parts.rank(0).take_delta(pb.Delta(changes=[pb.Change(added=added)], state=state))
 
 
 def test_of_a_hybrid_cache_events_have_told_when_they_told_of_the_last_block_of_each() -> None:
@@ -120,25 +114,22 @@ def test_of_a_hybrid_cache_events_have_told_when_they_told_of_the_last_block_of_
     prompt = KeyedPrompt(range(1, 102))
     booking_id, _ = parts.choose(prompt=prompt)
     store(parts, 0, *range(1, 102))
-    parts.picker.first_token(booking_id, parts.now)
-    parts.picker.ended(booking_id, "finished", parts.now)
-    assert parts.weigh(prompt=prompt).options[0].match.arriving_tokens == 1616
+    parts.answer(booking_id)
+    assert parts.match(prompt).arriving_tokens == 1616
     # The window's own last block ends before the prompt's last.
     store(parts, 1, *range(94, 102, 2))
     parts.picker.expire(parts.now)
-    match = parts.weigh(prompt=prompt).options[0].match
+    match = parts.match(prompt)
     assert (match.known_tokens, match.arriving_tokens) == (1600, 0)
 
 
 def test_what_events_tell_of_after_the_end_is_not_believed_any_more_either() -> None:
     parts = Parts(pods=1)
-    booking_id, _ = parts.choose()
-    parts.picker.first_token(booking_id, parts.now)
-    parts.picker.ended(booking_id, "finished", parts.now)
-    assert parts.weigh().options[0].match.arriving_tokens == 1600
+    parts.served()
+    assert parts.match().arriving_tokens == 1600
     parts.warm(0, 100)
     parts.picker.expire(parts.now)
-    assert parts.weigh().options[0].match.arriving_tokens == 0
+    assert parts.match().arriving_tokens == 0
 
 
 def test_a_request_that_went_elsewhere_is_booked_and_believed_there() -> None:
@@ -149,24 +140,18 @@ def test_a_request_that_went_elsewhere_is_booked_and_believed_there() -> None:
     parts.picker.started(booking_id, parts.now, ("pod-1", 0))
     assert parts.wait(0) == 0
     assert parts.wait(1) == pytest.approx(PrefillModel().seconds(PROMPT.tokens, 0))
-    found = {one.candidate.pod: one.match.arriving_tokens for one in parts.weigh().options}
+    found = parts.arriving()
     assert found == {"pod-0": 0, "pod-1": 1600}
 
 
 def test_a_pod_without_events_is_known_by_what_was_sent_there() -> None:
     parts = Parts(pods=0)
-    blind = [parts.ingest.add_blind(f"pod-{number}", 0) for number in range(2)]
-    parts.pods = [
-        Pod(f"pod-{number}", "", "m", (rank,), has_events=False)
-        for number, rank in enumerate(blind)
-    ]
-    booking_id, choice = parts.choose()
-    parts.picker.first_token(booking_id, parts.now)
-    parts.picker.ended(booking_id, "finished", parts.now)
+    parts.pods = [parts.blind(f"pod-{number}") for number in range(2)]
+    chosen = parts.served()
     parts.now += 60
     parts.picker.expire(parts.now)
     again = parts.weigh()
-    assert first(again) == first(choice)
+    assert first(again) == chosen
     best = again.options[0]
     assert best.trust.level is Level.COLD
     assert best.match.assumed_tokens == 1600
@@ -187,20 +172,17 @@ def test_what_is_on_its_way_to_a_pod_without_events_yet_is_still_believed_when_t
     parts.choose()
     fresh.connected()
     parts.tell(fresh, "exact")
-    found = {one.candidate.pod: one.match.arriving_tokens for one in parts.weigh().options}
-    assert found["fresh"] == 1600
+    assert parts.arriving()["fresh"] == 1600
 
 
 def test_what_is_on_its_way_to_an_engine_that_begins_anew_is_not_believed_any_more() -> None:
     parts = Parts(pods=1)
     parts.choose()
-    assert parts.weigh().options[0].match.arriving_tokens == 1600
-    [rank] = parts.pods[0].ranks
-    assert isinstance(rank, WatchedRank)
-    parts.tell(rank, "exact", pb.Change(emptied=pb.Emptied()))
-    assert parts.weigh().options[0].match.arriving_tokens == 0
+    assert parts.match().arriving_tokens == 1600
+    parts.tell(parts.rank(0), "exact", pb.Change(emptied=pb.Emptied()))
+    assert parts.match().arriving_tokens == 0
     parts.choose()
-    assert parts.weigh().options[0].match.arriving_tokens == 1600
+    assert parts.match().arriving_tokens == 1600
 
 
 def test_an_engine_that_has_ended_holds_nothing_of_what_was_sent_before() -> None:
@@ -208,8 +190,7 @@ def test_an_engine_that_has_ended_holds_nothing_of_what_was_sent_before() -> Non
     parts.warm(0, 0, trust="cold")
     booking_id, _ = parts.choose()
     parts.picking.engine_ended(parts.pods[0])
-    [option] = parts.weigh().options
-    assert option.match.matched_tokens == 0
+    assert parts.match().matched_tokens == 0
     assert parts.picker.ended(booking_id, "finished", parts.now)
     check(parts.believed)
 
@@ -222,11 +203,7 @@ def test_a_request_that_went_to_a_pod_with_larger_blocks_is_believed_there() -> 
         booking_id, choice = parts.choose(prompt=prompt, shadow=shadow)
         other = choice.options[1].candidate.pod
         parts.picker.started(booking_id, parts.now, (other, 0))
-        found = {
-            one.candidate.pod: one.match.arriving_tokens
-            for one in parts.weigh(prompt=prompt).options
-        }
-        assert found == {other: 640, first(choice): 0}
+        assert parts.arriving(prompt) == {other: 640, first(choice): 0}
 
 
 def test_room_kept_for_decoding_is_no_prefill_of_the_rank_that_decodes() -> None:
@@ -241,10 +218,9 @@ def test_room_kept_for_decoding_is_no_prefill_of_the_rank_that_decodes() -> None
 def test_a_rank_that_prefills_and_decodes_a_request_has_it_once() -> None:
     parts = Parts(pods=1)
     booking_id, _ = parts.choose(disaggregated=True)
-    assert load_of(parts.bookings, "pod-0", 0, parts.now).in_flight == 1
+    assert parts.load(0).in_flight == 1
     parts.picker.first_token(booking_id, parts.now)
-    load = load_of(parts.bookings, "pod-0", 0, parts.now)
-    assert (load.waiting, load.in_flight) == (0, 1)
+    assert (parts.load(0).waiting, parts.load(0).in_flight) == (0, 1)
     parts.picker.ended(booking_id, "finished", parts.now)
     assert len(parts.bookings) == 0
 

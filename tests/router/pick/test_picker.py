@@ -12,14 +12,12 @@ from tests.router.load.reports import load_of
 from tests.router.pick.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.pick.eligible import NoPodError
-from warmpath.router.pods.table import Pod
 from warmpath.scorer.prefill import PrefillModel
 
 
 def test_cache_that_was_counted_in_part_makes_no_pod_look_fast() -> None:
     parts = Parts(pods=0)
-    rank = parts.ingest.add_blind("pod-0", 0)
-    parts.pods = [Pod("pod-0", "", "m", (rank,), has_events=False)]
+    parts.pods = [parts.blind("pod-0")]
     model = PrefillModel()
     for held in (0, *[PROMPT.tokens - 1] * 40):
         booking_id, choice = parts.choose()
@@ -27,8 +25,7 @@ def test_cache_that_was_counted_in_part_makes_no_pod_look_fast() -> None:
         assert expected.prefill >= model.seconds(PROMPT.tokens - held, held)
         # As fast as the model says, with all that was sent there still cached.
         parts.now += model.seconds(PROMPT.tokens - held, held)
-        parts.picker.first_token(booking_id, parts.now)
-        parts.picker.ended(booking_id, "finished", parts.now)
+        parts.answer(booking_id)
         parts.now += 10
     assert expected.prefill > 2 * model.seconds(PROMPT.tokens - held, held)
     assert parts.calibration.all_of("m", [("pod-0", 0)], 0.0)[0] == [1.0]
@@ -54,9 +51,9 @@ def test_prefill_and_decode_pods_are_picked_in_one_call_by_their_roles() -> None
     booking_id, choice = parts.choose(disaggregated=True)
     assert first(choice) == "pod-1"
     assert [one.candidate.pod for one in choice.decode] == ["pod-3", "pod-2"]
-    assert load_of(parts.bookings, "pod-3", 0, parts.now).in_flight == 1
+    assert parts.load(3).in_flight == 1
     parts.picker.first_token(booking_id, parts.now)
-    assert load_of(parts.bookings, "pod-1", 0, parts.now).in_flight == 0
+    assert parts.load(1).in_flight == 0
     parts.picker.ended(booking_id, "finished", parts.now)
     assert len(parts.bookings) == 0
     with pytest.raises(NoPodError, match="role decode"):
@@ -230,8 +227,7 @@ def test_a_burst_that_one_step_computes_keeps_others_waiting_for_one_fixed_part(
         burst = [parts.choose()[0] for _ in range(8)]
         parts.now += base
         for name in burst:
-            parts.picker.first_token(name, parts.now)
-            parts.picker.ended(name, "finished", parts.now)
+            parts.answer(name)
     for _ in range(8):
         parts.choose()
     assert base < parts.wait(0) < 2 * base

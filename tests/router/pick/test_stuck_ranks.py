@@ -15,9 +15,7 @@ from warmpath.scorer.policy import policy_names
 def answered(parts: Parts, prompt: KeyedPrompt, **fields: object) -> str:
     """Pick, and report the answer at once; return the pod."""
     booking_id, choice = parts.choose(prompt=prompt, **fields)
-    parts.now += 0.1
-    parts.picker.first_token(booking_id, parts.now)
-    parts.picker.ended(booking_id, "finished", parts.now)
+    parts.answer(booking_id, after=0.1)
     return first(choice)
 
 
@@ -48,15 +46,13 @@ def test_a_hung_engine_loses_its_hot_prefix_and_comes_back_when_it_answers(
         sent[first(choice)].append(booking_id)
         parts.now += 0.4
         for one in sent["pod-1"]:
-            parts.picker.first_token(one, parts.now)
-            parts.picker.ended(one, "finished", parts.now)
+            parts.answer(one)
         # Its metrics stand still, and say that it is idle.
         parts.loads.observe("pod-0", 0, Observed(1, 0, 0.1, parts.now))
         check(parts.picking)
     assert len(sent["pod-0"]) < 20
     for one in sent["pod-0"]:
-        parts.picker.first_token(one, parts.now)
-        parts.picker.ended(one, "finished", parts.now)
+        parts.answer(one)
     assert answered(parts, next(other)) == "pod-0"
 
 

@@ -4,17 +4,15 @@ import pytest
 
 from tests.router.pick.picker_parts import BLOCK, KeyedPrompt, Parts, SizedPrompt, first
 from warmpath.indexer.trust import Level
-from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.pick.options import Option
-from warmpath.router.pods.table import Pod, Status
+from warmpath.router.pods.table import Status
 
 
 def test_what_a_pod_held_counts_in_part_after_its_stream_broke_and_not_for_ever() -> None:
     parts = Parts(pods=1)
     parts.warm(0, 100)
-    [rank] = parts.pods[0].ranks
-    assert isinstance(rank, WatchedRank)
+    rank = parts.rank(0)
     rank.disconnected("cut")
     parts.now += 2
     parts.ingest.tick(100)
@@ -88,7 +86,7 @@ def test_what_a_pod_without_events_holds_is_counted_in_the_blocks_of_its_model()
     parts = Parts(pods=2)
     for number in range(2):
         parts.size_blocks(number, 64)
-    blind = Pod("blind", "blind:80", "m", (parts.ingest.add_blind("blind", 0),), has_events=False)
+    blind = parts.blind("blind")
     parts.weigh(pods=[*parts.pods, blind])
     parts.choose(prompt=SizedPrompt(641), pods=[blind])
     [told] = parts.weigh(policy="sglang", pods=[blind]).options
@@ -107,8 +105,7 @@ def of_busy_pods(slow: float, busy: bool) -> tuple[Option, Option]:
         name, choice = parts.choose(prompt=prompt, pods=pods)
         seconds = choice.options[0].candidate.prefill / choice.options[0].calibration
         parts.now += seconds * (slow if number % 2 else 1.0)
-        parts.picker.first_token(name, parts.now)
-        parts.picker.ended(name, "finished", parts.now)
+        parts.answer(name)
     waiting: list[str] = []
     for _ in range(60 if busy else 0):
         parts.now += 1.0
