@@ -1,6 +1,7 @@
 """Which pods may take a request, and what is said where none may."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ ILL = Status(healthy=False, reason="no answer in time")
 DRAINING = Status(healthy=False, reason="/health answers 503", refuses=True)
 
 
-def pod(name: str, status: Status = WELL, *, model: str = "m") -> Pod:
-    return Pod(name, f"{name}:80", model, (FakeRank(name),), status)
+def pod(name: str, status: Status = WELL, *, model: str = "m", role: Role = "both") -> Pod:
+    return Pod(name, f"{name}:80", model, (FakeRank(name),), status, role=role)
 
 
 def cut(name: str, status: Status = WELL, *, since: float = 5.0) -> Pod:
@@ -29,20 +30,54 @@ def cut(name: str, status: Status = WELL, *, since: float = 5.0) -> Pod:
     return found
 
 
-def names(
-    pods: Sequence[Pod],
-    *,
-    model: str = "m",
-    named: Sequence[str] = (),
-    lora: str = "",
-    disaggregated: bool = False,
-) -> list[str]:
-    found = Eligible(PodTable(pods))(Wanted(model, lora, tuple(named), disaggregated))
+def quiet(name: str, status: Status) -> Pod:
+    """Return a pod without events."""
+    found = cut(name, status)
+    found.has_events = False
+    return found
+
+
+def names(pods: Sequence[Pod], named: Sequence[str] = (), **wanted: Any) -> list[str]:
+    found = Eligible(PodTable(pods))(Wanted(**({"model": "m", "named": tuple(named)} | wanted)))
     return [one.id for one in found.of]
 
 
-def test_pods_of_other_models_take_no_part() -> None:
-    assert names([pod("a"), pod("b", model="other"), pod("c")]) == ["a", "c"]
+OTHER = pod("c", model="other")
+TUNED = pod("a", Status(healthy=True, models=("m", "tuned"), looked_at=100.0))
+OF_ANY = [pod("a"), pod("b", ILL), OTHER, pod("d", DRAINING, model="other")]
+DECODE = [pod("d1", role="decode"), pod("d2", ILL, role="decode")]
+APART = {"disaggregated": True}
+
+
+@pytest.mark.parametrize(
+    ("expected", "pods", "wanted"),
+    [
+        pytest.param("ab", [pod("a"), OTHER, pod("b")], {}, id="no pods of other models"),
+        pytest.param("b", [pod("a"), pod("b"), OTHER], {"named": ["b", "x", "c", "b"]}, id="those named and known"),
+        pytest.param("ac", OF_ANY, {"model": ""}, id="without a model any that is well"),
+        pytest.param("c", OF_ANY, {"model": "", "named": ["b", "c", "x"]}, id="of those named too"),
+        pytest.param("b", OF_ANY, {"model": "", "named": ["b"]}, id="or an ill one"),
+        pytest.param("b", [pod("a", DRAINING), pod("b")], {}, id="none that refuses"),
+        pytest.param("b", [pod("a", DRAINING), pod("b", ILL)], {}, id="rather an ill one, which may be well again"),
+        pytest.param("b", [pod("a", ILL), pod("b")], {}, id="no ill one beside a well one"),
+        pytest.param("a", [pod("a", ILL)], {}, id="an ill one alone"),
+        pytest.param("a", [pod("a", ILL), pod("b")], {"named": ["a"]}, id="an ill one that is named alone"),
+        pytest.param("ab", [cut("a"), pod("b")], {}, id="one cut off that a later look found well"),
+        pytest.param("b", [cut("a", since=200.0), pod("b")], {}, id="not one that may have died with its stream"),
+        pytest.param("b", [cut("a", Status()), pod("b")], {}, id="nor one cut off and never looked at"),
+        pytest.param("ab", [quiet("a", Status()), pod("b")], {}, id="one without events that may be well"),
+        pytest.param("b", [quiet("a", ILL), pod("b")], {}, id="not one without events that is ill"),
+        pytest.param("a", [TUNED, pod("b")], {"lora": "tuned"}, id="those with the adapter first"),
+        pytest.param("ab", [TUNED, pod("b")], {"lora": "other"}, id="all where none has the adapter"),
+        pytest.param("ab", [TUNED, pod("b")], {}, id="all without an adapter"),
+        pytest.param("p1d1", [pod("p1", ILL, role="prefill"), *DECODE], APART, id="ill ones of a role without well ones"),
+        pytest.param("d1", [pod("p1", DRAINING, role="prefill"), *DECODE], APART, id="none of a role that refuses"),
+        pytest.param("d1", [pod("p1", ILL, role="prefill"), *DECODE], {}, id="no ill ones where roles do not matter"),
+        pytest.param("b1", [pod("p1", ILL, role="prefill"), pod("b1"), pod("b2", ILL)], APART, id="those of both roles"),
+    ],
+)  # fmt: skip
+def test_who_may_take_a_request(expected: str, pods: list[Pod], wanted: dict[str, Any]) -> None:
+    assert "".join(names(pods, **wanted)) == expected
 
 
 def test_pods_take_part_from_when_they_are_known_until_they_are_not() -> None:
@@ -58,89 +93,21 @@ def test_pods_take_part_from_when_they_are_known_until_they_are_not() -> None:
     assert not known.of_model("other")
 
 
-def test_only_the_pods_named_take_part_and_unknown_names_are_passed_over() -> None:
-    pods = [pod("a"), pod("b"), pod("c", model="other")]
-    assert names(pods, named=["b", "nowhere", "c", "b"]) == ["b"]
-
-
-def test_a_request_without_a_model_may_go_to_any_pod_that_is_well() -> None:
-    pods = [pod("a"), pod("b", ILL), pod("c", model="other"), pod("d", DRAINING, model="other")]
-    assert names(pods, model="") == ["a", "c"]
-    assert names(pods, model="", named=["b", "c", "nowhere"]) == ["c"]
-    assert names(pods, model="", named=["b"]) == ["b"]
-
-
-def test_what_is_said_where_no_pod_may_take_a_request_without_a_model_names_none() -> None:
-    for pods, named, said in (
-        ([], [], "no pod is known"),
-        ([pod("a")], ["b", "c"], "none of the 2 named pods is known"),
-        ([pod("a", DRAINING)], [], "every pod that may be picked refuses requests"),
-    ):
-        with pytest.raises(NoPodError) as raised:
-            names(pods, model="", named=named)
-        assert str(raised.value) == said
-
-
-def test_a_pod_that_refuses_requests_is_never_picked() -> None:
-    assert names([pod("a", DRAINING), pod("b")]) == ["b"]
-    assert names([pod("a", DRAINING), pod("b", ILL)]) == ["b"], "it may be well again"
-
-
-def test_an_ill_pod_serves_only_where_there_is_no_other() -> None:
-    assert names([pod("a", ILL), pod("b")]) == ["b"]
-    assert names([pod("a", ILL)]) == ["a"]
-    assert names([pod("a", ILL), pod("b")], named=["a"]) == ["a"]
-
-
-def test_a_pod_whose_stream_was_cut_goes_on_where_a_later_look_finds_it_well() -> None:
-    assert names([cut("a"), pod("b")]) == ["a", "b"]
-    assert names([cut("a", since=200.0), pod("b")]) == ["b"], "it may have died with its stream"
-    assert names([cut("a", Status()), pod("b")]) == ["b"]
-
-
-def test_a_pod_without_events_serves_unless_it_is_known_to_be_ill() -> None:
-    quiet = pod("a", Status())
-    quiet.has_events = False
-    [rank] = quiet.ranks
-    assert isinstance(rank, FakeRank)
-    rank.is_connected = False
-    assert names([quiet, pod("b")]) == ["a", "b"]
-    quiet.status = ILL
-    assert names([quiet, pod("b")]) == ["b"]
-
-
-def test_pods_that_serve_the_adapter_come_before_those_that_may_load_it() -> None:
-    tuned = pod("a", Status(healthy=True, models=("m", "tuned"), looked_at=100.0))
-    assert names([tuned, pod("b")], lora="tuned") == ["a"]
-    assert names([tuned, pod("b")], lora="other") == ["a", "b"]
-    assert names([tuned, pod("b")]) == ["a", "b"]
-
-
-def test_ill_pods_of_one_role_serve_though_pods_of_the_other_role_are_well() -> None:
-    def part(name: str, role: Role, status: Status = WELL) -> Pod:
-        found = pod(name, status)
-        found.role = role
-        return found
-
-    decode = [part("d1", "decode"), part("d2", "decode", ILL)]
-    assert names([part("p1", "prefill", ILL), *decode], disaggregated=True) == ["p1", "d1"]
-    assert names([part("p1", "prefill", DRAINING), *decode], disaggregated=True) == ["d1"]
-    assert names([part("p1", "prefill", ILL), *decode]) == ["d1"]
-    either = [part("b1", "both"), part("b2", "both", ILL)]
-    assert names([part("p1", "prefill", ILL), *either], disaggregated=True) == ["b1"]
-
-
 @pytest.mark.parametrize(
-    ("pods", "named", "problem"),
+    ("said", "pods", "named", "model"),
     [
-        ([pod("a", model="other")], [], "no pod serves 'm'"),
-        ([pod("a")], ["b", "c"], "none of the 2 named pods serves 'm'"),
-        ([pod("a", DRAINING)], [], "every pod of 'm' that may be picked refuses requests"),
-        ([pod("a"), pod("b", DRAINING)], ["b"], "every pod of 'm' that may be picked refuses"),
+        ("no pod serves 'm'", [OTHER], [], "m"),
+        ("none of the 2 named pods serves 'm'", [pod("a")], ["b", "c"], "m"),
+        ("every pod of 'm' that may be picked refuses requests", [pod("a", DRAINING)], [], "m"),
+        ("every pod of 'm' that may be picked refuses requests", [pod("a"), pod("b", DRAINING)], ["b"], "m"),
+        ("no pod is known", [], [], ""),
+        ("none of the 2 named pods is known", [pod("a")], ["b", "c"], ""),
+        ("every pod that may be picked refuses requests", [pod("a", DRAINING)], [], ""),
     ],
-)
+)  # fmt: skip
 def test_where_no_pod_is_left_it_is_said_what_was_missing(
-    pods: list[Pod], named: list[str], problem: str
+    said: str, pods: list[Pod], named: list[str], model: str
 ) -> None:
-    with pytest.raises(NoPodError, match=problem):
-        names(pods, named=named)
+    with pytest.raises(NoPodError) as raised:
+        names(pods, named, model=model)
+    assert str(raised.value) == said

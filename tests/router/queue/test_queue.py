@@ -1,4 +1,4 @@
-"""The queue: who is held, who goes first, and who leaves."""
+"""The queue: who is held, who goes first, who leaves, and the lag of first tokens, measured where one was alone."""
 
 import math
 from typing import Any
@@ -7,14 +7,12 @@ import pytest
 
 from tests.router.consistent import check
 from tests.router.pick.picker_parts import KeyedPrompt
-from tests.router.queue.queue_stand import BASE, HOLD, OWN_BASE, TOKEN, QueueStand
+from tests.router.queue.queue_stand import BASE, HOLD, OWN_BASE, TOKEN, QueueStand, Sent
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.weigh import Choice
-from warmpath.router.queue.lag import WINDOW, StepBack
+from warmpath.router.queue.lag import LEAST, WINDOW, StepBack
 from warmpath.router.queue.order import MOST_LANES
 from warmpath.router.queue.request import QueueFullError
-
-"""A prompt that takes 4.5 s where nothing of it is cached."""
 
 
 def test_a_request_goes_at_once_where_a_pod_has_room() -> None:
@@ -154,8 +152,7 @@ def test_a_full_queue_refuses_the_latest_of_a_lower_class_for_a_higher_one() -> 
     assert refused is lost
     assert isinstance(error, QueueFullError)
     assert stand.queue.refused == 1
-    assert kept.is_waiting
-    assert urgent.is_waiting
+    assert [one.is_waiting for one in (kept, urgent)] == [True, True]
     assert stand.queue.crowd.bytes == 90
 
 
@@ -203,9 +200,7 @@ def late(stand: QueueStand, seconds: float) -> None:
     """Let first tokens on a rank without another request come late."""
     others = QueueStand(pods=1)
     for _ in range(WINDOW):
-        others.enter(500)
-        [sent] = others.sent
-        others.first_token(sent, after=BASE + 500 * TOKEN + seconds)
+        [sent] = run(others, 500, seconds, times=1)
         stand.lag.picked(sent.placed, sent.choice)
         stand.lag.first_token(sent.placed, others.parts.now)
 
@@ -297,3 +292,70 @@ def test_to_ask_where_requests_stand_moves_no_turn_of_the_lanes() -> None:
     # Some lanes have to wait for their turn.
     assert 0 in sent
     assert numbers_sent(asks=True) == sent
+
+
+def run(stand: QueueStand, tokens: int, lag: float, times: int = LEAST) -> list[Sent]:
+    """Serve requests one after the other, whose first tokens are reported late."""
+    found = []
+    for _ in range(times):
+        stand.enter(tokens)
+        [sent] = stand.sent
+        stand.first_token(sent, after=BASE + tokens * TOKEN + lag)
+        found.append(sent)
+    return found
+
+
+def test_the_lag_is_the_median_time_beyond_the_predicted_prefill() -> None:
+    stand = QueueStand(pods=1, knows_lag=False)
+    run(stand, 500, 0.1)
+    assert stand.lag.seconds == pytest.approx(0.1, abs=0.02)
+    run(stand, 500, 0.4, times=64)
+    assert stand.lag.seconds == pytest.approx(0.4, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        pytest.param([(500, 5.0, LEAST - 1)], id="a few are no evidence"),
+        pytest.param([(5_000, -0.2, LEAST)], id="early ones are no negative lag"),
+        pytest.param([(500, 0.0, LEAST), (50_000, 2.0, LEAST)], id="the shortest prefills count"),
+    ],
+)
+def test_there_is_no_lag(samples: list[tuple[int, float, int]]) -> None:
+    stand = QueueStand(pods=1, knows_lag=False)
+    for tokens, lag, times in samples:
+        run(stand, tokens, lag, times)
+    assert 0.0 <= stand.lag.seconds < (0.02 if len(samples) > 1 else 1e-12)
+
+
+def test_nothing_is_held_before_the_lag_is_known() -> None:
+    stand = QueueStand(pods=1, knows_lag=False)
+    stand.enter(200_000)
+    assert not stand.enter(200_000).is_waiting
+
+
+def test_who_waited_behind_another_request_is_no_sample() -> None:
+    stand = QueueStand(pods=1, hears=False, knows_lag=False)
+    for _ in range(LEAST):
+        stand.enter(500)
+        first = stand.sent[0]
+        stand.enter(500)
+        second = stand.sent[0]
+        stand.first_token(first, after=BASE + 500 * TOKEN)
+        stand.first_token(second, after=7.0)
+    assert stand.lag.seconds < 0.001
+
+
+def test_who_went_elsewhere_or_ended_before_its_first_token_is_no_sample() -> None:
+    stand = QueueStand(knows_lag=False)
+    for number in range(2 * LEAST):
+        stand.enter(500)
+        [sent] = stand.sent
+        name = sent.placed.booking_id
+        if number % 2:
+            elsewhere = "pod-1" if sent.placed.went[0] == "pod-0" else "pod-0"
+            assert stand.parts.picker.started(name, stand.parts.now, (elsewhere, 0))
+            stand.first_token(sent, after=3.0)
+        stand.parts.now += 1.0
+        assert stand.parts.picker.ended(name, "finished", stand.parts.now)
+    assert stand.lag.seconds == 0.0

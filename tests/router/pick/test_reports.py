@@ -1,10 +1,13 @@
-"""Reports on picks, from any caller: what they change, and which contradict themselves."""
+"""Reports on picks, from any caller: what they change, which contradict themselves, and which make models doubtful."""
 
 import pytest
 
 from tests.router.consistent import check
 from tests.router.pick.picker_parts import Parts
+from tests.router.pick.weighed import choice, option, placed
+from warmpath.router.pick.pick import PAUSE_SECONDS, DoubtedModels, End
 from warmpath.router.pick.report import Report, carry_out, check_event
+from warmpath.router.pick.weigh import Traits
 from warmpath.router.prompt.bad_request import BadRequestError
 
 
@@ -44,3 +47,35 @@ def test_a_report_that_can_be_true_is_not_refused() -> None:
     check_event(Report("a", "started", pod="pod-2"), pods)
     # Only the start says where a request went.
     check_event(Report("a", "failed", pod="other"), pods)
+
+
+@pytest.mark.parametrize(
+    ("model", "traits", "end", "is_doubted"),
+    [
+        ("m", Traits("text", has_adapter=True), "failed", True),
+        ("", Traits("ids"), "failed", True),
+        ("m", Traits("text"), "failed", False),
+        ("m", Traits("text", has_adapter=True), "finished", False),
+        ("m", Traits("text", has_adapter=True), "expired", False),
+    ],
+)
+def test_only_a_failed_request_that_named_no_base_model_is_a_reason(
+    model: str, traits: Traits, end: End, is_doubted: bool
+) -> None:
+    doubted: list[str] = []
+    one = placed(choice(option("a", 0)), model=model, traits=traits)
+    DoubtedModels(doubted.append).ended(one, end, 5.0)
+    assert doubted == [model] * is_doubted
+
+
+def test_a_flood_of_failures_is_a_reason_once_in_a_while() -> None:
+    doubted: list[str] = []
+    doubts = DoubtedModels(doubted.append)
+    traits = Traits("text", has_adapter=True)
+    one, other = (placed(choice(option("a")), model=model, traits=traits) for model in ("m", ""))
+    for _ in range(1000):
+        doubts.ended(one, "failed", 5.0)
+        doubts.ended(other, "failed", 5.0)
+    assert doubted == ["m", ""]
+    doubts.ended(one, "failed", 5.0 + 2 * PAUSE_SECONDS)
+    assert doubted == ["m", "", "m"]
