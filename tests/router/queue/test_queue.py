@@ -12,7 +12,7 @@ from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.weigh import Choice
 from warmpath.router.queue.lag import LEAST, WINDOW, StepBack
 from warmpath.router.queue.order import MOST_LANES
-from warmpath.router.queue.request import QueueFullError
+from warmpath.router.queue.request import QueueFullError, Waiting
 
 
 def test_a_request_goes_at_once_where_a_pod_has_room() -> None:
@@ -51,17 +51,22 @@ def test_a_request_waits_though_a_pod_has_room_if_another_one_is_soon_better() -
     assert sent.placed.went == ("pod-0", 0)
 
 
+def next_ones(stand: QueueStand, before: Sent, number: int) -> list[Waiting]:
+    """Report one first token after the other; return whom each of them lets go."""
+    gone = []
+    for _ in range(number):
+        [before] = stand.first_token(before, after=0.3)
+        gone.append(before.waiting)
+    return gone
+
+
 def test_the_least_arrival_plus_ten_prefills_goes_first() -> None:
     stand = QueueStand(pods=1)
     [before] = stand.fill()
     long = stand.enter(20_000)
     stand.look(after=1.0)
     short = stand.enter(8_000)
-    [first] = stand.first_token(before)
-    assert first.waiting is short
-    assert long.is_waiting
-    [second] = stand.first_token(first, after=0.3)
-    assert second.waiting is long
+    assert next_ones(stand, before, 2) == [short, long]
 
 
 def test_who_waits_for_long_is_no_longer_passed_over() -> None:
@@ -70,8 +75,7 @@ def test_who_waits_for_long_is_no_longer_passed_over() -> None:
     long = stand.enter(20_000)
     stand.parts.now += 10 * (20_000 - 5_000) * TOKEN + 0.5
     short = stand.enter(5_000)
-    [first] = stand.first_token(before)
-    assert first.waiting is long
+    assert next_ones(stand, before, 1) == [long]
     assert short.is_waiting
 
 
@@ -81,8 +85,7 @@ def test_nobody_is_passed_over_for_longer_than_the_bound() -> None:
     long = stand.enter(100_000)
     stand.parts.now += 2.1
     stand.enter(500)
-    [first] = stand.first_token(before)
-    assert first.waiting is long
+    assert next_ones(stand, before, 1) == [long]
 
 
 def test_who_is_passed_over_counts_as_waiting_for_those_behind() -> None:
@@ -107,12 +110,7 @@ def test_lanes_in_any_number_never_hide_a_higher_class(turns: int) -> None:
         stand.look(after=0.01)
     lower = stand.enter(20_000, lora="tuned", tenant="good", priority=1)
     highest = stand.enter(20_000, tenant="good", priority=2)
-    gone = []
-    while len(gone) < 2:
-        [sent] = stand.first_token(before)
-        gone.append(sent.waiting)
-        before = sent
-    assert gone == [highest, lower]
+    assert next_ones(stand, before, 2) == [highest, lower]
 
 
 def test_tenants_take_turns_whatever_the_number_of_their_lanes() -> None:
@@ -122,10 +120,7 @@ def test_tenants_take_turns_whatever_the_number_of_their_lanes() -> None:
         stand.enter(20_000, lora=f"made-up-{number}", tenant="evil")
     for _ in range(4):
         stand.enter(20_000, tenant="good")
-    gone = []
-    for _ in range(8):
-        [before] = stand.first_token(before)
-        gone.append(before.waiting.tenant)
+    gone = [one.tenant for one in next_ones(stand, before, 8)]
     assert gone.count("good") == 4
 
 

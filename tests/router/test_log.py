@@ -1,6 +1,8 @@
-"""Refused calls in the log."""
+"""The router's own lines: of its start, of refused calls, of processes that end. Those of the start go into the log if that is JSON."""
 
+import argparse
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,10 +12,70 @@ import pytest
 from tests.router.running_router import metrics_page, running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2
 from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
+from warmpath.router import serve
 from warmpath.router.assemble import calls
 from warmpath.router.assemble.calls import Refused
 from warmpath.router.calls import server
 from warmpath.router.config.read import parse
+from warmpath.router.processes import Processes
+
+MODEL = '[[models]]\nname = "m"\n'
+PLAIN = parse(MODEL, "test")
+TLS = '[server.tls]\ncert = "c"\nkey = "k"\n'
+CLIENT = '[[clients]]\nname = "n"\ntoken-file = "t"\nroles = ["score"]\n'
+
+
+def options(form: str, process: int | None = None) -> argparse.Namespace:
+    return argparse.Namespace(log_format=form, process=process)
+
+
+def test_the_start_is_a_line_of_the_log_if_that_is_json(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.INFO)
+    serve._say_ready(options("json"), PLAIN, "127.0.0.1:7400, HTTP on 127.0.0.1:7401")
+    assert "serves gRPC on 127.0.0.1:7400, HTTP on 127.0.0.1:7401" in caplog.text
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("form", "process"), [("text", None), ("text", 0), ("json", 0)])
+def test_otherwise_it_is_printed_and_a_parent_always_gets_it(
+    form: str,
+    process: int | None,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level(logging.INFO)
+    serve._say_ready(options(form, process), PLAIN, "127.0.0.1:7400")
+    said = "warmpath serves gRPC on 127.0.0.1:7400, without TLS, for any caller\n"
+    assert capsys.readouterr().out == said
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        (TLS, "with TLS, for any caller"),
+        (TLS + 'client-ca = "a"\n', "with TLS, for any caller with a certificate"),
+        (TLS + CLIENT, "with TLS, for [[clients]]: 1"),
+    ],
+)
+def test_the_start_says_whether_there_is_tls_and_who_may_call(
+    tables: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = parse(MODEL + tables, "test")
+    serve._say_ready(options("text"), config, "127.0.0.1:7400")
+    assert capsys.readouterr().out.endswith(f", {said}\n")
+
+
+def test_a_wrong_file_is_a_line_of_the_log_if_that_is_json(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "router.toml"
+    file.write_text("[server]\nlisten =")
+    assert serve.main(["--config", str(file), "--log-format", "json"]) == 2
+    assert f"{file}:2: " in caplog.text
+    assert "warmpath serve:" not in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -100,3 +162,22 @@ def test_the_limit_of_connections_is_the_lesser_and_is_named(
     config = parse(text, "text")
     assert server.limit_of_connections(config) == limit
     assert server.limits_of(config).connections == min(most, 5000)
+
+
+@pytest.mark.parametrize(
+    ("deed", "said"),
+    [
+        ("os.kill(os.getpid(), 9)", "process 0 was ended by the signal 9 (Killed)"),
+        ("sys.exit(3)", "process 0 ended with status 3"),
+    ],
+)
+async def test_the_log_says_how_a_process_has_ended(
+    deed: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = f"import os, sys; print('it serves', flush=True); {deed}"
+    processes = Processes(1, lambda _: ("-c", script), drain_seconds=1.0)
+    running = asyncio.create_task(processes.run(lambda: None))
+    while f"{said}; it is started again" not in caplog.text:
+        await asyncio.sleep(0.01)
+    processes.end()
+    await running
