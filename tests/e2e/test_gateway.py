@@ -24,8 +24,6 @@ from tests.e2e.test_fleet import children_of
 
 @dataclass
 class Started:
-    """A running command."""
-
     process: "subprocess.Popen[str]"
     address: str
     said: IO[str]
@@ -156,8 +154,6 @@ def test_it_asks_the_router_for_its_pods_and_refuses_a_port_that_is_taken(tmp_pa
 
 
 class Named(http.server.BaseHTTPRequestHandler):
-    """An engine that answers with its own port."""
-
     def do_POST(self) -> None:
         # Envoy sends it in chunks, since it has not seen the end yet.
         while self.rfile.readline() != b"0\r\n":
@@ -174,7 +170,6 @@ class Named(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def engine() -> Iterator[int]:
-    """Run an engine; yield its port."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Named) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

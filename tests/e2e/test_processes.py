@@ -61,7 +61,6 @@ class Served:
         return int((await self.call("Score", prompt=PROMPT)).prompt_tokens)
 
     async def pages(self) -> list[str]:
-        """Return the metrics of each process."""
         return [await metrics_page(f"127.0.0.1:{self.metrics + one}") for one in range(COUNT)]
 
     async def metric(self, name: str) -> list[float]:

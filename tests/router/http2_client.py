@@ -56,7 +56,6 @@ class Http2Client:
         return stream
 
     def begin(self, method: str) -> int:
-        """Begin a call, and send no message."""
         self._stream += 2
         headers = b"".join(
             b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in pair)
@@ -73,7 +72,6 @@ class Http2Client:
         return self._stream
 
     def cancel(self, stream: int) -> None:
-        """Cancel a call."""
         self._send(self._reset(stream))
 
     def _reset(self, stream: int) -> bytes:
@@ -92,7 +90,6 @@ class Http2Client:
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """Return one frame."""
     return (
         len(payload).to_bytes(3, "big") + bytes([kind, flags]) + struct.pack(">I", stream) + payload
     )

@@ -75,8 +75,6 @@ class Cancelled:
 
 
 class Waits:
-    """Waits that a test ends."""
-
     def __init__(self) -> None:
         self._open: list[asyncio.Future[None]] = []
 
@@ -275,7 +273,6 @@ class Calls:
         self.turns()
 
     def finish(self) -> None:
-        """Let all calls end."""
         while self.running:
             self.go_on()
             self.pass_time(MOMENT)

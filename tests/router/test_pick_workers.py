@@ -141,7 +141,6 @@ async def test_no_call_fails_while_a_pod_dies_and_its_score_falls_to_zero_and_re
         over = False
 
         async def score(pod: str) -> pb.PodScore:
-            """Score; any failed call ends the test."""
             nonlocal calls
             request = pb.ScoreRequest(prompt=prompt(400), pods=[pod])
             response = await stand.stub.Score(request, timeout=5)

@@ -49,8 +49,6 @@ NAMES = ("", "warmpath.v1.Router", "inference-extension")
 
 
 class Counts:
-    """Counts no refused callers."""
-
     def kept_out(self, method: str, reason: str) -> None:
         raise AssertionError(method, reason)
 

@@ -37,8 +37,6 @@ FEW, FEW_SHARE = 3, 0.03
 
 
 class GatewayTraffic:
-    """Requests to `engines`, and the faults of these."""
-
     def __init__(
         self,
         stub: router_pb2_grpc.RouterStub,

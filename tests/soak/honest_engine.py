@@ -16,8 +16,48 @@ BLOCK = 16
 VOCABULARY = 50_000
 
 
+class TrueCache:
+    """Blocks by name, at most `capacity`, reused in the order of last use, a prompt's tail first."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.blocks: OrderedDict[int, int] = OrderedDict()
+        """Name -> key."""
+
+    def hits(self, names: Sequence[int]) -> int:
+        return next((at for at, name in enumerate(names) if name not in self.blocks), len(names))
+
+    def compute(
+        self, names: Sequence[int], keys: Sequence[int], tokens: Sequence[int]
+    ) -> list[dict[str, object]]:
+        """Hold a prompt's whole blocks; return the events of what is removed and stored."""
+        hits = self.hits(names)
+        for name in names[:hits]:
+            self.blocks.move_to_end(name)
+        gone = []
+        while len(self.blocks) + len(names) - hits > self.capacity:
+            gone.append(self.blocks.popitem(last=False)[0])
+        self.blocks |= zip(names[hits:], keys[hits:], strict=True)
+        # The tail is reused first, so no block is held without its parent.
+        for name in reversed(names):
+            self.blocks.move_to_end(name)
+        events: list[dict[str, object]] = []
+        if gone:
+            events.append({"type": "BlockRemoved", "block_hashes": gone, "medium": "GPU"})
+        if hits < len(names):
+            events.append(
+                {
+                    "type": "BlockStored", "block_hashes": names[hits:],
+                    "parent_block_hash": names[hits - 1] if hits else None,
+                    "token_ids": tokens[hits * BLOCK : len(names) * BLOCK], "block_size": BLOCK,
+                    "lora_id": None, "medium": "GPU", "lora_name": None,
+                }
+            )  # fmt: skip
+        return events
+
+
 class HonestEngine(EngineSockets):
-    """One vLLM rank of `capacity` blocks, reused in the order of last use, a prompt's tail first."""
+    """One vLLM rank with a true cache of `capacity` blocks."""
 
     def __init__(
         self,
@@ -36,55 +76,20 @@ class HonestEngine(EngineSockets):
         self.sequence = -1
         self.prompts: deque[list[int]] = deque(maxlen=50)
         """The prompts served last."""
-        self._capacity = capacity
-        self._blocks: OrderedDict[int, None] = OrderedDict()
-
-    def blocks(self) -> int:
-        """Return how many blocks are held."""
-        return len(self._blocks)
+        self.cache = TrueCache(capacity)
 
     def held_tokens(self, prompt: Sequence[int]) -> int:
         """Return the leading tokens of a prompt that are cached, of all but its last one."""
-        held = 0
-        for name in _names(prompt[: (len(prompt) - 1) // BLOCK * BLOCK]):
-            if name not in self._blocks:
-                break
-            held += BLOCK
-        return held
+        return self.cache.hits(_names(prompt[: (len(prompt) - 1) // BLOCK * BLOCK])) * BLOCK
 
     async def serve(self, prompt: list[int]) -> None:
         """Compute a prompt of whole blocks and a token more; publish stored and removed blocks."""
         names = _names(prompt[: len(prompt) // BLOCK * BLOCK])
-        hits = 0
-        while hits < len(names) and names[hits] in self._blocks:
-            hits += 1
-        for name in reversed(names[:hits]):
-            self._blocks.move_to_end(name)
-        gone = []
-        while len(self._blocks) + len(names) - hits > self._capacity:
-            gone.append(self._blocks.popitem(last=False)[0])
-        events: list[dict[str, object]] = []
-        if gone:
-            events.append({"type": "BlockRemoved", "block_hashes": gone, "medium": "GPU"})
-        self._blocks |= dict.fromkeys(names[hits:])
-        # The tail is reused first, so no block is held without its parent.
-        for name in reversed(names):
-            self._blocks.move_to_end(name)
-        if hits < len(names):
-            events.append(
-                {
-                    "type": "BlockStored", "block_hashes": names[hits:],
-                    "parent_block_hash": names[hits - 1] if hits else None,
-                    "token_ids": prompt[hits * BLOCK : len(names) * BLOCK], "block_size": BLOCK,
-                    "lora_id": None, "medium": "GPU", "lora_name": None,
-                }
-            )  # fmt: skip
         self.prompts.append(prompt)
-        await self._publish(events)
+        await self._publish(self.cache.compute(names, names, prompt))
 
     async def forget(self) -> None:
-        """Empty the cache, and publish that."""
-        self._blocks.clear()
+        self.cache.blocks.clear()
         await self._publish([{"type": "AllBlocksCleared"}])
 
     async def _publish(self, events: list[dict[str, object]]) -> None:
@@ -94,7 +99,6 @@ class HonestEngine(EngineSockets):
 
 
 def new_prompt(rng: Random, blocks: int, prefix: Sequence[int] = ()) -> list[int]:
-    """Return a prompt of a prefix, random blocks, and one token more."""
     return [*prefix, *(rng.randrange(VOCABULARY) for _ in range(blocks * BLOCK + 1))]
 
 
@@ -107,5 +111,4 @@ def _names(tokens: Sequence[int]) -> list[int]:
 
 
 def chat_body(text: str) -> bytes:
-    """Return an OpenAI chat request's body."""
     return json.dumps({"model": "text", "messages": [{"role": "user", "content": text}]}).encode()

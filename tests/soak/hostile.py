@@ -131,7 +131,6 @@ class Soak:
         )  # fmt: skip
 
     def going_on(self) -> bool:
-        """Return False once the time is up."""
         return not self.over.is_set()
 
     async def write(self, stack: AsyncExitStack) -> list[LyingEngine]:
@@ -171,7 +170,6 @@ class Soak:
         return liars
 
     def attack(self, tasks: asyncio.TaskGroup, liars: list[LyingEngine]) -> None:
-        """Start all hostile tasks."""
         callers = HostileCallers(
             self.rng, grpc_at=self.grpc, http_at=self.http, watch_at=self.watch, page_at=self.page
         )
@@ -226,8 +224,10 @@ class Soak:
         if rank.trust.level != pb.Trust.EXACT:
             found.append(f"pod {engine.pod} is not exact: {rank.trust.reason}")
         blocks = sum(tier.blocks for tier in rank.tiers)
-        if blocks != engine.blocks():
-            found.append(f"pod {engine.pod} holds {engine.blocks()} blocks, {blocks} are known")
+        if blocks != len(engine.cache.blocks):
+            found.append(
+                f"pod {engine.pod} holds {len(engine.cache.blocks)} blocks, {blocks} are known"
+            )
         for tokens in engine.prompts:
             prompt = pb.Prompt(model=engine.model, token_ids_packed=pack_tokens(tokens))
             request = pb.ScoreRequest(prompt=prompt, pods=[engine.pod])
@@ -250,7 +250,6 @@ class Soak:
         return {le: float(count) for le, count in found}
 
     async def ended(self) -> list[str]:
-        """End both processes; return the problems found."""
         found = []
         state = self.folder / "state"
         begun = time.time()
@@ -302,7 +301,6 @@ async def standing(soak: Soak) -> AsyncIterator[list[LyingEngine]]:
 async def run(
     minutes: float, seed: int, pause: float, folder: Path
 ) -> tuple[dict[str, object], list[str]]:
-    """Run the soak; return figures and problems."""
     soak = Soak(folder, seed, pause)
     options = [("grpc.max_receive_message_length", -1)]
     async with (

@@ -55,7 +55,6 @@ class HostileCallers:
         )  # fmt: skip
 
     async def act(self) -> str:
-        """Do one random act; return its name."""
         act = self.rng.choice(self.acts)
         # Calls that hang or are refused do not matter here.
         with contextlib.suppress(grpc.aio.AioRpcError, OSError, TimeoutError, EOFError):
@@ -90,7 +89,6 @@ class HostileCallers:
         )  # fmt: skip
 
     async def mutated(self) -> None:
-        """Send requests with some bytes changed."""
         for _ in range(10):
             method, request = self._request()
             raw = bytearray(request.SerializeToString())
@@ -115,7 +113,6 @@ class HostileCallers:
         await self._ask("ListPods", pb.ListPodsRequest(model=long))
 
     async def many(self) -> None:
-        """Send lists of very many entries, and prompts of very many tokens."""
         many = self.rng.choice([1000, 100_000])
         prompt = pb.Prompt(model="m", token_ids_packed=self._tokens())
         names = [f"pod-{number}" for number in range(many)]
@@ -133,7 +130,6 @@ class HostileCallers:
         await self._ask("Score", pb.ScoreRequest(prompt=pb.Prompt(model="m", token_ids=ids)))
 
     async def bodies(self) -> None:
-        """Send bodies that are not chats, or absurd chats."""
         deep = b'{"messages":' + b"[" * 5000 + b"]" * 5000 + b"}"
         chat = {"model": "text", "messages": [{"role": "user", "content": "x"}]}
         whole = json.dumps(chat).encode()
@@ -190,7 +186,6 @@ class HostileCallers:
             await self._ask("Report", report)
 
     async def cancelled(self) -> None:
-        """Begin calls, and cancel or leave them at once."""
         request = pb.PickRequest(prompt=pb.Prompt(model="m", token_ids_packed=self._tokens()))
         async with Http2Client(self._grpc, source=SOURCE) as client:
             for number in range(50):
@@ -198,7 +193,6 @@ class HostileCallers:
             await asyncio.sleep(0.2)
 
     async def headers_only(self) -> None:
-        """Begin as many calls as connections take, and send no message."""
         service, method = self.rng.choice(
             [("warmpath.v1.Router", call) for call in (*CALLS, "ScoreStream")]
             + [("grpc.health.v1.Health", "Check"), ("grpc.health.v1.Health", "Watch")]
@@ -213,7 +207,6 @@ class HostileCallers:
             await asyncio.sleep(self.rng.random() * HELD_SECONDS)
 
     async def large_json(self) -> None:
-        """Send JSON calls of 8 MB, several at a time, and leave before their answers."""
         body = b'{"prompt":{"model":"m","multimodal":[' + b"{}," * 2_600_000 + b"{}]}}"
         wait = aiohttp.ClientTimeout(total=self.rng.random() * TIMEOUT)
         connector = aiohttp.TCPConnector(local_addr=(SOURCE, 0))
@@ -228,7 +221,6 @@ class HostileCallers:
             await asyncio.gather(*(send() for _ in range(LARGE_AT_ONCE)))
 
     async def unread(self) -> None:
-        """Make many calls and accept no answer."""
         request = pb.ScoreRequest(prompt=pb.Prompt(model="m", token_ids_packed=self._tokens()))
         async with Http2Client(self._grpc, source=SOURCE) as client:
             for _ in range(50):
@@ -250,7 +242,6 @@ class HostileCallers:
         await self._ask(REFLECTION, b"\x1a" + b"\xff" * 100)
 
     async def large_streams(self) -> None:
-        """Send the largest messages on several streams at once, and keep these open."""
         prompt = pb.Prompt(model="m", text="x" * (15 << 20))
         raw = pb.ScoreRequest(prompt=prompt).SerializeToString()
         async with grpc.aio.insecure_channel(self._grpc) as channel:
@@ -263,7 +254,6 @@ class HostileCallers:
                 await call.read()
 
     async def garbage(self) -> None:
-        """Send bytes that are not HTTP, or HTTP/2 with impossible frames."""
         parts = [
             self.rng.randbytes(300),
             PREFACE + self.rng.randbytes(300),
@@ -282,7 +272,6 @@ class HostileCallers:
         writer.close()
 
     async def half_open(self) -> None:
-        """Hold connections on which half a request was sent."""
         made = [await self._connect(self.rng.choice(self._addresses)) for _ in range(HALF_OPEN)]
         for _, writer in made:
             writer.write(self.rng.choice([b"", b"GET /met", PREFACE[:10], PREFACE]))

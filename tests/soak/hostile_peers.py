@@ -72,15 +72,12 @@ class LyingEngine:
         } | more  # fmt: skip
 
     def honest(self) -> list[bytes]:
-        """Announce stored blocks correctly."""
         return [_batch(self._store()) for _ in range(5)]
 
     def garbage(self) -> list[bytes]:
-        """Publish random bytes."""
         return [self.rng.randbytes(self.rng.randrange(300)) for _ in range(5)]
 
     def damaged(self) -> list[bytes]:
-        """Change some bytes of batches."""
         found = []
         for _ in range(5):
             raw = bytearray(_batch(self._store()))
@@ -90,7 +87,6 @@ class LyingEngine:
         return found
 
     def absurd(self) -> list[bytes]:
-        """Give impossible values in fields."""
         fields = (
             "block_size", "group_idx", "lora_id", "kv_cache_spec_sliding_window",
             "parent_block_hash", "token_ids", "block_hashes", "medium", "lora_name",
@@ -105,11 +101,9 @@ class LyingEngine:
         ]
 
     def flood(self) -> list[bytes]:
-        """Publish very many small batches at once."""
         return [_batch({"type": "BlockRemoved", "block_hashes": [7], "medium": "GPU"})] * 500
 
     def nested(self) -> list[bytes]:
-        """Nest lists deeply."""
         return [b"\x91" * 10_000, b"\x93\xcb" + bytes(8) + b"\x91" * 2000]
 
     def huge(self) -> list[bytes]:
@@ -117,7 +111,6 @@ class LyingEngine:
         return [b"\x93\xcb" + bytes(8) + b"\xdd\xff\xff\xff\xff", bytes(1 << 20)]
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
 
@@ -126,8 +119,6 @@ def _batch(*events: dict[str, object]) -> bytes:
 
 
 async def lying_pages(rng: Random) -> asyncio.Server:
-    """Serve HTTP as an engine whose every answer is wrong."""
-
     async def page(_: str, writer: asyncio.StreamWriter) -> None:
         huge = b'vllm:cache_config_info{num_gpu_blocks="' + b"9" * 5000 + b'"} 1\n'
         what = rng.randrange(8)
@@ -172,7 +163,6 @@ class LyingPublisher(grpc.GenericRpcHandler):  # type: ignore[misc]  untyped the
         self._pod = pod
 
     def service(self, _: object) -> object:
-        """Answer every call."""
         return grpc.unary_stream_rpc_method_handler(self._watch)
 
     async def _watch(self, _: bytes, __: object) -> AsyncIterator[bytes]:
@@ -228,7 +218,6 @@ class LyingPublisher(grpc.GenericRpcHandler):  # type: ignore[misc]  untyped the
 
 
 async def serve_lies(rng: Random, pod: str) -> tuple[grpc.aio.Server, str]:
-    """Start a lying publisher; return it and its address."""
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((LyingPublisher(rng, pod),))
     port = server.add_insecure_port(f"{HOST}:0")

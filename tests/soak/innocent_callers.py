@@ -108,7 +108,6 @@ class InnocentCallers:
             assert trust.level == pb.Trust.EXACT, trust.reason
 
     async def score_all(self) -> None:
-        """Score every pod."""
         prompt, held = self._prompt()
         scores = (await self._stub.Score(pb.ScoreRequest(prompt=prompt), timeout=TIMEOUT)).scores
         by_pod = {one.pod: one for one in scores}
@@ -149,7 +148,6 @@ class InnocentCallers:
             await asyncio.sleep(0.2)
 
     async def explain(self) -> None:
-        """Have a pick explained."""
         prompt, _ = self._prompt()
         request = pb.ExplainRequest(prompt=prompt, pods=[self._still.pod])
         told = await self._stub.Explain(request, timeout=TIMEOUT)
@@ -160,7 +158,7 @@ class InnocentCallers:
         listed = await self._stub.ListPods(pb.ListPodsRequest(), timeout=TIMEOUT)
         [still] = [one for one in listed.pods if one.id == self._still.pod]
         [rank] = still.ranks
-        assert sum(tier.blocks for tier in rank.tiers) == self._still.blocks()
+        assert sum(tier.blocks for tier in rank.tiers) == len(self._still.cache.blocks)
         self._trusts(rank.trust)
 
     async def text(self) -> None:
@@ -168,7 +166,6 @@ class InnocentCallers:
         await self._tokens_of(pb.Prompt(model="text", text=self._rng.choice(TEXTS)))
 
     async def chat(self) -> None:
-        """Score a chat."""
         await self._tokens_of(pb.Prompt(model="text", chat_body=chat_body(self._rng.choice(TEXTS))))
 
     async def _tokens_of(self, prompt: pb.Prompt) -> None:
@@ -178,7 +175,6 @@ class InnocentCallers:
         assert answer.prompt_tokens
 
     async def stream(self) -> None:
-        """Score over a stream."""
         prompt, held = self._prompt()
 
         async def requests():  # noqa: ANN202  an iterator
@@ -191,7 +187,6 @@ class InnocentCallers:
         assert {one.scores[0].matched_tokens for one in replies.values()} == {held}
 
     async def pages(self) -> None:
-        """Get the HTTP pages."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT)) as session:
             for page in ("healthz", "readyz", "metrics"):
                 async with session.get(f"http://{self._http}/{page}") as response:
@@ -200,13 +195,11 @@ class InnocentCallers:
         await asyncio.sleep(1)
 
     async def diagnose(self) -> None:
-        """Call Diagnose and ListDecisions."""
         await self._stub.Diagnose(pb.DiagnoseRequest(), timeout=TIMEOUT)
         await self._stub.ListDecisions(pb.ListDecisionsRequest(limit=5), timeout=TIMEOUT)
         await asyncio.sleep(1)
 
     async def health(self, *addresses: str) -> None:
-        """Ask for the health of the router and of the publisher."""
         for address in addresses:
             async with grpc.aio.insecure_channel(address) as channel:
                 ask = channel.unary_unary("/grpc.health.v1.Health/Check")

@@ -18,8 +18,6 @@ BASE_SECONDS, TOKEN_SECONDS = 0.005, 20e-6
 
 
 class Fault(Enum):
-    """What is the matter with an engine."""
-
     HUNG = "hung"
     """It takes requests and answers none; /health answers 200, and its gauges stand still."""
     ASLEEP = "asleep"
@@ -44,7 +42,6 @@ class ServingEngine(HonestEngine):
         self.events, self.replay = (f"tcp://127.0.0.1:{relay.port}" for relay in self._relays)
 
     async def start(self) -> None:
-        """Listen for HTTP."""
         app = web.Application(client_max_size=1 << 24)
         app.router.add_get("/{path:.*}", self._get)
         app.router.add_post("/v1/completions", self._complete)
@@ -58,7 +55,6 @@ class ServingEngine(HonestEngine):
         self._replaying = asyncio.create_task(self._serve_replays())
 
     async def begin(self, fault: Fault) -> None:
-        """Begin to have a fault."""
         self._page = self._metrics()
         self.fault = fault
         self._mended.clear()
@@ -120,7 +116,6 @@ class ServingEngine(HonestEngine):
         return web.json_response({"choices": [{"text": "x"}], "usage": usage})
 
     async def end(self) -> None:
-        """Close every socket."""
         await self._runner.cleanup()
         for relay in self._relays:
             relay.close()

@@ -11,7 +11,7 @@ import gc
 import json
 import sys
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from tests.indexer.consistent import check
+from tests.soak.honest_engine import BLOCK, TrueCache
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource
@@ -31,24 +32,21 @@ from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.stream.replay import AskReplay
 from warmpath.indexer.trust import Level
 
-BLOCK = 16
 MOST_GROWTH = 0.02
 """Growth of memory in the last part from which on it counts as a leak."""
 PREFIXES = 40
 """System prompts that requests of all engines share."""
 
 
-@dataclass
 class Engine:
-    """One engine: blocks by name in the order of last use, and a publisher."""
+    """One engine with a true cache, and a publisher."""
 
-    rng: Random
-    capacity: int
-    life: int = 0
-    blocks: OrderedDict[int, int] = field(default_factory=OrderedDict)
-    """Name -> key."""
-    sequence: int = -1
-    buffer: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=200))
+    def __init__(self, rng: Random, capacity: int) -> None:
+        self.rng = rng
+        self.cache = TrueCache(capacity)
+        self.life = 0
+        self.sequence = -1
+        self.buffer: deque[tuple[int, bytes]] = deque(maxlen=200)
 
     def serve(self, prefix: list[int]) -> tuple[int, bytes]:
         """Serve a request: a shared prefix and a tail of its own."""
@@ -57,30 +55,7 @@ class Engine:
         root = Keyspace(model="m", block_size=BLOCK).root()
         keys = chain(root, pack_tokens(tokens), BLOCK)
         names = [key ^ (self.life * 0x9E3779B97F4A7C15 & (1 << 64) - 1) for key in keys]
-        hits = 0
-        while hits < len(names) and names[hits] in self.blocks:
-            hits += 1
-        events: list[dict[str, object]] = []
-        for name in reversed(names[:hits]):
-            self.blocks.move_to_end(name)
-        while len(self.blocks) + len(names) - hits > self.capacity:
-            gone, _ = self.blocks.popitem(last=False)
-            events.append({"type": "BlockRemoved", "block_hashes": [gone], "medium": "GPU"})
-        for name, key in reversed(list(zip(names[hits:], keys[hits:], strict=True))):
-            self.blocks[name] = key
-        if hits < len(names):
-            events.append(
-                {
-                    "type": "BlockStored",
-                    "block_hashes": names[hits:],
-                    "parent_block_hash": names[hits - 1] if hits else None,
-                    "token_ids": tokens[hits * BLOCK :],
-                    "block_size": BLOCK,
-                    "lora_id": None,
-                    "medium": "GPU",
-                    "lora_name": None,
-                }
-            )
+        events = self.cache.compute(names, keys, tokens)
         self.sequence += 1
         stamp = self.life * 1e9 + self.sequence
         batch = (self.sequence, msgspec.msgpack.encode([stamp, events, 0]))
@@ -88,17 +63,14 @@ class Engine:
         return batch
 
     def restart(self) -> None:
-        """Begin a new life."""
         self.life += 1
-        self.blocks.clear()
+        self.cache.blocks.clear()
         self.buffer.clear()
         self.sequence = -1
 
 
 @dataclass
 class Line:
-    """One engine and the rank that follows it."""
-
     engine: Engine
     rank: RankIngest
     rng: Random
@@ -109,13 +81,11 @@ class Line:
         self.rank.ask = self.asked.append
 
     def connect(self) -> None:
-        """Connect."""
         self.connected = True
         self.rank.connected()
         self.answer()
 
     def cut(self) -> None:
-        """Lose the connection."""
         self.connected = False
         self.rank.disconnected()
 
@@ -149,7 +119,6 @@ class Line:
 
 
 def rss() -> int:
-    """Return the process's resident memory, bytes."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
@@ -196,7 +165,7 @@ def verdict(ingest: Ingest, lines: list[Line]) -> dict[str, object]:
         if line.rank.trust.level is not Level.EXACT:
             continue
         held = line.rank.state.held().get((Tier.GPU, 0), set())
-        truth = set(line.engine.blocks.values())
+        truth = set(line.engine.cache.blocks.values())
         equal = line.rank.stream.counts.gaps == 0 or line.rank.source.has_replay
         wrong += held != truth if equal and "stored since" not in line.rank.trust.reason else (
             not held <= truth

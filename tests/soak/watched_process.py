@@ -28,7 +28,6 @@ class WatchedProcess:
 
     @property
     def log(self) -> Path:
-        """The file with its standard error."""
         return self.folder / f"{self.name}.log"
 
     async def start(self) -> bytes:
@@ -52,7 +51,6 @@ class WatchedProcess:
             return None
 
     def look(self) -> None:
-        """Record memory and descriptors."""
         tree = _tree(self.process.pid)
         self.memory.append(sum(map(_resident, tree)))
         self.files.append(len(list(Path(f"/proc/{self.process.pid}/fd").iterdir())))

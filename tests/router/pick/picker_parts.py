@@ -65,7 +65,6 @@ class SizedPrompt(KeyedPrompt):
 
 
 def first(choice: Choice) -> str:
-    """Return the best option's pod."""
     return choice.options[0].candidate.pod
 
 
@@ -126,7 +125,6 @@ class Parts:
         return Pod(name, f"{name}:80", "m", (rank,), role=role)
 
     def blind(self, name: str) -> Pod:
-        """Return a pod without events."""
         rank = self.ingest.add_blind(name, 0)
         return Pod(name, f"{name}:80", "m", (rank,), has_events=False)
 

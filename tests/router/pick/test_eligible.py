@@ -31,7 +31,6 @@ def cut(name: str, status: Status = WELL, *, since: float = 5.0) -> Pod:
 
 
 def quiet(name: str, status: Status) -> Pod:
-    """Return a pod without events."""
     found = cut(name, status)
     found.has_events = False
     return found

@@ -24,8 +24,6 @@ HOLD = QueueTable().hold_seconds
 
 
 class Sent(NamedTuple):
-    """What a release has sent."""
-
     waiting: Waiting
     placed: Pick
     choice: Choice

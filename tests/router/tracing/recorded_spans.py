@@ -44,5 +44,4 @@ def parent(span: ReadableSpan) -> str:
 
 
 def trace(span: ReadableSpan) -> str:
-    """Return the id of its trace."""
     return f"{span.context.trace_id:032x}"
