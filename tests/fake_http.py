@@ -44,6 +44,10 @@ class FakeHttp:
 
             def _serve(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                if self.headers.get("Transfer-Encoding"):
+                    while size := int(self.rfile.readline(), 16):
+                        body += self.rfile.read(size + 2)[:-2]
+                    self.rfile.readline()
                 asked = Asked(self.command, self.path, dict(self.headers), body)
                 fake.asked.append(asked)
                 answer = fake.answer(asked)

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,7 +18,10 @@ from typing import IO
 
 import pytest
 
-from tests.e2e.test_fleet import children_of
+from tests.e2e.test_commands import children_of
+from tests.fake_http import Answer, FakeHttp
+from tests.router.pick_stand import QUIET, pod
+from warmpath.lab.bench.stand.servers import Python
 
 
 @dataclass
@@ -71,6 +73,28 @@ def gateway(*options: str) -> Iterator[Started]:
     finally:
         process.terminate()
         process.communicate(timeout=60)
+
+
+@contextmanager
+def router(folder: Path, tables: str, top: str = "") -> Iterator[str]:
+    """Run a router; yield its address."""
+    config = folder / "router.toml"
+    config.write_text(
+        f'{top}[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+        f'[[models]]\nname = "demo"\n{tables}'
+    )
+    words = ("warmpath.cli", "serve", "--config", str(config))
+    with Python(*words, log=folder / "router.log") as process:
+        yield process.hear().split(" on ")[1].split(",")[0].strip()
+
+
+@contextmanager
+def engine() -> Iterator[int]:
+    """Run an engine that answers with its own port."""
+    with FakeHttp(lambda _: Answer()) as server:
+        port = int(server.url.rpartition(":")[2])
+        server.answer = lambda _: Answer(body=json.dumps({"port": port}).encode())
+        yield port
 
 
 def is_there(process: int) -> bool:
@@ -131,102 +155,51 @@ def test_it_ends_with_envoy(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_it_asks_the_router_for_its_pods_and_refuses_a_port_that_is_taken(tmp_path: Path) -> None:
-    pods = '[[pods]]\nid = "{}"\nmodel = "demo"\naddress = "{}"\n'
-    config = tmp_path / "router.toml"
-    listen = '[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n[[models]]\nname = "demo"\n'
-    config.write_text(
-        listen + pods.format("pod-1", "127.0.0.1:1") + pods.format("pod-2", "[::1]:2")
-    )
-    serve = [sys.executable, "-m", "warmpath.cli", "serve", "--config", str(config)]
-    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as router:
-        assert router.stdout is not None
-        address = router.stdout.readline().split(" on ")[1].split(",")[0].strip()
-        with gateway(f"--router={address}") as started:
-            assert "pods: 127.0.0.1:1, [::1]:2" in started.said.readline()
-            curl = next(line for line in started.said if line.startswith("  curl"))
-            assert '"model": "demo"' in curl
-            second = command(f"--router={address}", f"--listen={started.address}")
-            ended = subprocess.run(second, capture_output=True, text=True, timeout=60, check=False)
-            assert ended.returncode == 1
-            assert "warmpath gateway: Envoy ended with 1; --listen 127.0.0.1:" in ended.stderr
-            assert "another process listens there; end it, or choose another" in ended.stderr
-        router.terminate()
-
-
-class Named(http.server.BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        # Envoy sends it in chunks, since it has not seen the end yet.
-        while self.rfile.readline() != b"0\r\n":
-            pass
-        body = json.dumps({"port": self.server.server_address[1]}).encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Stay silent."""
-
-
-@contextmanager
-def engine() -> Iterator[int]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Named) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield int(server.server_address[1])
-        finally:
-            server.shutdown()
-            thread.join()
+    pods = pod("pod-1", "127.0.0.1:1") + pod("pod-2", "[::1]:2")
+    with router(tmp_path, pods) as address, gateway(f"--router={address}") as started:
+        assert "pods: 127.0.0.1:1, [::1]:2" in started.said.readline()
+        curl = next(line for line in started.said if line.startswith("  curl"))
+        assert '"model": "demo"' in curl
+        second = command(f"--router={address}", f"--listen={started.address}")
+        ended = subprocess.run(second, capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == 1
+        assert "warmpath gateway: Envoy ended with 1; --listen 127.0.0.1:" in ended.stderr
+        assert "another process listens there; end it, or choose another" in ended.stderr
 
 
 @pytest.mark.deep
 def test_pods_come_and_go_with_those_of_the_router(tmp_path: Path) -> None:
     pods = tmp_path / "pods.toml"
-    config = tmp_path / "router.toml"
-    config.write_text(
-        f'pods-file = "{pods}"\n[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
-        '[probe]\ninterval-seconds = 0\n[[models]]\nname = "demo"\n'
-    )
 
     def listed(*ports: int) -> None:
-        table = '[[pods]]\nid = "pod-{0}"\nmodel = "demo"\naddress = "127.0.0.1:{0}"\n'
         new = tmp_path / "new"
-        new.write_text("".join(table.format(port) for port in ports))
+        new.write_text("".join(pod(f"pod-{port}", f"127.0.0.1:{port}") for port in ports))
         new.replace(pods)
 
-    serve = [sys.executable, "-m", "warmpath.cli", "serve", "--config", str(config)]
-    with engine() as first, engine() as second:
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(engine()) for _ in range(2))
         listed(first)
-        with (
-            subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as router,
-            ExitStack() as stack,
+        address = stack.enter_context(router(tmp_path, QUIET, top=f'pods-file = "{pods}"\n'))
+        started = stack.enter_context(gateway(f"--router={address}"))
+
+        def served() -> int:
+            with started.asked("by whom?", max_tokens=1) as response:
+                found = json.load(response)["port"]
+                assert response.headers["x-warmpath-pod"] == f"pod-{found}"
+                return int(found)
+
+        assert served() == first
+        both = f"pods: {', '.join(f'127.0.0.1:{port}' for port in sorted((first, second)))}\n"
+        for ports, line in (
+            ((first, second), both),
+            ((second,), f"pods: 127.0.0.1:{second}\n"),
         ):
-            stack.callback(router.terminate)
-            assert router.stdout is not None
-            address = router.stdout.readline().split(" on ")[1].split(",")[0].strip()
-            with gateway(f"--router={address}") as started:
-
-                def served() -> int:
-                    with started.asked("by whom?", max_tokens=1) as response:
-                        found = json.load(response)["port"]
-                        assert response.headers["x-warmpath-pod"] == f"pod-{found}"
-                        return int(found)
-
-                assert served() == first
-                both = (
-                    f"pods: {', '.join(f'127.0.0.1:{port}' for port in sorted((first, second)))}\n"
-                )
-                for ports, line in (
-                    ((first, second), both),
-                    ((second,), f"pods: 127.0.0.1:{second}\n"),
-                ):
-                    listed(*ports)
-                    assert any(said == line for said in started.said)
-                # Envoy reads the list on its own time; until then the router's pick is not known to it.
-                while served() != second:
-                    pass
-                assert {served() for _ in range(5)} == {second}
+            listed(*ports)
+            assert any(said == line for said in started.said)
+        # Envoy reads the list on its own time; until then the router's pick is not known to it.
+        while served() != second:
+            pass
+        assert {served() for _ in range(5)} == {second}
 
 
 @pytest.mark.deep

@@ -2,15 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-import grpc.aio
 import pytest
 
 from tests.indexer.consistent import check
 from tests.indexer.shared.inside import check_remote
 from tests.publisher.published_pod import FULL, IDS, Pod
+from tests.router.shared_stand import router, seen
 from tests.router.tracing.recorded_spans import Recorded, parent
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
@@ -18,30 +18,26 @@ from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.local.cluster import MODEL
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.assemble.running import running
-from warmpath.router.config.read import parse
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
 pytestmark = pytest.mark.deep
 
 PATIENCE = 60.0
 LEASE = 2
-OTHERS = list(range(5000, 5160))
-
-
-def prompt_of(ids: list[int]) -> pb.Prompt:
-    return pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(ids))
+PROMPT, OTHERS = (
+    pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(ids)) for ids in (IDS, range(5000, 5160))
+)
 
 
 class Asker:
     """A client of a router. No call of it fails."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.stub = router_pb2_grpc.RouterStub(channel)
+    def __init__(self, stub: router_pb2_grpc.RouterStub) -> None:
+        self.stub = stub
         self.answers: list[pb.PodScore] = []
 
-    async def score(self, ids: list[int] = IDS) -> pb.PodScore:
-        request = pb.ScoreRequest(prompt=prompt_of(ids))
+    async def score(self) -> pb.PodScore:
+        request = pb.ScoreRequest(prompt=PROMPT)
         response = await self.stub.Score(request, timeout=PATIENCE)
         self.answers += response.scores
         return response.scores[0]
@@ -79,20 +75,13 @@ async def asking(
     deadline: float = 0.5,
     tracer: Tracer = NO_TRACER,
 ) -> AsyncIterator[Asker]:
-    config = (
-        '[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
-        f'[shared-index]\nurl = "{url}"\nprefix = "{prefix}"\nmode = "shared"\n'
-        f"deadline-seconds = {deadline}\nstale-seconds = 3\n"
-        f'[[models]]\nname = "{MODEL}"\n'
-        f'[[pods]]\nid = "p"\nmodel = "{MODEL}"\naddress = "{pod.worker.address}"\n'
-    )
-    async with AsyncExitStack() as stack:
-        router = await stack.enter_async_context(running(parse(config, "test"), folder, tracer))
-        channel = await stack.enter_async_context(grpc.aio.insecure_channel(router.address))
-        yield Asker(channel)
-        assert router.ingest.remote is not None
-        check_remote(router.ingest.remote)
-        check(router.ingest)
+    more = f'mode = "shared"\ndeadline-seconds = {deadline}\nstale-seconds = 3\n'
+    pods = seen(pod.worker, "p")
+    async with router(folder, url, prefix, pods, more, tracer=tracer) as one:
+        yield Asker(one.stub)
+        assert one.running.ingest.remote is not None
+        check_remote(one.running.ingest.remote)
+        check(one.running.ingest)
 
 
 async def test_what_one_publisher_writes_every_call_of_the_router_knows(
@@ -106,14 +95,12 @@ async def test_what_one_publisher_writes_every_call_of_the_router_knows(
         assert score.ready
         recorded.exporter.clear()
         assert await pod.generate(IDS) == FULL
-        picked = await asker.stub.Pick(pb.PickRequest(prompt=prompt_of(IDS)), timeout=PATIENCE)
+        picked = await asker.stub.Pick(pb.PickRequest(prompt=PROMPT), timeout=PATIENCE)
         assert picked.candidates[0].matched_tokens == FULL
         spans = recorded.taken()
         own = spans["warmpath.v1.Router/Pick"].context.span_id
         assert parent(spans["look-up"]) == f"{own:016x}"
-        explained = await asker.stub.Explain(
-            pb.ExplainRequest(prompt=prompt_of(IDS)), timeout=PATIENCE
-        )
+        explained = await asker.stub.Explain(pb.ExplainRequest(prompt=PROMPT), timeout=PATIENCE)
         assert explained.candidates[0].trust.level == pb.Trust.EXACT
         listed = await asker.stub.ListPods(pb.ListPodsRequest(), timeout=PATIENCE)
         [rank] = listed.pods[0].ranks
@@ -135,12 +122,10 @@ async def test_no_call_fails_while_redis_is_killed_and_comes_back_with_nothing(
         assert old.matched_tokens == FULL
         await asker.until(lambda score: score.trust.level == pb.Trust.STALE)
         assert all(score.ready for score in asker.answers)
-        picked = await asker.stub.Pick(pb.PickRequest(prompt=prompt_of(OTHERS)), timeout=PATIENCE)
+        picked = await asker.stub.Pick(pb.PickRequest(prompt=OTHERS), timeout=PATIENCE)
         report = pb.ReportRequest(booking_id=picked.booking_id, event=pb.ReportRequest.FINISHED)
         await asker.stub.Report(report, timeout=PATIENCE)
-        explained = await asker.stub.Explain(
-            pb.ExplainRequest(prompt=prompt_of(OTHERS)), timeout=PATIENCE
-        )
+        explained = await asker.stub.Explain(pb.ExplainRequest(prompt=OTHERS), timeout=PATIENCE)
         # What was sent there is believed, where nobody can tell.
         assert explained.candidates[0].details.assumed_tokens == FULL
         redis_server.restart()
@@ -177,7 +162,7 @@ async def test_what_waits_for_redis_holds_up_nothing_else_of_a_stream(
             await asker.until_warm()
             stream = asker.stub.ScoreStream(timeout=PATIENCE)
             relay.pause()
-            await stream.write(pb.ScoreRequest(prompt=prompt_of(OTHERS), request_id=1))
+            await stream.write(pb.ScoreRequest(prompt=OTHERS, request_id=1))
             await stream.write(pb.ScoreRequest(prompt=pb.Prompt(model="?"), request_id=2))
             first = await stream.read()
             assert first.HasField("error")

@@ -16,6 +16,7 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.publisher.assemble import Settings
 from warmpath.router.assemble.running import Running
+from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
 WORKER = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
 IDS = list(range(100, 260))
@@ -61,7 +62,13 @@ class Router:
 
 @asynccontextmanager
 async def router(
-    folder: Path, url: str, prefix: str, pod: str, more: str = "", probe_seconds: float = 0.0
+    folder: Path,
+    url: str,
+    prefix: str,
+    pod: str,
+    more: str = "",
+    probe_seconds: float = 0.0,
+    tracer: Tracer = NO_TRACER,
 ) -> AsyncIterator[Router]:
     tables = f"""
         [probe]
@@ -74,7 +81,7 @@ async def router(
         name = "{MODEL}"
         {pod}
         """
-    async with running_router(folder, tables) as (one, channel):
+    async with running_router(folder, tables, tracer=tracer) as (one, channel):
         yield Router(one, router_pb2_grpc.RouterStub(channel))
 
 
@@ -85,9 +92,9 @@ async def generate(worker: LocalWorker, ids: list[int]) -> None:
         assert response.status == 200, await response.text()
 
 
-def seen(worker: LocalWorker) -> str:
+def seen(worker: LocalWorker, name: str = "w") -> str:
     """Return the table of a pod that is followed only through the shared index."""
-    return f'[[pods]]\nid = "w"\nmodel = "{MODEL}"\naddress = "{worker.address}"\n'
+    return f'[[pods]]\nid = "{name}"\nmodel = "{MODEL}"\naddress = "{worker.address}"\n'
 
 
 def publisher(worker: LocalWorker, url: str, prefix: str, **changes: object) -> Settings:
