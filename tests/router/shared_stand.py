@@ -11,7 +11,7 @@ import aiohttp
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.router.running_router import metrics_page, running_router
 from warmpath.indexer.keys.key import pack_tokens
-from warmpath.lab.local.cluster import MODEL, WorkerSettings
+from warmpath.lab.local.cluster import MODEL, Worker, WorkerSettings
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.publisher.assemble import Settings
@@ -85,11 +85,14 @@ async def router(
         yield Router(one, router_pb2_grpc.RouterStub(channel))
 
 
-async def generate(worker: LocalWorker, ids: list[int]) -> None:
+async def generate(worker: LocalWorker | Worker, ids: list[int]) -> int:
+    """Have a worker answer; return the cached tokens that it reports."""
     body = {"model": MODEL, "prompt": ids, "max_tokens": 1}
     url = f"http://{worker.address}/v1/completions"
     async with aiohttp.ClientSession() as http, http.post(url, json=body) as response:
-        assert response.status == 200, await response.text()
+        answer = await response.json()
+        assert response.status == 200, answer
+    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def seen(worker: LocalWorker, name: str = "w") -> str:

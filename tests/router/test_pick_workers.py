@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from tests.router.pick_stand import Stand, by_pod, ids, pod, prompt, standing, until
+from tests.router.shared_stand import generate
 from tests.servers.relay import Relay
 from warmpath.cli import doctor
 from warmpath.cli.asking import pods_main
@@ -48,16 +48,6 @@ def tables(workers: Sequence[Worker], **events: str) -> str:
     )
 
 
-async def generate(worker: Worker, length: int, first: int = 100, model: str = "demo") -> int:
-    """Have a worker answer; return the cached tokens that it reports."""
-    body = {"model": model, "prompt": ids(length, first), "max_tokens": 1}
-    url = f"http://{worker.address}/v1/completions"
-    async with aiohttp.ClientSession() as http, http.post(url, json=body) as response:
-        answer = await response.json()
-        assert response.status == 200, answer
-    return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
-
-
 async def all_exact(stand: Stand) -> bool:
     return all(
         pod.status == "/health answers" and pod.ranks[0].trust.level == pb.Trust.EXACT
@@ -78,7 +68,7 @@ async def test_the_warm_pod_is_picked_and_named_as_the_source_where_it_is_not(
         standing(tmp_path, PROBE + tables(workers)) as stand,
     ):
         await until(lambda: all_exact(stand))
-        await generate(workers[0], 1600)
+        await generate(workers[0], ids(1600))
         await until(lambda: holds(stand, "a", 100))
         warm = await stand.pick(prompt(1600))
         best = warm.candidates[0]
@@ -94,7 +84,7 @@ async def test_the_warm_pod_is_picked_and_named_as_the_source_where_it_is_not(
         assert busy.candidates[0].pod == "b"
         assert (busy.source.pod, busy.source.matched_tokens) == ("a", 1584)
         assert busy.source.address == workers[0].address
-        cached = await generate(workers[0], 1600)
+        cached = await generate(workers[0], ids(1600))
         assert cached == best.matched_tokens
 
 
@@ -158,11 +148,11 @@ async def test_no_call_fails_while_a_pod_dies_and_its_score_falls_to_zero_and_re
             return found.matched_tokens - found.believed_tokens
 
         async def warm(worker: Worker) -> None:
-            await generate(worker, 400)
+            await generate(worker, ids(400))
             while await told() != 384:
                 await asyncio.sleep(0.01)
 
-        await generate(other, 400)
+        await generate(other, ids(400))
         await warm(victim)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(traffic())
@@ -201,7 +191,7 @@ async def test_a_pod_whose_events_are_cut_goes_on_with_part_of_what_it_held(
         pods = tables(workers, a=f"tcp://127.0.0.1:{relay.port}")
         stand = await stack.enter_async_context(standing(tmp_path, PROBE + pods))
         await until(lambda: all_exact(stand))
-        await generate(workers[0], 1600)
+        await generate(workers[0], ids(1600))
         await until(lambda: holds(stand, "a", 100))
         relay.refuse()
         relay.cut()
@@ -234,7 +224,7 @@ async def test_the_commands_tell_of_a_running_router(
     ):
         await until(lambda: all_exact(stand))
         answer = await stand.pick(prompt(1600), pods=["a"])
-        cached = await generate(workers[0], 1600)
+        cached = await generate(workers[0], ids(1600))
         await stand.report(answer.booking_id, "FIRST_TOKEN")
         await stand.report(answer.booking_id, "FINISHED", cached_tokens=cached, prompt_tokens=1600)
         await until(lambda: holds(stand, "a", 100))

@@ -5,17 +5,17 @@ import os
 import socket
 import stat
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
 
-import aiohttp
-import grpc.aio
 import pytest
 
+from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.pick_stand import pod, prompt
+from tests.router.running_router import running_router
 from tests.router.serving import serving
+from tests.router.shared_stand import IDS, WORKER, generate
 from warmpath.cli import check_config
-from warmpath.indexer.keys.key import pack_tokens
-from warmpath.lab.local.cluster import MODEL, Process, Worker, WorkerSettings
+from warmpath.lab.local.cluster import MODEL, Worker
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
@@ -23,57 +23,34 @@ from warmpath.router import serve, state_file
 from warmpath.router.assemble.running import running
 from warmpath.router.config.read import parse
 
-SETTINGS = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
-IDS = list(range(100, 260))
 FULL = (len(IDS) - 1) // 16 * 16
 
 
-async def warm(worker: Worker, ids: list[int]) -> None:
-    body = {"model": MODEL, "prompt": ids, "max_tokens": 1}
-    url = f"http://{worker.address}/v1/completions"
-    async with aiohttp.ClientSession() as http, http.post(url, json=body) as response:
-        response.raise_for_status()
-
-
-async def matched(worker: Worker, folder: Path, tokens: int, *, seed: str = "") -> pb.PodScore:
+async def matched(worker: LocalWorker | Worker, folder: Path, tokens: int) -> pb.PodScore:
     """Serve a router until it reports exactly this number of matched tokens; end it."""
-    config = (
-        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\ndrain-delay-seconds = 0\n'
-        f'[index]\nstate-file = "state"\nhash-seed = "{seed}"\n'
-        f'[[models]]\nname = "{MODEL}"\n[[pods]]\nid = "p"\nmodel = "{MODEL}"\n'
-        f'address = "{worker.address}"\nevents = "{worker.events}"\nreplay = "{worker.replay}"\n'
-    )
-    async with AsyncExitStack() as stack:
-        router = await stack.enter_async_context(running(parse(config, "test"), folder))
-        channel = await stack.enter_async_context(grpc.aio.insecure_channel(router.address))
+    pods = pod("p", worker.address, events=worker.events, replay=worker.replay)
+    tables = f'[index]\nstate-file = "state"\n[[models]]\nname = "{MODEL}"\n{pods}'
+    async with running_router(folder, tables) as (_, channel):
         stub = router_pb2_grpc.RouterStub(channel)
-        prompt = pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(IDS))
         while True:
-            response = await stub.Score(pb.ScoreRequest(prompt=prompt), timeout=5)
+            response = await stub.Score(pb.ScoreRequest(prompt=prompt(160)), timeout=5)
             score = response.scores[0]
             if score.trust.level == pb.Trust.EXACT and score.matched_tokens == tokens:
                 return score
             await asyncio.sleep(0.01)
 
 
-async def started(tmp_path: Path, *options: str) -> Worker:
-    worker = Worker("w", Process("worker", tmp_path / "log"))
-    await worker.start(SETTINGS, *options)
-    return worker
-
-
 async def test_a_router_goes_on_where_the_last_one_ended_though_the_replay_is_short(
     tmp_path: Path,
 ) -> None:
-    worker = await started(tmp_path, "--buffer-steps=3")
-    await warm(worker, IDS)
-    await matched(worker, tmp_path, FULL)
-    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o600
-    # One batch more is missed meanwhile. Without the file the first would be out of reach.
-    await warm(worker, list(range(1000, 1100)))
-    score = await matched(worker, tmp_path, FULL)
-    assert score.trust.reason == "the gap was closed by replay"
-    await worker.process.stop()
+    async with LocalWorker.of(WORKER, "--buffer-steps=3") as worker:
+        await generate(worker, IDS)
+        await matched(worker, tmp_path, FULL)
+        assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o600
+        # One batch more is missed meanwhile. Without the file the first would be out of reach.
+        await generate(worker, list(range(1000, 1100)))
+        score = await matched(worker, tmp_path, FULL)
+        assert score.trust.reason == "the gap was closed by replay"
 
 
 @pytest.mark.deep
@@ -81,11 +58,11 @@ async def test_an_engine_that_restarted_meanwhile_is_not_believed_warm(
     tmp_path: Path, held_ports: HeldPorts
 ) -> None:
     worker = Worker.held("w", tmp_path / "log", held_ports)
-    await worker.start(SETTINGS)
-    await warm(worker, IDS)
+    await worker.start(WORKER)
+    await generate(worker, IDS)
     await matched(worker, tmp_path, FULL)
     await worker.process.stop()
-    await worker.start(SETTINGS)
+    await worker.start(WORKER)
     await matched(worker, tmp_path, 0)
     await worker.process.stop()
 
@@ -100,23 +77,22 @@ async def test_an_engine_that_restarted_meanwhile_is_not_believed_warm(
 async def test_a_damaged_file_is_named_and_the_router_starts_cold(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = await started(tmp_path)
-    await warm(worker, IDS)
-    await matched(worker, tmp_path, FULL)
-    path = tmp_path / "state"
-    raw = path.read_bytes()
-    path.write_bytes(
-        {
-            "cut": raw[:-5],
-            "flipped": raw[:-5] + bytes([raw[-5] ^ 1]) + raw[-4:],
-            "version": raw.replace(b"state 4", b"state 9", 1),
-            "empty": b"",
-        }[damage]
-    )
-    await matched(worker, tmp_path, FULL)
-    assert "starting cold" in caplog.text
-    assert ("state: is empty" in caplog.text) == (damage == "empty")
-    await worker.process.stop()
+    async with LocalWorker.of(WORKER) as worker:
+        await generate(worker, IDS)
+        await matched(worker, tmp_path, FULL)
+        path = tmp_path / "state"
+        raw = path.read_bytes()
+        path.write_bytes(
+            {
+                "cut": raw[:-5],
+                "flipped": raw[:-5] + bytes([raw[-5] ^ 1]) + raw[-4:],
+                "version": raw.replace(b"state 4", b"state 9", 1),
+                "empty": b"",
+            }[damage]
+        )
+        await matched(worker, tmp_path, FULL)
+        assert "starting cold" in caplog.text
+        assert ("state: is empty" in caplog.text) == (damage == "empty")
 
 
 @pytest.mark.deep
