@@ -1,12 +1,11 @@
-"""Whatever befalls tokenizers and renderers, picks go on by length and load, and say why."""
+"""Where a prompt cannot be tokenised, whatever befalls tokenizers and renderers, picks go on by length and load, and say why."""
 
 import asyncio
 import contextlib
 import json
 import os
 import signal
-import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from shutil import copytree
@@ -17,15 +16,12 @@ import pytest
 
 from tests.fake_engine import FakeEngine, tokenized
 from tests.fake_http import Answer, Asked
-from tests.h2grpc.served import BOTH
 from tests.router.error_details import details_of
-from tests.router.pick_stand import QUIET, UNENDING, Stand, pod, standing, until
+from tests.router.pick_stand import QUIET, UNENDING, Stand, pod, standing
 from warmpath.prefixstore.chats import render_worker
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt import texts, tokenizer_sources
-
-pytestmark = pytest.mark.parametrize("transport", BOTH)
 
 TEXT = "Explain prefix caching. " * 500
 TOKENS = len(TEXT) // 4
@@ -53,6 +49,14 @@ def chat(content: str = TEXT) -> pb.Prompt:
     return pb.Prompt(chat_body=json.dumps(body).encode())
 
 
+def completion(content: str = TEXT) -> pb.Prompt:
+    body = {"model": "demo", "prompt": content}
+    return pb.Prompt(completions_body=json.dumps(body).encode())
+
+
+FORMS = pytest.mark.parametrize("form", [text, chat, completion])
+
+
 async def by_length(stand: Stand, prompt: pb.Prompt, because: str, reason: str) -> None:
     """Check that a prompt is picked for and explained by its length, and that Score has the reason."""
     first = await stand.pick(prompt)
@@ -74,6 +78,76 @@ async def by_length(stand: Stand, prompt: pb.Prompt, because: str, reason: str) 
     assert await stand.report(ids.booking_id, "FINISHED")
 
 
+@FORMS
+async def test_a_model_without_a_tokenizer_is_picked_for_by_length(
+    form: Callable[[], pb.Prompt], tmp_path: Path
+) -> None:
+    async with standing(tmp_path, PODS) as stand:
+        await by_length(stand, form(), "'demo' has no", "NO_TOKENIZER")
+        [finding] = (await stand.diagnose()).findings
+        assert (finding.kind, finding.model) == ("tokenizer", "demo")
+        assert "'demo' has no" in finding.text
+
+
+@FORMS
+async def test_a_tokenizer_that_cannot_be_loaded_is_named_and_picks_go_on(
+    form: Callable[[], pb.Prompt],
+    tmp_path: Path,
+    model_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "tokenizer.json").write_text("{broken", encoding="utf-8")
+    monkeypatch.setattr(texts, "RETRY_SECONDS", 0.01)
+    async with standing(tmp_path, PODS, models='tokenizer = "."') as stand:
+        [finding] = (await stand.diagnose()).findings
+        assert (finding.kind, finding.model, finding.pod) == ("tokenizer", "demo", "")
+        assert str(tmp_path) in finding.text
+        await by_length(stand, form(), str(tmp_path), "TOKENIZER_UNAVAILABLE")
+        copytree(model_folder, tmp_path, dirs_exist_ok=True)
+        await until_read(stand, form())
+        assert not (await stand.diagnose()).findings
+
+
+async def test_a_chat_whose_template_cannot_be_compiled_is_picked_for_by_length(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    copytree(model_folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "chat_template.jinja").write_text("{% broken", encoding="utf-8")
+    problem = "the chat template is broken: "
+    async with standing(tmp_path, PODS, models='tokenizer = "."') as stand:
+        for _ in range(3):
+            assert problem in (await stand.pick(chat())).reckoned_because
+        await by_length(stand, chat(), problem, "BAD_REQUEST")
+        scored = stand.stub.Score(pb.ScoreRequest(prompt=chat()), timeout=30)
+        code, said = await stand.refused(scored)
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert said.startswith("prompt.chat_body")
+        assert problem in said
+        assert not (await stand.pick(text())).reckoned_because
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        text(""),
+        pb.Prompt(chat_body=b'{"model": "demo", "messages": 5}'),
+        pb.Prompt(completions_body=b'{"model": "demo", "prompt": {}}'),
+    ],
+    ids=["empty text", "chat", "completion"],
+)
+async def test_what_is_wrong_with_a_prompt_is_refused_as_ever(
+    prompt: pb.Prompt, tmp_path: Path
+) -> None:
+    async with standing(tmp_path, PODS) as stand:
+        code, _ = await stand.refused(stand.pick(prompt))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def until_read(stand: Stand, prompt: pb.Prompt) -> None:
+    while (await stand.pick(prompt)).reckoned_because:
+        await asyncio.sleep(0.01)
+
+
 def renderers() -> Iterator[int]:
     """Return the ids of the processes in which this process renders chats."""
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -92,12 +166,14 @@ def kill_renderers() -> None:
 
 
 @asynccontextmanager
-async def rendering(folder: Path, model_folder: Path, transport: str) -> AsyncIterator[Stand]:
+async def rendering(
+    folder: Path, model_folder: Path, transport: str, seconds: float = 600.0
+) -> AsyncIterator[Stand]:
     """Run a router with one renderer, whose template never ends for the chat `loop`."""
     copytree(model_folder, folder, dirs_exist_ok=True)
     (folder / "chat_template.jinja").write_text(LOOPS, encoding="utf-8")
     tables = f"[limits]\n{PATIENT}[templates]\nworkers = 1\n{PODS}"
-    with patch.object(texts, "RENDER_SECONDS", 600.0):
+    with patch.object(texts, "RENDER_SECONDS", seconds):
         async with standing(folder, tables, models='tokenizer = "."', transport=transport) as stand:
             yield stand
 
@@ -113,8 +189,16 @@ async def test_a_renderer_killed_amid_a_chat_leaves_the_chat_to_its_length_and_r
         picked = await asked
         assert picked.reckoned_tokens == picked.prompt_tokens > 0
         assert "ended" in picked.reckoned_because
-        while (await stand.pick(chat())).reckoned_because:
-            await asyncio.sleep(0.01)
+        await until_read(stand, chat())
+
+
+async def test_a_chat_that_cannot_be_rendered_in_time_is_picked_for_by_length(
+    tmp_path: Path, model_folder: Path, transport: str
+) -> None:
+    async with rendering(tmp_path, model_folder, transport, 0.2) as stand:
+        picked = await stand.pick(chat("loop"))
+        assert picked.reckoned_tokens == picked.prompt_tokens > 0
+        assert "takes longer" in picked.reckoned_because
 
 
 async def test_without_any_renderer_that_starts_chats_are_picked_for_by_length(
@@ -143,9 +227,19 @@ async def test_chats_beyond_those_that_may_wait_are_picked_for_by_length(
             one.cancel()
 
 
+def hang(engine: FakeEngine) -> None:
+    """Let an engine answer once its gate is open."""
+
+    def hanging(asked: Asked) -> Answer:
+        assert engine.gate.wait(600)
+        return tokenized(asked)
+
+    engine.answer = hanging
+
+
 @asynccontextmanager
 async def tokenising(
-    folder: Path, engine: FakeEngine, transport: str, *, tables: str = ""
+    folder: Path, engine: FakeEngine, transport: str, tables: str = ""
 ) -> AsyncIterator[Stand]:
     """Run a router that has an engine alone for its tokenizer, which is asked anew each time."""
     models = f'tokenizer-urls = ["{engine.url}"]'
@@ -153,9 +247,10 @@ async def tokenising(
         patch.object(texts, "RETRY_SECONDS", 0.001),
         patch.multiple(tokenizer_sources, SKIP_SECONDS=0.001, REMOTE_SECONDS=600.0),
     ):
-        async with standing(folder, tables + PODS, models=models, transport=transport) as stand:
-            while (await stand.pick(text("short"))).reckoned_because:
-                await asyncio.sleep(0.01)
+        async with standing(
+            folder, f"[limits]\n{PATIENT}{tables}{PODS}", models=models, transport=transport
+        ) as stand:
+            await until_read(stand, text("short"))
             yield stand
 
 
@@ -173,57 +268,42 @@ async def tokenising(
     ids=["500", "cut off", "negative", "no list", "moved"],
 )
 async def test_an_engine_that_tokenises_no_more_leaves_its_prompts_to_their_length(
-    form: object, answer: Answer, because: str, tmp_path: Path, engine: FakeEngine, transport: str
+    form: Callable[[], pb.Prompt],
+    answer: Answer,
+    because: str,
+    tmp_path: Path,
+    engine: FakeEngine,
+    transport: str,
 ) -> None:
-    tables = f"[limits]\n{PATIENT}"
-    async with tokenising(tmp_path, engine, transport, tables=tables) as stand:
+    async with tokenising(tmp_path, engine, transport) as stand:
         engine.answer = lambda _: answer
-        prompt = text() if form is text else chat()
-        await by_length(stand, prompt, because, "TOKENIZER_UNAVAILABLE")
+        await by_length(stand, form(), because, "TOKENIZER_UNAVAILABLE")
         engine.answer = tokenized
-        while (await stand.pick(prompt)).reckoned_because:
-            await asyncio.sleep(0.01)
+        await until_read(stand, form())
 
 
 async def test_when_all_threads_of_the_pool_hang_picks_go_on_by_length_until_they_come_back(
     tmp_path: Path, engine: FakeEngine, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    released = threading.Event()
-
-    def hanging(asked: Asked) -> Answer:
-        assert released.wait(600)
-        return tokenized(asked)
-
-    tables = f"[limits]\n{PATIENT}[prefix-store]\nworkers = 1\n"
+    tables = "[prefix-store]\nworkers = 1\n"
     monkeypatch.setattr(texts, "HANG_SECONDS", 0.2)
-    async with tokenising(tmp_path, engine, transport, tables=tables) as stand:
-        engine.answer = hanging
+    async with tokenising(tmp_path, engine, transport, tables) as stand:
+        hang(engine)
         try:
-
-            async def is_dead() -> bool:
-                picked = await stand.pick(text())
+            while "all threads hang" not in (picked := await stand.pick(text())).reckoned_because:
                 assert picked.reckoned_tokens == TOKENS
-                return "all threads hang" in picked.reckoned_because
-
-            await until(is_dead)
             await by_length(stand, text(), "all threads hang", "TOKENIZER_UNAVAILABLE")
         finally:
-            released.set()
-        while (await stand.pick(text())).reckoned_because:
-            await asyncio.sleep(0.01)
+            engine.gate.set()
+        await until_read(stand, text())
 
 
 async def test_texts_beyond_those_that_may_wait_are_picked_for_by_length(
     tmp_path: Path, engine: FakeEngine, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hanging(asked: Asked) -> Answer:
-        assert engine.gate.wait(600)
-        return tokenized(asked)
-
     monkeypatch.setattr(texts, "MOST_QUEUED", 1)
-    tables = f"[limits]\n{PATIENT}"
-    async with tokenising(tmp_path, engine, transport, tables=tables) as stand:
-        engine.answer = hanging
+    async with tokenising(tmp_path, engine, transport) as stand:
+        hang(engine)
         asked = [asyncio.ensure_future(stand.pick(text(f"{TEXT}{n}"))) for n in range(2)]
         [refused], [held] = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
         assert "at most 1 may, and" in refused.result().reckoned_because
@@ -258,13 +338,8 @@ async def test_a_tokenizer_that_panics_leaves_texts_to_their_length(
 async def test_a_callers_short_deadline_is_kept_while_the_tokenizer_is_slow(
     tmp_path: Path, engine: FakeEngine, transport: str
 ) -> None:
-    def hanging(asked: Asked) -> Answer:
-        assert engine.gate.wait(600)
-        return tokenized(asked)
-
-    tables = f"[limits]\n{PATIENT}"
-    async with tokenising(tmp_path, engine, transport, tables=tables) as stand:
-        engine.answer = hanging
+    async with tokenising(tmp_path, engine, transport) as stand:
+        hang(engine)
         picked = None
         while picked is None:
             # A machine may be too busy to answer in the hundredth of a second that is left for it.
