@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -78,21 +79,16 @@ def test_a_wrong_file_is_a_line_of_the_log_if_that_is_json(
     assert "warmpath serve:" not in capsys.readouterr().err
 
 
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "REFUSAL_SECONDS", 0.001)
-
-
 @asynccontextmanager
 async def telling(look: Callable[[], list[Refused]]) -> AsyncIterator[None]:
-    task = asyncio.create_task(calls._keep_telling(look))
-    await asyncio.sleep(0.05)
-    yield
-    task.cancel()
-    await asyncio.wait([task])
+    with patch.object(calls, "REFUSAL_SECONDS", 0.001):
+        task = asyncio.create_task(calls._keep_telling(look))
+        await asyncio.sleep(0.05)
+        yield
+        task.cancel()
+        await asyncio.wait([task])
 
 
-@pytest.mark.usefixtures("looks")
 async def test_calls_that_were_refused_since_the_last_look_are_told_by_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -109,7 +105,6 @@ async def test_calls_that_were_refused_since_the_last_look_are_told_by_limit(
     ]
 
 
-@pytest.mark.usefixtures("looks")
 async def test_what_is_refused_may_be_connections(caplog: pytest.LogCaptureFixture) -> None:
     count = 0
     more = "a-section", "connections", "10.0.0.7:51234"
@@ -124,10 +119,10 @@ async def test_what_is_refused_may_be_connections(caplog: pytest.LogCaptureFixtu
     )
 
 
-@pytest.mark.usefixtures("looks")
 async def test_a_connection_beyond_the_most_busy_ones_of_its_address_is_counted_and_told_with_its_address(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(calls, "REFUSAL_SECONDS", 0.001)
     tables = '[[models]]\nname = "demo"\n[server.http2]\nmax-connections = 1\n'
     async with running_router(tmp_path, tables, transport="nghttp2") as (router, channel):
         stream = RouterStub(channel).ScoreStream()

@@ -68,7 +68,7 @@ def first(choice: Choice) -> str:
     return choice.options[0].candidate.pod
 
 
-class Parts:
+class Parts(Witness):
     """A picker over watched ranks, and all parts that it uses."""
 
     def __init__(
@@ -90,7 +90,6 @@ class Parts:
         self.ingest = Ingest(
             ReferenceIndex(), hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: self.now
         )
-        self.seen: list[str] = []
         self.placed: list[Pick] = []
         names = map("p{}".format, count())
         self.picking = Picking(
@@ -185,28 +184,6 @@ class Parts:
         options = self.weigh(prompt=prompt).options
         return {one.candidate.pod: one.match.arriving_tokens for one in options}
 
-    # Methods of a witness of picks, which keep the calls
-
     def picked(self, placed: Pick, choice: Choice) -> None:
         del choice
-        self.seen.append("picked")
         self.placed.append(placed)
-
-    def withdrawn(self, placed: Pick, choice: Choice) -> None:
-        del placed, choice
-        self.seen.append("withdrawn")
-
-    def started(self, placed: Pick) -> None:
-        self.seen.append(f"started {placed.went[0]}")
-
-    def first_token(self, placed: Pick, now: float) -> None:
-        del placed, now
-        self.seen.append("first token")
-
-    def found_cached(self, placed: Pick, cached: int, prompt_tokens: int | None) -> None:
-        del placed, prompt_tokens
-        self.seen.append(f"told {cached}")
-
-    def ended(self, placed: Pick, end: str, now: float) -> None:
-        del placed, now
-        self.seen.append(end)

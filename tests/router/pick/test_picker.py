@@ -129,24 +129,10 @@ class AnyReports(RuleBasedStateMachine):
         disaggregated=st.booleans(),
         policy=st.sampled_from(["", "round-robin", "llmd-token", "sglang", "weighted"]),
     )
-    def pick(
-        self,
-        blocks: int,
-        start: int,
-        session: str,
-        shadow: bool,
-        disaggregated: bool,
-        policy: str,
-    ) -> None:
+    def pick(self, blocks: int, start: int, disaggregated: bool, **fields: object) -> None:
         # A key names all before it, so two prompts share keys only from their first blocks on.
         prompt = KeyedPrompt(range(1000 * start, 1000 * start + blocks))
-        name, choice = self.parts.choose(
-            prompt=prompt,
-            session=session,
-            shadow=shadow,
-            disaggregated=disaggregated,
-            policy=policy,
-        )
+        name, choice = self.parts.choose(prompt=prompt, disaggregated=disaggregated, **fields)
         assert len(choice.options) == (2 if disaggregated else 3)
         self.names.append(name)
 

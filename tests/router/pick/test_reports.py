@@ -1,18 +1,21 @@
 """Reports on picks, from any caller: what they change, which contradict themselves, and which make models doubtful."""
 
+from unittest.mock import call, create_autospec
+
 import pytest
 
 from tests.router.consistent import check
 from tests.router.pick.picker_parts import Parts
 from tests.router.pick.weighed import choice, option, placed
-from warmpath.router.pick.pick import PAUSE_SECONDS, DoubtedModels, End
+from warmpath.router.pick.pick import PAUSE_SECONDS, DoubtedModels, End, Witness
 from warmpath.router.pick.report import Report, carry_out, check_event
 from warmpath.router.pick.weigh import Traits
 from warmpath.router.prompt.bad_request import BadRequestError
 
 
 def test_reports_follow_a_pick_from_its_start_to_its_end() -> None:
-    parts = Parts()
+    witness = create_autospec(Witness, instance=True)
+    parts = Parts(witnesses=(witness,))
     placed = parts.picker.reserve(parts.ask(), parts.now)
     name = placed.booking_id
     told = [
@@ -21,7 +24,14 @@ def test_reports_follow_a_pick_from_its_start_to_its_end() -> None:
         Report(name, "finished", cached_tokens=48, output_tokens=5),
     ]
     assert [carry_out(report, parts.picker, parts.now) for report in told] == [True] * 3
-    assert parts.seen == ["picked", "started pod-2", "told 32", "first token", "finished"]
+    assert placed.went == ("pod-2", 0)
+    assert witness.mock_calls == [
+        call.picked(placed, placed.choice),
+        call.started(placed),
+        call.found_cached(placed, 32, 1601),
+        call.first_token(placed, parts.now),
+        call.ended(placed, "finished", parts.now),
+    ]
     assert placed.output_tokens == 5
     assert not any(carry_out(report, parts.picker, parts.now) for report in told)
     check(parts.picking)

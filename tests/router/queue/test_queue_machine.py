@@ -1,6 +1,7 @@
 """The queue under any events: nobody is lost, nobody waits beyond its bound, and no booking is left."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -47,29 +48,11 @@ class AnyEvents(RuleBasedStateMachine):
         size=st.integers(0, 2 * MOST_BYTES),
         patience=st.sampled_from([0.0, 0.5, 60.0]),
     )
-    def arrive(
-        self,
-        tokens: int,
-        named: Sequence[str],
-        tenant: str,
-        caller: str,
-        lora: str,
-        priority: int,
-        size: int,
-        patience: float,
-    ) -> None:
+    def arrive(self, patience: float, priority: int, size: int, **fields: Any) -> None:
         stand = self.stand
+        until = stand.parts.now + patience
         try:
-            waiting = stand.entering(
-                tokens,
-                named=named,
-                until=stand.parts.now + patience,
-                priority=priority,
-                tenant=tenant,
-                caller=caller,
-                lora=lora,
-                size=size,
-            )
+            waiting = stand.entering(until=until, priority=priority, size=size, **fields)
             stand.queue.enter(waiting, stand.parts.now)
         except NoPodError:
             return
@@ -93,7 +76,7 @@ class AnyEvents(RuleBasedStateMachine):
     @precondition(lambda self: self.flying)
     @rule(
         data=st.data(),
-        event=st.sampled_from(["first_token", "finished", "failed", "elsewhere", "withdrawn"]),
+        event=st.sampled_from(["first_token", "finished", "failed", "elsewhere"]),
     )
     def report(self, data: st.DataObject, event: str) -> None:
         picker, now = self.stand.parts.picker, self.stand.parts.now
@@ -103,11 +86,8 @@ class AnyEvents(RuleBasedStateMachine):
             picker.first_token(name, now)
         elif event == "elsewhere":
             picker.started(name, now, (data.draw(st.sampled_from(["pod-0", "pod-2"])), 0))
-        elif event == "finished":
-            picker.ended(name, "finished", now)
-            self.flying.remove(one)
         else:
-            picker.ended(name, "failed", now)
+            picker.ended(name, event, now)  # type: ignore[arg-type]
             self.flying.remove(one)
         self.release()
 
