@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,6 @@ MSGPACK = {
 ROOT = Path(__file__).parents[2]
 
 
-def _record(raw: bytes) -> None:
-    with pytest.raises(BadRecordError):
-        read_record({b"token": b"1", b"claim": raw})
-
-
 def _rival(raw: bytes) -> None:
     ours = Claim(owner="one", base=0, places=[], keyspace="k", model="m", ranks=1)
     rival_of("two", raw, ours)
@@ -52,21 +48,7 @@ def _body(raw: bytes) -> None:
         fields = await raw_fields(raw, ("data", "owner"))
         await fields.decoded("owner")
 
-    with pytest.raises(FieldError):
-        asyncio.run(read())
-
-
-def _trtllm(raw: bytes) -> None:
-    with pytest.raises(MalformedEventError):
-        trtllm.split(b"[" + raw)
-
-
-@pytest.mark.parametrize("fault", JSON)
-@pytest.mark.parametrize("read", [_record, _rival, _statistics, _body, _trtllm])
-def test_json_that_cannot_be_read_costs_only_itself(
-    read: Callable[[bytes], None], fault: str
-) -> None:
-    read(JSON[fault])
+    asyncio.run(read())
 
 
 def _bookings(raw: bytes) -> None:
@@ -77,21 +59,9 @@ def _bookings(raw: bytes) -> None:
 
 def _state(raw: bytes) -> None:
     path = Path("state")
-    path.write_bytes(
-        state_file.HEADING
-        + hashlib.blake2b(raw, digest_size=state_file.DIGEST_BYTES).digest()
-        + raw
-    )
-    with pytest.raises(state_file.BadStateError):
-        state_file.load(path, "")
-
-
-def _vllm(raw: bytes) -> None:
-    _events(vllm.decode, raw)
-
-
-def _sglang(raw: bytes) -> None:
-    _events(sglang.decode, raw)
+    digest = hashlib.blake2b(raw, digest_size=state_file.DIGEST_BYTES).digest()
+    path.write_bytes(state_file.HEADING + digest + raw)
+    state_file.load(path, "")
 
 
 def _events(decode: Callable[[bytes], Batch], raw: bytes) -> None:
@@ -99,16 +69,39 @@ def _events(decode: Callable[[bytes], Batch], raw: bytes) -> None:
         assert not decode(raw).events
 
 
-@pytest.mark.parametrize("fault", MSGPACK)
-@pytest.mark.parametrize("read", [_bookings, _state, _vllm, _sglang])
-def test_msgpack_that_cannot_be_read_costs_only_itself(
-    read: Callable[[bytes], None],
+READERS: dict[str, list[tuple[Callable[[bytes], object], type[Exception] | None]]] = {
+    "json": [
+        (lambda raw: read_record({b"token": b"1", b"claim": raw}), BadRecordError),
+        (_rival, None),
+        (_statistics, None),
+        (_body, FieldError),
+        (lambda raw: trtllm.split(b"[" + raw), MalformedEventError),
+    ],
+    "msgpack": [
+        (_bookings, None),
+        (_state, state_file.BadStateError),
+        (partial(_events, vllm.decode), None),
+        (partial(_events, sglang.decode), None),
+    ],
+}
+
+
+@pytest.mark.parametrize("fault", JSON)
+@pytest.mark.parametrize(
+    ("form", "read", "error"),
+    [(form, *reader) for form, readers in READERS.items() for reader in readers],
+)
+def test_what_cannot_be_read_costs_only_itself(
+    form: str,
+    read: Callable[[bytes], object],
+    error: type[Exception] | None,
     fault: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    read(MSGPACK[fault])
+    with pytest.raises(error) if error else contextlib.nullcontext():
+        read((JSON if form == "json" else MSGPACK)[fault])
 
 
 def test_handlers_of_decoding_errors_name_all_of_them() -> None:
