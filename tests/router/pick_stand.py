@@ -10,12 +10,11 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from tests.router.running_router import TRANSPORT, running_router
+from tests.router.running_router import running_router
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.config.schema import Config
-from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
 QUIET = "[probe]\ninterval-seconds = 0\n"
 """Disables probes, since no server listens at the pods' addresses."""
@@ -103,22 +102,13 @@ def pod(name: str, address: str = "", **keys: object) -> str:
 
 @asynccontextmanager
 async def standing(
-    folder: Path,
-    tables: str,
-    *,
-    models: str = "",
-    top: str = "",
-    metrics: str = "",
-    transport: str = TRANSPORT,
-    tracer: Tracer = NO_TRACER,
+    folder: Path, tables: str, *, models: str = "", metrics: str = "", **options: Any
 ) -> AsyncIterator[Stand]:
-    """Run a router of one model, `demo`.
+    """Run a router of one model, `demo`; further `options` are those of `running_router`.
 
     `tables` are added to its configuration, `models` to the model's table. Its metrics are at `metrics`, host:port.
     """
     tables = f'[[models]]\nname = "demo"\nadapters = ["tuned"]\n{models}\n{tables}'
-    async with running_router(
-        folder, tables, top=top, metrics=metrics, transport=transport, tracer=tracer
-    ) as (router, channel):
+    async with running_router(folder, tables, metrics=metrics, **options) as (router, channel):
         stub = router_pb2_grpc.RouterStub(channel)
         yield Stand(router.address, stub, router.http_address, router.reload)

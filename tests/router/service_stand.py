@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import grpc
 import grpc.aio
 
 from tests.lab.simworker.local_worker import LocalWorker
-from tests.router.running_router import TRANSPORT, running_router
+from tests.router.running_router import running_router
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.local.cluster import WorkerSettings
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -61,19 +62,16 @@ async def standing(
     model_folder: Path,
     engine: str = "vllm",
     *options: str,
-    transport: str = TRANSPORT,
-    drain_seconds: float = 0.5,
     more: str = "",
+    **router_options: Any,
 ) -> AsyncIterator[Stand]:
     options = (f"--tokenizer={model_folder}", "--adapter=tuned", *options)
     async with (
         LocalWorker.of(SETTINGS, *options) as worker,
-        running_router(
-            folder,
-            tables(worker, model_folder, engine) + more,
-            transport=transport,
-            drain_seconds=drain_seconds,
-        ) as (router, channel),
+        running_router(folder, tables(worker, model_folder, engine) + more, **router_options) as (
+            router,
+            channel,
+        ),
         aiohttp.ClientSession() as http,
     ):
         stand = Stand(router, worker, router_pb2_grpc.RouterStub(channel), channel, http)

@@ -1,6 +1,6 @@
 """Choices and picks as the picker makes them, of ranks whose blocks a test sets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import count
 
 import numpy as np
@@ -9,14 +9,13 @@ from tests.router.pick.picker_parts import SizedPrompt
 from tests.scorer.ranked import figures
 from warmpath.indexer.engines.cache_groups import Group, Layout
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level, Trust
 from warmpath.router.load.rank_bookings import Booking, Work
 from warmpath.router.match.match import Matches
 from warmpath.router.pick.eligible import Wanted, field_of
 from warmpath.router.pick.options import Option, Options
-from warmpath.router.pick.pick import Pick, Predicted
+from warmpath.router.pick.pick import Pick, Predictions
 from warmpath.router.pick.traffic import Shares
 from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.table import Pod
@@ -101,7 +100,7 @@ def placed(
     traits: Traits = Traits(),  # noqa: B008  frozen
 ) -> Pick:
     """Return the pick of a choice's first option."""
-    where = _where(made.options[0])
+    where = made.options[0].name
     booking = None
     if not shadow:
         work = Work(model, *where, made.ask.tokens, 0, 1.0)
@@ -118,7 +117,7 @@ def placed(
         picked=where,
         available=max(held),
         average=round(sum(held) / len(held)),
-        predicted=_predicted(made.options),
+        predicted=Predictions(made.options, made.ask.tokens, lambda *_: 0),
         choice=made,
         shadow=shadow,
         went=where,
@@ -132,20 +131,3 @@ def follow(one: Pick, pod: str, number: int = 0) -> None:
     if one.booking is None:
         work = Work(one.model, pod, number, one.prompt_tokens, 0, 1.0)
         one.booking = Booking("b", 1, work, one.at + 600, since=one.at, late_at=one.at)
-
-
-def _where(one: Option) -> RankName:
-    return one.candidate.pod, one.candidate.rank
-
-
-def _predicted(options: Sequence[Option]) -> dict[RankName, Predicted]:
-    return {
-        _where(one): Predicted(
-            one.match.matched_tokens,
-            one.candidate.cached,
-            one.candidate.load.wait,
-            one.candidate.prefill,
-            believed=one.match.believed_tokens,
-        )
-        for one in options
-    }
