@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ import aiohttp
 import grpc.aio
 import pytest
 
+from tests.router.pick_stand import pod
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.bench.stand.servers import Python
@@ -24,6 +25,7 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 pytestmark = pytest.mark.deep
 
 Router = router_pb2_grpc.RouterStub
+Served = Callable[[], Coroutine[None, None, tuple[str, int]]]
 
 MODEL = "demo"
 BLOCK = 32
@@ -35,17 +37,10 @@ WARM = 0.8
 """The share of a prompt that must be cached where it was computed before: the last block never is."""
 
 WORKERS = (
-    f"--model={MODEL}",
-    "--listen=127.0.0.1:0",
-    "--events-endpoint=tcp://127.0.0.1:*",
-    "--replay-endpoint=tcp://127.0.0.1:*",
-    f"--workers={PODS}",
-    f"--block-size={BLOCK}",
-    "--blocks=16384",
-    f"--vocab-size={VOCAB}",
-    "--stream-interval=64",
-    "--speed=50",
-)
+    f"--model={MODEL}", "--listen=127.0.0.1:0", "--events-endpoint=tcp://127.0.0.1:*",
+    "--replay-endpoint=tcp://127.0.0.1:*", f"--workers={PODS}", f"--block-size={BLOCK}", "--blocks=16384",
+    f"--vocab-size={VOCAB}", "--stream-interval=64", "--speed=50",
+)  # fmt: skip
 
 
 class Prompt:
@@ -54,15 +49,8 @@ class Prompt:
     def __init__(self, rng: Random, tokens: int, max_tokens: int = 8) -> None:
         ids = rng.choices(range(VOCAB), k=tokens)
         self.message = pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(ids))
-        self.body = json.dumps(
-            {
-                "model": MODEL,
-                "prompt": ids,
-                "max_tokens": max_tokens,
-                "stream": True,
-                "stream_options": {"include_usage": True},
-            }
-        ).encode()
+        body = {"model": MODEL, "prompt": ids, "max_tokens": max_tokens, "stream": True}
+        self.body = json.dumps(body | {"stream_options": {"include_usage": True}}).encode()
 
 
 @dataclass(frozen=True)
@@ -84,35 +72,33 @@ class Fleet:
         """
         placed = asyncio.Event()
         left = len(before) + len(prompts)
-
         turns = cycle(self.routers)
 
-        async def pick(router: Router, prompt: Prompt, pods: Sequence[str] = ()) -> pb.PickResponse:
+        async def pick(prompt: Prompt, pods: Sequence[str] = ()) -> Served:
             nonlocal left
+            router = next(turns)
             picked = await router.Pick(pb.PickRequest(prompt=prompt.message, pods=pods))
             left -= 1
             if not left:
                 placed.set()
-            return picked
-
-        async def served(
-            router: Router, prompt: Prompt, picked: pb.PickResponse
-        ) -> tuple[str, int]:
             pod = picked.candidates[0].pod
             report = partial(_report, router, picked.booking_id)
-            cached = await self._generate(prompt, pod, report)
-            await placed.wait()
-            await report(pb.ReportRequest.FINISHED, cached_tokens=cached)
-            return pod, cached
 
-        async def one(router: Router, prompt: Prompt) -> tuple[str, int]:
-            return await served(router, prompt, await pick(router, prompt))
+            async def serve() -> tuple[str, int]:
+                cached = await self._generate(prompt, pod, report)
+                await placed.wait()
+                await report(pb.ReportRequest.FINISHED, cached_tokens=cached)
+                return pod, cached
+
+            return serve
+
+        async def one(prompt: Prompt) -> tuple[str, int]:
+            return await (await pick(prompt))()
 
         async with asyncio.TaskGroup() as tasks:
             for prompt in before:
-                router = next(turns)
-                tasks.create_task(served(router, prompt, await pick(router, prompt, on)))
-            placing = [tasks.create_task(one(next(turns), prompt)) for prompt in prompts]
+                tasks.create_task((await pick(prompt, on))())
+            placing = [tasks.create_task(one(prompt)) for prompt in prompts]
         return [task.result() for task in placing]
 
     async def _generate(
@@ -169,11 +155,9 @@ async def fleet(
             f"[[models]]\nname = '{MODEL}'\nvocab-size = {VOCAB}",
         ]
         for number, worker in enumerate(workers):
-            lines.append(
-                f"[[pods]]\nid = 'pod-{number}'\nmodel = '{MODEL}'\naddress = '{worker['address']}'"
-            )
-            if number >= without_events:
-                lines.append(f"events = '{worker['events']}'\nreplay = '{worker['replay']}'")
+            names = ("events", "replay") if number >= without_events else ()
+            keys = {name: worker[name] for name in names}
+            lines.append(pod(f"pod-{number}", worker["address"], **keys))
         config = folder / "router.toml"
         config.write_text("\n".join([*lines, more]))
         args = ("warmpath.cli", "serve", "--config", str(config))
@@ -183,11 +167,9 @@ async def fleet(
             address = router.hear().split(" on ")[1].split(",")[0].strip()
             channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))
             stubs.append(router_pb2_grpc.RouterStub(channel))
-        http = await stack.enter_async_context(
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
-            )
-        )
+        connector, wait = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
+        session = aiohttp.ClientSession(connector=connector, timeout=wait)
+        http = await stack.enter_async_context(session)
         for stub in stubs:
             while await followed(stub) < PODS - without_events:
                 await asyncio.sleep(0.01)
@@ -223,13 +205,7 @@ def assert_few_are_cold(cold: Counter[str]) -> None:
 @pytest.mark.parametrize(
     ("tokens", "loaded", "without_events"),
     [(SHORT, 0, 0), (LONG, 0, 0), (SHORT, 4, 0), (LONG, 4, 0), (SHORT, 0, 3)],
-    ids=[
-        "short-idle",
-        "long-idle",
-        "short-half-loaded",
-        "long-half-loaded",
-        "short-a-third-without-events",
-    ],
+    ids=["short-idle", "long-idle", "short-half-loaded", "long-half-loaded", "short-a-third-blind"],
 )
 async def test_one_new_prompt_spreads_and_is_computed_once_or_twice_a_pod(
     tmp_path: Path, tokens: int, loaded: int, without_events: int

@@ -60,6 +60,14 @@ async def holds(stand: Stand, name: str, blocks: int) -> bool:
     return sum(tier.blocks for tier in pods[name].ranks[0].tiers) >= blocks
 
 
+async def known(stand: Stand, *names: str) -> bool:
+    return sorted(one.id for one in await stand.pods()) == sorted(names)
+
+
+async def offered(stand: Stand) -> dict[str, pb.Candidate]:
+    return by_pod((await stand.explain(prompt())).candidates)
+
+
 async def test_the_warm_pod_is_picked_and_named_as_the_source_where_it_is_not(
     tmp_path: Path,
 ) -> None:
@@ -103,7 +111,8 @@ async def test_a_killed_worker_is_passed_over_and_when_it_leaves_nothing_is_kept
             booked = await stand.pick(prompt(1600), pods=["a"], session_id="s")
             assert booked.candidates[0].pod == "a"
             workers[0].process.kill()
-            await until(lambda: only(stand, "b"))
+            while [*await offered(stand)] != ["b"]:
+                await asyncio.sleep(0.01)
             for number in range(5):
                 answer = await stand.pick(prompt(first=2000 + number), session_id="s")
                 assert [one.pod for one in answer.candidates] == ["b"]
@@ -174,14 +183,6 @@ async def test_no_call_fails_while_a_pod_dies_and_its_score_falls_to_zero_and_re
         assert (await score(other.id)).matched_tokens == 384
 
 
-async def known(stand: Stand, *names: str) -> bool:
-    return sorted(one.id for one in await stand.pods()) == sorted(names)
-
-
-async def only(stand: Stand, name: str) -> bool:
-    return [one.pod for one in (await stand.explain(prompt())).candidates] == [name]
-
-
 async def test_a_pod_whose_events_are_cut_goes_on_with_part_of_what_it_held(
     tmp_path: Path,
 ) -> None:
@@ -195,8 +196,8 @@ async def test_a_pod_whose_events_are_cut_goes_on_with_part_of_what_it_held(
         await until(lambda: holds(stand, "a", 100))
         relay.refuse()
         relay.cut()
-        await until(lambda: is_stale(stand, "a"))
-        await until(lambda: offered(stand, "a"))
+        while "a" not in (seen := await offered(stand)) or seen["a"].trust.level != pb.Trust.STALE:
+            await asyncio.sleep(0.01)
         told = by_pod((await stand.explain(prompt(1600))).candidates)["a"]
         assert told.trust.level == pb.Trust.STALE
         assert told.details.counted_tokens == 1584 // 2
@@ -204,15 +205,6 @@ async def test_a_pod_whose_events_are_cut_goes_on_with_part_of_what_it_held(
         assert answer.candidates[0].pod == "a", "half of it is more than nothing"
         again = by_pod((await stand.explain(prompt(1600))).candidates)["a"].details
         assert again.assumed_tokens == 1584, "and what is sent there is remembered"
-
-
-async def is_stale(stand: Stand, name: str) -> bool:
-    pods = {one.id: one for one in await stand.pods()}
-    return bool(pods[name].ranks[0].trust.level == pb.Trust.STALE)
-
-
-async def offered(stand: Stand, name: str) -> bool:
-    return name in by_pod((await stand.explain(prompt())).candidates)
 
 
 async def test_the_commands_tell_of_a_running_router(
@@ -228,7 +220,8 @@ async def test_the_commands_tell_of_a_running_router(
         await stand.report(answer.booking_id, "FIRST_TOKEN")
         await stand.report(answer.booking_id, "FINISHED", cached_tokens=cached, prompt_tokens=1600)
         await until(lambda: holds(stand, "a", 100))
-        await until(lambda: all_told(stand))
+        while {one.details.load_source for one in (await offered(stand)).values()} != {"engine"}:
+            await asyncio.sleep(0.01)
         path = tmp_path / "ids.txt"
         path.write_text(" ".join(map(str, ids(1600))))
         at = ["--router", stand.address]
@@ -254,8 +247,3 @@ async def test_the_commands_tell_of_a_running_router(
         assert capsys.readouterr().out == ""
         assert await asyncio.to_thread(pods_main, [*at, "--model", "demo"]) == 0
     assert await asyncio.to_thread(doctor.main, at) == 3
-
-
-async def all_told(stand: Stand) -> bool:
-    told = (await stand.explain(prompt())).candidates
-    return all(one.details.load_source == "engine" for one in told)
