@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,38 +33,34 @@ MODEL = '[[models]]\nname = "demo"\n'
 
 
 class Reloaded:
-    """A reloader whose file is a text, and what it has applied."""
+    """A reloader of a file, and what it has applied."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, path: Path, text: str = MODEL) -> None:
+        path.write_text(text)
+        self.path = path
         self.applied: list[Config] = []
+        content = partial(content_of, path)
         self.reloader = Reloader(
-            parse(text, "file"),
-            self._read,
-            self._apply,
-            content=self._content,
-            begun=text.encode(),
+            load(path), partial(load, path), self._apply, content=content, begun=content()
         )
-
-    def _read(self) -> Config:
-        return parse(self.text, "file")
-
-    def _content(self) -> bytes:
-        return self.text.encode()
 
     async def _apply(self, config: Config) -> None:
         self.applied.append(config)
 
     async def to(self, text: str) -> None:
-        self.text = text
+        await asyncio.to_thread(self.path.write_text, text)
         await self.reloader.reload()
 
 
+@pytest.fixture
+def router(tmp_path: Path) -> Reloaded:
+    return Reloaded(tmp_path / "router.toml")
+
+
 async def test_keys_that_need_a_restart_are_named_each_time_and_the_others_taken_over(
-    caplog: pytest.LogCaptureFixture,
+    router: Reloaded, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    router = Reloaded(MODEL)
     changed = f'[server]\nlisten = "127.0.0.1:1"\n[limits]\ntokenize-seconds = 1\n{MODEL}'
     await router.to(changed)
     [applied] = router.applied
@@ -82,9 +80,8 @@ async def test_keys_that_need_a_restart_are_named_each_time_and_the_others_taken
 
 
 async def test_keys_that_contradict_those_that_need_a_restart_are_not_taken_over(
-    caplog: pytest.LogCaptureFixture,
+    router: Reloaded, caplog: pytest.LogCaptureFixture
 ) -> None:
-    router = Reloaded(MODEL)
     await router.to(
         f'{MODEL}[[models]]\nname = "m2"\n[[pods]]\nid = "a"\nmodel = "m2"\naddress = "h:1"'
     )
@@ -113,6 +110,16 @@ class Looks:
         self._wait = await self._waits.get()
 
 
+@asynccontextmanager
+async def watching(router: Reloaded) -> AsyncIterator[tuple[Looks, asyncio.Event]]:
+    """Have its file looked at; the event asks for a reload."""
+    looks, asked = Looks(), asyncio.Event()
+    task = asyncio.ensure_future(router.reloader.watch(asked, sleep=looks.sleep))
+    yield looks, asked
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_a_file_is_read_when_two_looks_find_the_same_change_by_its_content(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,62 +140,46 @@ async def test_a_file_is_read_when_two_looks_find_the_same_change_by_its_content
         (tmp_path / "new").replace(tmp_path / "data")
 
     swap("first")
-    applied: list[Config] = []
+    router = Reloaded(path)
+    async with watching(router) as (looks, asked):
 
-    async def apply(config: Config) -> None:
-        applied.append(config)
+        async def settles(*, reloads: bool) -> str:
+            caplog.clear()
+            await looks.look()
+            assert not asked.is_set(), "it may be half written"
+            await looks.look()
+            assert asked.is_set() is reloads
+            if reloads:
+                asked.clear()
+                await router.reloader.reload()
+            for _ in range(3):
+                await looks.look()
+                assert not asked.is_set(), "each state of the file is read once"
+            return "\n".join(caplog.messages)
 
-    reloader = Reloader(
-        load(path),
-        lambda: load(path),
-        apply,
-        content=lambda: content_of(path),
-        begun=content_of(path),
-    )
-    looks, asked = Looks(), asyncio.Event()
-    watching = asyncio.ensure_future(reloader.watch(asked, sleep=looks.sleep))
+        assert not await settles(reloads=False)
+        swap("same")
+        assert not await settles(reloads=False)
+        swap("half")
+        assert "is not reloaded, nothing has changed: " in await settles(reloads=True)
+        assert not router.applied
+        swap("half")
+        assert not await settles(reloads=False)
+        (tmp_path / "data").unlink()
+        assert "there is no such file" in await settles(reloads=True)
+        swap("other")
+        assert (
+            await settles(reloads=True) == "the configuration is reloaded: limits.tokenize-seconds"
+        )
+        assert [one.limits.tokenize_seconds for one in router.applied] == [1]
 
-    async def settles(*, reloads: bool) -> str:
-        caplog.clear()
-        await looks.look()
-        assert not asked.is_set(), "it may be half written"
-        await looks.look()
-        assert asked.is_set() is reloads
-        if reloads:
-            asked.clear()
-            await reloader.reload()
+
+async def test_a_change_that_a_signal_had_read_is_not_read_again(router: Reloaded) -> None:
+    async with watching(router) as (looks, asked):
+        await router.to(f"[limits]\ntokenize-seconds = 1\n{MODEL}")
         for _ in range(3):
             await looks.look()
-            assert not asked.is_set(), "each state of the file is read once"
-        return "\n".join(caplog.messages)
-
-    assert not await settles(reloads=False)
-    swap("same")
-    assert not await settles(reloads=False)
-    swap("half")
-    assert "is not reloaded, nothing has changed: " in await settles(reloads=True)
-    assert not applied
-    swap("half")
-    assert not await settles(reloads=False)
-    (tmp_path / "data").unlink()
-    assert "there is no such file" in await settles(reloads=True)
-    swap("other")
-    assert await settles(reloads=True) == "the configuration is reloaded: limits.tokenize-seconds"
-    assert [one.limits.tokenize_seconds for one in applied] == [1]
-    watching.cancel()
-    await asyncio.gather(watching, return_exceptions=True)
-
-
-async def test_a_change_that_a_signal_had_read_is_not_read_again() -> None:
-    router = Reloaded(MODEL)
-    looks, asked = Looks(), asyncio.Event()
-    watching = asyncio.ensure_future(router.reloader.watch(asked, sleep=looks.sleep))
-    await router.to(f"[limits]\ntokenize-seconds = 1\n{MODEL}")
-    for _ in range(3):
-        await looks.look()
-        assert not asked.is_set()
-    watching.cancel()
-    await asyncio.gather(watching, return_exceptions=True)
+            assert not asked.is_set()
 
 
 @pytest.mark.parametrize("name", ODD)

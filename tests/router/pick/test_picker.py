@@ -160,13 +160,9 @@ class AnyReports(RuleBasedStateMachine):
         self.parts.now += seconds
         self.parts.picker.expire(self.parts.now)
 
-    @rule(pod=st.integers(0, 2))
-    def a_pod_goes(self, pod: int) -> None:
-        self.parts.picking.forget(self.parts.pods[pod])
-
-    @rule(pod=st.integers(0, 2))
-    def an_engine_ends(self, pod: int) -> None:
-        self.parts.picking.engine_ended(self.parts.pods[pod])
+    @rule(pod=st.integers(0, 2), what=st.sampled_from(["forget", "engine_ended"]))
+    def a_pod_goes_or_its_engine_ends(self, pod: int, what: str) -> None:
+        getattr(self.parts.picking, what)(self.parts.pods[pod])
 
     @rule(pod=st.integers(0, 2), size=st.sampled_from([BLOCK, 64]))
     def blocks_are_of_another_size(self, pod: int, size: int) -> None:

@@ -106,19 +106,12 @@ class AnyEvents(RuleBasedStateMachine):
         self.release()
 
     @rule(number=st.integers(0, 2))
-    def pod_dies(self, number: int) -> None:
-        pod = self.every[number]
-        if pod in self.stand.pods:
-            self.stand.pods = [one for one in self.stand.pods if one is not pod]
+    def pod_dies_or_comes(self, number: int) -> None:
+        pod, pods = self.every[number], self.stand.pods
+        self.stand.pods = [one for one in self.every if (one in pods) is not (one is pod)]
+        if pod in pods:
             self.stand.parts.picking.forget(pod)
-            self.release()
-
-    @rule(number=st.integers(0, 2))
-    def pod_comes(self, number: int) -> None:
-        pod = self.every[number]
-        if pod not in self.stand.pods:
-            self.stand.pods = [*self.stand.pods, pod]
-            self.release()
+        self.release()
 
     @rule(number=st.integers(0, 2), running=st.integers(0, 9), waiting=st.integers(0, 9))
     def engine_tells(self, number: int, running: int, waiting: int) -> None:
