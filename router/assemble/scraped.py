@@ -1,7 +1,7 @@
 """Reads the metrics that the router's parts keep in plain fields, at each scrape."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import starmap
 
 from prometheus_client.core import Metric
@@ -21,7 +21,6 @@ from warmpath.router.assemble.picks import Picks
 from warmpath.router.load.table import LoadTable
 from warmpath.router.metrics.declared import metric, single
 from warmpath.router.peers.exchange import PeerBookings
-from warmpath.router.pods.discover import SourceState
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.texts import Texts
 from warmpath.router.queue.held_picks import HeldPicks
@@ -46,7 +45,9 @@ def scraped(
         "probe": indexed.engines.tls,
     }
     yield certificates({table: one for table, one in tls.items() if one is not None})
-    yield from _pod_sources(indexed.states)
+    sources = indexed.states
+    yield metric("pod_source_up", [([one.name], float(one.trouble is None)) for one in sources])
+    yield metric("pod_source_silence_seconds", [([one.name], one.silence) for one in sources])
     yield ready_pods(indexed.pods)
     yield from ranks(ingest, chosen.picking.loads)
     stats = ingest.index.stats()
@@ -102,14 +103,6 @@ def certificates(tables: Mapping[str, ServerTls | ClientTls]) -> Metric:
     """Return when the certificates end that a table of the configuration names, by table."""
     ends = (([table, file], at) for table, tls in tables.items() for file, at in expiries(tls.pem))
     return metric("certificate_expiry_timestamp_seconds", ends)
-
-
-def _pod_sources(sources: Iterable[SourceState]) -> Iterator[Metric]:
-    up = [([source.name], float(source.trouble is None)) for source in sources]
-    yield metric("pod_source_up", up)
-    yield metric(
-        "pod_source_silence_seconds", [([source.name], source.silence) for source in sources]
-    )
 
 
 def ready_pods(pods: PodTable) -> Metric:

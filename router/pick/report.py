@@ -53,18 +53,15 @@ def check_event(report: Report, pods: Iterable[Pod]) -> None:
     cached, most = report.cached_tokens, report.prompt_tokens
     if cached is not None and most is not None and cached > most:
         raise BadRequestError("cached_tokens", f"is {cached}; the prompt has {most} tokens")
-    if report.event == "started" and report.pod:
-        _check_rank(report.pod, report.rank, pods)
-
-
-def _check_rank(pod_id: str, number: int, pods: Iterable[Pod]) -> None:
-    pod = next((pod for pod in pods if pod.id == pod_id), None)
+    if report.event != "started" or not report.pod:
+        return
+    name, number = report.pod, report.rank
+    pod = next((pod for pod in pods if pod.id == name), None)
     if pod is None:
-        raise BadRequestError("pod", f"is {pod_id!r}; the router knows no such pod")
+        raise BadRequestError("pod", f"is {name!r}; the router knows no such pod")
     if not 0 <= number < len(pod.ranks):
-        raise BadRequestError(
-            "rank", f"is {number}; the ranks of pod {pod_id!r} are 0 to {len(pod.ranks) - 1}"
-        )
+        problem = f"is {number}; the ranks of pod {name!r} are 0 to {len(pod.ranks) - 1}"
+        raise BadRequestError("rank", problem)
 
 
 def carry_out(report: Report, picker: Picker, now: float) -> bool:

@@ -1,7 +1,9 @@
 """The command line: what a user types, and what they see."""
 
+import asyncio
+import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import grpc.aio
@@ -19,6 +21,11 @@ class OnePod(router_pb2_grpc.RouterServicer):
 
     def __init__(self) -> None:
         self.asked: list[pb.ScoreRequest] = []
+        self.address = ""
+
+    async def run(self, main: Callable[[list[str]], int], *args: str) -> int:
+        """Run a command that asks it."""
+        return await asyncio.to_thread(main, ["--router", self.address, *args])
 
     async def Score(  # noqa: N802
         self, request: pb.ScoreRequest, context: grpc.aio.ServicerContext[object, object]
@@ -35,46 +42,35 @@ class OnePod(router_pb2_grpc.RouterServicer):
         self, request: pb.ListPodsRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> pb.ListPodsResponse:
         del request, context
-        return pb.ListPodsResponse(
-            pods=[
-                pb.Pod(
-                    id="pod-a", ranks=[pb.Rank(block_size=16, copies=94, capacity=95), pb.Rank()]
-                )
-            ]
-        )
+        ranks = [pb.Rank(block_size=16, copies=94, capacity=95), pb.Rank()]
+        return pb.ListPodsResponse(pods=[pb.Pod(id="pod-a", ranks=ranks)])
 
 
 @pytest.fixture
-async def router() -> AsyncIterator[tuple[OnePod, str]]:
+async def router() -> AsyncIterator[OnePod]:
     server = grpc.aio.server()
     servicer = OnePod()
     router_pb2_grpc.add_RouterServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    servicer.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    yield servicer, f"127.0.0.1:{port}"
+    yield servicer
     await server.stop(None)
 
 
-async def run(main: object, *args: str) -> int:
-    import asyncio
-
-    return int(await asyncio.to_thread(main, list(args)))  # type: ignore[arg-type]
-
-
 async def test_a_score_is_a_table_that_says_how_warm_and_how_sure(
-    router: tuple[OnePod, str], capsys: pytest.CaptureFixture[str]
+    router: OnePod, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await run(client.score_main, "--router", router[1], "--model=m", "hello") == 0
+    assert await router.run(client.score_main, "--model=m", "hello") == 0
     printed = capsys.readouterr().out
     for part in ("64 tokens", "pod-a", "32", "50%", "gpu 32", "exact: followed from"):
         assert part in printed
-    assert router[0].asked[0].prompt == pb.Prompt(model="m", text="hello")
+    assert router.asked[0].prompt == pb.Prompt(model="m", text="hello")
 
 
 async def test_a_score_in_json_has_the_contracts_own_names(
-    router: tuple[OnePod, str], capsys: pytest.CaptureFixture[str]
+    router: OnePod, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await run(client.score_main, "--router", router[1], "--json", "hello") == 0
+    assert await router.run(client.score_main, "--json", "hello") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["scores"][0]["matched_tokens"] == 32
     assert answer["scores"][0]["rank"] == 0
@@ -91,35 +87,31 @@ async def test_a_score_in_json_has_the_contracts_own_names(
     ],
 )
 async def test_a_prompt_may_come_from_a_file(
-    router: tuple[OnePod, str], tmp_path: Path, option: str, content: str, field: str, value: object
+    router: OnePod, tmp_path: Path, option: str, content: str, field: str, value: object
 ) -> None:
     path = tmp_path / "prompt"
     path.write_text(content, encoding="utf-8")
-    assert await run(client.score_main, "--router", router[1], option, str(path)) == 0
-    assert getattr(router[0].asked[0].prompt, field) == value
+    assert await router.run(client.score_main, option, str(path)) == 0
+    assert getattr(router.asked[0].prompt, field) == value
 
 
 async def test_a_prompt_may_come_from_standard_input(
-    router: tuple[OnePod, str], monkeypatch: pytest.MonkeyPatch
+    router: OnePod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import io
-
     monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
-    assert await run(client.score_main, "--router", router[1], "-") == 0
-    assert router[0].asked[0].prompt.text == "from a pipe"
+    assert await router.run(client.score_main, "-") == 0
+    assert router.asked[0].prompt.text == "from a pipe"
 
 
 async def test_what_the_router_refuses_is_said_with_status_and_reason(
-    router: tuple[OnePod, str], capsys: pytest.CaptureFixture[str]
+    router: OnePod, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await run(client.score_main, "--router", router[1], "--strategy=x", "hello") == 1
+    assert await router.run(client.score_main, "--strategy=x", "hello") == 1
     assert capsys.readouterr().err == "warmpath: INVALID_ARGUMENT: strategy: is unknown\n"
 
 
-async def test_pods_are_listed(
-    router: tuple[OnePod, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert await run(client.pods_main, "--router", router[1]) == 0
+async def test_pods_are_listed(router: OnePod, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await router.run(client.pods_main) == 0
     printed = capsys.readouterr().out
     assert "pod-a" in printed
     assert "94 / 95" in printed
