@@ -117,7 +117,7 @@ async def test_a_chat_whose_template_cannot_be_compiled_is_picked_for_by_length(
     async with standing(tmp_path, PODS, models='tokenizer = "."') as stand:
         for _ in range(3):
             assert problem in (await stand.pick(chat())).reckoned_because
-        await by_length(stand, chat(), problem, "BAD_REQUEST")
+        await by_length(stand, chat(), problem, "NO_TOKENIZER")
         scored = stand.stub.Score(pb.ScoreRequest(prompt=chat()), timeout=30)
         code, said = await stand.refused(scored)
         assert code is grpc.StatusCode.INVALID_ARGUMENT
