@@ -57,7 +57,8 @@ class HostileCallers:
     async def act(self) -> str:
         act = self.rng.choice(self.acts)
         # Calls that hang or are refused do not matter here.
-        with contextlib.suppress(grpc.aio.AioRpcError, OSError, TimeoutError, EOFError):
+        ends = (grpc.aio.AioRpcError, asyncio.InvalidStateError, OSError, TimeoutError, EOFError)
+        with contextlib.suppress(*ends):
             await asyncio.wait_for(act(), 4 * TIMEOUT)
         return act.__name__
 
