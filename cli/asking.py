@@ -17,9 +17,9 @@ from rich.text import Text
 
 from warmpath.cli.console import new_console, new_table
 from warmpath.cli.tls_options import OptionError, add_tls, check_tls, without_answer
+from warmpath.client.calls import Prompt
 from warmpath.client.credentials import EXAMPLE, SettingError, problem_of_target
 from warmpath.client.failure import CallError
-from warmpath.client.prompt import Prompt
 from warmpath.client.sync_client import Client
 from warmpath.indexer.keys.key import unpack_tokens
 from warmpath.process.command_line import FINE, FOUND, NO_ANSWER, USAGE, command_parser, in_words

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 from warmpath.prefixstore.chats.jinja_template import TemplateError, check_syntax
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from warmpath.process.command_line import FINE, FOUND, USAGE, command_parser
-from warmpath.router.config.doubts import doubts
 from warmpath.router.config.files import Dated, dated
 from warmpath.router.config.form import Path as KeyPath
 from warmpath.router.config.form import Problem
-from warmpath.router.config.mistakes import Mistakes, dotted
+from warmpath.router.config.mistakes import Mistakes, dotted, doubts
 from warmpath.router.config.read import ConfigError, mistakes
 from warmpath.router.config.schema import Config
 from warmpath.router.pods.discover import CONFIGURATION, of_twin, twins

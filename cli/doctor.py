@@ -25,8 +25,8 @@ from warmpath.cli.asking import (
 from warmpath.cli.asking import seconds as seconds_of
 from warmpath.cli.console import new_table
 from warmpath.cli.deployment.check import Check
+from warmpath.cli.deployment.engine import FORMS, ask_router
 from warmpath.cli.deployment.inspect import Seen, inspect
-from warmpath.cli.deployment.tokens import FORMS, ask_router
 from warmpath.cli.tls_options import OptionError
 from warmpath.client.failure import CallError
 from warmpath.client.sync_client import Client

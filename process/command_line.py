@@ -41,7 +41,6 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that prints an error as one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """End the process with status 2, the error and where help is."""
         self.exit(2, f"{self.prog}: {message}; '{self.prog} --help' shows the options\n")
 
 

@@ -77,7 +77,6 @@ class HealthService:
             self._watchers -= 1
 
     async def keep_notifying(self) -> None:
-        """Wake the clients that watch whenever the status has changed, until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(LOOK_SECONDS)

@@ -15,8 +15,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from warmpath.process.command_line import in_words
-from warmpath.process.listener import Listener
-from warmpath.process.places import Place, Places, State
+from warmpath.process.listener import Listener, Place, Places, State
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ async def http_listener(
 
     A connection serves one request and lives at most `seconds`, unless its handler enters
     `lasting`. A handler is cancelled when its client has gone. Beyond `most` connections one of the
-    address with the most gives way (`process.places`). At a loopback address without TLS,
+    address with the most gives way (`process.listener`). At a loopback address without TLS,
     requests of other sites' pages are refused (`foreign`). Raises OSError if the address cannot be
     bound; its text begins with `named`, the setting that has the address.
     """

@@ -52,7 +52,6 @@ class LoopThread:
         await asyncio.to_thread(self._thread.join)
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the thread's loop and return its result."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def soon(self, function: Callable[..., None], *args: object) -> None:

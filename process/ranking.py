@@ -19,7 +19,6 @@ class Ranking(Generic[Item]):
         return len(self._order)
 
     def __iter__(self) -> Iterator[tuple[Rank, Item]]:
-        """Yield the ranks with their items, in order."""
         return iter(self._order)
 
     def __getitem__(self, place: int) -> tuple[Rank, Item]:
@@ -36,17 +35,14 @@ class Ranking(Generic[Item]):
         return self._order[-1][1]
 
     def rank_of(self, item: Item) -> Rank:
-        """Return the rank of an item. Raises KeyError."""
         return self._ranks[item]
 
     def put(self, item: Item, rank: Rank) -> None:
-        """Add an item, or give it another rank."""
         self.drop(item)
         self._ranks[item] = rank
         insort(self._order, (rank, item))
 
     def drop(self, item: Item) -> None:
-        """Remove an item, if it is there."""
         rank = self._ranks.pop(item, None)
         if rank is not None:
             del self._order[bisect_left(self._order, (rank,))]

@@ -2,22 +2,112 @@
 
 Connections that are open go on as they are. Each change makes a new `ssl.SSLContext`, since a context
 keeps its sessions: a client could resume a session for two hours after its authority was removed.
+
+Also reads the dates of certificates from PEM, which the standard library shows only after a handshake,
+and the names in the certificate that the other side of a connection has shown.
 """
 
 import contextlib
 import logging
 import os
+import re
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from warmpath.process.certificates import validities
 from warmpath.process.command_line import in_words
 from warmpath.process.reread import Reread, problem_of, read_bytes
+
+CERTIFICATES = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+UTC_TIME, GENERALIZED_TIME, VERSION = 0x17, 0x18, 0xA0
+"""Tags of DER."""
+
+
+class Validity(NamedTuple):
+    """The time in which a certificate counts."""
+
+    begins: datetime
+    ends: datetime
+
+
+def validities(pem: bytes) -> list[Validity]:
+    """Return the validity of each certificate in PEM. Raises ValueError for a malformed one."""
+    try:
+        return [
+            _validity(ssl.PEM_cert_to_DER_cert(found.decode("ascii")))
+            for found in CERTIFICATES.findall(pem)
+        ]
+    except (IndexError, ValueError) as error:
+        raise ValueError(f"a certificate cannot be read: {error}") from error
+
+
+def _validity(der: bytes) -> Validity:
+    """Read a Certificate of RFC 5280, section 4.1, as far as its validity."""
+    [(_, certificate)] = _elements(der)
+    (_, signed), *_ = _elements(certificate)
+    _serial, _algorithm, _issuer, validity, *_ = (
+        content for tag, content in _elements(signed) if tag != VERSION
+    )
+    begins, ends = _elements(validity)
+    return Validity(_time(*begins), _time(*ends))
+
+
+def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the tag and the content of each element, one after the other."""
+    at = 0
+    while at < len(der):
+        tag, length, begin = der[at], der[at + 1], at + 2
+        if length & 0x80:
+            begin += length & 0x7F
+            length = int.from_bytes(der[at + 2 : begin], "big")
+        at = begin + length
+        if at > len(der):
+            raise IndexError("it ends early")
+        yield tag, der[begin:at]
+
+
+def _time(tag: int, content: bytes) -> datetime:
+    text = content.decode("ascii")
+    if tag == UTC_TIME:
+        # RFC 5280, section 4.1.2.5.1: years from 50 on are of the 20th century.
+        text = ("19" if int(text[:2]) >= 50 else "20") + text
+    elif tag != GENERALIZED_TIME:
+        raise ValueError(f"it has an element {tag:#x} in place of a time")
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+
+
+COMMON_NAME = "x509_common_name"
+ALTERNATIVE_NAME = "x509_subject_alternative_name"
+KINDS = ("DNS", "URI")
+"""The kinds of alternative names that name a client. gRPC's library also lists IP and e-mail addresses,
+which the configuration refuses as a client's name (`router.config.check`)."""
+
+
+def auth_context(shown: Mapping[str, Any] | None) -> dict[str, list[bytes]]:
+    """Return what gRPC's `auth_context` returns, for a certificate of `SSLObject.getpeercert()`.
+
+    `shown` is None or empty if there is no certificate. Other kinds of alternative names are left out.
+    """
+    if not shown:
+        return {}
+    common = [
+        value for part in shown.get("subject", ()) for key, value in part if key == "commonName"
+    ]
+    alternative = [value for kind, value in shown.get("subjectAltName", ()) if kind in KINDS]
+    found = {COMMON_NAME: common, ALTERNATIVE_NAME: alternative}
+    return {key: [name.encode() for name in names] for key, names in found.items() if names}
+
+
+def names(context: Mapping[str, Iterable[bytes]]) -> Iterator[str]:
+    """Yield the names in gRPC's `auth_context`: DNS and URI names, and the common name."""
+    for key in (ALTERNATIVE_NAME, COMMON_NAME):
+        for name in context.get(key) or ():
+            yield name.decode(errors="replace")
+
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +154,6 @@ class TlsPaths:
             object.__setattr__(self, part, None if path is None else Path(path))
 
     def given(self) -> list[Path]:
-        """Return the paths that are not None."""
         return [path for path in (self.ca, self.cert, self.key) if path]
 
     def pem(self, contents: Sequence[bytes]) -> Pem:
@@ -113,16 +202,28 @@ def _problem(error: OSError) -> str:
     return in_words(error).removeprefix(f"{error.filename}: ")
 
 
+def whole(part: str, content: bytes) -> Validity | None:
+    """Return the time in which a file is of use, the part `ca` or `cert`; None without a certificate.
+
+    A certificate's chain is as good as the first of it that ends; of several authorities one is enough.
+    Raises ValueError for a malformed certificate.
+    """
+    found = validities(content)
+    begins, ends = (min, max) if part == "ca" else (max, min)
+    if not found:
+        return None
+    return Validity(begins(one.begins for one in found), ends(one.ends for one in found))
+
+
 def expiries(pem: Pem) -> Iterator[tuple[str, float]]:
     """Yield `ca` and `cert`, where there is such a file, with the Unix time until which it is of use.
 
-    A certificate's chain is as good as the first of it that ends; of several authorities one is enough.
     Certificates that cannot be read are left out.
     """
-    for part, content, choose in (("ca", pem.ca, max), ("cert", pem.cert, min)):
+    for part, content in (("ca", pem.ca), ("cert", pem.cert)):
         with contextlib.suppress(ValueError):
-            if found := validities(content):
-                yield part, choose(one.ends for one in found).timestamp()
+            if found := whole(part, content):
+                yield part, found.ends.timestamp()
 
 
 class _Tls:
@@ -145,7 +246,6 @@ class _Tls:
 
     @property
     def pem(self) -> Pem:
-        """The newest contents of the files."""
         return self.files.value[0]
 
     def _make(self, contents: Sequence[bytes]) -> tuple[Pem, tuple[ssl.SSLContext, ...]]:
@@ -197,7 +297,6 @@ class ClientTls(_Tls):
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The newest context, for the next connection."""
         return self.files.value[1][0]
 
     def _contexts(self) -> tuple[ssl.SSLContext, ...]:

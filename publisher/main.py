@@ -25,8 +25,7 @@ from warmpath.process.listen import ignore_malformed_http, is_host_port
 from warmpath.process.logs import FORMS, formatter, limited_handler
 from warmpath.process.reread import problem_of
 from warmpath.process.signals import on_signals
-from warmpath.publisher.assemble import publishing
-from warmpath.publisher.entrance import exposed
+from warmpath.publisher.assemble import exposed, publishing
 from warmpath.publisher.settings import HELP, Settings
 
 MOST_RANKS = 1024

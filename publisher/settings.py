@@ -36,7 +36,6 @@ class Settings(Engine):
     redis_lease_seconds: float = 10.0
 
     def redis_access(self) -> dict[str, str]:
-        """Return what Redis asks for, by name."""
         return {name: getattr(self, f"redis_{name}") for name in ACCESS}
 
 

@@ -12,8 +12,8 @@ import grpc.aio
 
 from warmpath.indexer.watch.pod_cache import PodCache
 from warmpath.process.bytes import read_message
-from warmpath.process.certificates import names as names_of
-from warmpath.process.places import Place, Places, State
+from warmpath.process.listener import Place, Places, State
+from warmpath.process.tls import names as names_of
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class WatchServer:
     """Serves one pod's cache to routers, to at most `most` at once.
 
     One client may have all places. Where none is left, a client that has at least two fewer than
-    another takes one of the other's (`process.places`), so no client keeps others out.
+    another takes one of the other's (`process.listener`), so no client keeps others out.
 
     `keyspace` is the fingerprint of the pod's keys; `heartbeat` is the longest silence, in seconds. A
     watcher that lets a message wait for `slow_seconds` is ended; its router then asks for a snapshot.
@@ -65,7 +65,6 @@ class WatchServer:
         self._news = asyncio.Event()
 
     def wake(self) -> None:
-        """Wake the watchers: the journal has grown."""
         self._news.set()
         self._news = asyncio.Event()
 
@@ -80,7 +79,6 @@ class WatchServer:
     async def Watch(  # noqa: N802  the contract's name
         self, raw: bytes, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
-        """Serve one watcher until it leaves, falls behind, or has to give up its place."""
         client = _client(context)
         if not is_named(context.auth_context(), self._names):
             problem = (

@@ -10,8 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from warmpath.process.reread import LOOK_SECONDS, read_bytes
-from warmpath.router.config.doubts import doubts
-from warmpath.router.config.mistakes import dotted
+from warmpath.router.config.mistakes import dotted, doubts
 from warmpath.router.config.read import MOST_BYTES, ConfigError, check
 from warmpath.router.config.schema import Config, Table
 

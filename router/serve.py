@@ -20,7 +20,7 @@ from warmpath.process.loop import new_loop
 from warmpath.process.signals import end_at_once, on_signals
 from warmpath.process.tasks import Work, cancel, kept
 from warmpath.router.assemble.running import running
-from warmpath.router.config.doubts import doubts
+from warmpath.router.config.mistakes import doubts
 from warmpath.router.config.read import ConfigError, load, mistakes, without_mistakes
 from warmpath.router.config.schema import Config
 from warmpath.router.processes import Processes, check_free, share_of

@@ -15,82 +15,58 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from warmpath.client.async_client import AsyncClient
-    from warmpath.client.calls import PodLoad
-    from warmpath.client.credentials import SettingError
-    from warmpath.client.failure import CallError
-    from warmpath.client.prompt import AnyPrompt, Prompt
-    from warmpath.client.retry import Retry
-    from warmpath.client.stream import StreamAnswer
-    from warmpath.client.sync_client import Client
-    from warmpath.indexer.engines.event import Cleared, Moved, Removed, Stored, Tier
-    from warmpath.indexer.keys.extra import Item, pack_extra
-    from warmpath.indexer.keys.key import pack_tokens
-    from warmpath.indexer.trust import Level, Trust
-    from warmpath.library.index import Index
-    from warmpath.library.picker import Candidate, Picked, Picker, Source
-    from warmpath.library.pod_score import PodScore, Scorer
-    from warmpath.library.reader import Tokenizer
-    from warmpath.process.tls import TlsPaths
-    from warmpath.router.config.schema import BookingTable, PickTable
-    from warmpath.router.pick.eligible import NoPodError
-
-__all__ = [
-    "AnyPrompt",
-    "AsyncClient",
-    "BookingTable",
-    "CallError",
-    "Candidate",
-    "Cleared",
-    "Client",
-    "Index",
-    "Item",
-    "Level",
-    "Moved",
-    "NoPodError",
-    "PickTable",
-    "Picked",
-    "Picker",
-    "PodLoad",
-    "PodScore",
-    "Prompt",
-    "Removed",
-    "Retry",
-    "Scorer",
-    "SettingError",
-    "Source",
-    "Stored",
-    "StreamAnswer",
-    "Tier",
-    "TlsPaths",
-    "Tokenizer",
-    "Trust",
-    "pack_extra",
-    "pack_tokens",
-]
+    from warmpath.client.async_client import AsyncClient as AsyncClient
+    from warmpath.client.calls import AnyPrompt as AnyPrompt
+    from warmpath.client.calls import PodLoad as PodLoad
+    from warmpath.client.calls import Prompt as Prompt
+    from warmpath.client.connection import Retry as Retry
+    from warmpath.client.connection import StreamAnswer as StreamAnswer
+    from warmpath.client.credentials import SettingError as SettingError
+    from warmpath.client.failure import CallError as CallError
+    from warmpath.client.sync_client import Client as Client
+    from warmpath.indexer.engines.event import Cleared as Cleared
+    from warmpath.indexer.engines.event import Moved as Moved
+    from warmpath.indexer.engines.event import Removed as Removed
+    from warmpath.indexer.engines.event import Stored as Stored
+    from warmpath.indexer.engines.event import Tier as Tier
+    from warmpath.indexer.keys.extra import Item as Item
+    from warmpath.indexer.keys.extra import pack_extra as pack_extra
+    from warmpath.indexer.keys.key import pack_tokens as pack_tokens
+    from warmpath.indexer.trust import Level as Level
+    from warmpath.indexer.trust import Trust as Trust
+    from warmpath.library.index import Index as Index
+    from warmpath.library.picker import Candidate as Candidate
+    from warmpath.library.picker import Picked as Picked
+    from warmpath.library.picker import Picker as Picker
+    from warmpath.library.picker import Source as Source
+    from warmpath.library.pod_score import PodScore as PodScore
+    from warmpath.library.pod_score import Scorer as Scorer
+    from warmpath.library.pod_score import Tokenizer as Tokenizer
+    from warmpath.process.tls import TlsPaths as TlsPaths
+    from warmpath.router.config.schema import BookingTable as BookingTable
+    from warmpath.router.config.schema import PickTable as PickTable
+    from warmpath.router.pick.eligible import NoPodError as NoPodError
 
 _MODULES = {
+    "warmpath.client.async_client": ("AsyncClient",),
+    "warmpath.client.calls": ("AnyPrompt", "PodLoad", "Prompt"),
+    "warmpath.client.connection": ("Retry", "StreamAnswer"),
+    "warmpath.client.credentials": ("SettingError",),
+    "warmpath.client.failure": ("CallError",),
+    "warmpath.client.sync_client": ("Client",),
     "warmpath.indexer.engines.event": ("Cleared", "Moved", "Removed", "Stored", "Tier"),
     "warmpath.indexer.keys.extra": ("Item", "pack_extra"),
     "warmpath.indexer.keys.key": ("pack_tokens",),
-    "warmpath.process.tls": ("TlsPaths",),
     "warmpath.indexer.trust": ("Level", "Trust"),
-    "warmpath.client.async_client": ("AsyncClient",),
-    "warmpath.client.sync_client": ("Client",),
-    "warmpath.client.credentials": ("SettingError",),
-    "warmpath.client.failure": ("CallError",),
-    "warmpath.client.calls": ("PodLoad",),
-    "warmpath.client.prompt": ("AnyPrompt", "Prompt"),
-    "warmpath.client.retry": ("Retry",),
-    "warmpath.client.stream": ("StreamAnswer",),
-    "warmpath.router.config.schema": ("BookingTable", "PickTable"),
-    "warmpath.router.pick.eligible": ("NoPodError",),
     "warmpath.library.index": ("Index",),
     "warmpath.library.picker": ("Candidate", "Picked", "Picker", "Source"),
-    "warmpath.library.reader": ("Tokenizer",),
-    "warmpath.library.pod_score": ("PodScore", "Scorer"),
+    "warmpath.library.pod_score": ("PodScore", "Scorer", "Tokenizer"),
+    "warmpath.process.tls": ("TlsPaths",),
+    "warmpath.router.config.schema": ("BookingTable", "PickTable"),
+    "warmpath.router.pick.eligible": ("NoPodError",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = list(_MODULE_OF)
 
 if not TYPE_CHECKING:
 

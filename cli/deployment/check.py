@@ -1,7 +1,15 @@
-"""One check of one part of a deployment, and the place of the setting that mends it."""
+"""One check of a part of a deployment, the setting that mends it, and an engine's answers over HTTP."""
 
-from typing import Literal, NamedTuple
+import email.utils
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
+import aiohttp
+
+from warmpath.indexer.follow.instance import EngineTls
+from warmpath.indexer.follow.poll import problem_of
 from warmpath.router.config.schema import PodSpec
 
 Verdict = Literal["ok", "WRONG", "not known"]
@@ -42,7 +50,6 @@ class Placed(NamedTuple):
     """Such as `pods[0]` or `pod-sets[1]`."""
 
     def key(self, name: str) -> str:
-        """Return where a key of the pod is set."""
         is_set = self.table.startswith("pod-sets")
         return f"{self.table}.{SET_KEYS.get(name, name) if is_set else name}"
 
@@ -54,3 +61,69 @@ class Placed(NamedTuple):
 
     def unknown(self, name: str, text: str) -> Check:
         return Check(f"pod {self.spec.id}", name, "not known", text)
+
+
+MOST_BYTES = 16 << 20
+"""Most bytes of an answer; more count as none. The metrics of 64 ranks have about 8 MB."""
+
+
+class Answer(NamedTuple):
+    """An engine's answer to one request."""
+
+    status: int = 0
+    """0: there was none."""
+    body: bytes = b""
+    problem: str = ""
+    """Why there is no answer; empty if there is one."""
+    ahead: tuple[float, float] | None = None
+    """By how many seconds the engine's clock may be ahead of ours: least and most, since its `Date` is
+    rounded and the answer took a time. None without a `Date`."""
+
+    def json(self) -> Any:
+        """Return the body's value; None for a body that is not JSON, or another status than 200."""
+        try:
+            return json.loads(self.body) if self.status == 200 else None
+        except (ValueError, RecursionError):
+            return None
+
+
+async def ask(
+    engine: aiohttp.ClientSession,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    tls: EngineTls | None = None,
+) -> Answer:
+    """Send an engine a GET, or a POST with a JSON `body`; return the answer. Raises nothing.
+
+    The session has the engine's URL, its API key and the longest wait.
+    """
+    before = time.time()
+    try:
+        async with engine.request(
+            "GET" if body is None else "POST",
+            path,
+            json=body,
+            allow_redirects=False,
+            ssl=tls.context if tls else True,
+            server_hostname=tls.name if tls else None,
+        ) as response:
+            answer = bytearray()
+            async for part in response.content.iter_any():
+                answer += part
+                if len(answer) > MOST_BYTES:
+                    return Answer(problem=f"{path} has more than {MOST_BYTES} bytes")
+            ahead = _ahead(response.headers.get("Date", ""), before, time.time())
+            return Answer(response.status, bytes(answer), "", ahead)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return Answer(problem=problem_of(error))
+
+
+def _ahead(date: str, before: float, after: float) -> tuple[float, float] | None:
+    """Return by how much a clock that said `date` between two of our times may be ahead of ours."""
+    try:
+        said = email.utils.parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    # The date has no fractions, and it was written at a moment between the two times.
+    return said - after, said + 1.0 - before

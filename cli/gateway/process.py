@@ -118,7 +118,6 @@ class EnvoyProcess(Child):
         return ""
 
     async def ended(self) -> None:
-        """Wait until the process has ended. Raises ChildError."""
         assert self._process is not None
         await self._process.wait()
         self.check()

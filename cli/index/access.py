@@ -101,7 +101,6 @@ class Access:
     """Keys on those nodes, and damaged keys."""
 
     async def ask(self, asked: Sequence[Command | Call]) -> list[Reply]:
-        """Return the replies, none of which is an error."""
         replies = await self.redis.run(asked, timeout=self.timeout)
         for reply in replies:
             if isinstance(reply, CommandFailedError):
@@ -191,7 +190,6 @@ class Access:
             raise AccessError(str(error)) from error
 
     async def pods(self, others: Sequence[str] = ()) -> dict[str, PodSeen]:
-        """Return all registered pods, and `others`, by name."""
         (listed,) = await self.look([Command(("HKEYS", self.names.pods))])
         known = {name.decode(errors="replace") for name in listed or ()}
         pods = sorted({*known, *others})

@@ -45,7 +45,6 @@ class Survey:
     """Number of fields that cannot be decoded."""
 
     def take(self, name: bytes, value: bytes) -> None:
-        """Count a field of segments. Raises BadSegmentError."""
         if len(name) == WORD_BYTES and spilled_blocks(value) is not None:
             self.spilled += 1
             return

@@ -25,7 +25,7 @@ from warmpath.router.calls.service import SERVICE, RouterService
 from warmpath.router.calls.standard import standard_methods
 from warmpath.router.calls.traced import traced_methods
 from warmpath.router.config.schema import Config
-from warmpath.router.diagnosis.facts import RouterFacts
+from warmpath.router.diagnosis.findings import RouterFacts
 from warmpath.router.ending import Drain
 from warmpath.router.endpoint_picker.addresses import engine_of
 from warmpath.router.endpoint_picker.pick import EndpointPicks

@@ -15,8 +15,7 @@ from warmpath.router.metrics.scrape import MetricsPage
 from warmpath.router.pages import dynamo
 from warmpath.router.pages.json_calls import json_calls
 from warmpath.router.pages.listener import Pages, file_pages, http_app
-from warmpath.router.pages.live_stream import LIVE, LiveStream
-from warmpath.router.pages.live_view import Views
+from warmpath.router.pages.live_stream import LIVE, LiveStream, Views
 from warmpath.router.prompt.texts import Texts
 
 

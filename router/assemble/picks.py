@@ -12,8 +12,13 @@ from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.router.assemble.index import Indexed
 from warmpath.router.assemble.means import Means
 from warmpath.router.diagnosis.attribution import Attribution
-from warmpath.router.diagnosis.decision_log import DecisionLog, write_decisions, write_now
-from warmpath.router.diagnosis.decisions import Decisions, WallOffset
+from warmpath.router.diagnosis.decisions import (
+    DecisionLog,
+    Decisions,
+    WallOffset,
+    write_decisions,
+    write_now,
+)
 from warmpath.router.match.match import Scorer
 from warmpath.router.peers import booking_id
 from warmpath.router.peers.exchange import PeerBookings

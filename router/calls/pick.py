@@ -16,7 +16,7 @@ from warmpath.router.calls.report import ReportAnswerer
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.diagnosis.diagnose import diagnose
-from warmpath.router.diagnosis.facts import RouterFacts
+from warmpath.router.diagnosis.findings import RouterFacts
 from warmpath.router.pick.eligible import Eligible, Wanted
 from warmpath.router.pick.messages import candidate_message, source_message
 from warmpath.router.pick.options import MOST_CANDIDATES, Options

@@ -5,15 +5,15 @@ Those of Redis are read in `indexer.shared.redis.connect`, and only checked here
 
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 from warmpath.indexer.follow.instance import EngineTls
-from warmpath.process.certificates import Validity, validities
 from warmpath.process.command_line import in_words
 from warmpath.process.reread import problem_of, read_bytes
-from warmpath.process.tls import ClientTls, ServerTls, TlsFilesError, TlsPaths
+from warmpath.process.tls import ClientTls, ServerTls, TlsFilesError, TlsPaths, Validity, whole
 from warmpath.router.config import schema as config
 from warmpath.router.config.form import Path as KeyPath
 from warmpath.router.config.form import Problem
@@ -119,24 +119,12 @@ class Dated(NamedTuple):
 
 
 def dated(config: Config, folder: Path) -> Iterator[Dated]:
-    """Yield each file of certificates that can be read; files are relative to `folder`.
-
-    A chain ends as its first certificate ends; authorities end as the last one does, as one is enough.
-    """
+    """Yield each file of certificates that can be read; files are relative to `folder`."""
     for at, authority, ca, cert, _ in tls_files(config):
-        for name, file, ends in ((authority, ca, max), ("cert", cert, min)):
-            if not file:
-                continue
-            try:
-                found = validities(read_bytes(folder / file))
-            except (OSError, ValueError):
-                continue
-            if found:
-                begins = min if ends is max else max
-                whole = Validity(
-                    begins(one.begins for one in found), ends(one.ends for one in found)
-                )
-                yield Dated((*at, name), folder / file, whole)
+        for part, name, file in (("ca", authority, ca), ("cert", "cert", cert)):
+            with suppress(OSError, ValueError):
+                if file and (validity := whole(part, read_bytes(folder / file))):
+                    yield Dated((*at, name), folder / file, validity)
 
 
 def _day(moment: datetime) -> str:

@@ -17,10 +17,9 @@ import msgspec
 from warmpath.process.command_line import in_words
 from warmpath.process.reread import TokenError, read_bytes, read_token
 from warmpath.router.config.check import contradictions
-from warmpath.router.config.environment import Override, overrides
 from warmpath.router.config.files import EngineKeyError, read_engine_key, tls_problems
 from warmpath.router.config.form import Problem, find_line, key_lines
-from warmpath.router.config.mistakes import Mistakes, dotted
+from warmpath.router.config.mistakes import Mistakes, Override, dotted, overrides
 from warmpath.router.config.schema import Config, ModelSpec, PodSpec
 from warmpath.router.state_file import folder_problem, foreign
 
@@ -47,7 +46,6 @@ class ConfigError(Exception):
 
     @property
     def brief(self) -> str:
-        """The first problem, and how many more there are."""
         more = len(self.problems) - 1
         return self.problems[0] + (f" (and {more} more)" if more else "")
 

@@ -9,8 +9,13 @@ from warmpath.indexer.trust import Level
 from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.diagnosis.attribution import Attribution, Row
-from warmpath.router.diagnosis.facts import PodFacts, RankFacts, RouterFacts
-from warmpath.router.diagnosis.findings import findings, is_other_keyspace, router_findings
+from warmpath.router.diagnosis.findings import (
+    RouterFacts,
+    findings,
+    is_other_keyspace,
+    router_findings,
+)
+from warmpath.router.diagnosis.mispredictions import PodFacts, RankFacts
 from warmpath.router.load.table import LoadTable
 from warmpath.router.pods.table import Pod
 

@@ -1,15 +1,24 @@
 """Derives findings (likely faults and their reasons) from a pod's facts. Pure functions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from warmpath.indexer.shared.records.registry import AWAY, NOBODY
 from warmpath.indexer.shared.redis.fault import OUT_OF_MEMORY, is_explained
 from warmpath.indexer.trust import BEHIND, DRIFTED, Level, Trust
-from warmpath.router.diagnosis.evidence import Evidence
-from warmpath.router.diagnosis.facts import Finding, PodFacts, RankFacts, RouterFacts
-from warmpath.router.diagnosis.mispredictions import ENOUGH, MOSTLY, mispredictions
-from warmpath.router.pods.discover import Trouble
+from warmpath.router.diagnosis.attribution import Evidence
+from warmpath.router.diagnosis.mispredictions import (
+    ENOUGH,
+    MOSTLY,
+    Finding,
+    PodFacts,
+    RankFacts,
+    mispredictions,
+)
+from warmpath.router.peers.exchange import PeerBookings
+from warmpath.router.pods.discover import SourceState, Trouble
+from warmpath.router.readiness import Readiness
 
 TRUST_SECONDS = 60.0
 """Time after which a trust that is not exact is a finding: restarts, snapshots and replays take less."""
@@ -25,6 +34,17 @@ APART = 2.0
 
 UNSHARED = "bookings are not shared with other routers, so picks know of this router's own only"
 LOOK_AT_REDIS = "look whether Redis runs, has room, and can be reached from here (shared-index.url)"
+
+
+@dataclass(frozen=True, slots=True)
+class RouterFacts:
+    """The state of the router itself."""
+
+    readiness: Readiness
+    sources: Sequence[SourceState]
+    """The places where pods are found."""
+    peers: PeerBookings | None
+    """The bookings that are shared with other routers; None: none are."""
 
 
 def router_findings(facts: RouterFacts, now: float) -> Iterator[Finding]:

@@ -1,17 +1,75 @@
-"""Derives the likely cause of lasting wrong predictions of cached tokens. Pure functions.
+"""The facts about a pod, and the likely cause of lasting wrong predictions of its cached tokens.
 
-The kind of the requests that are predicted wrong is the best clue: a fault of one part (salt, adapter,
-template, tokenizer) shows only in requests that use it.
+Pure functions. The kind of the requests that are predicted wrong is the best clue: a fault of one part
+(salt, adapter, template, tokenizer) shows only in requests that use it.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from warmpath.router.diagnosis.evidence import Evidence, ReportCounts
-from warmpath.router.diagnosis.facts import Finding, PodFacts
+from warmpath.indexer.trust import Trust
+from warmpath.router.diagnosis.attribution import Evidence, ReportCounts, Row
 from warmpath.router.match.match import ASSUMED_BLOCK_SIZE
 from warmpath.router.pick.weigh import Traits
 from warmpath.scorer.weigh import ASSUMED
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """The state of one rank now."""
+
+    number: int
+    trust: Trust
+    trust_seconds: float
+    """For how long it has had this trust."""
+    inexact_seconds: float
+    """For how long it has not been exact, with whatever trust."""
+    block_size: int
+    """Tokens per block; 0 before the first event."""
+    blocks: int
+    """Number of blocks that the rank holds, by its events."""
+    stored: int
+    """Blocks that events announced as stored, and as removed, since the router started."""
+    removed: int
+    has_load: bool
+    """Whether its engine or a gateway has reported its load lately."""
+    bad_figures: Sequence[str] = ()
+    """The figures that its latest metrics lack, or that cannot be (`Observed.bad`)."""
+    stuck_seconds: float = 0.0
+    """For how long it has answered nothing, if it is stuck (`router.load.stuck`)."""
+    capacity: int = 0
+    """Blocks of its fastest tier; 0: not known."""
+    drifts: int = 0
+    """How often more blocks were announced than its fastest tier has, since the router started."""
+    lag_batches: int = 0
+    """Batches of its events that were received and not applied yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """The present state of one pod, from which findings are made; texts are as in `Pod` and `Status`."""
+
+    has_events: bool
+    is_well: bool
+    """Whether the last probe found it healthy; then its metrics were read too."""
+    ranks: Sequence[RankFacts]
+    row: Row
+    typical_factor: float = 1.0
+    """The median calibration of all ranks of the model's pods."""
+    refusal: str = ""
+    shared: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A likely fault of a pod, or of the router. The text does not name the pod."""
+
+    kind: str
+    text: str
+    model: str = ""
+    """The model whose pods it is about; empty if it is about those of all, or if its pod says it."""
+
 
 ENOUGH = 30
 """Least number of reports for a finding: among fewer, some simultaneous evictions look like a fault."""

@@ -14,8 +14,7 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.score import Answerer, HeldBlocks
 from warmpath.router.calls.service import RouterService
 from warmpath.router.match.forms import UNKNOWN
-from warmpath.router.pages.http_call import call_page
-from warmpath.router.pages.listener import Page
+from warmpath.router.pages.listener import Page, call_page
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies.fields import (

@@ -23,8 +23,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from warmpath.h2grpc.method import Refusal, RefusedError
 from warmpath.router.calls.service import SERVICE, RouterService
-from warmpath.router.pages.http_call import LIMIT, call_page
-from warmpath.router.pages.listener import Page
+from warmpath.router.pages.listener import LIMIT, Page, call_page
 from warmpath.router.prompt.bodies.fields import MOST_VALUES as BODY_VALUES
 from warmpath.router.prompt.bodies.fields import FieldError, check_values
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer

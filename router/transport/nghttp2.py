@@ -8,8 +8,7 @@ from warmpath.h2grpc.http2.library import load_library
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.method import Gate, Method
 from warmpath.h2grpc.server import Server
-from warmpath.process.listener import Listener
-from warmpath.process.places import Places
+from warmpath.process.listener import Listener, Places
 from warmpath.process.tasks import cancel
 from warmpath.process.tls import ServerTls
 from warmpath.router.transport.call import refused

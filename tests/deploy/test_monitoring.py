@@ -87,7 +87,7 @@ async def exported(
         registries.append(CollectorRegistry())
         return registries[-1]
 
-    monkeypatch.setattr("warmpath.publisher.entrance.CollectorRegistry", registry)
+    monkeypatch.setattr("warmpath.publisher.assemble.CollectorRegistry", registry)
     scraped: list[Callable[[], Iterator[Metric | None]]] = []
 
     def page(steps: Callable[[], Iterator[Metric | None]], **options: Any) -> MetricsPage:

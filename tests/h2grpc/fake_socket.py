@@ -8,7 +8,7 @@ from warmpath.h2grpc.connection import Connection
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.method import Gate, Method
 from warmpath.h2grpc.shared import Shared
-from warmpath.process.places import Places
+from warmpath.process.listener import Places
 from warmpath.router.transport.call import refused
 
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.process.certificates import Validity, auth_context, names, validities
+from warmpath.process.tls import Validity, auth_context, names, validities
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 MOMENTS = st.datetimes(

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.examples import examples
-from warmpath.process.places import Place, Places, State
+from warmpath.process.listener import Place, Places, State
 
 MOST = 6
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.process.tls_stand import Stand, ask, calling, connected, loops
-from warmpath.process.listener import Listener
+from warmpath.process.listener import Listener, Place, Places, State
 from warmpath.process.logs import BURST, LogLimit
-from warmpath.process.places import Place, Places, State
 from warmpath.process.tls import ClientTls, TlsPaths
 
 

@@ -10,8 +10,8 @@ from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.publisher.metrics import PublisherCollector
 from warmpath.publisher.watch_server import WatchServer
 from warmpath.router.diagnosis.attribution import Row
-from warmpath.router.diagnosis.facts import PodFacts, RankFacts
 from warmpath.router.diagnosis.findings import findings
+from warmpath.router.diagnosis.mispredictions import PodFacts, RankFacts
 
 
 def test_a_rank_that_a_publisher_follows_late_is_degraded_at_the_routers_and_doctor_names_it() -> (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from warmpath.process.places import Place, Places, State
+from warmpath.process.listener import Place, Places, State
 from warmpath.publisher.watch_server import _client
 
 MOST = 6

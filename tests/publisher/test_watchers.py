@@ -12,7 +12,7 @@ from warmpath.indexer.keys.key import fingerprint
 from warmpath.process.listen import GRPC_OPTIONS
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from warmpath.publisher import assemble, entrance
+from warmpath.publisher import assemble
 from warmpath.publisher.assemble import Publishing, Settings, publishing
 
 KEYSPACE = fingerprint("m", "")
@@ -134,7 +134,7 @@ SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 def change_option(monkeypatch: pytest.MonkeyPatch, name: str, value: int) -> None:
     options = dict(GRPC_OPTIONS)
     assert name in options
-    monkeypatch.setattr(entrance, "GRPC_OPTIONS", [*(options | {name: value}).items()])
+    monkeypatch.setattr(assemble, "GRPC_OPTIONS", [*(options | {name: value}).items()])
 
 
 async def _connect(

@@ -8,9 +8,8 @@ from itertools import chain
 import numpy as np
 
 from tests.indexer import consistent
-from warmpath.router.diagnosis.attribution import Attribution
+from warmpath.router.diagnosis.attribution import FULL, Attribution, Evidence
 from warmpath.router.diagnosis.decisions import KEPT_CANDIDATES, Decisions
-from warmpath.router.diagnosis.evidence import FULL, Evidence
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.other_routers import sum_of
 from warmpath.router.load.rank_bookings import RankBook

@@ -25,7 +25,7 @@ import numpy as np
 
 from tests.vllm.engine import FOLDER, TOPIC, Engine
 from warmpath.client.async_client import AsyncClient
-from warmpath.client.prompt import Prompt
+from warmpath.client.calls import Prompt
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.router.assemble.running import running
 from warmpath.router.config.read import parse

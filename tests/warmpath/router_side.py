@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warmpath import PodScore
-from warmpath.client.calls import RouterCalls
-from warmpath.client.prompt import AnyPrompt
+from warmpath.client.calls import AnyPrompt, request_of
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.ranks import Ingest
@@ -100,11 +99,8 @@ class RouterSide:
     def score(
         self, prompt: AnyPrompt, *, pods: Sequence[str] = (), strategy: str = ""
     ) -> list[Shown]:
-        asked = (
-            RouterCalls(MODEL)
-            .of(pb.ScoreResponse, prompt=prompt, pods=pods, strategy=strategy)
-            .request
-        )
+        given = {"prompt": prompt, "pods": pods, "strategy": strategy}
+        asked = request_of(pb.ScoreResponse, MODEL, given)
         request = wire.ScoreRequest.FromString(asked.SerializeToString())
         scored = self._runner.run(self._answerer.score(request, 10.0))
         return shown_by(pb.ScoreResponse.FromString(scored.response))

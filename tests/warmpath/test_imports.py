@@ -14,7 +14,7 @@ from tests.base_install import run
 from warmpath import Index
 from warmpath.indexer.engines.event import Stored
 from warmpath.library import index as index_module
-from warmpath.library import picker, reader
+from warmpath.library import picker
 from warmpath.library import pod_score as scorer
 
 HEAVY = ("numpy", "numba", "google.protobuf", "grpc", "msgspec", "tokenizers", "zmq", "aiohttp")
@@ -80,7 +80,7 @@ def test_a_name_that_is_not_there_is_an_error() -> None:
         warmpath.Indexer  # type: ignore[attr-defined]  # noqa: B018
 
 
-@pytest.mark.parametrize("module", [index_module, scorer, picker, reader])
+@pytest.mark.parametrize("module", [index_module, scorer, picker])
 def test_the_examples_of_the_docstrings_are_true(module: object) -> None:
     names = {"Index": Index, "Stored": Stored}
     assert not doctest.testmod(module, extraglobs=names).failed  # type: ignore[arg-type]

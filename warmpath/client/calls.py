@@ -1,6 +1,10 @@
-"""The calls of the contract, made of a caller's values; the clients carry them out."""
+"""The requests of the contract's calls, made of a caller's values: prompts, loads and names.
 
-from dataclasses import asdict, dataclass
+A prompt is given as token ids, a text, or the body of an OpenAI request.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from numbers import Integral
 from typing import Any
 
@@ -12,11 +16,112 @@ from warmpath.client.checks import (
     check_figure,
     check_names,
     check_numbers,
+    check_unicode,
 )
-from warmpath.client.prompt import AnyPrompt, prompt_of
+from warmpath.indexer.keys.extra import Item
+from warmpath.indexer.keys.key import TOKEN_BYTES, pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import EVENTS
 from warmpath.router.load.engine_metrics import problem_of
+
+CONTENTS = ("tokens", "text", "chat_body", "completions_body")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    r"""A prompt; exactly one of its first four fields is given.
+
+    Raises ValueError for any other number of them, and TypeError for a field of the wrong type.
+
+    >>> Prompt([1, 2, 3]).packed_tokens()
+    b'\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00'
+    """
+
+    # None of the four is shown in a log or a traceback.
+    tokens: Sequence[int] | bytes | None = field(default=None, repr=False)
+    """Token ids; as bytes, 4 each, little-endian."""
+    text: str | None = field(default=None, repr=False)
+    chat_body: bytes | None = field(default=None, repr=False)
+    """The JSON body of a request to /v1/chat/completions."""
+    completions_body: bytes | None = field(default=None, repr=False)
+    """The JSON body of a request to /v1/completions."""
+    model: str = ""
+    """The model's or adapter's name; empty: the body's, or that of the client or index."""
+    lora: str = ""
+    """The adapter's name; empty for none."""
+    cache_salt: str = ""
+    extra_key: str = ""
+    """SGLang's `extra_key`; other engines ignore it."""
+    items: Sequence[Item] = ()
+    """Multimodal items, by the place of their placeholder tokens."""
+
+    def __post_init__(self) -> None:
+        given = [name for name in CONTENTS if getattr(self, name) is not None]
+        if len(given) != 1:
+            said = " and ".join(given) or "no content"
+            raise ValueError(f"a prompt has {said}; give one of {', '.join(CONTENTS)}")
+        [name] = given
+        content = getattr(self, name)
+        if name == "text" and not isinstance(content, str):
+            raise TypeError(f"text is of type {type(content).__name__}, not str")
+        if name == "tokens" and isinstance(content, str):
+            raise TypeError("tokens is of type str; give a text as `text`")
+        if name.endswith("_body") and not isinstance(content, bytes):
+            raise TypeError(f"{name} is of type {type(content).__name__}, not bytes")
+        check_names(
+            model=self.model, lora=self.lora, cache_salt=self.cache_salt, extra_key=self.extra_key
+        )
+        check_each("items", Item, self.items)
+
+    def packed_tokens(self) -> bytes:
+        """Return the token ids, packed. Raises ValueError where there are none, or one is not valid."""
+        if self.tokens is None:
+            raise ValueError("tokens: the prompt has none")
+        if not isinstance(self.tokens, bytes):
+            try:
+                return pack_tokens(self.tokens)
+            except ValueError as error:
+                raise ValueError(f"tokens: {error}") from error
+        if len(self.tokens) % TOKEN_BYTES:
+            raise ValueError(f"tokens: {len(self.tokens)} bytes; token ids take {TOKEN_BYTES} each")
+        return self.tokens
+
+    def message(self, model: str) -> pb.Prompt:
+        """Return the contract's message; `model` is used where neither prompt nor body can name one.
+
+        Raises ValueError for a token id or a figure of an item that cannot be.
+        """
+        for item in self.items:
+            check_figure("items: offset", item.offset)
+            check_figure("items: length", item.length)
+        has_body = self.chat_body is not None or self.completions_body is not None
+        if self.text is not None:
+            check_unicode("text", self.text)
+        return pb.Prompt(
+            token_ids_packed=None if self.tokens is None else self.packed_tokens(),
+            text=self.text,
+            chat_body=self.chat_body,
+            completions_body=self.completions_body,
+            model=self.model or ("" if has_body else model),
+            lora=self.lora,
+            cache_salt=self.cache_salt,
+            extra_key=self.extra_key,
+            multimodal=[
+                pb.MultimodalItem(hash=item.hash, offset=item.offset, length=item.length)
+                for item in self.items
+            ],
+        )
+
+
+AnyPrompt = Prompt | Sequence[int] | str
+"""A prompt, or only its token ids (as bytes: packed), or only its text."""
+
+
+def prompt_of(given: AnyPrompt) -> Prompt:
+    """Return what a caller gave as a prompt."""
+    if isinstance(given, Prompt):
+        return given
+    return Prompt(text=given) if isinstance(given, str) else Prompt(given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,47 +161,24 @@ class PodLoad:
         return pb.PodLoad(**asdict(self))
 
 
-@dataclass(frozen=True, slots=True)
-class RouterCall:
-    """One call of a router."""
+def request_of(answer: type[Message], model: str, given: dict[str, Any]) -> Message:
+    """Check the arguments of a call, and return its request; `answer` is the type of its answer.
 
-    method: str
-    request: Message
-    is_repeatable: bool
-    """Whether it may be made again though nobody knows whether it was carried out."""
-
-
-class RouterCalls:
-    """Makes calls for prompts of `model`, unless they name another one."""
-
-    def __init__(self, model: str) -> None:
-        check_arguments(model=model)
-        self._model = model or ""
-
-    def of(self, answer: type[Message], **given: Any) -> RouterCall:
-        """Check the arguments of a call, and return it; `answer` is the type of its answer.
-
-        Raises ValueError or TypeError for what cannot be sent.
-        """
-        check_arguments(**given)
-        if "event" in given:
-            event = given["event"]
-            if not isinstance(event, str) or event not in EVENTS:
-                raise ValueError(f"event is {event!r}; it must be one of {', '.join(EVENTS)}")
-            given["event"] = EVENTS[event]
-        if "loads" in given:
-            check_each("loads", PodLoad, given["loads"])
-            given["loads"] = [load.message() for load in given["loads"]]
-        if "prompt" in given:
-            given["prompt"] = self.prompt(given["prompt"])
-        if "session" in given:
-            given["session_id"] = given.pop("session")
-        # The contract names all messages after their call.
-        method = answer.__name__.removesuffix("Response")
-        request = getattr(pb, f"{method}Request")(**given)
-        # A repeated Pick with the caller's own booking id replaces the earlier one.
-        return RouterCall(method, request, method != "Pick" or bool(given["booking_id"]))
-
-    def prompt(self, prompt: AnyPrompt) -> pb.Prompt:
-        """Return a prompt's message. Raises ValueError or TypeError where it cannot be sent."""
-        return prompt_of(prompt).message(self._model)
+    `model` is that of prompts which name none. Raises ValueError or TypeError for what cannot be sent.
+    """
+    check_arguments(**given)
+    if "event" in given:
+        event = given["event"]
+        if not isinstance(event, str) or event not in EVENTS:
+            raise ValueError(f"event is {event!r}; it must be one of {', '.join(EVENTS)}")
+        given["event"] = EVENTS[event]
+    if "loads" in given:
+        check_each("loads", PodLoad, given["loads"])
+        given["loads"] = [load.message() for load in given["loads"]]
+    if "prompt" in given:
+        given["prompt"] = prompt_of(given["prompt"]).message(model)
+    if "session" in given:
+        given["session_id"] = given.pop("session")
+    # The contract names all messages after their call.
+    request: Message = getattr(pb, answer.__name__.replace("Response", "Request"))(**given)
+    return request

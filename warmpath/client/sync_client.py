@@ -8,11 +8,15 @@ from typing import Any, Self, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from warmpath.client.calls import PodLoad
-from warmpath.client.connection import OPTIONS, Connection, checked_timeout
+from warmpath.client.calls import AnyPrompt, PodLoad
+from warmpath.client.connection import (
+    OPTIONS,
+    Connection,
+    Requests,
+    StreamAnswer,
+    checked_timeout,
+)
 from warmpath.client.failure import failure_of
-from warmpath.client.prompt import AnyPrompt
-from warmpath.client.stream import Requests, StreamAnswer
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import ReportEvent
 
@@ -78,7 +82,7 @@ class Client(Connection):
         """
         if timeout is not None:
             checked_timeout(timeout)
-        requests = Requests(self._calls, pods, strategy)
+        requests = Requests(self._model, pods, strategy)
         with self._stub() as stub:
             replies: Any = stub.ScoreStream(
                 requests.each(prompts), timeout=timeout, metadata=self._credentials.metadata

@@ -8,15 +8,13 @@ from typing import TypeVar
 
 import msgspec
 
-from warmpath.client.calls import PodLoad
+from warmpath.client.calls import AnyPrompt, PodLoad
 from warmpath.client.checks import check_arguments
-from warmpath.client.prompt import AnyPrompt
 from warmpath.indexer.believed import Believed
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.trust import Trust
 from warmpath.library.index import Index
-from warmpath.library.pod_score import Scorer
-from warmpath.library.reader import Tokenizer
+from warmpath.library.pod_score import Scorer, Tokenizer
 from warmpath.proto.report_event import ReportEvent
 from warmpath.router.config import schema as config
 from warmpath.router.load.engine_metrics import Observed

@@ -1,10 +1,10 @@
-// The prompt box: which pods hold which blocks of a prompt, and which pod a pick would choose.
+// The prompt box: which pods hold which blocks of a prompt, the prompt painted by them, and which pod a pick would choose.
 
 import { count, fill, make, seconds, share } from "./draw.js";
-import { painted } from "./painted.js";
 
 const MOST_CELLS = 120;
 const MOST_PODS = 40;
+const nameOf = (one) => (one.rank ? `${one.pod} rank ${one.rank}` : one.pod);
 const byId = (id) => document.getElementById(id);
 // The block sizes of each pod's ranks, of the newest snapshot.
 let blockSizes = new Map();
@@ -86,10 +86,9 @@ function held(scored, ids) {
       part.style.width = `${(100 * there) / tokens}%`;
       bars.append(part);
     }
-    const name = one.rank ? `${one.pod} rank ${one.rank}` : one.pod;
     const tiers = held.map(({ tier, tokens: there }) => `${tier} ${count(there)}`).join(", ");
     const level = (one.trust?.level ?? "").toLowerCase();
-    reach.append(make("a", { href: `#pod/${encodeURIComponent(one.pod)}` }, name), bars, make("span", {}, `${tiers || "nothing"} (${share(one.matched_tokens, tokens)}), `, make("span", { class: level }, level)));
+    reach.append(make("a", { href: `#pod/${encodeURIComponent(one.pod)}` }, nameOf(one)), bars, make("span", {}, `${tiers || "nothing"} (${share(one.matched_tokens, tokens)}), `, make("span", { class: level }, level)));
   }
   const left = scores.length - MOST_PODS;
   return [...parts, ...prompt, reach, left > 0 ? make("p", { class: "note" }, `and ${left} more`) : null].filter(Boolean);
@@ -98,7 +97,7 @@ function held(scored, ids) {
 function chosen(explained) {
   const rows = explained.candidates.slice(0, MOST_PODS).map((one) =>
     make("tr", {},
-      make("td", {}, one.rank ? `${one.pod} rank ${one.rank}` : one.pod),
+      make("td", {}, nameOf(one)),
       make("td", { class: "n" }, count(one.matched_tokens)),
       make("td", { class: "n" }, seconds(one.details?.wait_seconds ?? 0)),
       make("td", { class: "n less" }, seconds(one.details?.prefill_seconds ?? 0)),
@@ -111,5 +110,57 @@ function chosen(explained) {
     make("p", {}, explained.reason),
     explained.reckoned_because ? make("p", { class: "note" }, `${count(explained.reckoned_tokens)} tokens were estimated: ${explained.reckoned_because}`) : "",
     make("div", { class: "wide" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows))),
+  ];
+}
+
+// More marks than these nobody could read.
+const MOST_BLOCKS = 2000;
+const MOST_TAGS = 30;
+const MOST_NAMES = 3;
+
+function named(holding, all) {
+  if (!holding.length) return "no pod";
+  if (holding.length === all && all > 1) return `all ${all} pods`;
+  const names = () => holding.map(nameOf).sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  return holding.length <= MOST_NAMES ? names().join(", ") : `${holding.length} of ${all} pods`;
+}
+
+// Token positions at which what holds the prompt changes, and, in `blocks`, those at which a block ends.
+function edges(scores, tokens, blockSize) {
+  const changes = new Set([0, tokens, ...scores.map((one) => Math.min(one.matched_tokens, tokens))]);
+  const blocks = new Set();
+  if (blockSize && tokens / blockSize <= MOST_BLOCKS) for (let at = blockSize; at < tokens; at += blockSize) blocks.add(at);
+  return [[...new Set([...changes, ...blocks])].sort((a, b) => a - b), changes];
+}
+
+function paint(text, ends, scores, blockSize) {
+  const [cuts, changes] = edges(scores, ends.length, blockSize);
+  const made = [];
+  for (let i = 1; i < cuts.length; i++) {
+    const [first, end] = [cuts[i - 1], cuts[i]];
+    const holding = scores.filter((one) => one.matched_tokens >= end);
+    const who = named(holding, scores.length);
+    const part = make("span", { title: `tokens ${count(first + 1)} to ${count(end)}: ${who}` });
+    if (changes.has(first) && changes.size <= MOST_TAGS) part.append(make("b", {}, who));
+    part.append(text.slice(first ? ends[first - 1] : 0, ends[end - 1]).join(""));
+    if (holding.length) part.style.setProperty("--held", `${10 + (35 * holding.length) / scores.length}%`);
+    made.push(part);
+  }
+  return made;
+}
+
+// `ends` has for each token how many characters end with it; `scores` have the warmest pod first.
+function painted(text, ends, scores, blockSize) {
+  const characters = [...text];
+  const shown = make("div", { class: "painted", tabindex: "0", role: "group", "aria-label": "The prompt, painted" });
+  const whose = make("select", { id: "whose" }, make("option", { value: "" }, "all pods"), ...scores.map((one, at) => make("option", { value: at }, nameOf(one))));
+  const show = () => fill(shown, ...paint(characters, ends, whose.value === "" ? scores : [scores[whose.value]], blockSize));
+  whose.addEventListener("input", show);
+  show();
+  const marks = blockSize && ends.length / blockSize <= MOST_BLOCKS ? ` Lines end blocks of ${blockSize} tokens.` : "";
+  return [
+    make("p", {}, make("label", { for: "whose" }, "Paint the blocks of"), " ", whose),
+    make("p", { class: "note" }, `The stronger the colour, the more of them hold it.${marks}`),
+    shown,
   ];
 }

@@ -1,4 +1,4 @@
-// The overview: cards, charts, pods and the last decisions.
+// The overview: cards, charts, pods and the last decisions; and the page of one pod: its ranks, events and decisions.
 
 import { bar, chart, clock, count, fill, key, make, seconds, share, stateOf } from "./draw.js";
 
@@ -94,7 +94,7 @@ const worst = (pod) => ["exact", "degraded", "cold", "stale"].findLast((level) =
 const sum = (pod, name) => pod.ranks.reduce((all, rank) => all + (rank[name] ?? 0), 0);
 const lag = (pod) => Math.max(0, ...pod.ranks.map((rank) => rank.lag_seconds));
 
-export function tiersOf(pod) {
+function tiersOf(pod) {
   const tiers = {};
   for (const rank of pod.ranks) {
     for (const [tier, blocks] of Object.entries(rank.tiers)) tiers[tier] = (tiers[tier] ?? 0) + blocks;
@@ -154,7 +154,7 @@ function heading(column, state) {
   return make("th", { class: column.kind, scope: "col" }, button);
 }
 
-export function showDecisions(table, decisions, none = "No pick yet.") {
+function showDecisions(table, decisions, none = "No pick yet.") {
   if (!table.tHead.rows.length) {
     const names = [["Time"], ["Pod"], ["Tokens", "n"], ["Cached", "n"], ["First token", "n less"], ["State", "less"], ["Why", "less"]];
     table.tHead.append(make("tr", {}, ...names.map(([name, kind]) => make("th", { class: kind, scope: "col" }, name))));
@@ -174,4 +174,43 @@ export function showDecisions(table, decisions, none = "No pick yet.") {
   });
   if (!rows.length) rows.push(make("tr", {}, make("td", { colspan: 7, class: "note" }, none)));
   fill(table.tBodies[0], ...rows);
+}
+
+export function showPod(section, state) {
+  const pod = state.snapshot.pods.find((one) => one.id === state.podId);
+  if (!pod) {
+    fill(section, make("h2", {}, state.podId), make("p", { class: "note" }, "This router knows no pod of this name (any more)."));
+    return;
+  }
+  const facts = [
+    ["Address", pod.address],
+    ["Model", [pod.model, ...pod.models.filter((name) => name !== pod.model)].join(", ")],
+    ["Engine", pod.role === "both" ? pod.engine : `${pod.engine}, ${pod.role}`],
+    ["State", stateOf(pod)],
+    ["Picks", count(pod.requests)],
+    ["Cached where picked", share(pod.captured_tokens, pod.prompt_tokens)],
+    ["Round robin (estimate)", share(pod.average_tokens, pod.prompt_tokens)],
+    ["Predicted, and found by the engine", pod.predicted_tokens || pod.delivered_tokens ? `${count(pod.predicted_tokens)}, ${count(pod.delivered_tokens)} tokens` : "nothing reported yet"],
+  ];
+  const decisions = make("table", {}, make("thead"), make("tbody"));
+  const last = state.decisions.length;
+  showDecisions(decisions, state.decisions.filter((one) => one.pod === pod.id), last ? `None of the last ${last} went here.` : "No pick yet.");
+  fill(section,
+    make("h2", {}, pod.id),
+    make("dl", { class: "cards facts" }, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)))),
+    make("h2", {}, pod.ranks.length === 1 ? "Rank" : "Ranks"),
+    ...pod.ranks.map(rankView),
+    make("h2", {}, "Decisions among the last that went here"),
+    make("div", { class: "wide" }, decisions));
+}
+
+function rankView(rank) {
+  const tiers = Object.entries(rank.tiers).map(([tier, blocks]) => `${tier} ${count(blocks)}`).join(", ") || "none";
+  const full = rank.capacity && rank.used !== null ? `; ${share(rank.used, rank.capacity)} of its ${count(rank.capacity)} are taken` : "";
+  const events = Object.entries(rank.events).map(([kind, number]) => `${kind.replaceAll("_", " ")} ${count(number)}`).join(", ");
+  return make("div", { class: `finding ${rank.trust}` },
+    make("p", {}, make("strong", {}, `Rank ${rank.rank}: `), make("span", { class: rank.trust }, rank.trust), ` since ${clock(rank.trust_since)}: ${rank.trust_reason}`),
+    make("p", { class: "cache" }, bar(rank.tiers, rank.capacity), `Blocks${rank.block_size ? ` of ${rank.block_size} tokens` : ""}: ${tiers}${full}`),
+    make("p", {}, `${rank.running} requests running, ${rank.waiting} of them without a first token; a new prefill would start in ${seconds(rank.wait_seconds)}. Events lag ${seconds(rank.lag_seconds)}.`),
+    make("p", { class: "note" }, events ? `Events: ${events}.` : "No event yet."));
 }

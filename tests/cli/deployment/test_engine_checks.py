@@ -6,8 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from warmpath.cli.deployment import engine
-from warmpath.cli.deployment.ask import Answer, _ahead
-from warmpath.cli.deployment.check import Check, Placed
+from warmpath.cli.deployment.check import Answer, Check, Placed, _ahead
 from warmpath.router.config.schema import ModelSpec, PodSpec
 
 

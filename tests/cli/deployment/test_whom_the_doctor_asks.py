@@ -6,8 +6,7 @@ import pytest
 import zmq.asyncio
 
 from warmpath.cli.deployment.check import Placed
-from warmpath.cli.deployment.events import check_events
-from warmpath.cli.deployment.inspect import _find, _key
+from warmpath.cli.deployment.inspect import _find, _key, check_events
 from warmpath.cli.doctor import _near
 from warmpath.router.config.schema import Config, ModelSpec, PodSpec
 

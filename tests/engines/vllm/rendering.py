@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 
 from tests.engines.vllm.fleet import Fleet
-from warmpath.client.prompt import Prompt
+from warmpath.client.calls import Prompt
 from warmpath.indexer.keys.key import unpack_tokens
 
 UNKNOWN_TO_TOKENIZE = {"truncate_prompt_tokens", "truncation_side", "reasoning_effort"}

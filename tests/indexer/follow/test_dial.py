@@ -14,7 +14,7 @@ from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import new_ingest
 from tests.until import until
 from warmpath.cli.deployment.check import Placed
-from warmpath.cli.deployment.events import check_events
+from warmpath.cli.deployment.inspect import check_events
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.dial import CONNECTED, GONE, dial, monitored

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from warmpath.router import serve
-from warmpath.router.config.doubts import doubts
-from warmpath.router.config.mistakes import dotted
+from warmpath.router.config.mistakes import dotted, doubts
 from warmpath.router.config.read import parse
 
 MODEL = '[[models]]\nname = "m"\n'

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.router.config.environment import overrides, replaced
+from warmpath.router.config.mistakes import overrides, replaced
 from warmpath.router.config.read import ConfigError, load, mistakes
 
 MODEL = '[[models]]\nname = "m"\n'

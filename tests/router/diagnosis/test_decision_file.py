@@ -12,8 +12,8 @@ from tests.router.pick.weighed import choice, option, placed
 from tests.router.running_router import running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.diagnosis import decision_log
-from warmpath.router.diagnosis.decision_log import DecisionLog, write_now
+from warmpath.router.diagnosis import decisions as decision_log
+from warmpath.router.diagnosis.decisions import DecisionLog, write_now
 
 
 def ended() -> DecisionLog:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.router.pick.weighed import choice, option, placed
-from warmpath.router.diagnosis import decision_log
-from warmpath.router.diagnosis.decision_log import DecisionLog
+from warmpath.router.diagnosis import decisions as decision_log
+from warmpath.router.diagnosis.decisions import DecisionLog
 from warmpath.router.pick.pick import Pick
 
 

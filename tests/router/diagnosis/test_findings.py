@@ -12,11 +12,16 @@ from hypothesis import strategies as st
 from tests.router.consistent import check
 from warmpath.indexer.shared.records.registry import NOBODY
 from warmpath.indexer.trust import BEHIND, DRIFTED, Level, Trust
-from warmpath.router.diagnosis.attribution import Row
-from warmpath.router.diagnosis.evidence import Evidence
-from warmpath.router.diagnosis.facts import Finding, PodFacts, RankFacts
+from warmpath.router.diagnosis.attribution import Evidence, Row
 from warmpath.router.diagnosis.findings import findings
-from warmpath.router.diagnosis.mispredictions import ENOUGH, GAP, OFF_SHARE
+from warmpath.router.diagnosis.mispredictions import (
+    ENOUGH,
+    GAP,
+    OFF_SHARE,
+    Finding,
+    PodFacts,
+    RankFacts,
+)
 from warmpath.router.pick.weigh import Traits
 
 NOW = 1000.0

@@ -6,8 +6,8 @@ import pytest
 
 from tests.router.pods.engine import Engine
 from warmpath.router.diagnosis.attribution import Row
-from warmpath.router.diagnosis.facts import PodFacts
 from warmpath.router.diagnosis.findings import findings
+from warmpath.router.diagnosis.mispredictions import PodFacts
 from warmpath.router.pods.engine_key import EngineKey
 from warmpath.router.pods.probe import LOOKS
 

@@ -12,7 +12,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from warmpath.client.async_client import AsyncClient
-from warmpath.client.stream import StreamAnswer
+from warmpath.client.connection import StreamAnswer
 from warmpath.client.sync_client import Client
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import status_details_pb2 as wire

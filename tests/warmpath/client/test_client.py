@@ -17,11 +17,10 @@ from tests.warmpath.client.scripted_router import (
     scripted,
     with_reason,
 )
-from warmpath.client.calls import PodLoad
+from warmpath.client.calls import PodLoad, Prompt
+from warmpath.client.connection import Retry
 from warmpath.client.credentials import SettingError
 from warmpath.client.failure import CallError
-from warmpath.client.prompt import Prompt
-from warmpath.client.retry import Retry
 from warmpath.client.sync_client import Client
 from warmpath.indexer.keys.extra import Item
 from warmpath.indexer.keys.key import pack_tokens

@@ -4,14 +4,13 @@ import doctest
 
 import pytest
 
-from warmpath.client import calls, prompt
-from warmpath.client.prompt import Prompt, prompt_of
+from warmpath.client import calls
+from warmpath.client.calls import Prompt, prompt_of
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 
 def test_the_examples_of_the_docstrings_are_true() -> None:
-    assert not doctest.testmod(prompt).failed
     assert not doctest.testmod(calls).failed
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmpath.client.connection import MOST_ATTEMPTS, Retry
 from warmpath.client.failure import CallError
-from warmpath.client.retry import MOST_ATTEMPTS, Retry
 
 UNAVAILABLE, EXHAUSTED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED
 

@@ -9,10 +9,9 @@ import pytest
 
 from warmpath import Index, Picker, Scorer
 from warmpath.client.async_client import AsyncClient
-from warmpath.client.calls import PodLoad
+from warmpath.client.calls import PodLoad, Prompt
+from warmpath.client.connection import Retry
 from warmpath.client.credentials import SettingError
-from warmpath.client.prompt import Prompt
-from warmpath.client.retry import Retry
 from warmpath.client.sync_client import Client
 from warmpath.process.tls import TlsPaths
 
