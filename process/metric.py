@@ -9,10 +9,7 @@ Family = GaugeMetricFamily | CounterMetricFamily
 Sample = tuple[Sequence[str], float]
 """A metric's labels and its value."""
 
-_FAMILIES: Mapping[str, type[Family]] = {
-    "gauge": GaugeMetricFamily,
-    "counter": CounterMetricFamily,
-}
+_FAMILIES: Mapping[str, type[Family]] = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
 class Declared(NamedTuple):

@@ -198,13 +198,9 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
             )
         keyspace = fingerprint(settings.model, settings.hash_seed)
         server = WatchServer(
-            cache,
-            keyspace=keyspace,
-            most=settings.max_watchers,
-            heartbeat=HEARTBEAT_SECONDS,
-            slow_seconds=SLOW_SECONDS,
-            names=settings.tls_client_name,
-        )
+            cache, keyspace=keyspace, most=settings.max_watchers, heartbeat=HEARTBEAT_SECONDS,
+            slow_seconds=SLOW_SECONDS, names=settings.tls_client_name,
+        )  # fmt: skip
         tls, engine_tls = listeners_tls(settings), _engine_tls(settings)
         # Connects before anything listens, because Redis' settings may be wrong.
         redis = await _connect(settings, stack) if settings.redis else None

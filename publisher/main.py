@@ -99,8 +99,7 @@ def _problems(settings: Settings) -> Iterator[str]:
     if is_polled and not settings.events.startswith(("http://", "https://")):
         yield f"--events: {settings.events!r} is not http://host:port/kv_cache_events"
     yield from _file_problems(
-        settings,
-        ("tls_cert", "tls_key", "tls_client_ca", "engine_ca", "engine_cert", "engine_key"),
+        settings, ("tls_cert", "tls_key", "tls_client_ca", "engine_ca", "engine_cert", "engine_key")
     )
     if not is_polled:
         for option in ("events", "replay"):

@@ -121,10 +121,7 @@ class WatchServer:
         asked.set_result(YIELDS)
 
     async def _serve(
-        self,
-        request: pb.WatchRequest,
-        context: grpc.aio.ServicerContext[Any, Any],
-        place: Place,
+        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[Any, Any], place: Place
     ) -> str:
         """Serve a watcher for as long as it reads; return why it has to leave."""
         async for response in self._watch(request, context):
@@ -148,13 +145,9 @@ class WatchServer:
         resumes = journal.reaches(request.epoch, request.sequence)
         position = request.sequence if resumes else journal.sequence
         hello = pb.Hello(
-            epoch=journal.epoch,
-            snapshot=not resumes,
-            pod=cache.pod,
-            ranks=len(cache.ranks),
-            newest=journal.sequence,
-            heartbeat_ms=round(self._heartbeat * 1000),
-        )
+            epoch=journal.epoch, snapshot=not resumes, pod=cache.pod, ranks=len(cache.ranks),
+            newest=journal.sequence, heartbeat_ms=round(self._heartbeat * 1000),
+        )  # fmt: skip
         yield pb.WatchResponse(hello=hello)
         if not resumes:
             self.snapshots += 1

@@ -264,10 +264,7 @@ async def _ask_all(
         model, tls = models[pod.spec.model], engine_tls if pod.spec.https else None
         key = _key(pod, model, file.parent)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        async with (
-            room,
-            aiohttp.ClientSession(_url(pod), headers=headers, timeout=wait) as session,
-        ):
+        async with room, aiohttp.ClientSession(_url(pod), headers=headers, timeout=wait) as session:
             asked = _ask_engine(pod, model, partial(ask, session, tls=tls), seen)
             both = await asyncio.gather(asked, _all(check_events(pod, context, seconds)))
             return [check for checks in both for check in checks]

@@ -132,14 +132,11 @@ def _without_pods(args: argparse.Namespace) -> GatewayDescription:
     args.router, args.out = args.router or ROUTER, args.out or OUT
     files = (args.tls_ca, args.tls_cert, args.tls_key)
     return GatewayDescription(
-        listen=listen,
-        router=_address("--router", args.router),
-        pods=(),
+        listen=listen, router=_address("--router", args.router), pods=(),
         failure_mode=args.failure_mode,
         router_tls=TlsPaths(*(file and file.absolute() for file in files)) if files[0] else None,
-        logs_requests=args.access_log,
-        body_bytes=args.max_body_bytes,
-    )
+        logs_requests=args.access_log, body_bytes=args.max_body_bytes,
+    )  # fmt: skip
 
 
 def _address(named: str, text: str, read: Callable[[str], HostPort] = address_of) -> HostPort:

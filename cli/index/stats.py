@@ -201,16 +201,13 @@ async def read_servers(access: Access) -> list[dict[str, Any]]:
         one = servers.setdefault(
             place,
             {
-                "server": _server(facts),
-                "address": place,
+                "server": _server(facts), "address": place,
                 "used_bytes": _number(facts.get("used_memory")),
                 "limit_bytes": _number(facts.get("maxmemory")),
-                "policy": facts.get("maxmemory_policy"),
-                "is_full": _is_full(facts),
-                "buckets": [],
+                "policy": facts.get("maxmemory_policy"), "is_full": _is_full(facts), "buckets": [],
                 "index_bytes": None,
             },
-        )
+        )  # fmt: skip
         one["buckets"].append(bucket)
         if size is not None:
             one["index_bytes"] = (one["index_bytes"] or 0) + size

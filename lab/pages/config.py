@@ -1,6 +1,6 @@
 """Writes docs/reference/config.md: every key, from the classes and docstrings of `router.config.schema`.
 
-`make docs` runs this module; `tests/docs/test_configuration_page.py` compares the committed page.
+`make docs` runs this module; `tests/docs/test_figures_and_names.py` compares the committed page.
 """
 
 import ast

@@ -317,10 +317,7 @@ class PickerHeadersTable(Table, frozen=True):
     tenant: HeaderName = "x-gateway-inference-fairness-id"
     """Request: its tenant, as in the Gateway API Inference Extension. The gateway must set or remove
     it; otherwise clients can claim others' shares."""
-    rewrite: tuple[HeaderName, ...] = (
-        "x-llm-d-model-name-rewrite",
-        "x-gateway-model-name-rewrite",
-    )
+    rewrite: tuple[HeaderName, ...] = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
     """Request: name of the model that the engine is asked for; the first header counts."""
     prefill: HeaderName = ""
     """Request to a decoding pod: address of the pod that prefills, for llm-d's sidecars
@@ -520,14 +517,11 @@ class PodSetSpec(Table, frozen=True):
             events = f"tcp://{host}:{self.events_port}"
             replay = f"tcp://{host}:{self.replay_port}" if self.replay_port else ""
         return PodSpec(
-            id=pod_id,
-            address=f"{host}:{port}",
-            events=events,
-            replay=replay,
+            id=pod_id, address=f"{host}:{port}", events=events, replay=replay,
             watch=f"{host}:{watch_port}" if watch_port else "",
             first_rank=self.first_rank + nth * self.ranks,
             **{name: getattr(self, name) for name in AS_OF_PODS},
-        )
+        )  # fmt: skip
 
 
 class ProbeTable(Table, frozen=True):

@@ -231,13 +231,9 @@ class Attribution(Witness):
             counted.delivered_tokens += cached
         if placed.is_whole:
             row.evidence.found_cached(
-                placed.traits,
-                placed.prompt_tokens,
-                predicted,
-                cached,
-                prompt_tokens,
+                placed.traits, placed.prompt_tokens, predicted, cached, prompt_tokens,
                 believed=placed.expected.believed,
-            )
+            )  # fmt: skip
 
     def ended(self, placed: Pick, end: End, now: float) -> None:
         del now

@@ -49,9 +49,7 @@ class WallOffset:
     """
 
     def __init__(
-        self,
-        wall: Callable[[], float] = time.time,
-        clock: Callable[[], float] = time.monotonic,
+        self, wall: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._wall = wall
         self._clock = clock
@@ -101,18 +99,11 @@ class Decisions(Witness):
         if len(self._kept) >= self._most:
             self._kept.popitem(last=False)
         message = pb.Decision(
-            booking_id=placed.booking_id,
-            model=placed.model,
-            policy=choice.policy,
-            prompt_tokens=choice.ask.tokens,
-            waited_seconds=placed.waited,
-            request_id=placed.request_id,
-            trace_id=placed.trace_id,
-            shadow=placed.shadow,
-            state=state,
-            pod=placed.went[0],
-            rank=placed.went[1],
-        )
+            booking_id=placed.booking_id, model=placed.model, policy=choice.policy,
+            prompt_tokens=choice.ask.tokens, waited_seconds=placed.waited,
+            request_id=placed.request_id, trace_id=placed.trace_id, shadow=placed.shadow,
+            state=state, pod=placed.went[0], rank=placed.went[1],
+        )  # fmt: skip
         options = choice.options[:KEPT_CANDIDATES]
         self._kept[placed.number] = Kept(message, placed.at, options, choice.reason)
 

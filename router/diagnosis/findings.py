@@ -84,15 +84,10 @@ def findings(facts: PodFacts) -> list[Finding]:
     )
     view += each("lag", _lag)[:1] + each("drift", _drift)[:1]
     return [
-        *view,
-        *_key(facts),
-        *each("stuck", _stuck),
-        *_unknown_load(facts),
-        *each("load", _bad_figures)[:1],
-        *_calibration(facts),
-        *_reports(facts.row.evidence),
+        *view, *_key(facts), *each("stuck", _stuck), *_unknown_load(facts),
+        *each("load", _bad_figures)[:1], *_calibration(facts), *_reports(facts.row.evidence),
         *mispredictions(facts, is_doubtful=bool(view)),
-    ]
+    ]  # fmt: skip
 
 
 def is_other_keyspace(trust: Trust) -> bool:

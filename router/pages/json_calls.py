@@ -76,15 +76,10 @@ def json_calls(
 
         is_long = "prompt" in method.input_type.fields_by_name
         return call_page(
-            service.intake,
-            method.name,
-            answers[method.name],
-            most_bytes if is_long else MOST_QUESTION_BYTES,
-            tracer,
-            limit=LIMIT if is_long else f"{method.name} takes no more",
-            made=message,
-            shown=shown,
-        )
+            service.intake, method.name, answers[method.name],
+            most_bytes if is_long else MOST_QUESTION_BYTES, tracer,
+            limit=LIMIT if is_long else f"{method.name} takes no more", made=message, shown=shown,
+        )  # fmt: skip
 
     return {PATH + name: page(SERVICE.methods_by_name[name]) for name in METHODS}
 

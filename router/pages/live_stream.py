@@ -81,12 +81,7 @@ class Views:
             "since": self.begun + self.wall_offset(),
             "ready": self.readiness.ready(),
             "conditions": [
-                {
-                    "name": name,
-                    "required": requires(name),
-                    "holds": one.holds,
-                    "reason": one.reason,
-                }
+                {"name": name, "required": requires(name), "holds": one.holds, "reason": one.reason}
                 for name, one in self.readiness.report().items()
             ],
             "pods": pods,
@@ -111,20 +106,15 @@ class Views:
     def _rank(self, rank: Rank) -> View:
         load = self.loads.load(rank.pod, rank.number, self.clock())
         return {
-            "rank": rank.number,
-            "trust": rank.trust.level,
-            "trust_reason": rank.trust.reason,
+            "rank": rank.number, "trust": rank.trust.level, "trust_reason": rank.trust.reason,
             "trust_since": rank.trust.since + self.wall_offset(),
             "block_size": rank.layout.block_size,
             "tiers": {str(tier): blocks for tier, blocks in rank.blocks().items()},
-            "used": rank.blocks_in_use(),
-            "capacity": rank.capacity,
+            "used": rank.blocks_in_use(), "capacity": rank.capacity,
             "lag_seconds": rank.lag_seconds,
             "events": {kind: count for kind, count in rank.counts().items() if count},
-            "running": load.in_flight,
-            "waiting": load.waiting,
-            "wait_seconds": load.wait,
-        }
+            "running": load.in_flight, "waiting": load.waiting, "wait_seconds": load.wait,
+        }  # fmt: skip
 
 
 PAUSE = 5.0

@@ -1,4 +1,4 @@
-"""Commands show a router who asks, by certificate or by token, and keep the token to themselves."""
+"""Commands show a router who asks, and keep the token to themselves; `warmpath health` asks whether it is fit."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,59 +6,43 @@ from pathlib import Path
 
 import pytest
 
+from tests import base_install
 from tests.cli.conftest import Output
-from tests.servers.certificates import Authority, Certificate
+from tests.router.access.guarded import Folder, serving
+from tests.router.running_router import running_router
+from tests.servers.certificates import Authority
 from warmpath.cli.asking import pods_main
 from warmpath.cli.doctor import main as doctor_main
-from warmpath.router.assemble.running import running
-from warmpath.router.config.read import load
+from warmpath.cli.health import main
 
-TOKEN = "correct-horse-battery"
-
-
-class Guarded:
-    """The folder and the address of a router that wants certificates and tokens."""
-
-    def __init__(self, folder: Path) -> None:
-        self.authority = Authority(folder)
-        self.known = self.authority.certificate("operator")
-        self.other = self.authority.certificate("nobody")
-        self.token = folder / "token"
-        self.token.write_text(TOKEN)
-        self.address = ""
-        shown = self.authority.certificate("router")
-        self.file = folder / "router.toml"
-        self.file.write_text(
-            '[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\ndrain-seconds = 0.2\n'
-            f'[server.tls]\ncert = "{shown.cert}"\nkey = "{shown.key}"\n'
-            f'client-ca = "{self.authority.ca}"\n[[models]]\nname = "m"\n'
-            '[[clients]]\nname = "operator"\nroles = ["read"]\ncertificate = "operator"\n'
-            '[[clients]]\nname = "monitor"\nroles = ["read"]\ntoken-file = "token"\n'
-        )
-
-    def options(self, shown: Certificate) -> list[str]:
-        return [
-            f"--router={self.address}", f"--tls-ca={self.authority.ca}",
-            f"--tls-cert={shown.cert}", f"--tls-key={shown.key}",
-        ]  # fmt: skip
+Guarded = tuple[Folder, str]
+"""A router that wants certificates and tokens: its folder and its address."""
 
 
 @pytest.fixture
 async def router(tmp_path: Path) -> AsyncIterator[Guarded]:
-    guarded = Guarded(tmp_path)
-    async with running(load(guarded.file), tmp_path) as router:
-        guarded.address = router.address
-        yield guarded
+    folder = Folder(tmp_path)
+    async with serving(folder.config(tls=True, mutual=True)) as router:
+        yield folder, router.address
+
+
+def options(router: Guarded, name: str) -> list[str]:
+    """Return the options of a caller whose certificate has a name."""
+    folder, address = router
+    shown, ca = folder.old.certificate("caller", name), folder.old.ca
+    files = [f"--tls-ca={ca}", f"--tls-cert={shown.cert}", f"--tls-key={shown.key}"]
+    return [f"--router={address}", *files]
 
 
 async def test_a_certificate_or_a_token_opens_the_router(router: Guarded, output: Output) -> None:
-    for options in (
-        router.options(router.known),
-        [*router.options(router.other), f"--token-file={router.token}"],
+    token = f"--token-file={router[0].path / 'reader'}"
+    for given in (
+        options(router, "spiffe://example/operator"),
+        [*options(router, "spiffe://example/nobody"), token],
     ):
-        assert await asyncio.to_thread(pods_main, [*options, "--json"]) == 0
+        assert await asyncio.to_thread(pods_main, [*given, "--json"]) == 0
         assert output.json() == {"pods": []}
-        assert await asyncio.to_thread(doctor_main, [*options, "--json"]) == 1
+        assert await asyncio.to_thread(doctor_main, [*given, "--json"]) == 1
         findings = output.json()["findings"]
         assert "pods" in {one["kind"] for one in findings}
 
@@ -66,10 +50,10 @@ async def test_a_certificate_or_a_token_opens_the_router(router: Guarded, output
 async def test_without_them_the_refusal_says_what_is_missing(
     router: Guarded, output: Output
 ) -> None:
-    assert await asyncio.to_thread(pods_main, router.options(router.other)) == 1
+    assert await asyncio.to_thread(pods_main, options(router, "spiffe://example/nobody")) == 1
     said = output.err()
     assert said.startswith("warmpath: UNAUTHENTICATED: ListPods needs the role 'read'")
-    assert await asyncio.to_thread(pods_main, [f"--router={router.address}"]) == 3
+    assert await asyncio.to_thread(pods_main, [f"--router={router[1]}"]) == 3
     assert output.err().startswith("warmpath: ")
 
 
@@ -97,3 +81,71 @@ def test_a_token_that_is_none_is_not_printed(tmp_path: Path, output: Output) -> 
     said = output.err()
     assert "has 6 bytes in its line" in said
     assert "sesame" not in said
+
+
+MODEL = '[[models]]\nname = "demo"\n'
+POD = (
+    f'{MODEL}[[pods]]\nid = "pod-1"\nmodel = "demo"\naddress = "127.0.0.1:9"\n'
+    "[probe]\ninterval-seconds = 0\n"
+)
+
+
+async def health(*args: str) -> int:
+    return await asyncio.to_thread(main, args)
+
+
+async def test_a_router_with_a_pod_is_fit_by_both_ways(tmp_path: Path, output: Output) -> None:
+    async with running_router(tmp_path, POD) as (router, _):
+        assert await health(f"http://{router.http_address}/readyz") == 0
+        assert await health(f"grpc://{router.address}/warmpath.v1.Router") == 0
+    by_page, by_grpc = output.out().split("ok\n")[1:]
+    lines = by_page.splitlines()
+    assert "holds  pods: 1 of 1 pods are healthy" in lines
+    assert "holds  listening: gRPC listens" in lines
+    assert {line.split(":")[0].split()[-1] for line in lines} == {
+        "staying", "listening", "pods", "index", "coverage", "tokenizers"
+    }  # fmt: skip
+    assert not by_grpc
+
+
+async def test_a_router_without_pods_is_unfit_and_says_why(tmp_path: Path, output: Output) -> None:
+    async with running_router(tmp_path, MODEL) as (router, _):
+        assert await health(f"http://{router.http_address}/readyz") == 1
+        assert "FAILS  pods: no pod is known" in output.err()
+        assert await health(f"http://{router.http_address}/readyz", "--json") == 1
+        found = output.json()
+        assert (found["fit"], found["problem"]) == (False, "status 503")
+        assert found["conditions"]["pods"] == {
+            "required": True, "holds": False, "reason": "no pod is known"
+        }  # fmt: skip
+        assert await health(f"http://{router.http_address}/healthz") == 0
+        assert await health(f"grpc://{router.address}/no.such.Service") == 1
+    assert "NOT_FOUND" in output.err()
+
+
+async def test_under_tls_the_certificate_is_checked(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    shown = authority.certificate("router")
+    tls = f'[server.tls]\ncert = "{shown.cert}"\nkey = "{shown.key}"\n'
+    async with running_router(tmp_path, tls + POD) as (router, _):
+        port = router.http_address.rpartition(":")[2]
+        page = f"https://127.0.0.1:{port}/readyz"
+        call = f"grpc://127.0.0.1:{router.address.rpartition(':')[2]}/liveness"
+        assert await health(page, "--tls-ca", str(authority.ca)) == 0
+        assert await health(call, "--tls-ca", str(authority.ca)) == 0
+        assert await health(page) == 1
+
+
+@pytest.mark.parametrize("args", [["127.0.0.1:7401"], ["file:///etc/passwd"], ["--tls-cert", "x"]])
+def test_what_cannot_be_asked_is_refused_before(args: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(args)
+    assert ended.value.code == 2
+
+
+def test_it_runs_without_the_routers_parts() -> None:
+    ended = base_install.run(
+        "from warmpath.cli.health import main; sys.exit(main(['grpc://127.0.0.1:9']))"
+    )
+    assert ended.returncode == 1
+    assert "nothing listens there" in ended.stderr

@@ -9,23 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Output
+from tests.router.running_router import running_router
 from warmpath.cli import asking as client
 from warmpath.indexer.keys.key import unpack_tokens
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
-from warmpath.router.assemble.running import running
-from warmpath.router.config.read import parse
 
 PROMPT = "You are a patient assistant that explains prefix caching. " * 40
 
 
 @pytest.fixture
 async def address(model_folder: Path) -> AsyncIterator[str]:
-    config = parse(
-        '[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
-        '[[models]]\nname = "m"\ntokenizer = "."\n',
-        "test",
-    )
-    async with running(config, model_folder) as router:
+    tables = '[[models]]\nname = "m"\ntokenizer = "."\n'
+    async with running_router(model_folder, tables) as (router, _):
         yield router.address
 
 

@@ -1,19 +1,28 @@
-"""Help shows a newcomer an example and the defaults; errors are in our words and say what to do."""
+"""Help shows a newcomer an example and the defaults; errors are in our words and say what to do.
+
+Also a shell's completion, which is made of the parsers, and `warmpath version`.
+"""
 
 import argparse
+import json
 import re
+import shutil
 import socketserver
+import subprocess
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import grpc
 import pytest
 
 from tests.cli.conftest import Output
 from tests.cli.installed import commands
+from warmpath.cli import version
 from warmpath.cli.asking import problem_of_call
-from warmpath.cli.completion import parsers
+from warmpath.cli.completion import main, parsers
 from warmpath.client.failure import CallError
 
 FOUND = dict(parsers(commands()))
@@ -159,3 +168,113 @@ class Answering(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         self.request.recv(1000)
         self.request.sendall(self.server.answer)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def script(output: Output, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: commands())
+    assert main(["bash"]) == 0
+    return output.out()
+
+
+def completed(script: str, *words: str) -> list[str]:
+    """Return what bash offers for the last of these words."""
+    ask = 'COMP_WORDS=(warmpath "$@"); COMP_CWORD=$#; _warmpath; printf "%s\\n" "${COMPREPLY[@]}"'
+    line = ["bash", "--norc", "-c", f"{script}\n{ask}", "-", *words]
+    return subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "offers"),
+    [
+        (["sco"], ["score"]),
+        (["index", ""], ["stats", "sweep", "dump", "--help"]),
+        (["index", "stats", "--js"], ["--json"]),
+        (["publish", "--engine", "s"], ["sglang"]),
+        (["serve", "--log-level", ""], ["debug", "info", "warning", "error"]),
+        (["completion", "z"], ["zsh"]),
+        (["pods", "--timeout", ""], []),
+    ],
+)
+def test_bash_offers_what_fits(script: str, words: list[str], offers: list[str]) -> None:
+    assert completed(script, *words) == offers
+
+
+def test_bash_offers_every_command_and_all_its_options(script: str) -> None:
+    assert {name for name in FOUND if " " not in name} <= {*completed(script, "")}
+    for name, parser in FOUND.items():
+        shown = parser.format_help()
+        offered = completed(script, *name.split(), "--")
+        assert all(option in shown for option in offered), name
+        assert {"--help"} <= {*offered}, name
+
+
+def test_bash_offers_files_where_an_option_takes_one(script: str) -> None:
+    assert "README.md" in completed(script, "score", "--file", "READ")
+
+
+def test_zsh_reads_its_script(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: commands())
+    assert main(["zsh"]) == 0
+    script = output.out()
+    assert "'--engine[its kind]:engine:(vllm sglang trtllm)'" in script
+    if (zsh := shutil.which("zsh")) is not None:
+        subprocess.run([zsh, "--no-rcs", "-n"], input=script, text=True, check=True)
+
+
+ROOT = Path(__file__).parents[2]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+REPEATED = {
+    "deploy/helm/warmpath/Chart.yaml": r"^(?:version|appVersion): (.+)$",
+    "deploy/kustomize/base/kustomization.yaml": r"newTag: (.+)$",
+    "deploy/kustomize/base/deployment.yaml": r"image: warmpath-router:(.+)$",
+    "deploy/examples/vllm.yaml": r"image: warmpath-publisher:(.+)$",
+}
+"""What cannot read pyproject.toml, and how the version stands there."""
+
+
+def said(output: Output) -> dict[str, object]:
+    assert version.main(["--json"]) == 0
+    found: dict[str, object] = output.json()
+    return found
+
+
+def test_everything_that_outlives_a_process_has_its_version(output: Output) -> None:
+    found = said(output)
+    assert found["shared_index"] == {"schema": 1, "buckets": 64, "segment": 64}
+    assert found["contracts"] == ["warmpath.v1", "warmpath.watch.v1", "indexer.v1"]
+    assert version.main([]) == 0
+    lines = output.out().splitlines()
+    assert lines[0].startswith(f"warmpath {found['version']}, commit ")
+    assert "shared index in Redis: schema 1, buckets 64, segment 64" in lines
+    assert f"state file: {found['state_file']}" in lines
+
+
+def test_the_commit_of_an_image_or_of_an_installation_from_git_is_shown(
+    output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = json.dumps({"url": "https://x", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}})
+    distribution = SimpleNamespace(read_text=lambda _: noted)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: distribution)
+    monkeypatch.delenv(version.REVISION, raising=False)
+    assert said(output)["commit"] == "c0ffee"
+    monkeypatch.setenv(version.REVISION, "abcd")
+    assert said(output)["commit"] == "abcd"
+
+
+def test_a_commit_that_nobody_knows_is_said_to_be_so(
+    output: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(version, "__file__", str(tmp_path / "a" / "b" / "version.py"))
+    monkeypatch.setattr(
+        "importlib.metadata.distribution", lambda _: SimpleNamespace(read_text=lambda _: None)
+    )
+    monkeypatch.delenv(version.REVISION, raising=False)
+    assert version.main([]) == 0
+    assert "commit not known" in output.out()
+
+
+@pytest.mark.parametrize("path", REPEATED)
+def test_a_file_that_repeats_the_version_has_the_same(path: str) -> None:
+    found = re.findall(REPEATED[path], (ROOT / path).read_text(), re.MULTILINE)
+    assert {*found} == {VERSION}

@@ -1,5 +1,6 @@
-"""A command overwrites no file in its output folder unless a command of warmpath wrote it."""
+"""A command overwrites no file in its output folder unless a command of warmpath wrote it; its input may be gzipped."""
 
+import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from tests.cli.conftest import Output
 from warmpath.lab.demo import demo
 from warmpath.lab.fleet import command as fleet
 from warmpath.lab.local.out_folder import LIST, OutFolderError, claim
+from warmpath.lab.local.workload import open_gzipped, read_trace
 from warmpath.lab.simulate.command import main as simulate
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], list[str], str]] = {
@@ -80,3 +82,18 @@ def test_a_list_that_is_none_vouches_for_nothing(tmp_path: Path, content: bytes)
     (tmp_path / LIST).write_bytes(content)
     with pytest.raises(OutFolderError, match="is not a list"):
         claim(tmp_path, ["a"])
+
+
+LINE = b'{"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [7]}\n'
+
+
+@pytest.mark.parametrize("name", ["trace", "trace.gz"])
+@pytest.mark.parametrize("is_gzipped", [False, True])
+def test_the_name_of_a_file_says_nothing_of_its_content(
+    name: str, is_gzipped: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(LINE) if is_gzipped else LINE)
+    with open_gzipped(path) as file:
+        assert file.read() == LINE
+    assert read_trace(path)[0].hash_ids == (7,)

@@ -188,13 +188,9 @@ class Compose(Service):
         logs.mkdir(exist_ok=True)
         with (logs / name).open("ab") as log:
             self._running[name] = subprocess.Popen(
-                words,
-                stdout=log,
-                stderr=log,
-                env=os.environ | {"PATH": self._path},
-                cwd=self._folder,
-                executable=shutil.which(words[0], path=self._path),
-            )
+                words, stdout=log, stderr=log, env=os.environ | {"PATH": self._path},
+                cwd=self._folder, executable=shutil.which(words[0], path=self._path),
+            )  # fmt: skip
 
     def _wait(self, name: str, condition: str) -> None:
         end = time.monotonic() + START_SECONDS

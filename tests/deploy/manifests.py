@@ -1,18 +1,21 @@
-"""Renders the chart with helm and the overlays with kubectl, and compares objects with Kubernetes' schemas.
+"""Reads what deployments are made of: the chart, overlays, Kubernetes' schemas, PromQL and lock files.
 
 The programs, docker-compose too, and the schemas lie in `.venv/deploy` (constraints-deploy.txt), for Linux on x86-64.
 """
 
 import json
 import platform
+import re
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.markers import Marker
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -99,3 +102,77 @@ def problems(found: Object, version: str) -> list[str]:
     assert schema is not None, f"Kubernetes {version} has no {found['apiVersion']} {found['kind']}"
     checker = jsonschema.Draft202012Validator(schema, registry=definitions(version))
     return [f"{error.json_path}: {error.message}" for error in checker.iter_errors(found)]
+
+
+@dataclass
+class Pinned:
+    """A package of a lock file."""
+
+    name: str
+    version: str
+    marker: str
+    """Where it is installed, as PEP 508 has it; empty: everywhere."""
+    hashes: set[str] = field(default_factory=set)
+
+    @property
+    def is_for_here(self) -> bool:
+        """Whether it is installed on this machine."""
+        return not self.marker or Marker(self.marker).evaluate()
+
+
+def locked(name: str) -> dict[str, Pinned]:
+    """Return the packages of a lock file, by name. Fails if it has an address beside them."""
+    found: dict[str, Pinned] = {}
+    package = None
+    for line in (ROOT / name).read_text().splitlines():
+        assert "://" not in line
+        if match := re.match(r"([a-z0-9-]+)==(\S+)(?: ; (.*?))?(?: \\)?$", line):
+            package = found[match[1]] = Pinned(match[1], match[2], match[3] or "")
+        elif (match := re.search(r"--hash=(sha256:[0-9a-f]{64})", line)) and package is not None:
+            package.hashes.add(match[1])
+    return found
+
+
+# The wheels' other packages come last: those of the tests are in the environment itself.
+if str(FOLDER) not in sys.path:
+    sys.path.append(str(FOLDER))
+
+RANGES = re.compile(r"\$__rate_interval|\$__interval|\$__range")
+"""Ranges that Grafana puts into an expression."""
+
+
+@dataclass(frozen=True)
+class Selector:
+    """The series that one part of an expression selects."""
+
+    name: str
+    matchers: tuple[tuple[str, str], ...]
+    """Labels, each with its value or with values that `|` divides."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What an expression names."""
+
+    selectors: list[Selector]
+    labels: set[str]
+    """Labels by which it groups or joins."""
+
+
+def read(expression: str) -> Read:
+    """Return what an expression names. Raises ValueError if it is not PromQL."""
+    import promql_parser
+
+    found = Read([], set())
+
+    def visit(node: Any) -> None:
+        if isinstance(node, promql_parser.VectorSelector):
+            matchers = tuple((one.name, one.value) for one in node.matchers.matchers)
+            found.selectors.append(Selector(node.name or "", matchers))
+        modifier = getattr(node, "modifier", None)
+        for labels in (modifier, getattr(modifier, "matching", None)):
+            found.labels.update(getattr(labels, "labels", ()))
+        found.labels.update(getattr(modifier, "group_labels", None) or ())
+
+    promql_parser.walk(promql_parser.parse(RANGES.sub("5m", expression)), visit)
+    return found

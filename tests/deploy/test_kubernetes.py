@@ -34,14 +34,9 @@ from warmpath.router.pods import kubernetes
 OVERLAYS = ("direct", "watch", "redis", "gateway")
 EXAMPLES = (*OVERLAYS, "closed", "scaling")
 CUSTOM = {
-    "InferencePool",
-    "InferenceObjective",
-    "HTTPRoute",
-    "ServiceMonitor",
-    "PodMonitor",
-    "PrometheusRule",
-    "ScaledObject",
-}
+    "InferencePool", "InferenceObjective", "HTTPRoute", "ServiceMonitor", "PodMonitor",
+    "PrometheusRule", "ScaledObject",
+}  # fmt: skip
 """Kinds that Kubernetes itself does not have."""
 
 pytestmark = needs_helm

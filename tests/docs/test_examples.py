@@ -1,9 +1,11 @@
-"""Examples on pages: settings are read as they are printed, and commands have the options that they are given.
+"""Examples on pages: settings and logs are read as they are printed, the library's work, commands have their options.
 
-Pages whose examples run from end to end have a test of their own beside this one.
+Pages whose commands run from end to end have a test of their own beside this one.
 """
 
+import asyncio
 import contextlib
+import doctest
 import io
 import json
 import re
@@ -13,12 +15,18 @@ import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.cli.installed import commands
 from tests.docs.test_pages import PAGES, ROOT, text_of
+from tests.indexer.consistent import check
+from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.running_router import running_router
+from warmpath import Index
+from warmpath.lab.simulate.traffic.access_log import read_traffic
 from warmpath.router.config.form import usable
 
 FENCED = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -110,3 +118,107 @@ def test_the_calls_of_the_configuration_page_find_no_mistake() -> None:
             ["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
+
+
+LIBRARY = (ROOT / "docs" / "start" / "library.md").read_text(encoding="utf-8")
+PICK = (ROOT / "docs" / "explain" / "picking.md").read_text(encoding="utf-8")
+ROUTER = "127.0.0.1:7400"
+
+
+def tables(worker: LocalWorker) -> str:
+    return f"""
+        [[models]]
+        name = "demo"
+        [[pods]]
+        id = "pod-1"
+        model = "demo"
+        address = "{worker.address}"
+        events = "{worker.events}"
+        replay = "{worker.replay}"
+        topic = "kv"
+        """
+
+
+def run(examples: str) -> dict[str, Any]:
+    """Run a page's examples and return their names. Raises at the first that shows something else."""
+    parsed = doctest.DocTestParser().get_doctest(examples, {}, "page", None, 0)
+    assert len(parsed.examples) > 25
+    runner = doctest.DebugRunner(verbose=False)
+    runner.run(parsed, clear_globs=False)
+    return parsed.globs
+
+
+async def test_every_example_of_the_page_shows_what_the_page_says(tmp_path: Path) -> None:
+    async with LocalWorker() as worker, running_router(tmp_path, tables(worker)) as (router, _):
+        names = await asyncio.to_thread(run, LIBRARY.replace(ROUTER, router.address))
+        # The function of the page follows the worker.
+        index, fed = Index("demo", max_bytes=1 << 24), asyncio.Event()
+        following = asyncio.create_task(
+            asyncio.to_thread(names["follow"], index, "pod-1", worker.events, fed.is_set)
+        )
+        number = 0
+        while not (index.pods and index.blocks("pod-1")):
+            number += 1
+            await worker.generate(prompt=list(range(number, number + 20)))
+        fed.set()
+        await following
+        check(index.ingest)
+
+
+async def test_the_client_of_the_page_on_picks_does_what_the_page_says(tmp_path: Path) -> None:
+    code = re.findall(r"```python\n(.*?)```", PICK, re.DOTALL)[0]
+    async with LocalWorker() as worker, running_router(tmp_path, tables(worker)) as (router, _):
+        names: dict[str, Any] = {}
+        await asyncio.to_thread(exec, code.replace(ROUTER, router.address), names)
+        assert names["best"].pod == "pod-1"
+        assert names["best"].address == worker.address
+        assert names["known"] is True
+
+
+PAGE = (ROOT / "docs" / "guides" / "simulate-and-verify.md").read_text(encoding="utf-8")
+LOGS = re.findall(r"^```json\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+BODY = (
+    '{"model": "m", "stream": true, "messages": [{"role": "user", "content": "one\\n\\"two\\""}]}'
+)
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "access.jsonl"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("log", LOGS, ids=["hashes", "texts"])
+def test_a_printed_log_has_requests_at_two_times(tmp_path: Path, log: str) -> None:
+    requests = read_traffic(write(tmp_path, log)).requests
+    assert len({one.at for one in requests}) == len(requests) == 2
+    assert all(one.keys for one in requests)
+
+
+def test_a_line_of_the_printed_nginx_format_is_read(tmp_path: Path) -> None:
+    [line] = re.findall(r"^log_format warmpath escape=json '(.*)';$", PAGE, re.MULTILINE)
+    values = {
+        "msec": "1772366400.250",
+        # escape=json writes a value as the inside of a JSON string.
+        "request_body": json.dumps(BODY)[1:-1],
+        "body_bytes_sent": "2200",
+        "http_x_session_id": "",
+    }
+    logged = re.sub(r"\$(\w+)", lambda found: values[found[1]], line)
+    [one] = read_traffic(write(tmp_path, logged)).requests
+    assert (one.at, one.output_tokens, one.session) == (1772366400.25, 10, "")
+
+
+def test_a_line_of_the_printed_envoy_format_is_read(tmp_path: Path) -> None:
+    [printed] = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    [log] = yaml.safe_load(printed)["access_log"]
+    values = {
+        "%START_TIME%": "2026-03-01T12:00:00.250Z",
+        "%DYNAMIC_METADATA(warmpath:request_body)%": BODY,
+        "%BYTES_SENT%": 2200,
+        "%REQ(X-SESSION-ID)%": None,
+    }
+    fields = log["typed_config"]["log_format"]["json_format"]
+    line = {name: values[operator] for name, operator in fields.items()}
+    [one] = read_traffic(write(tmp_path, json.dumps(line))).requests
+    assert (one.at, one.output_tokens) == (1772366400.25, 10)

@@ -1,4 +1,4 @@
-"""The examples of the page on extending work as they are printed, and the suites of the seams pass on them."""
+"""The examples on extending and the first change of CONTRIBUTING.md work as printed; the seams' suites pass on them."""
 
 import importlib
 import inspect
@@ -29,6 +29,7 @@ from warmpath.scorer.policy import make_policy
 
 PAGE = ROOT / "docs" / "reference" / "extending.md"
 CODEC, POLICY, TOKENIZER = blocks(PAGE)
+DECLARED = blocks(PAGE, "toml")[0].splitlines()[1]
 JSON = st.recursive(
     st.none()
     | st.integers()
@@ -92,15 +93,9 @@ def test_whatever_comes_is_a_batch_or_malformed(
 def test_the_page_names_each_file_that_has_a_list_of_engines() -> None:
     named = set(re.findall(r"^\| `(\S+\.py)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     folders = (
-        "cli",
-        "indexer",
-        "lab/local",
-        "lab/record",
-        "lab/verify",
-        "publisher",
-        "router",
+        "cli", "indexer", "lab/local", "lab/record", "lab/verify", "publisher", "router",
         "warmpath",
-    )
+    )  # fmt: skip
     having = {
         str(path.relative_to(ROOT))
         for folder in folders
@@ -112,22 +107,21 @@ def test_the_page_names_each_file_that_has_a_list_of_engines() -> None:
     assert {one for one in having if not one.startswith(others)} == named
 
 
-def declare(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Declare the policy of the page in this process; return its name."""
-    line = blocks(PAGE, "toml")[0].splitlines()[1]
-    name, value = line.replace('"', "").split(" = ")
+def declare(monkeypatch: pytest.MonkeyPatch, line: str, code: str) -> str:
+    """Declare a policy that a page shows in this process, by the line of its entry point; return its name."""
+    name, value = line.strip().replace('"', "").split(" = ")
     declared = EntryPoint(name, value, "warmpath.policies")
     # A process looks once for its policies: those that it has found stay as they are.
     monkeypatch.setattr("warmpath.scorer.policy._registered", lambda: {name: declared})
     module("my_package", "", monkeypatch)
-    module(value.partition(":")[0], POLICY, monkeypatch)
+    module(value.partition(":")[0], code, monkeypatch)
     return name
 
 
 def test_the_policy_avoids_full_caches_and_passes_the_suite_of_every_policy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    name = declare(monkeypatch)
+    name = declare(monkeypatch, DECLARED, POLICY)
     full = Candidate("full", rank=0, cached=900, prefill=0.1, load=Load(kv_usage=1.0))
     cold = Candidate("cold", rank=0, cached=0, prefill=1.0, load=Load(kv_usage=0.2))
     first, second = rank(make_policy(name), Request(1000), [full, cold], Random(0))
@@ -143,7 +137,7 @@ def test_the_policy_avoids_full_caches_and_passes_the_suite_of_every_policy(
 def test_the_policy_passes_the_random_tests_of_every_policy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    name = declare(monkeypatch)
+    name = declare(monkeypatch, DECLARED, POLICY)
     every = importlib.import_module("tests.conformance.test_policies")
     monkeypatch.setattr(every, "POLICIES", {name: make_policy(name)})
     for check in checks_of(every):
@@ -166,3 +160,17 @@ async def test_the_pool_gives_the_tokens_of_the_whole_text(texts: list[str]) -> 
         )
         assert tokens.ids == pack_ids([0, *map(ord, text)])
     await pool.close()
+
+
+FIRST = ROOT / "CONTRIBUTING.md"
+
+
+def test_the_policy_of_the_page_passes_the_test_of_the_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    test, policy = blocks(FIRST)
+    [line] = blocks(FIRST, "toml")
+    declare(monkeypatch, line, policy)
+    written = module("first_change", test, monkeypatch)
+    [check] = [one for called, one in vars(written).items() if called.startswith("test_")]
+    check()

@@ -1,12 +1,9 @@
 """The gateway of docs/reference/failures.md does what the page says, run from its text, whatever befalls the router."""
 
 import importlib.util
-import os
 import re
-import signal
 import socket
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,90 +13,47 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.docs.own_ports import with_own_ports
+from tests.docs.page_code import Reader, blocks
 from tests.docs.test_pages import ROOT
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.errors import Reason, details
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
-PAGE = (ROOT / "docs" / "reference" / "failures.md").read_text(encoding="utf-8")
+PAGE = ROOT / "docs" / "reference" / "failures.md"
 PORTS = ("7400", "7401", "8101", "8102", "5557", "5558")
-ROWS = re.findall(r"^\| `([A-Z_]+)` \| `([A-Z_]+)`[^|]* \|", PAGE, re.MULTILINE)
+ROWS = re.findall(r"^\| `([A-Z_]+)` \| `([A-Z_]+)`[^|]* \|", PAGE.read_text("utf-8"), re.MULTILINE)
 REASONS = {name: grpc.StatusCode[status] for name, status in ROWS}
 UNREADABLE = {"BAD_REQUEST", "UNKNOWN_MODEL", "TOO_LARGE"}
-Ours = Callable[[str], str]
 BODY = b'{"model": "demo", "prompt": "hi"}'
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
-
-
 @pytest.fixture
-def ours(held_ports: HeldPorts) -> Ours:
-    """Return a function that puts free ports in a text of the page."""
-    ports = {port: held_ports.take() for port in PORTS}
-
-    def put(text: str) -> str:
-        return with_own_ports(text, ports)
-
-    return put
-
-
-@pytest.fixture
-def folder(tmp_path: Path, ours: Ours) -> Path:
-    """Return a folder with what the page's commands need."""
-    (tmp_path / ".venv").symlink_to(ROOT / ".venv")
-    (tmp_path / "deploy").mkdir()
-    example = (ROOT / "deploy" / "warmpath.toml").read_text()
-    (tmp_path / "deploy" / "warmpath.toml").write_text(ours(example))
-    [gateway] = blocks("python")
-    (tmp_path / "gateway.py").write_text(ours(gateway))
-    return tmp_path
+def reader(tmp_path: Path, held_ports: HeldPorts) -> Reader:
+    made = Reader(tmp_path, PORTS, held_ports)
+    made.copy("deploy/warmpath.toml")
+    [gateway] = blocks(PAGE)
+    (tmp_path / "gateway.py").write_text(made.text(gateway))
+    return made
 
 
 @pytest.mark.deep
-def test_the_pages_commands_print_what_it_says(folder: Path, ours: Ours) -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-
-    def run(command: str) -> str:
-        done = subprocess.run(
-            ["bash", "-euc", command],
-            cwd=folder, env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
-        return done.stdout
-
-    @contextmanager
-    def serving(command: str) -> Iterator[None]:
-        process = subprocess.Popen(
-            ["bash", "-euc", f"exec {ours(command)}"],
-            cwd=folder, env=environment, stdout=subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline()
-            yield
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.communicate()
-
-    alone, engine, router, beside = blocks("sh")
-    assert "chosen by the gateway, after UNAVAILABLE" in run(alone)
-    with serving(engine), serving(router):
+def test_the_pages_commands_print_what_it_says(reader: Reader) -> None:
+    alone, engine, router, beside = blocks(PAGE, "sh")
+    assert "chosen by the gateway, after UNAVAILABLE" in reader.run(alone)
+    with reader.serving(engine), reader.serving(router):
         for command in beside.splitlines():
-            while not (said := run(command)).endswith("chosen by warmpath\n"):
+            while not (said := reader.run(command)).endswith("chosen by warmpath\n"):
                 # It is about to be ready, or this machine is too busy for the page's deadline.
                 assert re.search("after (UNAVAILABLE|DEADLINE_EXCEEDED)$", said)
-            assert said.startswith(ours("127.0.0.1:8101,"))
-    assert "chosen by the gateway, after UNAVAILABLE" in run(alone)
+            assert said.startswith(reader.text("127.0.0.1:8101,"))
+    assert "chosen by the gateway, after UNAVAILABLE" in reader.run(alone)
 
 
 @pytest.fixture
-def gateway(folder: Path) -> ModuleType:
+def gateway(reader: Reader) -> ModuleType:
     """Return the page's gateway as a module, whose deadline no busy machine reaches."""
-    spec = importlib.util.spec_from_file_location("gateway", folder / "gateway.py")
+    spec = importlib.util.spec_from_file_location("gateway", reader.folder / "gateway.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -10,16 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.page_code import blocks
 from tests.docs.test_pages import ROOT
 from warmpath.lab.local.gateway import main
 
-PAGE = (ROOT / "docs" / "start" / "gateway.md").read_text(encoding="utf-8")
+PAGE = ROOT / "docs" / "start" / "gateway.md"
 NEEDS_CURL = pytest.mark.skipif(shutil.which("curl") is None, reason="the page needs curl")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-
-
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
 
 
 def told(headers: str) -> list[str]:
@@ -63,8 +60,8 @@ def run(command: str) -> str:
 @pytest.mark.deep
 @NEEDS_CURL
 def test_make_gateway_says_what_the_page_shows(curl: str) -> None:
-    assert blocks("sh")[0] == "make gateway\n"
-    for shown in blocks("text"):
+    assert blocks(PAGE, "sh")[0] == "make gateway\n"
+    for shown in blocks(PAGE, "text"):
         answer = run(curl)
         assert answer.startswith("HTTP/1.1 200 OK")
         assert told(answer) == told(shown)
@@ -85,7 +82,7 @@ def test_every_api_is_served_as_the_page_of_apis_says(curl: str) -> None:
 def test_the_printed_configuration_is_valid(tmp_path: Path) -> None:
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
     (tmp_path / "out").mkdir()
-    [block] = [one for one in blocks("sh") if "--print-config" in one]
+    [block] = [one for one in blocks(PAGE, "sh") if "--print-config" in one]
     done = subprocess.run(
         ["bash", "-euc", block], cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -97,4 +94,8 @@ def test_the_page_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     options = set(re.findall(r"^  (--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
-    assert options - set(re.findall(r"--[\w-]+", PAGE)) == {"--simulate", "--out", "--token-file"}
+    assert options - set(re.findall(r"--[\w-]+", PAGE.read_text("utf-8"))) == {
+        "--simulate",
+        "--out",
+        "--token-file",
+    }

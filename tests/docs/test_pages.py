@@ -9,29 +9,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "CHANGELOG.md",
-    ROOT / "SECURITY.md",
-    ROOT / "lab" / "bench" / "RESULTS.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
+    ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md",
+    ROOT / "lab" / "bench" / "RESULTS.md", *sorted((ROOT / "docs").rglob("*.md")),
+]  # fmt: skip
 FOLDERS = (
-    "cli",
-    "deploy",
-    "docs",
-    "h2grpc",
-    "indexer",
-    "lab",
-    "prefixstore",
-    "process",
-    "proto",
-    "publisher",
-    "router",
-    "scorer",
-    "tests",
-    "warmpath",
-)
+    "cli", "deploy", "docs", "h2grpc", "indexer", "lab", "prefixstore", "process", "proto",
+    "publisher", "router", "scorer", "tests", "warmpath",
+)  # fmt: skip
 SOURCES = [
     path.relative_to(ROOT)
     for folder in FOLDERS

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.lock_files import locked
+from tests.deploy.manifests import locked
 from tests.docs.test_pages import PAGES, ROOT
 from tests.servers.chromium import MISSING, Tab, chromium
 

@@ -1,4 +1,4 @@
-"""Connections of one address keep no other address out, and idle ones give way first."""
+"""Connections of one address keep no other address out; idle ones give way first, and who reads last."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -8,6 +8,7 @@ from tests.examples import examples
 from warmpath.process.listener import Place, Places, State
 
 MOST = 6
+AT_WORK = {State.STALLED, State.BUSY}
 
 
 def check(places: Places) -> None:
@@ -20,7 +21,7 @@ def check(places: Places) -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Connections of a few addresses come, work, rest and go."""
+    """Connections of a few addresses come, work, stall, rest and go."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,9 +32,10 @@ class Machine(RuleBasedStateMachine):
     def of(self, address: str) -> list[Place]:
         return [place for place in self.here if place.address == address]
 
-    @rule(address=st.sampled_from("abc"))
+    @rule(address=st.sampled_from("abcd"))
     def one_comes(self, address: str) -> None:
         counts = {place.address: len(self.of(place.address)) for place in self.here}
+        states = {place: place.state for place in self.here}
         before = len(self.here)
         own = counts.get(address, 0)
 
@@ -43,6 +45,8 @@ class Machine(RuleBasedStateMachine):
 
         made = self.places.enter(address, end)
         most = max(counts.values(), default=0)
+        if before == MOST and AT_WORK.issuperset(states.values()):
+            assert (made is None) == (own + 1 >= most)
         if before < MOST:
             assert made
             assert not self.ended
@@ -51,12 +55,12 @@ class Machine(RuleBasedStateMachine):
             assert own + 1 >= most, "an address with more connections gives way"
             if own + 1 > most:
                 with_most = [address]
-            assert any(
-                all(place.state is State.BUSY for place in self.of(one)) for one in with_most
-            )
+            assert any(all(place.state in AT_WORK for place in self.of(one)) for one in with_most)
         else:
             (gone,) = self.ended
             assert counts[gone.address] >= own + (gone.address != address)
+            of = [states[place] for place in self.of(gone.address)]
+            assert states[gone] is not State.BUSY or State.STALLED not in of, "who reads stays"
             self.here.remove(gone)
             self.ended.clear()
         if made is not None:
@@ -66,6 +70,13 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), state=st.sampled_from([State.IDLE, State.BUSY]))
     def one_works_or_rests(self, data: st.DataObject, state: State) -> None:
         data.draw(st.sampled_from(self.here)).becomes(state)
+
+    @precondition(lambda self: self.here)
+    @rule(data=st.data(), is_stalled=st.booleans())
+    def one_stalls_or_reads(self, data: st.DataObject, *, is_stalled: bool) -> None:
+        place = data.draw(st.sampled_from(self.here))
+        if place.state in AT_WORK:
+            place.stalls(is_stalled=is_stalled)
 
     @precondition(lambda self: self.here)
     @rule(data=st.data())
@@ -105,12 +116,3 @@ def test_handshakes_give_way_first_then_the_longest_idle_then_the_latest_busy_on
     assert gone[-1] is one or one in gone
     entered(places, "d")[0].becomes(State.IDLE)
     assert three.state is None or two.state is None
-
-
-def test_busy_connections_of_the_address_with_the_most_leave_no_place_for_more_of_it() -> None:
-    places = Places(2)
-    for place in entered(places, "a", "a"):
-        place.becomes(State.BUSY)
-    assert places.enter("a", lambda: None) is None
-    assert places.enter("b", lambda: None) is not None
-    check(places)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.process.tls_stand import Stand, ask, calling, connected, loops
+from tests.until import until
 from warmpath.process.listener import Listener, Place, Places, State
 from warmpath.process.logs import BURST, LogLimit
 from warmpath.process.tls import ClientTls, TlsPaths
@@ -110,12 +111,6 @@ async def test_the_log_says_whose_certificate_is_not_accepted_and_who_left(
         left = "the connection was not opened: the client left in the TLS handshake"
         await until(lambda: caplog.messages[-1].endswith(left))
     assert "the connection was not opened: [SSL: CERTIFICATE_VERIFY_FAILED]" in caplog.messages[0]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 class Kept(asyncio.Protocol):

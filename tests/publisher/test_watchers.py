@@ -1,19 +1,25 @@
-"""Watchers that never read keep no router out: real connections, real streams."""
+"""Watchers that never read keep no router out, over real connections; and the publisher's health."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 
 import grpc.aio
 import pytest
+import zmq
+import zmq.asyncio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from warmpath.indexer.keys.key import fingerprint
+from warmpath.lab.local.ports import HeldPorts
 from warmpath.process.listen import GRPC_OPTIONS
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from warmpath.publisher import assemble
 from warmpath.publisher.assemble import Publishing, Settings, publishing
+from warmpath.publisher.watch_server import _client
 
 KEYSPACE = fingerprint("m", "")
 CHANGE = pb.Change(added=pb.Keys(keys=bytes(512 << 10)))
@@ -26,11 +32,10 @@ async def published(held_port: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         yield running
 
 
-def settings(events: int) -> Settings:
+def settings(port: int, listen: str = "[::]:0", ranks: int = 1) -> Settings:
     return Settings(
-        pod="p", model="m", engine="vllm", events=f"tcp://127.0.0.1:{events}", replay="", topic="",
-        ranks=1, first_rank=0, blocks=0, block_size=16, hash_seed="", listen="[::]:0", metrics_listen="",
-        journal_bytes=64 << 20, max_watchers=4,
+        pod="p", model="m", engine="vllm", events=f"tcp://127.0.0.1:{port}", ranks=ranks, listen=listen,
+        metrics_listen="", journal_bytes=64 << 20, max_watchers=4,
     )  # fmt: skip
 
 
@@ -183,3 +188,78 @@ async def test_a_connection_that_says_nothing_ends(
             while await reader.read(1 << 10):
                 pass
         writer.close()
+
+
+Status = health_pb2.HealthCheckResponse
+
+
+@pytest.fixture
+async def health(two_ports: int) -> AsyncIterator[tuple[int, health_pb2_grpc.HealthStub]]:
+    async with (
+        publishing(settings(two_ports, "127.0.0.1:0", ranks=2)) as publisher,
+        grpc.aio.insecure_channel(publisher.address) as channel,
+    ):
+        yield two_ports, health_pb2_grpc.HealthStub(channel)
+
+
+@pytest.fixture
+def two_ports(held_ports: HeldPorts) -> int:
+    """Return the first of two ports, those of the ranks."""
+    return held_ports.take(1)
+
+
+async def asked(stub: health_pb2_grpc.HealthStub) -> int:
+    return (await stub.Check(health_pb2.HealthCheckRequest(), timeout=10)).status
+
+
+async def until(stub: health_pb2_grpc.HealthStub, status: int) -> None:
+    while await asked(stub) != status:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_publisher_serves_while_it_follows_every_rank_of_its_engine(
+    health: tuple[int, health_pb2_grpc.HealthStub],
+) -> None:
+    port, stub = health
+    assert await asked(stub) == Status.NOT_SERVING, "there is no engine yet"
+    told = aiter(stub.Watch(health_pb2.HealthCheckRequest()))
+    assert (await anext(told)).status == Status.NOT_SERVING
+    with zmq.asyncio.Context() as context:
+        ranks = [context.socket(zmq.PUB) for _ in range(2)]
+        ranks[0].bind(f"tcp://127.0.0.1:{port}")
+        ranks[1].bind(f"tcp://127.0.0.1:{port + 1}")
+        await until(stub, Status.SERVING)
+        assert (await anext(told)).status == Status.SERVING
+        ranks[1].close(linger=0)
+        await until(stub, Status.NOT_SERVING)
+        assert (await anext(told)).status == Status.NOT_SERVING
+        ranks[0].close(linger=0)
+
+
+async def test_a_request_longer_than_any_a_router_makes_is_not_read(
+    health: tuple[int, health_pb2_grpc.HealthStub],
+) -> None:
+    _, stub = health
+    question = health_pb2.HealthCheckRequest(service="x" * (1 << 20))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub.Check(question, timeout=10)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    with pytest.raises(grpc.aio.AioRpcError, match="no such service"):
+        await stub.Check(health_pb2.HealthCheckRequest(service="nothing"), timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("peer", "shown", "client"),
+    [
+        ("ipv4:10.0.0.1:5000", {}, "ipv4:10.0.0.1"),
+        ("ipv4:10.0.0.1:5000", {"x509_subject": [b"CN=a"]}, "CN=a"),
+        ("ipv4:10.0.0.1:5000", {"x509_common_name": [b"a"]}, "a"),
+        ("ipv6:%5B::1%5D:5000", {}, "ipv6:%5B::1%5D"),
+        ("unix:", {}, "unix"),
+    ],
+)
+def test_a_client_is_its_certificate_or_else_its_host(
+    peer: str, shown: dict[str, list[bytes]], client: str
+) -> None:
+    context = SimpleNamespace(peer=lambda: peer, auth_context=lambda: shown)
+    assert _client(context) == client  # type: ignore[arg-type]

@@ -103,16 +103,10 @@ class Authority:
     @staticmethod
     def _usage(*, signs: bool) -> x509.KeyUsage:
         return x509.KeyUsage(
-            digital_signature=not signs,
-            key_cert_sign=signs,
-            crl_sign=signs,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            encipher_only=False,
-            decipher_only=False,
-        )
+            digital_signature=not signs, key_cert_sign=signs, crl_sign=signs,
+            content_commitment=False, key_encipherment=False, data_encipherment=False,
+            key_agreement=False, encipher_only=False, decipher_only=False,
+        )  # fmt: skip
 
 
 def _alternative(host: str) -> x509.GeneralName:

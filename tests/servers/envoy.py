@@ -16,6 +16,7 @@ from tests.servers.service import Service
 
 BINARY = Path(sys.prefix) / "envoy" / "envoy" / "_bin" / "envoy"
 START_SECONDS = 60.0
+TYPES = "type.googleapis.com/envoy.extensions"
 
 
 class Envoy(Service):
@@ -96,61 +97,38 @@ class Envoy(Service):
 
 def http2_proxy(upstream: str) -> str:
     """Return the configuration of a proxy that passes HTTP/2 on to `upstream`, host:port."""
-    return json.dumps(_http2_proxy(upstream))
-
-
-def _http2_proxy(upstream: str) -> dict[str, object]:
     host, _, port = upstream.rpartition(":")
-    http2 = {
-        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-            "explicit_http_config": {"http2_protocol_options": {}},
-        }
-    }
-    router = {
-        "name": "envoy.filters.http.router",
-        "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"
-        },
-    }
-    route = {"match": {"prefix": "/"}, "route": {"cluster": "upstream", "timeout": "0s"}}
-    manager = {
-        "@type": (
-            "type.googleapis.com/envoy.extensions.filters.network"
-            ".http_connection_manager.v3.HttpConnectionManager"
-        ),
-        "stat_prefix": "in",
-        "codec_type": "HTTP2",
-        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
-        "http_filters": [router],
-    }
-    filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
-    return {
-        "admin": {"address": _address("127.0.0.1", 0)},
-        "static_resources": {
-            "listeners": [
-                {
-                    "name": "in",
-                    "address": _address("127.0.0.1", 0),
-                    "filter_chains": [{"filters": filters}],
-                }
-            ],
-            "clusters": [
-                {
-                    "name": "upstream",
-                    "type": "STATIC",
-                    "typed_extension_protocol_options": http2,
-                    "load_assignment": {
-                        "cluster_name": "upstream",
-                        "endpoints": [
-                            {"lb_endpoints": [{"endpoint": {"address": _address(host, int(port))}}]}
-                        ],
-                    },
-                }
-            ],
-        },
-    }
-
-
-def _address(host: str, port: int) -> dict[str, object]:
-    return {"socket_address": {"address": host, "port_value": port}}
+    return f"""
+admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}
+static_resources:
+  listeners:
+  - name: in
+    address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": {TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: in
+          codec_type: HTTP2
+          route_config:
+            virtual_hosts:
+            - name: all
+              domains: ["*"]
+              routes: [{{match: {{prefix: /}}, route: {{cluster: upstream, timeout: 0s}}}}]
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config: {{"@type": {TYPES}.filters.http.router.v3.Router}}
+  clusters:
+  - name: upstream
+    type: STATIC
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": {TYPES}.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: {{http2_protocol_options: {{}}}}
+    load_assignment:
+      cluster_name: upstream
+      endpoints:
+      - lb_endpoints:
+        - endpoint: {{address: {{socket_address: {{address: {json.dumps(host)}, port_value: {port}}}}}}}
+"""

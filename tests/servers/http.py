@@ -1,10 +1,12 @@
-"""A web server of a test's own, on loopback."""
+"""A web server of a test's own, on loopback; also one that answers over HTTPS alone."""
 
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from aiohttp import web
+
+from tests.servers.certificates import Authority
 
 Respond = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -21,3 +23,18 @@ async def listening(respond: Respond, tls: ssl.SSLContext | None = None) -> Asyn
         yield f"127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def serving(
+    authority: Authority, respond: Respond, *, client_ca: str | None = None
+) -> AsyncIterator[str]:
+    """Serve while the context is open; yield host:port. Callers show a certificate of `client_ca`."""
+    certificate = authority.certificate("engine")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    if client_ca:
+        context.load_verify_locations(client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(certificate.cert, certificate.key)
+    async with listening(respond, context) as address:
+        yield address

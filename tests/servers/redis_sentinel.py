@@ -71,8 +71,7 @@ class RedisSentinel(Service):
         """Have the replica take over with the master alive; return the new master."""
         old = self.master()
         wait_for(
-            lambda: self.sentinels[0].raw("SENTINEL", "FAILOVER", NAME) == b"OK",
-            what="a fail-over",
+            lambda: self.sentinels[0].raw("SENTINEL", "FAILOVER", NAME) == b"OK", what="a fail-over"
         )
         return self._new_master(old)
 

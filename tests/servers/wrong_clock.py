@@ -31,10 +31,7 @@ class WrongClock(Service):
     def start(self) -> None:
         """Compile it."""
         self._ahead.write_bytes(bytes(8))
-        subprocess.run(
-            ["cc", "-shared", "-fPIC", "-O1", "-o", self._library, SOURCE],
-            check=True,
-        )
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", self._library, SOURCE], check=True)
 
     def set(self, ahead: float) -> None:
         """Set by how many seconds it is ahead, from now on."""

@@ -10,13 +10,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from warmpath.client.calls import AnyPrompt, PodLoad
-from warmpath.client.connection import (
-    OPTIONS,
-    Connection,
-    Requests,
-    StreamAnswer,
-    checked_timeout,
-)
+from warmpath.client.connection import OPTIONS, Connection, Requests, StreamAnswer, checked_timeout
 from warmpath.client.failure import failure_of
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import ReportEvent
@@ -126,19 +120,10 @@ class AsyncClient(Connection):
         up to nine tenths of `timeout`.
         """
         return await self._made(
-            pb.PickResponse,
-            timeout,
-            prompt=prompt,
-            pods=pods,
-            policy=policy,
-            session=session,
-            loads=loads,
-            shadow=shadow,
-            disaggregated=disaggregated,
-            booking_id=booking_id,
-            priority=priority,
-            tenant=tenant,
-        )
+            pb.PickResponse, timeout, prompt=prompt, pods=pods, policy=policy, session=session,
+            loads=loads, shadow=shadow, disaggregated=disaggregated, booking_id=booking_id,
+            priority=priority, tenant=tenant,
+        )  # fmt: skip
 
     async def report(
         self,
@@ -155,17 +140,10 @@ class AsyncClient(Connection):
     ) -> bool:
         """Report the progress or the end of a picked request; return whether its booking is known."""
         answer = await self._made(
-            pb.ReportResponse,
-            timeout,
-            booking_id=booking_id,
-            event=event,
-            cached_tokens=cached_tokens,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            pod=pod,
-            rank=rank,
-            loads=loads,
-        )
+            pb.ReportResponse, timeout, booking_id=booking_id, event=event,
+            cached_tokens=cached_tokens, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
+            pod=pod, rank=rank, loads=loads,
+        )  # fmt: skip
         return answer.known
 
     async def explain(
@@ -183,17 +161,9 @@ class AsyncClient(Connection):
     ) -> pb.ExplainResponse:
         """Return each pod's cost for a prompt, and why the first one wins. Books nothing."""
         return await self._made(
-            pb.ExplainResponse,
-            timeout,
-            prompt=prompt,
-            pods=pods,
-            policy=policy,
-            session=session,
-            loads=loads,
-            disaggregated=disaggregated,
-            priority=priority,
-            tenant=tenant,
-        )
+            pb.ExplainResponse, timeout, prompt=prompt, pods=pods, policy=policy, session=session,
+            loads=loads, disaggregated=disaggregated, priority=priority, tenant=tenant,
+        )  # fmt: skip
 
     async def pods(self, model: str = "", *, timeout: float | None = None) -> pb.ListPodsResponse:
         """Return the pods that the router knows; only those of `model`, unless it is empty."""

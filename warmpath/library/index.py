@@ -114,25 +114,14 @@ class Index:
             if len(self._pods) >= MOST_PODS:
                 raise ValueError(f"pod {pod!r} is one too many; an index has at most {MOST_PODS}")
             described = Engine(
-                pod,
-                self.model,
-                engine,
-                events="",
-                ranks=ranks,
-                blocks=blocks,
+                pod, self.model, engine, events="", ranks=ranks, blocks=blocks,
                 block_size=block_size,
-            )
+            )  # fmt: skip
             sources = described.sources() if engine else _value_sources(described)
             found = Pod(
-                pod,
-                address,
-                self.model,
-                tuple(self._ranks_of(sources, has_events=has_events)),
-                role=role,
-                has_events=has_events,
-                blocks=blocks,
-                engine=engine,
-            )
+                pod, address, self.model, tuple(self._ranks_of(sources, has_events=has_events)),
+                role=role, has_events=has_events, blocks=blocks, engine=engine,
+            )  # fmt: skip
             self._pods[pod] = found
             self.table.add(found)
             self.changes += 1

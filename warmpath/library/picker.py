@@ -228,14 +228,9 @@ class Picker:
         if event not in ("started", "first_token", "finished", "failed"):
             raise ValueError(f"event: is {event!r}; give started, first_token, finished or failed")
         report = Report(
-            booking_id,
-            event,
-            pod=pod,
-            rank=rank,
-            cached_tokens=cached_tokens,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-        )
+            booking_id, event, pod=pod, rank=rank, cached_tokens=cached_tokens,
+            prompt_tokens=prompt_tokens, output_tokens=output_tokens,
+        )  # fmt: skip
         with self._lock:
             now = self._forget_removed()
             try:
@@ -294,10 +289,7 @@ def _picked_of(booking_id: str, choice: Choice) -> Picked:
         None
         if source is None
         else Source(
-            source.candidate.pod,
-            source.candidate.rank,
-            source.address,
-            source.match.known_tokens,
+            source.candidate.pod, source.candidate.rank, source.address, source.match.known_tokens
         ),
         choice,
     )
@@ -306,14 +298,7 @@ def _picked_of(booking_id: str, choice: Choice) -> Picked:
 def _candidate(option: Option) -> Candidate:
     candidate, match = option.candidate, option.match
     return Candidate(
-        candidate.pod,
-        candidate.rank,
-        option.address,
-        match.matched_tokens,
-        match.believed_tokens,
-        candidate.load.waiting_uncached_tokens,
-        option.cost,
-        option.predicted_ttft,
-        option.trust,
+        candidate.pod, candidate.rank, option.address, match.matched_tokens, match.believed_tokens,
+        candidate.load.waiting_uncached_tokens, option.cost, option.predicted_ttft, option.trust,
         option.serves,
-    )
+    )  # fmt: skip

@@ -166,10 +166,7 @@ class Scorer:
         self.index = index
         self.reader = PromptReader(index.model, tokenizer)
         self.matcher = Matcher(
-            index.ingest,
-            "",
-            believed=believed,
-            shared_tiers={index.model: frozenset(shared_tiers)},
+            index.ingest, "", believed=believed, shared_tiers={index.model: frozenset(shared_tiers)}
         )
         self.lock = threading.Lock()
         """The lock of the matcher and of the beliefs."""
@@ -210,12 +207,7 @@ class Scorer:
     def _score(self, pod: Pod, rank: Rank, matches: Matches) -> PodScore:
         match = matches.get(rank, NOTHING)
         return PodScore(
-            pod.id,
-            rank.number,
-            self._strategy(match) if rank in matches else 0.0,
-            match.matched_tokens,
-            match.believed_tokens,
-            match.tokens_by_tier,
-            matches.trust(rank),
+            pod.id, rank.number, self._strategy(match) if rank in matches else 0.0,
+            match.matched_tokens, match.believed_tokens, match.tokens_by_tier, matches.trust(rank),
             pod.ready,
-        )
+        )  # fmt: skip

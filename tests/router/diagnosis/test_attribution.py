@@ -121,15 +121,9 @@ def test_a_shadows_saving_is_what_the_callers_choice_held_and_what_ours_would_ha
         attribution.ended(one, "finished", 101.0)
     (total,) = attribution.shadows()
     assert total == pb.Shadow(
-        model="m",
-        requests=2,
-        prompt_tokens=2 * TOKENS,
-        chosen_tokens=800 + 960,
-        warmpath_tokens=2 * 800,
-        chosen_ttft=0.8 + 5.64,
-        warmpath_ttft=2 * 0.8,
-        agreed=1,
-    )
+        model="m", requests=2, prompt_tokens=2 * TOKENS, chosen_tokens=800 + 960,
+        warmpath_tokens=2 * 800, chosen_ttft=0.8 + 5.64, warmpath_ttft=2 * 0.8, agreed=1,
+    )  # fmt: skip
     assert row(attribution).requests == row(attribution, "b").requests == 1
 
 

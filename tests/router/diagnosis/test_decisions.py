@@ -1,17 +1,35 @@
-"""The ring of last decisions, and candidates as messages."""
+"""The last decisions: their ring, candidates as messages, the log and its file, and the clock of their times."""
 
+import json
+import logging
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
+from tests.router.pages.stand import pods
 from tests.router.pick.weighed import choice, option, placed
+from tests.router.pick_stand import QUIET, pod, prompt, standing
+from tests.router.running_router import running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.diagnosis.decisions import ENDS, KEPT_CANDIDATES, Decisions
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.router.diagnosis import decisions as decision_log
+from warmpath.router.diagnosis.decisions import (
+    ENDS,
+    KEPT_CANDIDATES,
+    STEP_SECONDS,
+    DecisionLog,
+    Decisions,
+    WallOffset,
+    write_now,
+)
 from warmpath.router.load.correction import Part
 from warmpath.router.pick.messages import candidate_message, source_message
 from warmpath.router.pick.pick import Pick
@@ -128,3 +146,180 @@ class AnyReports(RuleBasedStateMachine):
 
 TestAnyReports = AnyReports.TestCase
 TestAnyReports.settings = settings(max_examples=examples(30), stateful_step_count=30, deadline=None)
+
+
+def logged(log: DecisionLog) -> Pick:
+    made = choice(option("a", 800), option("b", 960, wait=5.0))
+    one = placed(made)
+    log.picked(one, made)
+    return one
+
+
+def test_a_line_has_the_caller_s_id_of_the_request_and_the_trace() -> None:
+    log = DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0)
+    made = choice(option("a", 800))
+    one = placed(made)
+    one.request_id, one.trace_id = "r-1", "0af7651916cd43dd8448eb211c80319c"
+    log.picked(one, made)
+    log.ended(one, "finished", 102.0)
+    [raw] = log.taken()[0]
+    line = json.loads(raw)
+    assert (line["request_id"], line["trace_id"]) == (one.request_id, one.trace_id)
+
+
+def test_a_pick_has_a_line_once_its_request_ends() -> None:
+    log = DecisionLog(1.0, Random(1), wall_offset=lambda: 1000.0)
+    one = logged(log)
+    log.started(one)
+    log.first_token(one, 101.0)
+    log.found_cached(one, 790, None)
+    assert log.taken()[0] == []
+    log.ended(one, "finished", 102.0)
+    [raw] = log.taken()[0]
+    assert raw.endswith(b"\n")
+    line = json.loads(raw)
+    assert (line["pod"], line["state"], line["cached_tokens"]) == ("a", "finished", 790)
+    assert (line["at"], line["ttft"]) == (1100.0, 1.0)
+    assert [one["pod"] for one in line["candidates"]] == ["a", "b"]
+    assert "a has 800 of" in line["reason"]
+    assert log.taken()[0] == []
+
+
+def test_a_pick_that_reached_nobody_has_a_line_at_once() -> None:
+    log = DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0)
+    made = choice(option("a", 800))
+    log.withdrawn(placed(made), made)
+    [raw] = log.taken()[0]
+    assert json.loads(raw)["state"] == "cancelled"
+
+
+@given(st.integers(0, 60), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 2**32))
+def test_only_drawn_picks_have_lines(picks: int, share: float, seed: int) -> None:
+    log = DecisionLog(share, Random(seed), wall_offset=lambda: 0.0)
+    draw = Random(seed)
+    drawn = sum(draw.random() < share for _ in range(picks))
+    for one in [logged(log) for _ in range(picks)]:
+        log.ended(one, "finished", 200.0)
+    assert len(log.taken()[0]) == drawn
+
+
+def test_lines_without_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_log, "MOST_LINES", 2)
+    log = DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0)
+    for one in [logged(log) for _ in range(5)]:
+        log.ended(one, "failed", 200.0)
+    lines, dropped = log.taken()
+    assert (len(lines), dropped, log.lost) == (2, 3, 3)
+    assert (log.taken(), log.lost) == (([], 0), 3)
+
+
+def ended() -> DecisionLog:
+    log = DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0)
+    made = choice(option("a", 800))
+    one = placed(made)
+    log.picked(one, made)
+    log.ended(one, "finished", 200.0)
+    return log
+
+
+async def test_lines_are_appended_also_after_the_file_was_moved_away(tmp_path: Path) -> None:
+    file, old = tmp_path / "decisions.jsonl", tmp_path / "decisions.1"
+    for _ in range(2):
+        await write_now(ended(), file.name, tmp_path)
+    file.rename(old)
+    await write_now(ended(), file.name, tmp_path)
+    await write_now(DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0), file.name, tmp_path)
+    assert (len(old.read_text().splitlines()), len(file.read_text().splitlines())) == (2, 1)
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+async def test_standard_output_gets_lines(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    await write_now(ended(), "-", tmp_path)
+    assert json.loads(capfdbinary.readouterr().out)["pod"] == "a"
+
+
+async def test_lines_that_cannot_be_written_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = ended()
+    with caplog.at_level(logging.WARNING):
+        await write_now(kept, "missing/decisions.jsonl", tmp_path)
+    assert "pick.decision-log: 1 decisions are not logged: " in caplog.text
+    assert "missing/decisions.jsonl: there is no such file or folder" in caplog.text
+    assert kept.lost == 1
+
+
+async def test_lines_without_room_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decision_log, "MOST_LINES", 0)
+    kept = ended()
+    for _ in range(2):
+        await write_now(kept, "decisions.jsonl", tmp_path)
+    [said] = [one.getMessage() for one in caplog.records]
+    assert "1 decisions are not logged: more than" in said
+
+
+async def test_a_router_logs_its_decisions_and_no_prompt(tmp_path: Path) -> None:
+    tables = '[pick]\ndecision-log = "decisions.jsonl"\n' + pods("pod-1")
+    prompt = pb.Prompt(model="demo", text="an unmistakable word")
+    async with running_router(tmp_path, tables) as (_, channel):
+        stub = router_pb2_grpc.RouterStub(channel)
+        picked = await stub.Pick(pb.PickRequest(prompt=prompt))
+        event = pb.ReportRequest.FINISHED
+        await stub.Report(pb.ReportRequest(booking_id=picked.booking_id, event=event))
+    written = (tmp_path / "decisions.jsonl").read_text()
+    assert json.loads(written)["booking_id"] == picked.booking_id
+    assert "unmistakable" not in written
+
+
+class Clock:
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_offset_follows_the_clock_that_is_set_and_not_its_noise() -> None:
+    wall, steady = Clock(100.0), Clock(7.0)
+    offset = WallOffset(wall, steady)
+    assert offset() == 93.0
+    wall.now += STEP_SECONDS / 2
+    assert offset() == 93.0
+    wall.now += 1e9
+    assert offset() == pytest.approx(1e9 + 93.0, abs=STEP_SECONDS)
+    wall.now, steady.now = 0.0, 8.0
+    assert offset() == -8.0
+
+
+async def test_all_times_that_a_router_tells_follow_its_machines_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = Clock(1000.0)
+    monkeypatch.setattr("warmpath.router.assemble.picks.WallOffset", partial(WallOffset, begun))
+    async with standing(tmp_path, QUIET + pod("a") + '[pick]\nqueue = "on"\n') as stand:
+
+        async def times() -> list[float]:
+            picked = await stand.stub.Pick(pb.PickRequest(prompt=prompt(50)), timeout=30)
+            [listed] = await stand.pods()
+            decisions = await stand.stub.ListDecisions(pb.ListDecisionsRequest(), timeout=30)
+            scored = await stand.stub.Score(pb.ScoreRequest(prompt=prompt(50)), timeout=30)
+            explained = await stand.stub.Explain(pb.ExplainRequest(prompt=prompt(50)), timeout=30)
+            return [
+                picked.engine_priority / 1000,
+                picked.candidates[0].trust.since,
+                listed.ranks[0].trust.since,
+                *(one.at for one in decisions.decisions),
+                decisions.decisions[-1].candidates[0].trust.since,
+                scored.scores[0].trust.since,
+                explained.candidates[0].trust.since,
+            ]
+
+        for one in await times():
+            assert abs(one - 1000.0) < 1e5
+        begun.now = 2e9
+        for one in await times():
+            assert abs(one - 2e9) < 1e5

@@ -1,8 +1,10 @@
-"""A router with simulated pods behind it, for tests of its live page."""
+"""A router with simulated pods behind it, for tests of its live page; reads server-sent events."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -32,3 +34,14 @@ async def live(
         aiohttp.ClientSession(f"http://{router.http_address}", headers=headers) as session,
     ):
         yield router, session
+
+
+async def events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, Any]]:
+    """Yield the name and the data of each event, until the stream ends."""
+    name = ""
+    async for line in response.content:
+        kind, _, value = line.decode().rstrip("\n").partition(": ")
+        if kind == "event":
+            name = value
+        elif kind == "data":
+            yield name, json.loads(value)

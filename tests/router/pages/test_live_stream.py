@@ -1,19 +1,24 @@
-"""The stream of events: a history, snapshots and decisions, for as many viewers as may watch."""
+"""The stream of events for as many viewers as may watch, the history, and the page's files with their policy."""
 
 import asyncio
+import re
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.router.pages.events import events
-from tests.router.pages.stand import live, pods
+from tests.router.pages.stand import events, live, pods
 from tests.router.running_router import running_router
 from tests.router.service_stand import IDS, packed, standing
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.pages import live_stream as stream
-from warmpath.router.pages.live_stream import LIVE, MOST_VIEWERS
+from warmpath.router.pages import live_stream
+from warmpath.router.pages.listener import ASSETS, KINDS, POLICY
+from warmpath.router.pages.live_stream import LIVE, MOST, MOST_VIEWERS, LiveStream
 
 
 async def test_a_viewer_gets_the_history_then_snapshots_with_decisions(
@@ -59,7 +64,7 @@ async def test_no_view_has_a_prompt_or_a_token(tmp_path: Path, model_folder: Pat
 async def test_a_stream_outlives_other_connections_and_ends_with_the_router(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "FRAME_SECONDS", 0.01)
+    monkeypatch.setattr(live_stream, "FRAME_SECONDS", 0.01)
     monkeypatch.setattr("warmpath.process.listen.CONNECTION_SECONDS", 0.2)
     ended = asyncio.Event()
 
@@ -116,3 +121,73 @@ async def test_one_address_with_all_the_streams_keeps_no_other_address_out(tmp_p
             await held[-1].read()
         async with session.get(LIVE) as refused:
             assert refused.status == 503
+
+
+class Views:
+    """Makes points at given times."""
+
+    def __init__(self, times: Callable[[], float]) -> None:
+        self._times = times
+        self.offset = 0.0
+
+    def point(self) -> dict[str, float]:
+        return {"at": self._times()}
+
+    def wall_offset(self) -> float:
+        return self.offset
+
+
+def stream(views: Any, most: int = MOST) -> LiveStream:
+    return LiveStream(views, views, most)
+
+
+@given(st.integers(0, 40), st.integers(1, 20))
+def test_the_last_points_are_kept(added: int, most: int) -> None:
+    live = stream(Views(iter(range(added)).__next__), most)
+    for _ in range(added):
+        live.add_point()
+    assert [point["at"] for point in live.points()] == [*range(added)][-most:]
+
+
+def test_points_move_with_the_machines_clock_when_that_is_set() -> None:
+    views = Views(lambda: 1 + views.offset)
+    live = stream(views)
+    views.offset = 5.0
+    live.add_point()
+    views.offset = 1000.0
+    live.add_point()
+    assert [point["at"] for point in live.points()] == [1001.0, 1001.0]
+
+
+NAMES = {one.name for one in ASSETS.iterdir()}
+
+
+async def test_all_files_are_served_with_the_policy(tmp_path: Path) -> None:
+    async with live(tmp_path, pods("pod-1")) as (_, session):
+        for name in NAMES:
+            path = "/" if name == "index.html" else f"/live/{name}"
+            async with session.get(path) as answer:
+                assert answer.status == 200
+                assert answer.content_type == KINDS[name.rpartition(".")[2]]
+                assert answer.headers["Content-Security-Policy"] == POLICY
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+                assert await answer.read() == ASSETS.joinpath(name).read_bytes()
+        async with session.get("/live/../listener.py") as answer:
+            assert answer.status == 404
+
+
+def test_the_files_name_no_other() -> None:
+    for name in NAMES:
+        text = ASSETS.joinpath(name).read_text(encoding="utf-8")
+        for named in re.findall(r'(?:from |src=|href=)"(?:\./|/live/)([^"]+)"', text):
+            assert named in NAMES, (name, named)
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), name
+
+
+def test_texts_never_become_markup() -> None:
+    for name in NAMES:
+        if name.endswith(".js"):
+            text = ASSETS.joinpath(name).read_text(encoding="utf-8")
+            assert not re.search(
+                r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text
+            )

@@ -19,7 +19,7 @@ from tests.indexer.sides import stored
 from tests.indexer.trtllm_answers import CREATED, answer
 from tests.router.running_router import running_router
 from tests.servers.certificates import Authority
-from tests.servers.https import serving
+from tests.servers.http import serving
 from tests.waiting import until
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.key import pack_tokens

@@ -1,11 +1,16 @@
-"""Channels are closed once, and never under a call, however certificates change."""
+"""Channels are closed once, and never under a call; and the rules of retries, without a clock or a socket."""
 
-from hypothesis import settings
+from random import Random
+
+import grpc
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.examples import examples
-from warmpath.client.connection import Connection, Line
+from warmpath.client.connection import MOST_ATTEMPTS, Connection, Line, Retry
+from warmpath.client.failure import CallError
 
 
 class Shown:
@@ -86,3 +91,85 @@ class Channels(RuleBasedStateMachine):
 
 Channels.TestCase.settings = settings(max_examples=examples(300), stateful_step_count=30)
 TestChannels = Channels.TestCase
+
+
+UNAVAILABLE, EXHAUSTED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED
+
+FAILURES = st.builds(
+    CallError,
+    st.sampled_from(list(grpc.StatusCode)),
+    st.just("text"),
+    reason=st.sampled_from([None, "NO_POD", "OVERLOADED"]),
+    retry_after=st.one_of(st.none(), st.floats(0, 100)),
+    may_repeat=st.booleans(),
+)
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> Retry:
+    first = draw(st.floats(0, 60))
+    return Retry(draw(st.integers(1, MOST_ATTEMPTS)), first, draw(st.floats(first, 60)))
+
+
+@given(
+    rules(), FAILURES, st.integers(1, MOST_ATTEMPTS), st.booleans(), st.floats(0, 100),
+    st.integers(0, 9),
+)  # fmt: skip
+def test_a_call_is_made_again_only_where_that_can_help_and_harms_nobody(
+    rule: Retry, failure: CallError, made: int, is_repeatable: bool, left: float, seed: int
+) -> None:
+    pause = rule.pause(failure, made, is_repeatable=is_repeatable, left=left, rng=Random(seed))
+    if pause is None:
+        return
+    assert made < rule.attempts
+    assert 0 <= pause < left
+    assert failure.may_repeat
+    assert failure.reason != "NO_POD"
+    assert failure.code in (UNAVAILABLE, EXHAUSTED)
+    least, bound = (
+        failure.retry_after or 0.0,
+        min(rule.most_seconds, rule.first_seconds * 2 ** (made - 1)),
+    )
+    assert pause >= least
+    if failure.code is EXHAUSTED:
+        assert pause == failure.retry_after
+    else:
+        assert pause <= max(least, bound)
+    assert is_repeatable or failure.reason is not None or failure.retry_after is not None
+
+
+def pause(failure: CallError, *, is_repeatable: bool = True, made: int = 1) -> float | None:
+    return Retry().pause(failure, made, is_repeatable=is_repeatable, left=10.0, rng=Random(0))
+
+
+def test_a_pick_without_a_name_is_made_again_only_after_a_refusal_of_the_router() -> None:
+    assert pause(CallError(UNAVAILABLE, ""), is_repeatable=False) is None
+    assert pause(CallError(UNAVAILABLE, "", reason="ENDING"), is_repeatable=False) is not None
+    assert pause(CallError(EXHAUSTED, "", retry_after=0.5), is_repeatable=False) == 0.5
+
+
+def test_pauses_grow_and_are_random() -> None:
+    rng = Random(1)
+    rule, failure = Retry(attempts=10, most_seconds=60), CallError(UNAVAILABLE, "")
+    pauses = [
+        [rule.pause(failure, made, is_repeatable=True, left=99, rng=rng) or 0.0 for _ in range(200)]
+        for made in (1, 4)
+    ]
+    early, late = map(max, pauses)
+    assert 0.09 < early <= 0.1
+    assert 0.7 < late <= 0.8
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ((0,), "attempts is 0; it must be 1 to 10"),
+        ((11,), "attempts is 11"),
+        ((3, -0.1), r"first_seconds and most_seconds are -0\.1 and 1\.0; they must be 0 to 60"),
+        ((3, 2.0, 1.0), r"are 2\.0 and 1\.0"),
+        ((3, 1.0, float("nan")), "they must be 0 to 60"),
+    ],
+)
+def test_impossible_rules_are_refused(values: tuple[float, ...], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Retry(*values)  # type: ignore[arg-type]
