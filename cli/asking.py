@@ -302,14 +302,10 @@ def _score_table(response: pb.ScoreResponse) -> Table:
     for one in sorted(response.scores, key=lambda one: -one.score):
         share = one.matched_tokens / response.prompt_tokens if response.prompt_tokens else 0.0
         table.add_row(
-            one.pod,
-            str(one.rank),
-            f"{one.score:g}",
-            str(one.matched_tokens),
-            f"{share:.0%}",
+            one.pod, str(one.rank), f"{one.score:g}", str(one.matched_tokens), f"{share:.0%}",
             " ".join(f"{tier.tier} {tier.tokens}" for tier in one.tiers) or "-",
             trust_words(one.trust) + ("" if one.ready else " (not ready)"),
-        )
+        )  # fmt: skip
     return table
 
 
@@ -327,16 +323,11 @@ def _pods_table(response: pb.ListPodsResponse) -> Table:
         for rank in pod.ranks:
             blocks = " ".join(f"{tier.tier} {tier.blocks}" for tier in rank.tiers)
             table.add_row(
-                pod.id,
-                pod.address,
-                pod.model,
-                "yes" if pod.ready else Text(f"no: {why}"),
-                str(rank.rank),
-                blocks or "0",
+                pod.id, pod.address, pod.model, "yes" if pod.ready else Text(f"no: {why}"),
+                str(rank.rank), blocks or "0",
                 f"{rank.copies if rank.HasField('copies') else '?'} / {rank.capacity or '?'}",
-                str(rank.block_size or "?"),
-                trust_words(rank.trust),
-            )
+                str(rank.block_size or "?"), trust_words(rank.trust),
+            )  # fmt: skip
     return table
 
 

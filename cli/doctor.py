@@ -160,16 +160,12 @@ def _attributions(rows: Sequence[pb.Attribution]) -> Table:
     )
     for one in sorted(rows, key=lambda one: (one.model, one.pod)):
         table.add_row(
-            Text(one.pod),
-            Text(one.model),
-            f"{one.requests:,}",
-            f"{one.prompt_tokens:,}",
+            Text(one.pod), Text(one.model), f"{one.requests:,}", f"{one.prompt_tokens:,}",
             _share(one.available_tokens, one.prompt_tokens),
-            _share(one.captured_tokens, one.prompt_tokens),
-            f"{one.reported_requests:,}",
+            _share(one.captured_tokens, one.prompt_tokens), f"{one.reported_requests:,}",
             _share(one.predicted_tokens, one.reported_prompt_tokens),
             _share(one.delivered_tokens, one.reported_prompt_tokens),
-        )
+        )  # fmt: skip
     return table
 
 

@@ -156,15 +156,12 @@ def _decisions(response: pb.ListDecisionsResponse) -> RenderableType:
     for one in response.decisions:
         first = one.candidates[0]
         table.add_row(
-            datetime.fromtimestamp(one.at, UTC).strftime("%H:%M:%S.%f")[:-3],
-            Text(one.model),
-            f"{one.prompt_tokens:,}",
-            Text(_went(one, first)),
+            datetime.fromtimestamp(one.at, UTC).strftime("%H:%M:%S.%f")[:-3], Text(one.model),
+            f"{one.prompt_tokens:,}", Text(_went(one, first)),
             f"{first.matched_tokens:,} / {_cached(one)}",
             f"{seconds(first.predicted_ttft)} / {_ttft(one)}",
-            pb.Decision.State.Name(one.state).lower().replace("_", " "),
-            Text(one.reason),
-        )
+            pb.Decision.State.Name(one.state).lower().replace("_", " "), Text(one.reason),
+        )  # fmt: skip
     return table
 
 

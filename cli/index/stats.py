@@ -265,14 +265,10 @@ def _server_table(stats: dict[str, Any]) -> Table:
     for one in stats["servers"]:
         limit = one["limit_bytes"]
         table.add_row(
-            one["server"] or "? (INFO is not permitted)",
-            one["address"],
-            str(len(one["buckets"])),
-            _bytes(one["index_bytes"]),
-            _bytes(one["used_bytes"]),
-            "none" if limit == 0 else _bytes(limit),
-            one["policy"] or "?",
-        )
+            one["server"] or "? (INFO is not permitted)", one["address"], str(len(one["buckets"])),
+            _bytes(one["index_bytes"]), _bytes(one["used_bytes"]),
+            "none" if limit == 0 else _bytes(limit), one["policy"] or "?",
+        )  # fmt: skip
     return table
 
 

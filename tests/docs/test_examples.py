@@ -35,7 +35,7 @@ COMMANDS = {one.name: one for one in commands()}
 
 
 def examples(*languages: str) -> Iterator[object]:
-    """Yield the examples, except for those that `test_first_change.py` runs."""
+    """Yield the examples, except for those that `test_extending_pages.py` runs."""
     for page in PAGES:
         if page.name == "CONTRIBUTING.md":
             continue

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.test_pages import ROOT
-from tests.router.config.test_reloadable import reloadable_keys
+from tests.router.config.test_environment import reloadable_keys
 from warmpath.lab.bench.__main__ import BENCHMARKS, POLICY
 from warmpath.lab.pages.config import Section, docstrings, page, sections
 from warmpath.router.config import schema
@@ -20,30 +20,11 @@ DOCS = ROOT / "docs"
 NAMED = ("guides/size-and-tune.md", "guides/operate.md")
 
 
-def keys() -> set[str]:
-    """Return all tables and keys of the page of keys, as table.key."""
-    found, table = set(), ""
-    for line in (DOCS / "reference" / "config.md").read_text(encoding="utf-8").splitlines():
-        if heading := re.match(r"## `\[+(.*?)\]+`", line):
-            table = heading[1]
-            found.add(table)
-        elif row := re.match(r"\| `([a-z-]+)` \|", line):
-            found.add(f"{table}.{row[1]}")
-    assert len(found) > 100
-    return found
-
-
 @pytest.mark.parametrize("name", NAMED)
-def test_every_metric_and_every_key_exists(name: str) -> None:
-    page = (DOCS / name).read_text(encoding="utf-8")
+def test_every_metric_exists(name: str) -> None:
     metrics = (DOCS / "reference" / "metrics.md").read_text(encoding="utf-8")
-    known = keys()
-    tables = {one.partition(".")[0] for one in known} | {"server"}
-    for metric in re.findall(r"`(warmpath_\w+)`", page):
+    for metric in re.findall(r"`(warmpath_\w+)`", (DOCS / name).read_text(encoding="utf-8")):
         assert f"`{metric}`" in metrics, metric
-    for table, key in re.findall(r"`([a-z-]+)\.([a-z-]+)(?: = [^`]*)?`", page):
-        if table in tables:
-            assert f"{table}.{key}" in known, f"{table}.{key}"
 
 
 @pytest.mark.parametrize("name", NAMED)

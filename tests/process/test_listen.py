@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests.process.tls_stand import connected, is_gone
 from warmpath.process.listen import foreign, http_listener, is_loopback
 
 PAGE = b"x" * (8 << 20)
@@ -25,11 +26,6 @@ def pages() -> web.Application:
     return app
 
 
-async def connected(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    host, _, port = address.rpartition(":")
-    return await asyncio.open_connection(host, int(port), limit=1 << 10)
-
-
 @pytest.fixture
 async def hurried() -> AsyncIterator[str]:
     listener = http_listener(pages(), "127.0.0.1:0", named="here", seconds=0.2)
@@ -43,7 +39,7 @@ async def hurried() -> AsyncIterator[str]:
 async def test_a_connection_whose_request_never_ends_is_closed(hurried: str, said: bytes) -> None:
     reader, writer = await connected(hurried)
     writer.write(said)
-    assert await _is_gone(reader)
+    assert await is_gone(reader)
     writer.close()
 
 
@@ -55,15 +51,11 @@ async def test_a_request_that_comes_byte_by_byte_has_no_more_time_than_another(
 
 
 async def _until_it_fails(writer: asyncio.StreamWriter, said: bytes) -> None:
-    with pytest.raises(ConnectionError):
-        await _say(writer, said)
-
-
-async def _say(writer: asyncio.StreamWriter, said: bytes) -> None:
-    while True:
-        writer.write(said)
-        await writer.drain()
-        await asyncio.sleep(0.01)
+    with pytest.raises(ConnectionError):  # noqa: PT012
+        while True:
+            writer.write(said)
+            await writer.drain()
+            await asyncio.sleep(0.01)
 
 
 async def test_a_connection_that_has_its_answer_is_closed(hurried: str) -> None:
@@ -93,16 +85,9 @@ async def test_whoever_asks_gets_an_answer_beside_many_who_only_connect() -> Non
             assert await answer.text() == "ok"
         # The oldest are gone, which their ends learn.
         for reader, _ in silent[:20]:
-            assert await _is_gone(reader)
+            assert await is_gone(reader)
         for _, writer in silent:
             writer.close()
-
-
-async def _is_gone(reader: asyncio.StreamReader) -> bool:
-    try:
-        return await reader.read() == b""
-    except ConnectionError:
-        return True
 
 
 async def test_an_address_that_is_taken_is_named() -> None:
@@ -141,7 +126,7 @@ async def test_whoever_holds_most_connections_gives_way_and_others_keep_theirs()
         writer.write(b"GET /small HTTP/1.1\r\nHost: localhost\r\n")
         crowd = [await connected(address) for _ in range(40)]
         for one, _ in crowd[:30]:
-            assert await _is_gone(one)
+            assert await is_gone(one)
         writer.write(b"\r\n")
         assert b"200" in await reader.read()
         for _, each in (*crowd, (reader, writer)):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.tls_stand import Stand, ask, calling, connected, loops
+from tests.process.tls_stand import Stand, ask, calling, connected, is_gone, loops
 from tests.until import until
 from warmpath.process.listener import Listener, Place, Places, State
 from warmpath.process.logs import BURST, LogLimit
@@ -60,8 +60,7 @@ async def test_handshakes_that_never_end_keep_nobody_out(stand: Stand) -> None:
         silent = [await connected(address) for _ in range(40)]
         assert await ask(address, calling(stand.old)) == ""
         for reader, _ in silent[:20]:
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
+            assert await is_gone(reader)
         for _, writer in silent:
             writer.close()
 
@@ -73,8 +72,7 @@ async def test_a_connection_that_asks_nothing_is_closed(encrypts: bool, stand: S
         reader, writer = await connected(
             address, ssl=calling(stand.old).context if encrypts else None
         )
-        with contextlib.suppress(ConnectionError):
-            assert await reader.read() == b""
+        assert await is_gone(reader)
         writer.close()
 
 
@@ -214,8 +212,7 @@ async def test_what_is_opening_when_the_listener_stops_is_closed(stand: Stand) -
     assert not kept
     assert not listener.opening
     for reader, writer in ends:
-        with contextlib.suppress(ConnectionError):
-            assert await reader.read() == b""
+        assert await is_gone(reader)
         writer.close()
 
 

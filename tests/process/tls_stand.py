@@ -81,6 +81,14 @@ async def connected(
     return await asyncio.open_connection(host, int(port), ssl=ssl)
 
 
+async def is_gone(reader: asyncio.StreamReader) -> bool:
+    """Wait until the other side has closed or said something; return whether it has closed."""
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True
+
+
 def loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Run a test on both kinds of event loop."""
 

@@ -5,17 +5,19 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import aiohttp
 import grpc.aio
 
 from tests.lab.simworker.local_worker import LocalWorker
-from warmpath.indexer.keys.key import pack_tokens
+from warmpath.indexer.keys.key import fingerprint, pack_tokens
 from warmpath.lab.local.cluster import MODEL, Process, WorkerSettings
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from warmpath.router.assemble.running import running
 from warmpath.router.config.read import parse
 
@@ -101,3 +103,12 @@ async def asking(config: str, folder: Path) -> AsyncIterator[Asker]:
         grpc.aio.insecure_channel(router.address) as channel,
     ):
         yield Asker(channel)
+
+
+@asynccontextmanager
+async def watching(pod: Pod) -> AsyncIterator[Callable[..., Any]]:
+    """Yield what begins to watch the publisher, from a position if one is given."""
+    async with grpc.aio.insecure_channel(pod.address) as channel:
+        stub: Any = cache_watch_pb2_grpc.CacheWatchStub(channel)
+        keyspace = fingerprint(MODEL, "")
+        yield lambda **more: stub.Watch(watch_pb.WatchRequest(keyspace=keyspace, **more))

@@ -7,12 +7,8 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from tests.publisher.published_pod import FULL, IDS, Pod, asking, router_config
-from warmpath.indexer.keys.key import fingerprint
-from warmpath.lab.local.cluster import MODEL
+from tests.publisher.published_pod import FULL, IDS, Pod, asking, router_config, watching
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from warmpath.publisher.main import main
 
 
@@ -84,11 +80,9 @@ async def test_another_number_of_ranks_is_refused_with_a_reason(pod: Pod, tmp_pa
 async def test_a_watcher_resumes_from_its_position_without_a_snapshot(pod: Pod) -> None:
     await pod.publish()
     await pod.generate(IDS)
-    async with grpc.aio.insecure_channel(pod.address) as channel:
-        stub = cache_watch_pb2_grpc.CacheWatchStub(channel)
-        seed = fingerprint(MODEL, "")
+    async with watching(pod) as watch:
         epoch, position = "", 0
-        async for response in stub.Watch(watch_pb.WatchRequest(keyspace=seed)):  # type: ignore[attr-defined]
+        async for response in watch():
             if response.HasField("hello"):
                 assert response.hello.snapshot
                 epoch = response.hello.epoch
@@ -96,25 +90,20 @@ async def test_a_watcher_resumes_from_its_position_without_a_snapshot(pod: Pod) 
                 position = response.end.sequence
                 break
         await pod.generate(list(range(1000, 1100)))
-        request = watch_pb.WatchRequest(keyspace=seed, epoch=epoch, sequence=position)
-        sequences = []
-        async for response in stub.Watch(request):  # type: ignore[attr-defined]
+        async for response in watch(epoch=epoch, sequence=position):
             if response.HasField("hello"):
                 assert not response.hello.snapshot
             if response.HasField("delta"):
-                sequences.append(response.delta.sequence)
+                assert response.delta.sequence == position + 1
                 break
-        assert sequences == [position + 1]
 
 
 async def test_a_slow_watcher_is_cut_off_and_the_engine_goes_on(pod: Pod) -> None:
     await pod.publish("--journal-bytes=300")
-    async with grpc.aio.insecure_channel(pod.address) as channel:
-        stub = cache_watch_pb2_grpc.CacheWatchStub(channel)
-        request = watch_pb.WatchRequest(keyspace=fingerprint(MODEL, ""))
+    async with watching(pod) as watch:
 
         async def watch_while_it_is_busy() -> None:
-            async for response in stub.Watch(request):  # type: ignore[attr-defined]
+            async for response in watch():
                 if response.HasField("end"):
                     for start in range(0, 30_000, 2000):
                         await pod.generate(list(range(start, start + 1500)))
@@ -128,13 +117,11 @@ async def test_a_slow_watcher_is_cut_off_and_the_engine_goes_on(pod: Pod) -> Non
 
 async def test_watchers_past_the_limit_are_refused(pod: Pod) -> None:
     await pod.publish("--max-watchers=1")
-    async with grpc.aio.insecure_channel(pod.address) as channel:
-        stub = cache_watch_pb2_grpc.CacheWatchStub(channel)
-        request = watch_pb.WatchRequest(keyspace=fingerprint(MODEL, ""))
-        first = stub.Watch(request)
-        await first.read()  # type: ignore[attr-defined]
+    async with watching(pod) as watch:
+        first = watch()
+        await first.read()
         with pytest.raises(grpc.aio.AioRpcError) as error:
-            await stub.Watch(request).read()  # type: ignore[attr-defined]
+            await watch().read()
         assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         first.cancel()
 

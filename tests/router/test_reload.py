@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 
 from tests.odd_files import ODD, become, remove
-from tests.router.config.test_reloadable import reloadable_keys
+from tests.router.config.test_environment import reloadable_keys
 from tests.router.pick_stand import QUIET, pod, prompt
 from tests.router.running_router import TRANSPORT, running_router
 from tests.router.serving import serving

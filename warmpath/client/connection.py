@@ -21,8 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from warmpath.client.calls import AnyPrompt, prompt_of, request_of
-from warmpath.client.checks import check_arguments, check_numbers
+from warmpath.client.calls import AnyPrompt, check_arguments, check_numbers, prompt_of, request_of
 from warmpath.client.credentials import Credentials, SettingError
 from warmpath.client.failure import CallError, failure_of, tells_more
 from warmpath.process.tls import TlsPaths

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from warmpath.client.calls import AnyPrompt, PodLoad
-from warmpath.client.checks import check_arguments
+from warmpath.client.calls import AnyPrompt, PodLoad, check_arguments
 from warmpath.indexer.believed import Believed
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.trust import Trust

@@ -5,8 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from warmpath.client.calls import AnyPrompt, Prompt, prompt_of
-from warmpath.client.checks import check_arguments
+from warmpath.client.calls import AnyPrompt, Prompt, check_arguments, prompt_of
 from warmpath.indexer.believed import Believed
 from warmpath.indexer.keys.key import TOKEN_BYTES, pack_tokens
 from warmpath.indexer.rank import Rank

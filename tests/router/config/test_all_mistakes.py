@@ -105,30 +105,86 @@ def test_files_of_tls_are_each_named_with_what_is_wrong(tmp_path: Path) -> None:
     assert "mismatch" in found[0].lower()
 
 
-VALID = tomllib.loads("""\
+RICH = tomllib.loads("""\
 pods-file = "pods.toml"
 [server]
-listen = "127.0.0.1:1"
+listen = "0.0.0.0:7400"
+metrics-listen = "0.0.0.0:7401"
+processes = 2
+[server.tls]
+cert = "c"
+key = "k"
+client-ca = "a"
 [server.http2]
 max-streams = 5
-[pick]
-options = { kappa = 1.0 }
+[limits]
+max-prompt-bytes = 1_000_000
+max-prompt-tokens = 100_000
+max-queued-bytes = 2_000_000
+[[clients]]
+name = "a"
+roles = ["score"]
+certificate = "gateway.example"
+classes = ["fast"]
+[[clients]]
+name = "b"
+roles = ["read", "score"]
+token-file = "t"
 [queue]
-classes = ["a", "b"]
+classes = ["slow", "fast"]
+usual-class = "slow"
+[pick]
+policy = "warmpath"
+options = { kappa = 1.0 }
+queue = "off"
+[watch]
+ca = "a"
+cert = "c"
+key = "k"
+[probe]
+cert = "c"
+key = "k"
+[shared-index]
+url = "rediss://h:1"
+user = "u"
+password-file = "p"
+ca = "a"
+cert = "c"
+key = "k"
 [[models]]
 name = "m"
 aliases = ["x", "y"]
 [models.placeholders]
 image = "i"
+[[models]]
+name = "n"
+[models.hub]
+repo = "o/n"
+revision = "0123456789012345678901234567890123456789"
+files = { "tokenizer.json" = "0123456789012345678901234567890123456789012345678901234567890123" }
 [[pods]]
 id = "a"
 model = "m"
 address = "h:1"
+events = "tcp://h:5557"
+replay = "tcp://h:5558"
 ranks = 2
-[[clients]]
-name = "c"
-roles = ["read"]
+[[pods]]
+id = "b"
+model = "n"
+address = "h:2"
+watch = "h:7500"
+[[pod-sets]]
+name = "s"
+model = "m"
+dns = "x"
+[[pod-sets]]
+name = "t"
+model = "n"
+namespace = "ns"
+selector = "a=b"
 """)
+
 
 VALUES = st.one_of(
     st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=3),
@@ -146,7 +202,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(places(VALID)), VALUES, st.sampled_from(["put", "drop", "rename"])
+            st.sampled_from(places(RICH)), VALUES, st.sampled_from(["put", "drop", "rename"])
         ),
         max_size=4,
     )
@@ -154,7 +210,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def test_a_file_has_mistakes_of_form_exactly_where_msgspec_refuses_it(
     changes: list[tuple[tuple[Any, ...], Any, str]],
 ) -> None:
-    raw = copy.deepcopy(VALID)
+    raw = copy.deepcopy(RICH)
     for at, value, how in changes:
         inner: Any = raw
         try:
@@ -177,82 +233,6 @@ def test_a_file_has_mistakes_of_form_exactly_where_msgspec_refuses_it(
     assert (whole is None) == bool(form.wrong)
     if whole is not None:
         assert config == whole or config != config  # noqa: PLR0124  NaN is not equal to itself
-
-
-RICH = tomllib.loads("""\
-pods-file = "pods.toml"
-[server]
-listen = "0.0.0.0:7400"
-metrics-listen = "0.0.0.0:7401"
-processes = 2
-[server.tls]
-cert = "c"
-key = "k"
-client-ca = "a"
-[server.http2]
-[limits]
-max-prompt-bytes = 1_000_000
-max-prompt-tokens = 100_000
-max-queued-bytes = 2_000_000
-[[clients]]
-name = "a"
-roles = ["score"]
-certificate = "gateway.example"
-classes = ["fast"]
-[[clients]]
-name = "b"
-roles = ["read", "score"]
-token-file = "t"
-[queue]
-classes = ["slow", "fast"]
-usual-class = "slow"
-[pick]
-policy = "warmpath"
-queue = "off"
-[watch]
-ca = "a"
-cert = "c"
-key = "k"
-[probe]
-cert = "c"
-key = "k"
-[shared-index]
-url = "rediss://h:1"
-user = "u"
-password-file = "p"
-ca = "a"
-cert = "c"
-key = "k"
-[[models]]
-name = "m"
-aliases = ["x"]
-[[models]]
-name = "n"
-[models.hub]
-repo = "o/n"
-revision = "0123456789012345678901234567890123456789"
-files = { "tokenizer.json" = "0123456789012345678901234567890123456789012345678901234567890123" }
-[[pods]]
-id = "a"
-model = "m"
-address = "h:1"
-events = "tcp://h:5557"
-replay = "tcp://h:5558"
-[[pods]]
-id = "b"
-model = "n"
-address = "h:2"
-watch = "h:7500"
-[[pod-sets]]
-name = "s"
-model = "m"
-dns = "x"
-[[pod-sets]]
-name = "t"
-model = "n"
-namespace = "ns"
-selector = "a=b"
-""")
 
 
 def found(raw: dict[str, Any]) -> list[str]:
