@@ -34,16 +34,11 @@ def explain_main(argv: Sequence[str] | None = None) -> int:
         "explain",
         args,
         lambda client, prompt: client.explain(
-            prompt,
-            pods=args.pod,
-            policy=args.policy,
-            session=args.session,
-            disaggregated=args.disaggregated,
-            priority=args.priority,
-            tenant=args.tenant,
+            prompt, pods=args.pod, policy=args.policy, session=args.session,
+            disaggregated=args.disaggregated, priority=args.priority, tenant=args.tenant,
         ),
         _explained,
-    )
+    )  # fmt: skip
 
 
 def decisions_main(argv: Sequence[str] | None = None) -> int:

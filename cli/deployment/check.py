@@ -100,14 +100,10 @@ async def ask(
     """
     before = time.time()
     try:
-        async with engine.request(
-            "GET" if body is None else "POST",
-            path,
-            json=body,
-            allow_redirects=False,
-            ssl=tls.context if tls else True,
-            server_hostname=tls.name if tls else None,
-        ) as response:
+        encrypted: Any = {"ssl": tls.context, "server_hostname": tls.name} if tls else {}
+        method = "GET" if body is None else "POST"
+        request = engine.request(method, path, json=body, allow_redirects=False, **encrypted)
+        async with request as response:
             answer = bytearray()
             async for part in response.content.iter_any():
                 answer += part

@@ -1,6 +1,7 @@
 """Reads the TLS files of [server.tls], [watch] and [probe], and engines' API keys.
 
-Those of Redis are read in `indexer.shared.redis.connect`, and only checked here.
+Those of Redis are read in `indexer.shared.redis.connect`, and only checked here. All files are relative
+to the folder of the configuration.
 """
 
 import ssl
@@ -33,7 +34,7 @@ def tls_files(settings: config.Config) -> Iterator[tuple[tuple[str, ...], str, s
 
 
 def tls_problems(settings: config.Config, folder: Path) -> Iterator[Problem]:
-    """Yield each TLS file that cannot be used; files are relative to `folder`."""
+    """Yield each TLS file that cannot be used."""
     for at, authority, ca, cert, key in tls_files(settings):
         missing = set()
         for name, file in ((authority, ca), ("cert", cert), ("key", key)):
@@ -49,10 +50,7 @@ def tls_problems(settings: config.Config, folder: Path) -> Iterator[Problem]:
 
 
 def server_tls(table: config.ServerTlsTable, folder: Path) -> ServerTls | None:
-    """Return the TLS of the listeners; None for plain connections.
-
-    Files are relative to `folder`. Raises OSError, which names the key.
-    """
+    """Return the listeners' TLS; None for plain connections. Raises OSError, which names the key."""
     if not table.cert:
         return None
     paths = _paths(folder, table.client_ca, table.cert, table.key)
@@ -64,18 +62,12 @@ def server_tls(table: config.ServerTlsTable, folder: Path) -> ServerTls | None:
 
 
 def publisher_credentials(table: config.WatchTable, folder: Path) -> ClientTls | None:
-    """Return the TLS of connections to publishers; None for plain connections.
-
-    Files are relative to `folder`. Raises OSError, which names the key.
-    """
+    """Return the TLS to publishers; None for plain connections. Raises OSError, which names the key."""
     return _client_tls("watch", table, folder) if table.ca else None
 
 
 def engine_credentials(table: config.ProbeTable, folder: Path) -> EngineTls:
-    """Return the TLS of connections to engines that serve HTTPS.
-
-    Files are relative to `folder`. Raises OSError, which names the key.
-    """
+    """Return the TLS to engines that serve HTTPS. Raises OSError, which names the key."""
     return EngineTls(_client_tls("probe", table, folder), table.server_name or None)
 
 
@@ -119,7 +111,7 @@ class Dated(NamedTuple):
 
 
 def dated(config: Config, folder: Path) -> Iterator[Dated]:
-    """Yield each file of certificates that can be read; files are relative to `folder`."""
+    """Yield each file of certificates that can be read."""
     for at, authority, ca, cert, _ in tls_files(config):
         for part, name, file in (("ca", authority, ca), ("cert", "cert", cert)):
             with suppress(OSError, ValueError):

@@ -79,14 +79,10 @@ async def diagnose(
             text = LATE.format(pod.status.reason)
             response.findings.add(pod=pod.id, model=pod.model, kind="late", text=text)
         facts = PodFacts(
-            has_events=pod.has_events,
-            is_well=pod.status.healthy is True,
-            ranks=[_facts(rank, loads, now) for rank in pod.ranks],
-            row=attribution.row(pod.id, pod.model) or Row(pod.id, pod.model),
-            typical_factor=typical.get(pod.model, 1.0),
-            refusal=pod.status.refusal,
-            shared=pod.shared,
-        )
+            pod.has_events, pod.status.healthy is True, [_facts(rank, loads, now) for rank in pod.ranks],
+            attribution.row(pod.id, pod.model) or Row(pod.id, pod.model),
+            typical_factor=typical.get(pod.model, 1.0), refusal=pod.status.refusal, shared=pod.shared,
+        )  # fmt: skip
         for one in findings(facts):
             response.findings.add(pod=pod.id, model=pod.model, kind=one.kind, text=one.text)
     for name, those in exposed.items():

@@ -12,9 +12,11 @@ Respond = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def listening(respond: Respond, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+async def listening(
+    respond: Respond, tls: ssl.SSLContext | None = None, most_bytes: int = 1 << 20
+) -> AsyncIterator[str]:
     """Answer every request while the context is open; yield host:port."""
-    app = web.Application()
+    app = web.Application(client_max_size=most_bytes)
     app.router.add_route("*", "/{path:.*}", respond)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()

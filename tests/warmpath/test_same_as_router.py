@@ -5,7 +5,6 @@ import json
 from collections.abc import Container, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -131,16 +130,12 @@ def test_the_first_life_of_a_recorded_engine_can_be_told_in_values(
     assert matched > 150
 
 
-def _vectors(path: Path) -> list[dict[str, Any]]:
-    return list(json.loads(path.read_text(encoding="utf-8"))["vectors"])
-
-
 @pytest.mark.parametrize(("path", "engine"), [(VLLM_EVENTS, "vllm"), (SGLANG_EVENTS, "sglang")])
 def test_batches_of_every_version_get_the_same_scores(
     parts: tuple[PromptReader, asyncio.Runner], path: Path, engine: str
 ) -> None:
     compared = told = matched = 0
-    for vector in _vectors(path):
+    for vector in json.loads(path.read_text(encoding="utf-8"))["vectors"]:
         payload = bytes.fromhex(vector["payload_hex"])
         try:
             events = CODECS[engine](payload).events

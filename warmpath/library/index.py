@@ -56,12 +56,9 @@ class Index:
         self.table = PodTable()
         """The pods, for scorers and pickers."""
         self.ingest = Ingest(
-            embedded_index(max_bytes),
-            hash_seed="",
-            pending_bytes=PENDING_BYTES,
-            stale_after=_EVENTS.stale_seconds,
-            clock=clock,
-        )
+            embedded_index(max_bytes), hash_seed="", pending_bytes=PENDING_BYTES,
+            stale_after=_EVENTS.stale_seconds, clock=clock,
+        )  # fmt: skip
         """The ranks, for scorers and pickers."""
         self.changes = 0
         """How often a pod was added or removed."""

@@ -57,18 +57,13 @@ class PromptReader:
             _check_items(prompt, len(ids) // TOKEN_BYTES)
         except BadRequestError as error:
             raise ValueError(str(error)) from None
-        return ReadPrompt(
-            TokenPrompt(
-                model=self._model,
-                ids=ids,
-                lora=prompt.lora,
-                cache_salt=prompt.cache_salt,
-                extra_key=prompt.extra_key,
-                items=tuple(prompt.items),
-            ),
-            covered_chars=0 if text is None else len(text),
-            form="ids" if text is None else "text",
-        )
+        read = TokenPrompt(
+            model=self._model, ids=ids, lora=prompt.lora, cache_salt=prompt.cache_salt,
+            extra_key=prompt.extra_key, items=tuple(prompt.items),
+        )  # fmt: skip
+        if text is None:
+            return ReadPrompt(read, covered_chars=0, form="ids")
+        return ReadPrompt(read, covered_chars=len(text), form="text")
 
     def _tokenised(self, text: str) -> bytes:
         if self._encode is None:

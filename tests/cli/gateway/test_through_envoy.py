@@ -18,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.router.pick_stand import QUIET, pod, until
 from tests.router.running_router import running_router
 from tests.servers.certificates import Authority
+from tests.servers.http import listening
 from warmpath.cli.gateway.bootstrap import (
     FailureMode,
     Fields,
@@ -43,27 +44,21 @@ PATIENT_TIMES = {
 Serve = Callable[[web.Request], Awaitable[web.Response]]
 
 
+async def tell(name: str, request: web.Request) -> web.Response:
+    body = await request.read()
+    got = sorted(header.lower() for header in request.headers)
+    told = {"pod": name, "sha256": hashlib.sha256(body).hexdigest(), "got": got}
+    return web.json_response(told, headers={"x-warmpath-pod": "a pod's own word"})
+
+
 @asynccontextmanager
 async def pods(*names: str, serve: Serve | None = None) -> AsyncIterator[dict[str, str]]:
     """Run pods that answer with their name and what they got, or by `serve`; yield their addresses."""
     async with AsyncExitStack() as stack:
         found = {}
         for name in names:
-
-            async def tell(request: web.Request, name: str = name) -> web.Response:
-                body = await request.read()
-                got = sorted(header.lower() for header in request.headers)
-                told = {"pod": name, "sha256": hashlib.sha256(body).hexdigest(), "got": got}
-                return web.json_response(told, headers={"x-warmpath-pod": "a pod's own word"})
-
-            app = web.Application(client_max_size=64 << 20)
-            app.router.add_route("*", "/{path:.*}", serve or tell)
-            runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            site = web.TCPSite(runner, HOST, 0)
-            await site.start()
-            found[name] = "{}:{}".format(*runner.addresses[0][:2])
+            pod = listening(serve or partial(tell, name), most_bytes=64 << 20)
+            found[name] = await stack.enter_async_context(pod)
         yield found
 
 
