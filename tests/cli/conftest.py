@@ -1,9 +1,14 @@
-"""What commands print."""
+"""What commands print, and the commands as `pyproject.toml` declares them, whatever is installed."""
 
 import json
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from warmpath.cli.main import GROUP
 
 
 class Output:
@@ -30,3 +35,11 @@ class Output:
 def output(capsys: pytest.CaptureFixture[str]) -> Output:
     """Return what gives the output of a command that a test runs in its own process."""
     return Output(capsys)
+
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+def commands() -> list[EntryPoint]:
+    declared = tomllib.loads(PROJECT.read_text())["project"]["entry-points"][GROUP]
+    return [EntryPoint(name, value, GROUP) for name, value in declared.items()]

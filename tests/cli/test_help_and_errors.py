@@ -18,8 +18,7 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from tests.cli.conftest import Output
-from tests.cli.installed import commands
+from tests.cli.conftest import Output, commands
 from warmpath.cli import version
 from warmpath.cli.asking import problem_of_call
 from warmpath.cli.completion import main, parsers

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cli.installed import commands
+from tests.cli.conftest import commands
 from tests.docs.test_pages import PAGES, ROOT, text_of
 from tests.indexer.consistent import check
 from tests.lab.simworker.local_worker import LocalWorker

@@ -11,8 +11,7 @@ import redis
 
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.router.shared_stand import IDS, OTHER, generate, publisher, router, seen
-from tests.servers.redis_cluster import RedisCluster
-from tests.servers.redis_sentinel import RedisSentinel
+from tests.servers.redis_cluster import RedisCluster, RedisSentinel
 from tests.servers.redis_server import RedisServer
 from tests.waiting import until
 from warmpath.cli.index.command import main
