@@ -163,7 +163,7 @@ async def test_it_follows_an_engine_over_tls_with_the_newest_files(
     shown = ours.certificate("publisher")
     ca = tmp_path / "engine-ca.pem"
     ca.write_bytes(ours.ca.read_bytes())
-    async with serving(theirs, engine, client_ca=str(ours.ca)) as address:
+    async with serving(theirs, engine, client_ca=ours.ca) as address:
         files = {"engine_ca": ca, "engine_cert": shown.cert, "engine_key": shown.key}
         async with publishing(settings(address, **files)) as running, asyncio.timeout(60):
             (rank,) = running.cache.ranks

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import ipaddress
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,15 @@ class Certificate:
         """Replace the files' contents by those of another certificate."""
         self.cert.write_bytes(other.cert.read_bytes())
         self.key.write_bytes(other.key.read_bytes())
+
+    def context(self, clients_of: Path | None = None) -> ssl.SSLContext:
+        """Return the TLS of a listener; its callers show a certificate of an authority, if that is given."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self.cert, self.key)
+        if clients_of:
+            context.load_verify_locations(clients_of)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
     def copy(self, name: str) -> "Certificate":
         """Return a copy of the files, beside them."""

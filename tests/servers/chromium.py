@@ -1,7 +1,6 @@
 """A headless Chromium, driven over its DevTools protocol; Debian's package `chromium` has it."""
 
 import asyncio
-import base64
 import itertools
 import shutil
 import tempfile
@@ -92,11 +91,6 @@ class Tab:
         """Ask for the `dark` or the `light` colours."""
         feature = {"name": "prefers-color-scheme", "value": name}
         await self.send("Emulation.setEmulatedMedia", features=[feature])
-
-    async def picture(self) -> bytes:
-        """Return a picture of the whole page, as PNG."""
-        told = await self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        return base64.b64decode(told["data"])
 
 
 @asynccontextmanager

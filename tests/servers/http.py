@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from aiohttp import web
 
@@ -29,14 +30,8 @@ async def listening(
 
 @asynccontextmanager
 async def serving(
-    authority: Authority, respond: Respond, *, client_ca: str | None = None
+    authority: Authority, respond: Respond, *, client_ca: Path | None = None
 ) -> AsyncIterator[str]:
     """Serve while the context is open; yield host:port. Callers show a certificate of `client_ca`."""
-    certificate = authority.certificate("engine")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    if client_ca:
-        context.load_verify_locations(client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    context.load_cert_chain(certificate.cert, certificate.key)
-    async with listening(respond, context) as address:
+    async with listening(respond, authority.certificate("engine").context(client_ca)) as address:
         yield address

@@ -6,7 +6,6 @@ It runs in a thread of its own, so that tests with and without an event loop can
 import asyncio
 import contextlib
 import socket
-import ssl
 import threading
 from collections.abc import Coroutine
 from typing import Any, Self
@@ -42,7 +41,8 @@ class Relay:
         """Connections accepted so far."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
-        self._tls = _tls(certificate, clients_of) if certificate else None
+        clients = clients_of.ca if clients_of else None
+        self._tls = certificate.context(clients) if certificate else None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._writers: set[asyncio.StreamWriter] = set()
@@ -214,12 +214,3 @@ class Relay:
             except OSError:
                 data = b""
             await line.put((self._loop.time() + self.latency, data))
-
-
-def _tls(certificate: Certificate, clients_of: Authority | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate.cert, certificate.key)
-    if clients_of:
-        context.load_verify_locations(clients_of.ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
