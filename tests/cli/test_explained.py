@@ -34,7 +34,7 @@ async def router(tmp_path: Path) -> AsyncIterator[Guarded]:
 def options(router: Guarded, name: str) -> list[str]:
     """Return the options of a caller whose certificate has a name."""
     folder, address = router
-    shown, ca = folder.old.certificate("caller", name), folder.old.ca
+    shown, ca = folder.old.certificate(name.rpartition("/")[2], name), folder.old.ca
     files = [f"--tls-ca={ca}", f"--tls-cert={shown.cert}", f"--tls-key={shown.key}"]
     return [f"--router={address}", *files]
 

@@ -167,7 +167,7 @@ id = "a"
 model = "m"
 address = "h:1"
 events = "tcp://h:5557"
-replay = "tcp://h:5558"
+replay = "tcp://h:5567"
 ranks = 2
 [[pods]]
 id = "b"
