@@ -13,8 +13,7 @@ from functools import partial
 import redis
 
 from tests.faults.rig import BEHIND, DEFAULT_LEASE, Outcome, Rig, alone, rig
-from tests.servers.redis_cluster import RedisCluster
-from tests.servers.redis_sentinel import RedisSentinel
+from tests.servers.redis_cluster import RedisCluster, RedisSentinel
 from tests.servers.redis_server import Binary, RedisServer, wait_for
 from warmpath.indexer.shared.writer.machine import WriterState
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.indexer.shared.connected import answers, ask, connected
-from tests.servers.redis_cluster import RedisCluster
-from tests.servers.redis_sentinel import RedisSentinel
+from tests.servers.redis_cluster import RedisCluster, RedisSentinel
 from warmpath.indexer.shared.redis.command import (
     Call,
     Command,
