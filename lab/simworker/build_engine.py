@@ -33,7 +33,7 @@ from warmpath.lab.simworker.v0.scheduling.scheduler_config import (
 from warmpath.lab.simworker.v1.assemble import KVGroup, OffloadConfig, kv_cache_config
 from warmpath.lab.simworker.v1.assemble import build_engine as build_v1
 from warmpath.lab.simworker.v1.engine import V1Engine
-from warmpath.lab.simworker.v1.memory.cache_config import GIB, CacheConfig
+from warmpath.lab.simworker.v1.memory.limits import GIB, CacheConfig
 from warmpath.lab.simworker.v1.memory.plan import MemoryPlan, ModelShape, plan_memory
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import SlidingWindowSpec
@@ -295,7 +295,6 @@ def plan_blocks(args: argparse.Namespace, longest: int) -> tuple[MemoryPlan, Seq
                 block_size=args.block_size,
                 gpu_memory_bytes=round(args.gpu_memory * GIB),
                 non_kv_cache_memory_bytes=round(args.weights_memory * GIB),
-                enable_prefix_caching=args.enable_prefix_caching,
             ),
             SchedulerConfig(
                 max_model_len=args.max_model_len or longest,

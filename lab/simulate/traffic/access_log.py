@@ -16,8 +16,7 @@ import msgspec
 from warmpath.lab.local.workload import DAMAGED, open_gzipped
 from warmpath.lab.simulate.traffic import bad_line
 from warmpath.lab.simulate.traffic.log_line import WANTED
-from warmpath.lab.simulate.traffic.log_requests import LogRequests
-from warmpath.lab.simulate.traffic.mooncake import MooncakeRequests
+from warmpath.lab.simulate.traffic.log_requests import LogRequests, MooncakeRequests
 from warmpath.lab.simulate.traffic.requests import LoggedRequest, LoggedTraffic, with_affinity
 from warmpath.process.bytes import UNREADABLE
 

@@ -20,7 +20,7 @@ from itertools import accumulate, islice
 from random import Random
 from typing import NamedTuple
 
-from warmpath.lab.simulate.traffic.mooncake import MOONCAKE_BLOCK as BLOCK
+from warmpath.lab.simulate.traffic.log_requests import MOONCAKE_BLOCK as BLOCK
 from warmpath.lab.simulate.traffic.requests import LoggedRequest, LoggedTraffic, with_affinity
 
 DEFAULT_REQUESTS = 6000

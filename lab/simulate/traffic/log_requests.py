@@ -1,11 +1,15 @@
-"""Makes requests of the lines of an access log. No text and no token is kept."""
+"""Makes requests of the lines of an access log or of Mooncake's traces. No text and no token is kept."""
 
 from collections.abc import Iterable
+from typing import Annotated
 
+import msgspec
 import xxhash
+from msgspec import Meta
 
 from warmpath.indexer.keys.key import TOKEN_BYTES, Keyspace, chain, pack_tokens
-from warmpath.lab.simulate.traffic.log_line import PROMPT_FIELDS, LogLine, read_line
+from warmpath.lab.simulate.traffic.bad_line import decoded
+from warmpath.lab.simulate.traffic.log_line import PROMPT_FIELDS, LogLine, Tokens, read_line
 from warmpath.lab.simulate.traffic.requests import LoggedRequest, chained, check_count
 
 LOG_BLOCK = 16
@@ -86,3 +90,34 @@ def _content(line: LogLine, size: int, ratio: float) -> tuple[int, tuple[int, ..
         return tokens, chained(root, pieces)
     wanted = f"{', '.join(PROMPT_FIELDS[:-1])} or {PROMPT_FIELDS[-1]}"
     raise ValueError(f"one of {wanted} is needed, and must not be empty")
+
+
+MOONCAKE_BLOCK = 512
+"""Tokens per block."""
+
+
+class MooncakeLine(msgspec.Struct):
+    """A line of Mooncake's traces."""
+
+    timestamp: Annotated[float, Meta(ge=0)]
+    """Milliseconds."""
+    input_length: Tokens
+    output_length: Tokens
+    hash_ids: list[int]
+
+
+class MooncakeRequests:
+    """Makes requests of the lines of a trace."""
+
+    block_size = MOONCAKE_BLOCK
+    is_approximate = False
+
+    def __init__(self) -> None:
+        self._decoder = msgspec.json.Decoder(MooncakeLine)
+
+    def request(self, raw: bytes) -> LoggedRequest:
+        line = decoded(self._decoder, raw)
+        tokens = max(1, line.input_length)
+        check_count("hash_ids", len(line.hash_ids), tokens, MOONCAKE_BLOCK)
+        keys = chained(0, line.hash_ids)
+        return LoggedRequest(line.timestamp / 1000, tokens, max(1, line.output_length), keys)

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable
 
 from warmpath.lab.simworker.events.sglang import SglangDialect
-from warmpath.lab.simworker.events.version import Version
 from warmpath.lab.simworker.events.vllm import VllmDialect
+from warmpath.lab.simworker.events.wire_event import Version
 
 Dialect = VllmDialect | SglangDialect
 

@@ -19,8 +19,17 @@ from typing import Any
 
 import msgspec
 
-from warmpath.lab.simworker.events.version import Field, Layout, Version, version_text
-from warmpath.lab.simworker.events.wire_event import CPU, Cleared, Removed, Stored, WireEvent
+from warmpath.lab.simworker.events.wire_event import (
+    CPU,
+    Cleared,
+    Field,
+    Layout,
+    Removed,
+    Stored,
+    Version,
+    WireEvent,
+    version_text,
+)
 
 OLDEST: Version = (0, 5, 6)
 NEWEST: Version = (0, 5, 23)

@@ -12,8 +12,15 @@ from typing import Any
 
 import msgspec
 
-from warmpath.lab.simworker.events.version import Field, Layout, Version, version_text
-from warmpath.lab.simworker.events.wire_event import Removed, Stored, WireEvent
+from warmpath.lab.simworker.events.wire_event import (
+    Field,
+    Layout,
+    Removed,
+    Stored,
+    Version,
+    WireEvent,
+    version_text,
+)
 
 OLDEST: Version = (0, 9)
 NEWEST: Version = (0, 32, 0)

@@ -19,13 +19,16 @@ from warmpath.lab.simworker.sampler import extend_seed, next_token, seed_of
 from warmpath.lab.simworker.trtllm.blocks.cache_salt import get_cache_salt_id
 from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
-from warmpath.lab.simworker.trtllm.capacity_scheduler import CapacityPolicy, CapacityScheduler
 from warmpath.lab.simworker.trtllm.events.kv_cache_event import KVCacheEvent, serialise
-from warmpath.lab.simworker.trtllm.micro_batch_scheduler import MicroBatchScheduler
 from warmpath.lab.simworker.trtllm.requests.llm_request import (
     ActiveRequest,
     LlmRequest,
     RequestState,
+)
+from warmpath.lab.simworker.trtllm.schedulers import (
+    CapacityPolicy,
+    CapacityScheduler,
+    MicroBatchScheduler,
 )
 
 

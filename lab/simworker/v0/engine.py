@@ -329,7 +329,7 @@ def _check_config(config: SchedulerConfig, cache_config: CacheConfig) -> None:
     if config.is_multi_step:
         raise ValueError(f"num_scheduler_steps {config.num_scheduler_steps}: the engine takes 1")
     if (
-        config.chunked_prefill_enabled
+        config.enable_chunked_prefill
         and config.preemption_mode == "swap"
         and config.max_num_batched_tokens < config.max_model_len
     ):

@@ -144,7 +144,6 @@ def build_engine(
         max_in_flight_tokens=scheduler.max_num_batched_tokens,
         use_eagle=use_eagle,
         enable_caching=enable_caching,
-        log_stats=True,
         enable_kv_cache_events=enable_kv_cache_events,
         watermark=watermark,
         use_int_block_hashes=use_int_block_hashes,

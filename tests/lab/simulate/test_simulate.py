@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.examples import examples
+from tests.lab.simulate.cells import outcome, prefill, simulate, write
 from warmpath.lab.demo.setting import TRACE
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.command import main
-from warmpath.lab.simulate.figures import Figures
 from warmpath.lab.simulate.options import cells, new_parser
 from warmpath.lab.simulate.run import pooled, run, spread
 from warmpath.lab.simulate.study import (
@@ -24,7 +24,7 @@ from warmpath.lab.simulate.study import (
     variants,
 )
 from warmpath.lab.simulate.traffic.requests import LoggedRequest
-from warmpath.lab.simworker.latency import LatencyModel, StepWork
+from warmpath.lab.simworker.latency import LatencyModel
 
 CELL = Cell(TRACE, "warmpath", pods=4, blocks_per_pod=400, load=0.6, requests=200)
 
@@ -34,23 +34,6 @@ KEYS = {
     "tpot_p90_ms", "e2e_p90_s", "output_tokens_per_s", "imbalance", "utilisation", "arrivals_s", "makespan_s",
     "speed", "seconds",
 }  # fmt: skip
-
-
-def prefill(new: int, before: int = 0) -> float:
-    return LatencyModel().step(StepWork([(new, before)]))
-
-
-def write(tmp_path: Path, *lines: tuple[int, int, int, list[int]]) -> Path:
-    """Write a trace of milliseconds, input and output tokens, and blocks."""
-    path = tmp_path / "trace.jsonl"
-    names = ("timestamp", "input_length", "output_length", "hash_ids")
-    text = "".join(json.dumps(dict(zip(names, line, strict=True))) + "\n" for line in lines)
-    path.write_text(text)
-    return path
-
-
-def outcome(cell: Cell) -> Figures:
-    return replace(run(cell), seconds=0.0)
 
 
 def test_a_schedule_is_what_it_is_by_hand(tmp_path: Path) -> None:
@@ -195,12 +178,6 @@ def test_the_ceiling_is_one_cache_of_all_pods_size() -> None:
         prefill(1024) + prefill(488, 512) + prefill(512) + prefill(512, 512)
     )
     assert pooled(requests, 4, 512, LatencyModel())[0] == (512 + 1023) / 3560
-
-
-def simulate(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
-    status = main(["--trace", str(TRACE), "--requests", "60", "--processes", "1", "--json", *args])
-    assert status == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def test_json_is_one_object_or_a_list(capsys: pytest.CaptureFixture[str]) -> None:

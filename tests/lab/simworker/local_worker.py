@@ -1,5 +1,6 @@
 """A worker in the test's own event loop, reached over loopback like any other."""
 
+import asyncio
 import json
 from typing import Any, Self
 
@@ -69,21 +70,26 @@ class LocalWorker:
 
     async def post(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         async with self.http.post(path, json=body, headers=headers) as response:
-            text = await response.text()
-            is_json = response.content_type == "application/json"
-            return response.status, json.loads(text) if is_json else text
+            return await told(response)
 
     async def get(self, path: str) -> tuple[int, Any]:
         async with self.http.get(path) as response:
-            text = await response.text()
-            is_json = response.content_type == "application/json"
-            return response.status, json.loads(text) if is_json else text
+            return await told(response)
 
     async def generate(self, headers: dict[str, str] | None = None, **fields: Any) -> Any:
         body = {"prompt": IDS, "max_tokens": 6, "return_token_ids": True} | fields
         status, answer = await self.post("/v1/completions", body, **(headers or {}))
         assert status == 200, answer
         return answer
+
+    async def begun(self, **fields: Any) -> asyncio.Task[Any]:
+        """Ask for something long that is under way when this returns."""
+        before = self.worker.in_flight
+        body = {"prompt": IDS, "max_tokens": 300, "return_token_ids": True} | fields
+        asked = asyncio.create_task(self.post("/v1/completions", body))
+        while self.worker.in_flight == before:
+            await asyncio.sleep(0.001)
+        return asked
 
     async def cached(self, **fields: Any) -> int:
         answer = await self.generate(**fields)
@@ -115,3 +121,9 @@ class LocalWorker:
             while (frames := await dealer.recv_multipart())[-2] != b"\xff" * 8:
                 batches.append(msgspec.msgpack.decode(frames[-1]))
         return batches
+
+
+async def told(response: aiohttp.ClientResponse) -> tuple[int, Any]:
+    text = await response.text()
+    is_json = response.content_type == "application/json"
+    return response.status, json.loads(text) if is_json else text

@@ -27,7 +27,7 @@ class KVCacheBlock:
     block_id: int
     slot: Slot
     ref_count: int = 0
-    """Number of sequences and pins that hold it."""
+    """Number of sequences that hold it."""
     scheduling_ref_count: int = 0
     """`ref_count` as it would be if some sequences were removed; see `start_scheduling`."""
     key: BlockKey = BlockKey(())  # noqa: RUF009  immutable

@@ -55,7 +55,7 @@ class LRUEvictionPolicy:
         self._heap: list[tuple[float, int]] = []
         """(expiration time, block id); entries of blocks that were claimed since do not count."""
         for block in blocks:
-            self._add(block, to_front=False)
+            self._add(block)
 
     def get_free_block(self, level: int) -> tuple[KVCacheBlock, bool]:
         """Return the block to evict next, and whether to offload its content; the block stays free.
@@ -88,11 +88,11 @@ class LRUEvictionPolicy:
             block.priority = priority
         block.duration_ms = duration_ms
 
-    def release_block(self, block: KVCacheBlock, *, to_front: bool = False) -> None:
-        """Put a block into the queue of its level and priority, at the end or at the front."""
+    def release_block(self, block: KVCacheBlock) -> None:
+        """Put a block at the end of the queue of its level and priority."""
         if block.block_id == ROOT_ID or self.is_free(block):
             raise BrokenInvariantError(f"block {block.block_id} cannot be released")
-        self._add(block, to_front=to_front)
+        self._add(block)
         if block.duration_ms is not None and block.priority != DEFAULT_PRIORITY:
             block.expiration_time = self._clock() + block.duration_ms / 1000
             self._expiring[block.block_id] = block
@@ -108,14 +108,12 @@ class LRUEvictionPolicy:
                 continue
             self._remove(block)
             block.priority = DEFAULT_PRIORITY
-            self._add(block, to_front=False)
+            self._add(block)
 
-    def _add(self, block: KVCacheBlock, *, to_front: bool) -> None:
+    def _add(self, block: KVCacheBlock) -> None:
         level = block.slot.level
         queue = self._queues[level].setdefault(block.priority, OrderedDict())
         queue[block.block_id] = block
-        if to_front:
-            queue.move_to_end(block.block_id, last=False)
         self._places[block.block_id] = level, block.priority
         self._num_free[level] += 1
 

@@ -20,14 +20,11 @@ SECONDARY_LEVEL = 1
 class BlockPools:
     """All blocks of one attention window, each with a slot of its own.
 
-    The primary pool has the lower block ids. The counters are of blocks moved since the start.
+    The primary pool has the lower block ids.
     """
 
     num_primary: int
     num_secondary: int
-    num_offloaded: int = 0
-    num_onboarded: int = 0
-    num_partial_copies: int = 0
     blocks: list[KVCacheBlock] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -43,20 +40,17 @@ class BlockPools:
     def offload(self, block: KVCacheBlock, target: KVCacheBlock) -> None:
         """Copy a primary block's content to a secondary slot; the two trade slots."""
         _trade(block, target)
-        self.num_offloaded += 1
 
     def onboard(self, block: KVCacheBlock, target: KVCacheBlock) -> None:
         """Copy a secondary block's content to a primary slot; the two trade slots."""
         _trade(target, block)
-        self.num_onboarded += 1
 
     def copy_part(self, source: KVCacheBlock, target: KVCacheBlock, num_tokens: int) -> None:
-        """Count a copy of leading tokens, from a block in either pool to a block in the primary pool."""
+        """Copy leading tokens, from a block in either pool to a block in the primary pool."""
         if not target.is_primary or num_tokens < 1:
             raise BrokenInvariantError(
                 f"{num_tokens} tokens from block {source.block_id} to {target.block_id}"
             )
-        self.num_partial_copies += 1
 
     def check(self) -> None:
         """Raise BrokenInvariantError unless the blocks' slots are all slots, each once."""

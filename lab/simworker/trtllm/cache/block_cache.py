@@ -63,11 +63,6 @@ class BlockCache:
         """Block id -> requests that list the block and no longer hold it."""
         self._unstorable: set[int] = set()
         """Requests that list a block that another request has got since."""
-        self._pins: dict[int, int] = {}
-        self.alloc_total_blocks = 0
-        self.alloc_new_blocks = 0
-        self.reused_blocks = 0
-        self.missed_blocks = 0
         if self._events is not None:
             self._events.enqueue_created_event(
                 (num_primary_blocks, num_secondary_blocks), window_size
@@ -118,7 +113,6 @@ class BlockCache:
                 if key is not None:
                     block.set_key(key, self._options.tokens_per_block)
                 parent = None
-                self.missed_blocks += 1
             else:
                 if self._events and retention.priority not in (None, found.priority):
                     self._events.enqueue_priority_event(
@@ -131,7 +125,6 @@ class BlockCache:
                     )
                 parent = None if partial else block
                 self._onboard(block)
-                self.reused_blocks += 1
             yield block, matched
 
     def _reuse_part(
@@ -179,9 +172,6 @@ class BlockCache:
         that block's own content is dropped, and the two trade slots.
         """
         block, worth_offloading = self.eviction_policy.get_free_block(PRIMARY_LEVEL)
-        if not block.key.tokens:
-            self.alloc_new_blocks += 1
-        self.alloc_total_blocks += 1
         if (
             block.key.tokens
             and worth_offloading
@@ -231,11 +221,11 @@ class BlockCache:
         """Add a reference to a block from `take` or `load_or_allocate`."""
         block.ref_count += 1
 
-    def drop(self, block: KVCacheBlock, *, to_front: bool = False) -> None:
-        """Give a reference back; a block without any is free, and evicted next with `to_front`."""
+    def drop(self, block: KVCacheBlock) -> None:
+        """Give a reference back; a block without any is free."""
         block.ref_count -= 1
         if not block.ref_count:
-            self.eviction_policy.release_block(block, to_front=to_front)
+            self.eviction_policy.release_block(block)
 
     def slide_out(self, block: KVCacheBlock, request_id: int) -> None:
         """Give a reference back for a request whose table still lists the block."""
@@ -254,13 +244,10 @@ class BlockCache:
             if not listing:
                 del self._slid_out[block_id]
 
-    def store_blocks(
-        self, keys: list[BlockKey], block_ids: list[int], *, pin_blocks: bool = False
-    ) -> tuple[int, int | None]:
-        """Put blocks into the tree; return how many are new there, and the last key's block id.
+    def store_blocks(self, keys: list[BlockKey], block_ids: list[int]) -> None:
+        """Put blocks into the tree; one that the tree has already stays.
 
-        The id is None without keys. A block that the tree has already stays. Raises ValueError if
-        there are fewer blocks than keys.
+        Raises ValueError if there are fewer blocks than keys.
         """
         if len(keys) > len(block_ids):
             raise ValueError(f"{len(keys)} keys, but {len(block_ids)} blocks")
@@ -270,37 +257,11 @@ class BlockCache:
             found = parent.next_blocks.get(key)
             if found is None:
                 found = self.pools.blocks[block_id]
-                if found.in_tree:
-                    if len(found.key.tokens) > len(key.tokens):
-                        break  # A rewound tail: the cached block holds its tokens, and more.
-                    self._removed(found)
-                    self.tree.detach_leaf(found)
                 self.tree.insert(parent, key, found)
                 stored.append(found)
             parent = found
-            if pin_blocks:
-                self._pin(found)
         if self._events:
             self._events.enqueue_stored_event(stored, self._window_size)
-        return len(stored), None if parent is self.tree.root else parent.block_id
-
-    def _pin(self, block: KVCacheBlock) -> None:
-        self.eviction_policy.claim_block(block, None, block.duration_ms)
-        block.ref_count += 1
-        self._pins[block.block_id] = self._pins.get(block.block_id, 0) + 1
-
-    def unpin_blocks_by_id(self, block_id: int) -> None:
-        """Remove one pin from a stored chain's last block, `block_id`, and from each block before it.
-
-        Raises ValueError for a block that is not pinned.
-        """
-        block: KVCacheBlock | None = self.pools.blocks[block_id]
-        while block is not None and block is not self.tree.root:
-            if not self._pins.get(block.block_id):
-                raise ValueError(f"block_id {block.block_id} is not pinned")
-            self._pins[block.block_id] -= 1
-            self.drop(block)
-            block = block.prev_block
 
     def clear(self) -> None:
         """Take every block out of the tree, and announce it as removed."""
@@ -317,7 +278,7 @@ class BlockCache:
         self.eviction_policy.check()
         for block in self.pools.blocks:
             block_id, count = block.block_id, held.get(block.block_id, 0)
-            if block.ref_count != count + self._pins.get(block_id, 0):
+            if block.ref_count != count:
                 raise BrokenInvariantError(
                     f"block {block_id}: {block.ref_count} references, {count} in tables"
                 )

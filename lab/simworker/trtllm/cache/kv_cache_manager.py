@@ -93,23 +93,11 @@ class KVCacheManager:
                 raise NoFreeBlocksError(
                     f"window {window}: {needed} blocks needed, {manager.num_free_blocks} are free"
                 )
-        before = self._block_counts()
-        found = min(
-            [
-                manager.add_sequence(sequence, input_length, reused_by)
-                for manager in self.windows.values()
-            ]
-        )
+        managers = self.windows.values()
+        found = min([each.add_sequence(sequence, input_length, reused_by) for each in managers])
         self._sequences[request_id] = sequence
         if request is not None:
             request.prepopulated_prompt_len = found
-            total, new, reused, missed = (
-                now - then for now, then in zip(self._block_counts(), before, strict=True)
-            )
-            request.alloc_total_blocks += total
-            request.alloc_new_blocks += new
-            request.reused_blocks += reused
-            request.missed_blocks += missed
 
     def add_token(self, request_id: int) -> None:
         """Make room for one more token. Raises NoFreeBlocksError, and changes nothing, if it cannot."""
@@ -126,33 +114,6 @@ class KVCacheManager:
         for manager in self.windows.values():
             manager.adjust_blocks_if_needed(sequence)
 
-    def rewind_kv_cache(self, request_id: int, rewind_lengths: int) -> None:
-        """Take the last tokens back: speculative tokens that were refused.
-
-        Raises ValueError if a token's block is cached already, or a window has slid past it.
-        """
-        sequence = self.get_sequence(request_id)
-        for _ in range(rewind_lengths):
-            self._remove_token(sequence)
-
-    def _remove_token(self, sequence: GenerationRequest) -> None:
-        """Take the last token back, and its block if that becomes empty.
-
-        Raises ValueError, and changes nothing, if it is the only token or `can_remove_token` forbids it.
-        """
-        position = sequence.num_tokens - 1
-        if not position:
-            raise ValueError(f"request_id {sequence.request_id}: its only token cannot be removed")
-        for window, manager in self.windows.items():
-            if not manager.can_remove_token(sequence):
-                raise ValueError(
-                    f"request_id {sequence.request_id}: token {position} stays in window {window}"
-                )
-        sequence.num_tokens -= 1
-        if sequence.num_tokens % self.tokens_per_block == 0:
-            for manager in self.windows.values():
-                manager.release_last_block(sequence)
-
     def remove_sequence(self, request_id: int, request: LlmRequest | None = None) -> None:
         """Remove a sequence; with `request`, its computed blocks stay cached. Ignores unknown ids."""
         sequence = self._sequences.pop(request_id, None)
@@ -166,31 +127,6 @@ class KVCacheManager:
         if self.enable_block_reuse:
             for manager in self.windows.values():
                 manager.store_context_blocks(sequence, request)
-
-    def store_new_block(self, request: LlmRequest) -> None:
-        """Cache the block that was just filled, in windows that do not slide."""
-        sequence = self.get_sequence(request.request_id)
-        if self.enable_block_reuse:
-            for manager in self.windows.values():
-                manager.store_new_block(sequence, request)
-
-    def store_blocks_for_reuse(
-        self, request: LlmRequest, *, pin_blocks: bool = False
-    ) -> dict[int, int | None]:
-        """Cache all blocks that a request computed; return each window's last block id, if any.
-
-        Pinned blocks stay until `unpin_blocks_by_id`. No block is stored if reuse is off.
-        """
-        sequence = self.get_sequence(request.request_id)
-        if not self.enable_block_reuse:
-            return dict.fromkeys(self.windows)
-        return {
-            window: manager.store_blocks_for_reuse(sequence, request, pin_blocks=pin_blocks)
-            for window, manager in self.windows.items()
-        }
-
-    def unpin_blocks_by_id(self, block_id: int, window_size: int) -> None:
-        self.windows[window_size].cache.unpin_blocks_by_id(block_id)
 
     def find_new_context_block(self, request: LlmRequest) -> BlockKey | None:
         """Return the prompt to the end of its first full block that is not cached; None if all are.
@@ -208,10 +144,6 @@ class KVCacheManager:
         if found is None:
             raise ValueError(f"request_id {request_id} has no sequence")
         return found
-
-    def get_cache_block_ids(self, request_id: int, window_size: int) -> list[int]:
-        """Return a request's block ids in one window, with those that slid out of it."""
-        return list(self.get_sequence(request_id).cache_block_ids[window_size])
 
     @property
     def is_variable_window(self) -> bool:
@@ -273,7 +205,7 @@ class KVCacheManager:
             manager.cache.eviction_policy.refresh()
 
     def reset_reuse_state(self) -> bool:
-        """Forget all cached content; False, and nothing done, while there are sequences or pins."""
+        """Forget all cached content; False, and nothing done, while there are sequences."""
         managers = self.windows.values()
         if any(manager.num_free_blocks < manager.num_primary_blocks for manager in managers):
             return False
@@ -286,15 +218,6 @@ class KVCacheManager:
 
     def get_latest_events(self) -> list[KVCacheEvent]:
         return self._event_manager.get_events() if self._event_manager else []
-
-    def _block_counts(self) -> tuple[int, int, int, int]:
-        caches = [manager.cache for manager in self.windows.values()]
-        return (
-            sum(cache.alloc_total_blocks for cache in caches),
-            sum(cache.alloc_new_blocks for cache in caches),
-            sum(cache.reused_blocks for cache in caches),
-            sum(cache.missed_blocks for cache in caches),
-        )
 
     def check(self) -> None:
         for manager in self.windows.values():

@@ -3,12 +3,11 @@
 Source: TensorRT-LLM's `WindowBlockManager` (`batch_manager/kvCacheManager.cpp`, 1.2, commit b35ac1b6),
 for one beam, without connectors; its part that handles the blocks' content is `BlockCache`.
 
-The source corrupts its own tree in four cases, in which this module does as the source intends:
+The source corrupts its own tree in three cases, in which this module does as the source intends:
 
 - A block that slid out of a sequence's window stays in its table, and another sequence may get it. A
   sequence that lists such a block is never stored; the source checks the block's last owner only, and
   may put a block with another sequence's content into the tree.
-- A tail that is stored again after it grew is first taken out under its old key.
 - Each window counts the blocks that slid out of it; the source has one counter for all windows.
 - A block that is about to be copied is not overwritten first; see `BlockCache`.
 """
@@ -50,9 +49,6 @@ class WindowBlockManager:
     @property
     def num_free_blocks(self) -> int:
         return self.cache.num_free_blocks
-
-    def get_block_by_id(self, block_id: int) -> KVCacheBlock:
-        return self.cache.pools.blocks[block_id]
 
     def blocks_of(self, sequence: GenerationRequest) -> list[KVCacheBlock]:
         """Return the blocks that a sequence holds, in order; those that slid out are not among them."""
@@ -132,25 +128,6 @@ class WindowBlockManager:
         if (sequence.num_tokens - 1) % self.tokens_per_block == 0:
             self._allocate(sequence)
 
-    def can_remove_token(self, sequence: GenerationRequest) -> bool:
-        """Whether the last token may be taken back.
-
-        It may not if its block is cached, since a cached block is never written again, nor if the window
-        would then reach back to blocks that slid out of it.
-        """
-        position = sequence.num_tokens - 1
-        gone = sequence.num_front_blocks_removed[self.window_size]
-        if gone and gone * self.tokens_per_block > position - self.window_size:
-            return False
-        number = position // self.tokens_per_block
-        block_id = sequence.cache_block_ids[self.window_size][number]
-        return not self.get_block_by_id(block_id).in_tree
-
-    def release_last_block(self, sequence: GenerationRequest) -> None:
-        """Take a sequence's last block away; it is evicted next."""
-        block_id = sequence.cache_block_ids[self.window_size].pop()
-        self.cache.drop(self.get_block_by_id(block_id), to_front=True)
-
     def store_context_blocks(self, sequence: GenerationRequest, request: LlmRequest) -> None:
         """Store the full blocks that a request has so far; nothing in a sliding window.
 
@@ -162,34 +139,17 @@ class WindowBlockManager:
             )
             self.cache.store_blocks(keys, sequence.cache_block_ids[self.window_size])
 
-    def store_new_block(self, sequence: GenerationRequest, request: LlmRequest) -> None:
-        """Store the block that the last computed token filled, if it filled one, and those before it."""
-        size = request.usable_size
-        if not self.is_swa and size and size % self.tokens_per_block == 0:
-            ids = sequence.cache_block_ids[self.window_size]
-            if not self.get_block_by_id(ids[size // self.tokens_per_block - 1]).in_tree:
-                self.store_context_blocks(sequence, request)
-
-    def store_blocks_for_reuse(
-        self, sequence: GenerationRequest, request: LlmRequest, *, pin_blocks: bool = False
-    ) -> int | None:
-        """Store all that a sequence has computed, its tail too; return the last block's id.
-
-        Returns None, and stores nothing, if it lists a block that another sequence has got since.
-        """
-        if not self.cache.is_storable(sequence.request_id):
-            return None
-        keys = request.block_keys(request.usable_size, self.tokens_per_block, allow_partial=True)
-        ids = sequence.cache_block_ids[self.window_size]
-        return self.cache.store_blocks(keys, ids, pin_blocks=pin_blocks)[1]
-
     def release_blocks(self, sequence: GenerationRequest, request: LlmRequest | None) -> None:
-        """End a sequence: store its computed blocks, if `request` is given, and release all.
+        """End a sequence: store all that it has computed, if `request` is given, and release all.
 
-        The last one is released first, so that it is the first to be evicted.
+        Nothing is stored if it lists a block that another sequence has got since. The last block is
+        released first, so that it is the first to be evicted.
         """
-        if request is not None:
-            self.store_blocks_for_reuse(sequence, request)
+        if request is not None and self.cache.is_storable(sequence.request_id):
+            keys = request.block_keys(
+                request.usable_size, self.tokens_per_block, allow_partial=True
+            )
+            self.cache.store_blocks(keys, sequence.cache_block_ids[self.window_size])
         for block in reversed(self.blocks_of(sequence)):
             self.cache.drop(block)
         self.cache.forget(sequence.request_id)

@@ -32,7 +32,6 @@ class KVCacheEventManager:
         self._next_id = 0
         self._queue: list[KVCacheEvent] = []
         self._events: deque[KVCacheEvent] = deque(maxlen=max_size)
-        self.num_discarded = 0
 
     def enqueue_created_event(self, num_blocks_per_cache_level: Sequence[int], window: int) -> None:
         """Announce a window's start."""
@@ -82,8 +81,6 @@ class KVCacheEventManager:
     def flush(self) -> list[KVCacheEvent]:
         """End an iteration: make its events fetchable; return them."""
         flushed, self._queue = self._queue, []
-        limit = self._events.maxlen or 0
-        self.num_discarded += max(0, len(self._events) + len(flushed) - limit)
         self._events.extend(flushed)
         return flushed
 

@@ -43,8 +43,6 @@ class Block:
         block_id: BlockId | None = None,
         extra_hash: int | None = None,
     ) -> None:
-        if len(token_ids) > block_size:
-            raise ValueError(f"token_ids: {len(token_ids)} in a block of {block_size}")
         self.block_id = block_id
         """The physical block, which the allocator chooses; None while the block has none."""
         self.block_size = block_size

@@ -32,8 +32,6 @@ class BlockManager:
         sliding_window: int | None = None,
         enable_caching: bool = False,
     ) -> None:
-        if watermark < 0:
-            raise ValueError(f"watermark: {watermark}, at least 0 is needed")
         self.block_size = block_size
         self.num_total_gpu_blocks = num_gpu_blocks
         self.num_total_cpu_blocks = num_cpu_blocks
@@ -47,10 +45,7 @@ class BlockManager:
         self.watermark_blocks = int(watermark * num_gpu_blocks)
         self.enable_caching = enable_caching
         self.block_allocator = CpuGpuBlockAllocator.create(
-            "prefix_caching" if enable_caching else "naive",
-            num_gpu_blocks,
-            num_cpu_blocks,
-            block_size,
+            num_gpu_blocks, num_cpu_blocks, block_size, enable_caching=enable_caching
         )
         self.block_tables: dict[int, BlockTable] = {}
         """Sequence id -> block table."""
@@ -79,12 +74,9 @@ class BlockManager:
     def allocate(self, seq_group: SequenceGroup) -> None:
         """Give a waiting group its blocks: one table, which its other sequences fork.
 
-        Raises ValueError for a sequence that has blocks, and NoFreeBlocksError; either changes nothing.
+        Raises NoFreeBlocksError, and then changes nothing.
         """
         first, *others = seq_group.get_seqs(status=SequenceStatus.WAITING)
-        for seq in (first, *others):
-            if seq.seq_id in self.block_tables:
-                raise ValueError(f"seq_group: sequence {seq.seq_id} has blocks already")
         table = BlockTable(
             self.block_size,
             self.block_allocator,
@@ -133,8 +125,6 @@ class BlockManager:
         """Let a child share all of its parent's blocks, if the parent has any."""
         if parent_seq.seq_id not in self.block_tables:
             return
-        if child_seq.seq_id in self.block_tables:
-            raise ValueError(f"child_seq: sequence {child_seq.seq_id} has blocks already")
         self.block_tables[child_seq.seq_id] = self.block_tables[parent_seq.seq_id].fork()
         self._last_access_blocks_tracker.add_seq(child_seq.seq_id)
 

@@ -62,10 +62,6 @@ class BlockTable:
         self, token_ids: list[int], device: Device = Device.GPU, extra_hash: int | None = None
     ) -> None:
         """Get blocks for a sequence's first tokens. Raises NoFreeBlocksError, and then holds none."""
-        if self._blocks:
-            raise ValueError("token_ids: the table is allocated already")
-        if not token_ids:
-            raise ValueError("token_ids: at least 1 token is needed")
         size = self._block_size
         whole = len(token_ids) - len(token_ids) % size
         blocks = self._allocator.allocate_immutable_blocks(
@@ -100,10 +96,8 @@ class BlockTable:
         A sliding window ends at `num_computed_slots`, the tokens computed so far. Raises
         NoFreeBlocksError; no token is appended then, unless a copy on write found no block.
         """
-        self._require_blocks()
         if self._max_block_sliding_window is not None:
-            if num_computed_slots is None:
-                raise ValueError("num_computed_slots: needed with a sliding window")
+            assert num_computed_slots is not None
             self._drop_blocks(
                 num_computed_slots // self._block_size - self._max_block_sliding_window
             )
@@ -116,10 +110,6 @@ class BlockTable:
             self._num_full_slots += len(chunk)
             begin += len(chunk)
 
-    def _require_blocks(self) -> None:
-        if not self._blocks:
-            raise ValueError("the table is not allocated")
-
     def _drop_blocks(self, end: int) -> None:
         null_block = self._allocator.allocate_or_get_null_block()
         for at in range(end):
@@ -129,7 +119,6 @@ class BlockTable:
 
     def ensure_num_empty_slots(self, num_empty_slots: int, extra_hash: int | None = None) -> None:
         """Reserve GPU blocks until `num_empty_slots` slots are empty. Raises NoFreeBlocksError."""
-        self._require_blocks()
         while len(self._blocks) * self._block_size - self._num_full_slots < num_empty_slots:
             self._blocks.append(
                 self._allocator.allocate_mutable_block(
@@ -139,7 +128,6 @@ class BlockTable:
 
     def fork(self) -> "BlockTable":
         """Return a table of the same blocks, dropped ones included, with views of its own."""
-        self._require_blocks()
         shared = self._allocator.fork(self._blocks[-1])
         dropped = self._blocks[: len(self._blocks) - len(shared)]
         table = BlockTable(

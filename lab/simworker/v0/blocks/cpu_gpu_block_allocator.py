@@ -19,36 +19,19 @@ class CpuGpuBlockAllocator:
 
     @staticmethod
     def create(
-        allocator_type: str, num_gpu_blocks: int, num_cpu_blocks: int, block_size: int
+        num_gpu_blocks: int, num_cpu_blocks: int, block_size: int, *, enable_caching: bool
     ) -> "CpuGpuBlockAllocator":
-        """Return allocators of one type, "naive" or "prefix_caching"; the GPU's ids come first."""
-        for name, value in [("num_gpu_blocks", num_gpu_blocks), ("num_cpu_blocks", num_cpu_blocks)]:
-            if value < 0:
-                raise ValueError(f"{name}: {value}, at least 0 is needed")
-        if block_size < 1:
-            raise ValueError(f"block_size: {block_size}, at least 1 token is needed")
-
-        def allocator(first: int, count: int) -> NaiveBlockAllocator:
-            block_ids = range(first, first + count)
-            if allocator_type == "naive":
-                return NaiveBlockAllocator(count, block_size, block_ids)
-            if allocator_type == "prefix_caching":
-                return PrefixCachingBlockAllocator(count, block_size, block_ids)
-            raise ValueError(f'allocator_type: {allocator_type!r}, not "naive" or "prefix_caching"')
-
+        """Return allocators of one type; the GPU's ids come first."""
+        kind = PrefixCachingBlockAllocator if enable_caching else NaiveBlockAllocator
+        end = num_gpu_blocks + num_cpu_blocks
         return CpuGpuBlockAllocator(
-            cpu_block_allocator=allocator(num_gpu_blocks, num_cpu_blocks),
-            gpu_block_allocator=allocator(0, num_gpu_blocks),
+            cpu_block_allocator=kind(num_cpu_blocks, block_size, range(num_gpu_blocks, end)),
+            gpu_block_allocator=kind(num_gpu_blocks, block_size, range(num_gpu_blocks)),
         )
 
     def __init__(
         self, cpu_block_allocator: NaiveBlockAllocator, gpu_block_allocator: NaiveBlockAllocator
     ) -> None:
-        shared = cpu_block_allocator.all_block_ids & gpu_block_allocator.all_block_ids
-        if shared:
-            raise ValueError(
-                f"cpu_block_allocator: shares ids with the GPU's, such as {min(shared)}"
-            )
         self.allocators = {Device.CPU: cpu_block_allocator, Device.GPU: gpu_block_allocator}
         self._device_of = {
             block_id: device

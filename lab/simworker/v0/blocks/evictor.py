@@ -49,15 +49,11 @@ class LinearEvictor:
         self.free_table[block_id] = self.free_table[block_id]._replace(last_accessed=last_accessed)
 
     def remove(self, block_id: int) -> None:
-        """Take a block back into use. Raises ValueError for one that is not here."""
-        if block_id not in self.free_table:
-            raise ValueError(f"block_id: {block_id} is not in the evictor")
+        """Take a block back into use. Raises KeyError for one that is not here."""
         del self.free_table[block_id]
 
     def evict(self) -> tuple[int, int]:
         """Return the id and content hash of the block to evict. Raises ValueError without any."""
-        if not self.free_table:
-            raise ValueError("no block may be evicted")
         block_id = min(self.free_table, key=self._order)
         return block_id, self.free_table.pop(block_id).content_hash
 

@@ -50,8 +50,6 @@ class NaiveBlockAllocator:
         self, num_blocks: int, block_size: int, block_ids: Iterable[BlockId] | None = None
     ) -> None:
         ids = list(range(num_blocks) if block_ids is None else block_ids)
-        if len(set(ids)) != num_blocks or len(ids) != num_blocks:
-            raise ValueError(f"block_ids: {num_blocks} different ids are needed, not {ids}")
         self._block_size = block_size
         self._free_block_indices = deque(ids)
         self.all_block_ids = frozenset(ids)
@@ -120,16 +118,13 @@ class NaiveBlockAllocator:
     def fork(self, last_block: Block) -> list[Block]:
         """Return new views of the blocks up to `last_block`, first to last, sharing their memory.
 
-        They begin after the last block without an id, which a sliding window has passed. Raises
-        ValueError if `last_block` has no memory.
+        They begin after the last block without an id, which a sliding window has passed.
         """
         chain: list[tuple[Block, BlockId]] = []
         block: Block | None = last_block
         while block is not None and block.block_id is not None:
             chain.append((block, block.block_id))
             block = block.prev_block
-        if not chain:
-            raise ValueError("last_block: has no memory to share")
         forked: list[Block] = []
         for original, block_id in reversed(chain):
             self.refcounter.incr(block_id)

@@ -8,11 +8,11 @@ block.
 time so that no counter overflows; with Python's integers the quotient is the same.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v0.blocks.block import Block, BlockId, NoFreeBlocksError
-from warmpath.lab.simworker.v0.blocks.evictor import LinearEvictor, LRUEvictor
+from warmpath.lab.simworker.v0.blocks.evictor import LRUEvictor
 from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlockAllocator
 
 
@@ -110,18 +110,13 @@ class PrefixCachingBlockAllocator(NaiveBlockAllocator):
 
     An id is in one of three states: *free* without content, in the naive allocator's queue; *in use*;
     or *cached*, in the evictor: no sequence uses it, but its content can still be found. Free ids are
-    handed out first, then the evictor's least recently used. `create_evictor` makes a new evictor at
-    each reset.
+    handed out first, then the evictor's least recently used.
     """
 
     block_type = PrefixCachingBlock
 
     def __init__(
-        self,
-        num_blocks: int,
-        block_size: int,
-        block_ids: Iterable[BlockId] | None = None,
-        create_evictor: Callable[[], LinearEvictor] = LRUEvictor,
+        self, num_blocks: int, block_size: int, block_ids: Iterable[BlockId] | None = None
     ) -> None:
         super().__init__(num_blocks, block_size, block_ids)
         self._block_tracker = {block_id: BlockTracker() for block_id in self.all_block_ids}
@@ -129,8 +124,7 @@ class PrefixCachingBlockAllocator(NaiveBlockAllocator):
         """Content hash to block, in use or in the evictor."""
         self._touched_blocks: set[BlockId] = set()
         """Blocks filled in the step that is being scheduled, even if they were freed since."""
-        self._create_evictor = create_evictor
-        self.evictor = create_evictor()
+        self.evictor = LRUEvictor()
         self.metric_data = CacheMetricData()
 
     def allocate_immutable_block(
@@ -328,7 +322,7 @@ class PrefixCachingBlockAllocator(NaiveBlockAllocator):
             block_id = self._evict()
             self.refcounter.incr(block_id)
             super().free_block_id(block_id)
-        self.evictor = self._create_evictor()
+        self.evictor = LRUEvictor()
         self.metric_data = CacheMetricData()
         return True
 

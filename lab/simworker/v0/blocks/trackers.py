@@ -80,9 +80,7 @@ class LastAccessBlocksTracker:
         return set(self._seq_last_access)
 
     def add_seq(self, seq_id: int) -> None:
-        """Track a sequence. Raises ValueError if it is tracked already."""
-        if seq_id in self._seq_last_access:
-            raise ValueError(f"seq_id: {seq_id} is tracked already")
+        """Track a sequence."""
         self._seq_last_access[seq_id] = None
 
     def remove_seq(self, seq_id: int) -> None:
@@ -90,9 +88,7 @@ class LastAccessBlocksTracker:
         del self._seq_last_access[seq_id]
 
     def update_last_access(self, seq_id: int, time: float) -> None:
-        """Set the time of an access, seconds. Raises KeyError for a sequence that is not tracked."""
-        if seq_id not in self._seq_last_access:
-            raise KeyError(seq_id)
+        """Set the time of an access to a tracked sequence, seconds."""
         self._seq_last_access[seq_id] = time
 
     def update_seq_blocks_last_access(self, seq_id: int, block_ids: list[BlockId]) -> None:

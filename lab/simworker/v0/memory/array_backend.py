@@ -1,8 +1,8 @@
 """The contract of an array library that holds the bytes of a KV cache.
 
-A layer's cache is one array of shape `(entries, blocks, block_size, num_kv_heads, head_size)`, with 2
-entries, keys and values, or 1 if they are one latent vector (MLA). Whole blocks are copied, whatever
-their content; simulations write and read elements from 0 to 255, which every type here holds exactly.
+A layer's cache is one array of shape `(2, blocks, block_size, num_kv_heads, head_size)`, of keys and of
+values. Whole blocks are copied, whatever their content; simulations write and read elements from 0 to
+255, which every type here holds exactly.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,15 +12,15 @@ from warmpath.lab.simworker.v0.device import Device
 
 ArrayT = TypeVar("ArrayT")
 
-DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1}
-"""Bytes of an element, by its type. As in 0.9.2, `fp8` is kept as unsigned bytes."""
+DTYPES = ("float32", "float16", "bfloat16", "fp8")
+"""The types of an element. As in 0.9.2, `fp8` is kept as unsigned bytes."""
 
 
 class ArrayBackend(Protocol[ArrayT]):
     """Makes arrays on both devices, and copies blocks within and between them."""
 
     def zeros(self, shape: tuple[int, ...], dtype: str, device: Device) -> ArrayT:
-        """Return an array of zeros; `dtype` is a key of `DTYPE_BYTES`."""
+        """Return an array of zeros; `dtype` is one of `DTYPES`."""
 
     def copy_blocks(
         self, source: ArrayT, destination: ArrayT, pairs: Iterable[tuple[int, int]]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from warmpath.lab.simworker.v0.device import Device
-from warmpath.lab.simworker.v0.memory.array_backend import DTYPE_BYTES, ArrayBackend, ArrayT
+from warmpath.lab.simworker.v0.memory.array_backend import DTYPES, ArrayBackend, ArrayT
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +23,19 @@ class CacheShape:
     head_size: int
     """Elements a head."""
     dtype: str = "float16"
-    """A key of `DTYPE_BYTES`."""
-    use_mla: bool = False
-    """Whether keys and values are one latent vector."""
+    """One of `DTYPES`."""
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "block_size", "num_kv_heads", "head_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)}, at least 1 is needed")
-        if self.dtype not in DTYPE_BYTES:
-            raise ValueError(f"dtype: {self.dtype!r}, not one of {', '.join(DTYPE_BYTES)}")
-
-    @property
-    def num_entries(self) -> int:
-        """Vectors a token and head: key and value, or the one latent vector."""
-        return 1 if self.use_mla else 2
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype: {self.dtype!r}, not one of {', '.join(DTYPES)}")
 
     @property
     def slot_elements(self) -> int:
         """Elements that one token takes in one layer."""
-        return self.num_entries * self.num_kv_heads * self.head_size
+        return 2 * self.num_kv_heads * self.head_size
 
 
 class CacheEngine(Generic[ArrayT]):
@@ -70,7 +63,7 @@ class CacheEngine(Generic[ArrayT]):
 
     def _allocate_kv_cache(self, num_blocks: int, device: Device) -> list[ArrayT]:
         one = self.shape
-        shape = (one.num_entries, num_blocks, one.block_size, one.num_kv_heads, one.head_size)
+        shape = (2, num_blocks, one.block_size, one.num_kv_heads, one.head_size)
         return [self.backend.zeros(shape, one.dtype, device) for _ in range(one.num_layers)]
 
     def swap_in(self, src_to_dst: Sequence[tuple[int, int]]) -> None:
@@ -102,9 +95,3 @@ class CacheEngine(Generic[ArrayT]):
 
     def _num_blocks(self, cache: list[ArrayT]) -> int:
         return self.num_gpu_blocks if cache is self.gpu_cache else self.num_cpu_blocks
-
-    @staticmethod
-    def get_cache_block_size(shape: CacheShape) -> int:
-        """Return the bytes that one block takes in all layers together."""
-        elements = shape.num_layers * shape.block_size * shape.slot_elements
-        return elements * DTYPE_BYTES[shape.dtype]

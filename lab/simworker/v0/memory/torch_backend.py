@@ -24,7 +24,7 @@ class TorchBackend:
         self.gpu = "cuda" if torch.cuda.is_available() else "cpu"
 
     def zeros(self, shape: tuple[int, ...], dtype: str, device: Device) -> torch.Tensor:
-        """Return a tensor of zeros; `dtype` is a key of `DTYPE_BYTES`.
+        """Return a tensor of zeros; `dtype` is one of `DTYPES`.
 
         With a CUDA device, the CPU's tensor is pinned, so that copies need no staging.
         """

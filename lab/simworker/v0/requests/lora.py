@@ -13,8 +13,6 @@ class LoRARequest:
     lora_name: str
     lora_int_id: int
     lora_path: str = ""
-    long_lora_max_len: int | None = None
-    """The most tokens of a prompt with this adapter, if it lengthens the model's limit."""
 
     def __post_init__(self) -> None:
         if self.lora_int_id < 1:
@@ -23,9 +21,8 @@ class LoRARequest:
 
 @dataclass(frozen=True, slots=True)
 class LoRAConfig:
-    """Limits of adapters: their greatest rank, and how many one batch may use."""
+    """How many adapters one batch may use."""
 
-    max_lora_rank: int = 16
     max_loras: int = 1
 
     def __post_init__(self) -> None:

@@ -60,7 +60,6 @@ class Sequence:
         seq_id: int,
         inputs: Mapping[str, Any],
         block_size: int,
-        eos_token_id: int | None = None,
         lora_request: LoRARequest | None = None,
         *,
         cache_salt: str = "",
@@ -68,7 +67,6 @@ class Sequence:
         self.seq_id = seq_id
         self.inputs = inputs
         self.block_size = block_size
-        self.eos_token_id = eos_token_id
         self.lora_request = lora_request
         self.cache_salt = cache_salt
         self.status = SequenceStatus.WAITING
@@ -115,7 +113,6 @@ class Sequence:
             new_seq_id,
             self.inputs,
             self.block_size,
-            self.eos_token_id,
             self.lora_request,
             cache_salt=self.cache_salt,
         )
@@ -146,9 +143,6 @@ class Sequence:
 
     def get_len(self) -> int:
         return len(self._all_token_ids)
-
-    def get_prompt_len(self) -> int:
-        return len(self.prompt_token_ids)
 
     def get_output_len(self) -> int:
         return len(self._all_token_ids) - len(self.prompt_token_ids)

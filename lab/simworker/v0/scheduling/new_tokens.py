@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
 from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup, SequenceStatus
+from warmpath.lab.simworker.v0.scheduling.queues import SchedulingBudget
 from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
-from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 
 
 @dataclass(slots=True)
@@ -113,20 +113,16 @@ class NewTokens:
             uncached, cached = 1, cached - 1
         if enable_chunking and len(seqs) == 1:
             # Several sequences decode, one token each: they cannot be cut.
-            uncached = self._cut(seq_group, uncached, budget, partial_prefill_metadata)
+            uncached = self._cut(uncached, budget, partial_prefill_metadata)
         return uncached, cached
 
-    def prompt_limit(self, seq_group: SequenceGroup) -> int:
-        """Return the most tokens that a prompt may have."""
+    @property
+    def prompt_limit(self) -> int:
+        """The most tokens that a prompt may have."""
         config = self._scheduler_config
-        limit = config.max_model_len
-        if not config.chunked_prefill_enabled or config.is_multi_step:
-            limit = min(limit, config.max_num_batched_tokens)
-        lora = seq_group.lora_request
-        if lora is not None and lora.long_lora_max_len:
-            assert limit <= lora.long_lora_max_len
-            return lora.long_lora_max_len
-        return limit
+        if config.enable_chunked_prefill and not config.is_multi_step:
+            return config.max_model_len
+        return min(config.max_model_len, config.max_num_batched_tokens)
 
     def _count_sequence(self, seq: Sequence) -> tuple[int, int]:
         if not seq.is_prefill():
@@ -141,7 +137,6 @@ class NewTokens:
 
     def _cut(
         self,
-        seq_group: SequenceGroup,
         new: int,
         budget: SchedulingBudget,
         prefills: PartialPrefillMetadata | None,
@@ -150,7 +145,7 @@ class NewTokens:
         remaining = budget.remaining_token_budget()
         if config.is_multi_step:
             # Without chunks a prompt is computed whole or later; one over the limit is ignored later.
-            return new if new <= remaining or new > self.prompt_limit(seq_group) else 0
+            return new if new <= remaining or new > self.prompt_limit else 0
         slot = remaining
         if prefills is not None:
             slot = config.max_num_batched_tokens // max(prefills.schedulable_prefills, 1)

@@ -8,12 +8,12 @@ import enum
 from warmpath.lab.simworker.v0.device import AllocStatus, BlockPairs
 from warmpath.lab.simworker.v0.requests.sequence import SequenceGroup, SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.new_tokens import PartialPrefillMetadata
+from warmpath.lab.simworker.v0.scheduling.queues import SchedulingBudget
 from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (
     ScheduledSequenceGroup,
     SchedulerPrefillOutputs,
 )
 from warmpath.lab.simworker.v0.scheduling.scheduler_state import SchedulerState
-from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 
 
 class _Verdict(enum.Enum):
@@ -102,7 +102,7 @@ class PrefillScheduling(SchedulerState):
         curr_loras: set[int] | None,
         num_lookahead_slots: int,
     ) -> _Verdict:
-        if uncached + cached > self._new_tokens.prompt_limit(group):
+        if uncached + cached > self._new_tokens.prompt_limit:
             return _Verdict.IGNORE
         status = self.block_manager.can_allocate(group, num_lookahead_slots=num_lookahead_slots)
         if status is AllocStatus.LATER:

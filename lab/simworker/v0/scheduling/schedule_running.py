@@ -7,14 +7,13 @@ Source: `_schedule_running`, `_schedule_priority_preemption` and `_schedule_swap
 from warmpath.lab.simworker.v0.device import AllocStatus, BlockPairs
 from warmpath.lab.simworker.v0.requests.sequence import SequenceGroup, SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.new_tokens import PartialPrefillMetadata
-from warmpath.lab.simworker.v0.scheduling.queues import by_priority, get_priority
+from warmpath.lab.simworker.v0.scheduling.queues import SchedulingBudget, by_priority, get_priority
 from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (
     ScheduledSequenceGroup,
     SchedulerRunningOutputs,
     SchedulerSwappedInOutputs,
 )
 from warmpath.lab.simworker.v0.scheduling.scheduler_state import PreemptionMode, SchedulerState
-from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 
 
 class RunningScheduling(SchedulerState):

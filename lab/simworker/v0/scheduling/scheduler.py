@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 from warmpath.lab.simworker.v0.requests.sequence import SequenceGroup, SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.new_tokens import PartialPrefillMetadata
+from warmpath.lab.simworker.v0.scheduling.queues import SchedulingBudget
 from warmpath.lab.simworker.v0.scheduling.schedule_prefills import PrefillScheduling
 from warmpath.lab.simworker.v0.scheduling.schedule_running import (
     PriorityPreemption,
@@ -31,7 +32,6 @@ from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (
     SchedulerSwappedInOutputs,
     SequenceGroupMetadata,
 )
-from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 
 
 class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, PriorityPreemption):
@@ -86,7 +86,7 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
             self.free_seq(seq)
 
     def _schedule(self) -> SchedulerOutputs:
-        if self.scheduler_config.chunked_prefill_enabled:
+        if self.scheduler_config.enable_chunked_prefill:
             return self._schedule_chunked_prefill()
         return self._schedule_default()
 
@@ -200,11 +200,9 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
         return SequenceGroupMetadata(
             request_id=group.request_id,
             is_prompt=group.is_prefill(),
-            seq_data={seq.seq_id: seq for seq in seqs},
             block_tables={seq.seq_id: self.block_manager.get_block_table(seq) for seq in seqs},
             do_sample=not group.is_prefill() or scheduled.token_chunk_size >= left,
             token_chunk_size=scheduled.token_chunk_size,
-            lora_request=group.lora_request,
             computed_block_nums=list(computed),
         )
 

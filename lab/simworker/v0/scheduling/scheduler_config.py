@@ -16,7 +16,6 @@ DEFAULT_LONG_PREFILL_SHARE = 0.04
 class SchedulerConfig:
     """Limits of a step, and the policy. Raises ValueError naming the field and its limit."""
 
-    runner_type: str = "generate"
     max_num_batched_tokens: int = 0
     """The most tokens that one step computes; 0 for 0.9.2's default."""
     max_num_seqs: int = 128
@@ -45,7 +44,6 @@ class SchedulerConfig:
             _at_least(name, getattr(self, name), 1)
         _at_least("num_lookahead_slots", self.num_lookahead_slots, 0)
         _at_least("delay_factor", self.delay_factor, 0)
-        _one_of("runner_type", self.runner_type, ("generate",))
         _one_of("preemption_mode", self.preemption_mode, (None, "swap", "recompute"))
         _one_of("policy", self.policy, ("fcfs", "priority"))
         if self.policy == "priority" and self.preemption_mode == "swap":
@@ -57,11 +55,6 @@ class SchedulerConfig:
             self.max_num_batched_tokens = self._default_max_num_batched_tokens()
         self._check_token_budget()
         self._check_partial_prefills()
-
-    @property
-    def chunked_prefill_enabled(self) -> bool:
-        """Whether a prompt may be computed over several steps."""
-        return self.enable_chunked_prefill
 
     @property
     def is_multi_step(self) -> bool:

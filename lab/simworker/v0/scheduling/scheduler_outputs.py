@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from warmpath.lab.simworker.v0.device import BlockPairs
 from warmpath.lab.simworker.v0.requests.lora import LoRARequest
-from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup
+from warmpath.lab.simworker.v0.requests.sequence import SequenceGroup
 
 
 @dataclass(slots=True)
@@ -103,15 +103,6 @@ class SchedulerOutputs:
     def num_loras(self) -> int:
         return len(self.lora_requests)
 
-    def is_empty(self) -> bool:
-        """Whether the step computes no group and moves no block; ignored groups do not count."""
-        return not (
-            self.scheduled_seq_groups
-            or self.blocks_to_swap_in
-            or self.blocks_to_swap_out
-            or self.blocks_to_copy
-        )
-
     def _lora_order(self, scheduled: ScheduledSequenceGroup) -> tuple[bool, int, str]:
         group = scheduled.seq_group
         mixed = 0 < self.num_prefill_groups < len(self.scheduled_seq_groups)
@@ -124,13 +115,10 @@ class SequenceGroupMetadata:
 
     request_id: str
     is_prompt: bool
-    seq_data: dict[int, Sequence]
-    """Sequence id -> sequence."""
     block_tables: dict[int, list[int]]
     """Sequence id -> blocks on the GPU."""
     do_sample: bool = True
     """False for a prefill that does not end with this step."""
     token_chunk_size: int = 1
-    lora_request: LoRARequest | None = None
     computed_block_nums: Items[int] = ()
     """The leading blocks whose content is computed already: the model starts after them."""

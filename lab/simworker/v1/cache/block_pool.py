@@ -13,9 +13,11 @@ Source: `BlockPool` in `vllm/v1/core/block_pool.py` of 0.32; one file as there, 
 from collections.abc import Iterable, Sequence
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v1.cache.block_hash_map import BlockHashToBlockMap
-from warmpath.lab.simworker.v1.cache.free_queue import FreeKVCacheBlockQueue
-from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
+from warmpath.lab.simworker.v1.cache.kv_cache_block import (
+    BlockHashToBlockMap,
+    FreeKVCacheBlockQueue,
+    KVCacheBlock,
+)
 from warmpath.lab.simworker.v1.cache.kv_cache_event import (
     MEDIUM_GPU,
     AllBlocksCleared,

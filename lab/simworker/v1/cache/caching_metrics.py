@@ -3,7 +3,7 @@
 Source: `vllm/v1/metrics/stats.py` of 0.32.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)
@@ -20,16 +20,8 @@ class PrefixCacheStats:
     preempted_requests: int = 0
     preempted_queries: int = 0
     preempted_hits: int = 0
-    hits_by_source: dict[str, int] = field(default_factory=dict)
-    """Tier -> hits there; only with a tier below the GPU's."""
 
-    def record(
-        self,
-        num_tokens: int,
-        num_hits: int,
-        preempted: bool,
-        hits_by_source: dict[str, int] | None = None,
-    ) -> None:
+    def record(self, num_tokens: int, num_hits: int, preempted: bool) -> None:
         """Count one request's look-up."""
         if preempted:
             self.preempted_requests += 1
@@ -39,5 +31,3 @@ class PrefixCacheStats:
         self.requests += 1
         self.queries += num_tokens
         self.hits += num_hits
-        for source, hits in (hits_by_source or {}).items():
-            self.hits_by_source[source] = self.hits_by_source.get(source, 0) + hits

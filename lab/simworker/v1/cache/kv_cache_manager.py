@@ -15,14 +15,15 @@ from math import gcd, lcm
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.caching_metrics import PrefixCacheStats
-from warmpath.lab.simworker.v1.cache.coordinator import Groups, KVCacheCoordinator
-from warmpath.lab.simworker.v1.cache.hybrid_coordinator import HybridKVCacheCoordinator
-from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock, KVCacheBlocks
-from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockStored, CacheEvent
-from warmpath.lab.simworker.v1.cache.simple_coordinators import (
+from warmpath.lab.simworker.v1.cache.coordinator import (
+    Groups,
+    KVCacheCoordinator,
     KVCacheCoordinatorNoPrefixCache,
     UnitaryKVCacheCoordinator,
 )
+from warmpath.lab.simworker.v1.cache.hybrid_coordinator import HybridKVCacheCoordinator
+from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock, KVCacheBlocks
+from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockStored, CacheEvent
 from warmpath.lab.simworker.v1.cache.sliding_window import SlidingWindowManager
 from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
@@ -45,7 +46,6 @@ class KVCacheManager:
     `use_eagle`: a drafter reads the cache; the last block of a hit is computed again. If no group is
     marked as the drafter's, all are.
     `num_prefill_lookahead`: prompt tokens that a drafter of several modules reads ahead.
-    `log_stats`: keep `PrefixCacheStats`.
     `watermark`: share of the blocks to stay free when a waiting request is admitted beside others.
     `use_int_block_hashes`: events carry 64-bit integers, not whole digests.
     Raises ValueError naming the field.
@@ -61,24 +61,11 @@ class KVCacheManager:
         enable_caching: bool = True,
         use_eagle: bool = False,
         num_prefill_lookahead: int = 0,
-        log_stats: bool = False,
         enable_kv_cache_events: bool = False,
-        dcp_world_size: int = 1,
-        pcp_world_size: int = 1,
-        metrics_collector: None = None,
         watermark: float = 0.0,
-        enable_mamba_shared_prefix_checkpoint: bool = False,
         *,
         use_int_block_hashes: bool = True,
     ) -> None:
-        if dcp_world_size != 1 or pcp_world_size != 1:
-            raise ValueError("dcp_world_size, pcp_world_size: context parallelism is not simulated")
-        if metrics_collector is not None:
-            raise ValueError("metrics_collector: the residence of blocks is not sampled")
-        if enable_mamba_shared_prefix_checkpoint:
-            raise ValueError(
-                "enable_mamba_shared_prefix_checkpoint: state-space layers are not simulated"
-            )
         for name, value in (
             ("max_model_len", max_model_len),
             ("scheduler_block_size", scheduler_block_size),
@@ -96,8 +83,7 @@ class KVCacheManager:
         self.enable_caching = enable_caching
         self.enable_kv_cache_events = enable_kv_cache_events
         self.use_eagle = use_eagle
-        self.log_stats = log_stats
-        self.prefix_cache_stats = PrefixCacheStats() if log_stats else None
+        self.prefix_cache_stats = PrefixCacheStats()
         self.num_kv_cache_groups = len(groups)
         kind: type[KVCacheCoordinator] = HybridKVCacheCoordinator
         if not enable_caching:
@@ -170,7 +156,6 @@ class KVCacheManager:
         full_sequence_must_fit: bool = False,
         reserved_blocks: int = 0,
         has_scheduled_reqs: bool = True,
-        skip_zeroing_group_ids: Sequence[int] = (),  # noqa: ARG002  there is no memory to zero
         *,
         num_draft_tokens: int = 0,
     ) -> KVCacheBlocks | None:
@@ -304,10 +289,6 @@ class KVCacheManager:
         """Free a request's blocks, the last first; their content stays until they get new content."""
         self.coordinator.free(request.request_id)
 
-    def pop_blocks_for_free(self, request: Request) -> list[KVCacheBlock]:
-        """Forget a request; return its blocks. The caller frees them, the last first, when steps end."""
-        return self.coordinator.pop_blocks_for_free(request.request_id)
-
     def free_block_hashes(self, request: Request) -> None:
         """Forget a finished request's hashes, for schedulers up to 0.9.
 
@@ -332,22 +313,19 @@ class KVCacheManager:
     def reset_prefix_cache(self) -> bool:
         if not self.block_pool.reset_prefix_cache():
             return False
-        if self.prefix_cache_stats is not None:
-            self.prefix_cache_stats.reset = True
+        self.prefix_cache_stats.reset = True
         return True
 
     def record_prefix_cache_stats(self, request: Request, num_hits: int) -> None:
         """Count the look-up of a request that has been scheduled; `num_hits` in tokens."""
-        if self.prefix_cache_stats is not None and self.prefix_cache_lookup_enabled(request):
+        if self.prefix_cache_lookup_enabled(request):
             self.prefix_cache_stats.record(
                 request.num_tokens, num_hits, request.num_preemptions > 0
             )
 
-    def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
-        """Return the counts since the last call, None without `log_stats`."""
-        stats = self.prefix_cache_stats
-        if stats is not None:
-            self.prefix_cache_stats = PrefixCacheStats()
+    def make_prefix_cache_stats(self) -> PrefixCacheStats:
+        """Return the counts since the last call."""
+        stats, self.prefix_cache_stats = self.prefix_cache_stats, PrefixCacheStats()
         return stats
 
     def get_num_common_prefix_blocks(self, running_request_id: str) -> list[int]:

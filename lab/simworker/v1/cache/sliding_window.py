@@ -40,7 +40,6 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         kv_cache_group_id: int,
         scheduler_block_size: int,
         *,
-        needs_kv_cache_zeroing: bool = False,
         max_admission_blocks_per_request: int | None = None,
     ) -> None:
         super().__init__(
@@ -49,7 +48,6 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
             enable_caching,
             kv_cache_group_id,
             scheduler_block_size,
-            needs_kv_cache_zeroing=needs_kv_cache_zeroing,
             max_admission_blocks_per_request=max_admission_blocks_per_request,
         )
         self.sliding_window = kv_cache_spec.sliding_window

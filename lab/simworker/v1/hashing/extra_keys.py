@@ -35,7 +35,6 @@ class MultiModalFeatureSpec:
     identifier: str
     """The hash of its content, from the engine's front end or from the user."""
     mm_position: PlaceholderRange
-    mm_hash: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

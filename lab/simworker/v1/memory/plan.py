@@ -6,14 +6,12 @@ Raises ValueError, naming the field, if an engine with these settings would not 
 """
 
 from dataclasses import dataclass
-from math import gcd, lcm
 
-from warmpath.lab.simworker.v1.memory.cache_config import CacheConfig
 from warmpath.lab.simworker.v1.memory.limits import (
+    CacheConfig,
     MemoryConfig,
     generate_scheduler_kv_cache_config,
-    get_kv_cache_configs,
-    get_max_concurrency_for_kv_cache_config,
+    get_kv_cache_config,
 )
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
@@ -83,20 +81,12 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """An engine's blocks and limits."""
+    """An engine's blocks."""
 
     kv_cache_config: KVCacheConfig
     """The scheduler's configuration."""
-    max_model_len: int
-    """The configured length, or the longest that fits."""
-    scheduler_block_size: int
-    """Every hit is a multiple of this number of tokens."""
-    hash_block_size: int
-    """Tokens of one of `request.block_hashes`."""
     bytes_per_block: int
-    """Bytes of a block on one rank, in all layers of a group."""
-    max_concurrency: float
-    """Requests of `max_model_len` tokens that fit at once."""
+    """Bytes of a block in all layers of a group."""
 
 
 def plan_memory(
@@ -115,60 +105,7 @@ def plan_memory(
     )
     config = MemoryConfig(length, scheduler.max_num_batched_tokens, cache_config=cache)
     layers = model.kv_cache_spec(cache.block_size)
-    ranks = get_kv_cache_configs(config, [layers], [cache.available_memory_bytes])
-    found = generate_scheduler_kv_cache_config(ranks)
-    scheduler_block_size, hash_block_size = resolve_kv_cache_block_sizes(found, cache)
-    _check_retention(found, scheduler_block_size)
-    tensors = ranks[0].kv_cache_tensors
+    found = get_kv_cache_config(config, layers, cache.available_memory_bytes)
+    tensors = found.kv_cache_tensors
     bytes_per_block = tensors[0].size // found.num_blocks if tensors else 0
-    return MemoryPlan(
-        kv_cache_config=found,
-        max_model_len=length.max_model_len,
-        scheduler_block_size=scheduler_block_size,
-        hash_block_size=hash_block_size,
-        bytes_per_block=bytes_per_block,
-        max_concurrency=get_max_concurrency_for_kv_cache_config(config, found) if tensors else 0.0,
-    )
-
-
-def resolve_kv_cache_block_sizes(
-    kv_cache_config: KVCacheConfig, cache: CacheConfig
-) -> tuple[int, int]:
-    """Return two numbers of tokens: every hit is a multiple of the first; a hash covers the second.
-
-    Several groups have hits at common multiples of their blocks, and hashes of a common divisor.
-    Raises ValueError for a `prefix_match_unit` that does not divide them, or that is not the block of a
-    single group. Source: `vllm/v1/core/kv_cache_utils.py` of 0.32.
-    """
-    sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
-    sizes = sizes or [cache.block_size]
-    unit = cache.prefix_match_unit
-    hits = lcm(*sizes)
-    if len(sizes) == 1:
-        if cache.enable_prefix_caching and unit not in {None, hits}:
-            raise ValueError(
-                f"prefix_match_unit: {unit}, with one group of layers it is block_size {hits}"
-            )
-        return hits, hits
-    if not cache.enable_prefix_caching:
-        return hits, hits
-    hashed = gcd(*sizes) if unit is None else unit
-    if any(size % hashed for size in sizes):
-        raise ValueError(f"prefix_match_unit: {unit}, must divide the groups' blocks {sizes}")
-    return hits, hashed
-
-
-def _check_retention(found: KVCacheConfig, scheduler_block_size: int) -> None:
-    """Raise ValueError as `vllm/v1/core/kv_cache_coordinator.py` of 0.32 does."""
-    interval = found.prefix_cache_retention_interval
-    if not interval:
-        return
-    if not any(isinstance(g.kv_cache_spec, SlidingWindowSpec) for g in found.kv_cache_groups):
-        raise ValueError(
-            f"prefix_cache_retention_interval: {interval}, but no layer has a sliding window: give 0"
-        )
-    if interval % scheduler_block_size:
-        raise ValueError(
-            f"prefix_cache_retention_interval: {interval}, not a multiple of {scheduler_block_size}, "
-            "the least common multiple of the groups' block sizes"
-        )
+    return MemoryPlan(generate_scheduler_kv_cache_config(found), bytes_per_block)

@@ -148,18 +148,14 @@ class CPUOffloadingManager:
         ids = [self._chunks[key].chunk_id for key in missing]
         return PrepareStoreOutput(missing, ids, evicted)
 
-    def complete_store(self, keys: Iterable[OffloadKey], *, success: bool = True) -> None:
-        """End a store: its chunks can be read, or are free again if it failed."""
+    def complete_store(self, keys: Iterable[OffloadKey]) -> None:
+        """End a store: its chunks can be read."""
         stored = []
         for key in keys:
             chunk = self._chunks.get(key)
-            if chunk is None or chunk.ref_cnt >= 0:
-                continue
-            if success:
+            if chunk is not None and chunk.ref_cnt < 0:
                 chunk.ref_cnt = 0
                 stored.append(key)
-            else:
-                self._free.append(self._chunks.pop(key).chunk_id)
         if stored:
             self._events.append(OffloadingEvent(stored, removed=False))
 
@@ -187,12 +183,6 @@ class CPUOffloadingManager:
     def chunk_ids(self) -> Mapping[OffloadKey, int]:
         """Return the place of each chunk, the least recently used first."""
         return {key: chunk.chunk_id for key, chunk in self._chunks.items()}
-
-    @property
-    def usage(self) -> float:
-        """Share of the pool that transfers hold at present, 0 to 1."""
-        busy = sum(chunk.ref_cnt != 0 for chunk in self._chunks.values())
-        return busy / self.num_chunks if self.num_chunks else 0.0
 
     def _access(self, keys: Iterable[OffloadKey], req_context: ReqContext) -> None:
         if req_context.generation != self._generation:

@@ -52,9 +52,6 @@ class OffloadingMetadata:
 PCIE_4_X16 = 31.5e9
 """Bytes a second in one direction: 16 lanes of 16 GT/s, 128 of 130 bits are data (PCI-SIG)."""
 
-PCIE_5_X16 = 63.0e9
-"""Bytes a second in one direction, with 32 GT/s."""
-
 
 class TransferWorker:
     """The two directions of one bus. Times are seconds of the caller's clock.

@@ -11,8 +11,7 @@ from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
 from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher
 from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest
-from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
-from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
+from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus, SamplingParams
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
     FullAttentionSpec,
     KVCacheConfig,
@@ -160,7 +159,6 @@ class TraceOperations:
                 enable_caching=args.get("enable_caching", bool, default=True),
                 use_eagle=args.get("use_eagle", bool, default=False),
                 num_prefill_lookahead=args.get("num_prefill_lookahead", int, default=0),
-                log_stats=True,
                 enable_kv_cache_events=True,
                 watermark=args.get("watermark", (int, float), default=0.0),
             )
@@ -191,7 +189,6 @@ class TraceOperations:
             request_id,
             args.ints("prompt_token_ids"),
             params,
-            None,
             lora_request=lora,
             cache_salt=args.get("cache_salt", str),
             block_hasher=hasher,
@@ -300,9 +297,9 @@ class TraceOperations:
         # Through JSON, so that tuples become lists as in the recording.
         return msgspec.json.decode(msgspec.json.encode(self.manager.take_events()))
 
-    def _make_prefix_cache_stats(self, _args: TraceArgs) -> dict[str, Any] | None:
-        stats = self.manager.make_prefix_cache_stats()
-        return None if stats is None else asdict(stats)
+    def _make_prefix_cache_stats(self, _args: TraceArgs) -> dict[str, Any]:
+        # Hits of tiers below the GPU's, which no recording has.
+        return asdict(self.manager.make_prefix_cache_stats()) | {"hits_by_source": {}}
 
     def _get_block_ids(self, args: TraceArgs) -> Sequence[Any]:
         return self._ids(self.manager.get_blocks(args.need("request_id", str)))

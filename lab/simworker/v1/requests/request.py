@@ -5,12 +5,27 @@ grammars and connectors read.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import Any
 
 from warmpath.lab.simworker.v1.hashing.block_hash import BlockHash, BlockHasher
 from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest, MultiModalFeatureSpec
-from warmpath.lab.simworker.v1.requests.sampling_params import PoolingParams, SamplingParams
+
+
+@dataclass(slots=True)
+class SamplingParams:
+    """The vLLM parameters that change the computed, cached or announced blocks."""
+
+    max_tokens: int = 16
+    skip_reading_prefix_cache: bool | None = None
+    """Whether to store blocks without looking any up, as for log probabilities of the prompt."""
+    extra_args: dict[str, Any] | None = None
+    """With `kv_cache_report_mode` "full", found blocks are announced again; default is "incremental"."""
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens: {self.max_tokens}, at least 1")
 
 
 class RequestStatus(IntEnum):
@@ -36,17 +51,14 @@ class Request:
 
     `prompt_token_ids` may be None if `prompt_embeds` are given, one row for each token, as bytes or as a
     tensor; token ids are then 0. `mm_features` are in order of their offsets. Without a `block_hasher`
-    none of its blocks is cached. `eos_token_id` is the model's ending token. Raises ValueError without a
-    prompt, or with neither sampling nor pooling parameters.
+    none of its blocks is cached. Raises ValueError without a prompt.
     """
 
-    def __init__(  # noqa: PLR0917  vLLM's signature
+    def __init__(
         self,
         request_id: str,
         prompt_token_ids: Sequence[int] | None,
-        sampling_params: SamplingParams | None,
-        pooling_params: PoolingParams | None,
-        client_index: int = 0,
+        sampling_params: SamplingParams,
         arrival_time: float = 0.0,
         prompt_embeds: Sequence[Any] | None = None,
         *,
@@ -56,19 +68,12 @@ class Request:
         priority: int = 0,
         block_hasher: BlockHasher | None = None,
         session_id: str | None = None,
-        eos_token_id: int | None = None,
     ) -> None:
         if prompt_token_ids is None:
             if prompt_embeds is None:
                 raise ValueError("prompt_token_ids: none, and no prompt_embeds either")
             prompt_token_ids = [0] * len(prompt_embeds)
-        params = sampling_params or pooling_params
-        if params is None:
-            raise ValueError("sampling_params and pooling_params can't both be unset")
         self.request_id = request_id
-        self.sampling_params = sampling_params
-        self.pooling_params = pooling_params
-        self.client_index = client_index
         self.arrival_time = arrival_time
         """Seconds on the engine's clock."""
         self.priority = priority
@@ -78,17 +83,10 @@ class Request:
         self.lora_request = lora_request
         self.cache_salt = cache_salt
         self.session_id = session_id
-        self.max_tokens = sampling_params.max_tokens if sampling_params else 1
-        extra_args = (sampling_params.extra_args if sampling_params else None) or {}
+        self.max_tokens = sampling_params.max_tokens
+        extra_args = sampling_params.extra_args or {}
         self.kv_cache_report_mode: str = extra_args.get("kv_cache_report_mode", "incremental")
-        self.stop_token_ids = frozenset((sampling_params and sampling_params.stop_token_ids) or ())
-        self.eos_token_id: int | None = None
-        if sampling_params is not None and not sampling_params.ignore_eos:
-            self.eos_token_id = eos_token_id
-        self.stop_reason: int | None = None
-        """The one of `stop_token_ids` that ended the request; None if none did."""
-        self.has_stop_tokens = bool(self.stop_token_ids) or self.eos_token_id is not None
-        self.skip_reading_prefix_cache = bool(params.skip_reading_prefix_cache)
+        self.skip_reading_prefix_cache = bool(sampling_params.skip_reading_prefix_cache)
         self.status = RequestStatus.WAITING
         self.num_prompt_tokens = len(prompt_token_ids)
         self.num_computed_tokens = 0
@@ -132,15 +130,6 @@ class Request:
     @property
     def num_output_tokens(self) -> int:
         return self.num_tokens - self.num_prompt_tokens
-
-    def ends_with(self, token_id: int) -> bool:
-        """Return whether this token ends the answer; set `stop_reason` if it is not the model's own."""
-        if token_id == self.eos_token_id:
-            return True
-        if token_id in self.stop_token_ids:
-            self.stop_reason = token_id
-            return True
-        return False
 
     def append_output_token_ids(self, token_ids: int | Sequence[int]) -> None:
         """Append one or several generated tokens; blocks that become full get their hashes."""

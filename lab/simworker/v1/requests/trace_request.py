@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from xxhash import xxh3_128_digest
 
 from warmpath.lab.simworker.v1.hashing.block_hash import BlockHash
-from warmpath.lab.simworker.v1.requests.request import Request
-from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
+from warmpath.lab.simworker.v1.requests.request import Request, SamplingParams
 
 
 class TraceRequest(Request):
@@ -34,7 +33,6 @@ class TraceRequest(Request):
         *,
         arrival_time: float = 0.0,
         priority: int = 0,
-        session_id: str | None = None,
     ) -> None:
         for name, value in (
             ("num_prompt_tokens", num_prompt_tokens),
@@ -49,10 +47,8 @@ class TraceRequest(Request):
             request_id,
             (),
             SamplingParams(max_tokens=max_tokens),
-            None,
             arrival_time=arrival_time,
             priority=priority,
-            session_id=session_id,
         )
         self.num_prompt_tokens = num_prompt_tokens
         self.hash_block_size = hash_block_size

@@ -48,10 +48,6 @@ class RequestQueue:
         """Add requests that were in the queue before, one after another: the last ends up first."""
         self._requests.extendleft(requests)
 
-    def remove_request(self, request: Request) -> None:
-        """Take a request out, wherever it is. Raises ValueError if it is not in the queue."""
-        self._requests.remove(request)
-
     def remove_requests(self, requests: Iterable[Request]) -> None:
         """Take several requests out; unknown ones are ignored."""
         gone = set(requests)
@@ -90,10 +86,6 @@ class PriorityRequestQueue(RequestQueue):
     def prepend_requests(self, requests: Iterable[Request]) -> None:
         for request in requests:
             heapq.heappush(self._heap, request)
-
-    def remove_request(self, request: Request) -> None:
-        self._heap.remove(request)
-        heapq.heapify(self._heap)
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
         gone = set(requests)

@@ -18,8 +18,8 @@ from enum import Enum, auto
 from math import gcd
 
 from warmpath.lab.simworker.v1.cache.coordinator import KVCacheCoordinator
-from warmpath.lab.simworker.v1.cache.full_attention import FullAttentionManager
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
+from warmpath.lab.simworker.v1.cache.single_type_manager import FullAttentionManager
 from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
 from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
 from warmpath.lab.simworker.v1.scheduling.request_queue import (

@@ -164,17 +164,10 @@ class Scheduler(SchedulerState):
             left = self.tokens_left(request)
             if len(tokens) > left:
                 tokens = tokens[:left]
-            status = RequestStatus.FINISHED_LENGTH_CAPPED
             finished = len(tokens) >= left
-            if request.has_stop_tokens:
-                for place, token in enumerate(tokens, 1):
-                    if request.ends_with(token):
-                        tokens, finished = tokens[:place], True
-                        status = RequestStatus.FINISHED_STOPPED
-                        break
             request.append_output_token_ids(tokens)
             if finished:
-                request.status = status
+                request.status = RequestStatus.FINISHED_LENGTH_CAPPED
                 ended.add(request)
                 self._free_request(request)
             outputs.append(RequestOutput(request, tokens, finished))

@@ -1,7 +1,6 @@
 """The cache reset, sleep at every level and in every mode, and drain."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -9,16 +8,6 @@ from tests.lab.simworker.local_worker import IDS, LocalWorker
 
 AWAKE = 'vllm:engine_sleep_state{engine="0",model_name="demo",sleep_state="awake"}'
 DEEP = 'vllm:engine_sleep_state{engine="0",model_name="demo",sleep_state="discard_all"}'
-LONG: dict[str, Any] = {"prompt": IDS, "max_tokens": 300, "return_token_ids": True}
-
-
-async def begun(worker: LocalWorker, **fields: Any) -> asyncio.Task[Any]:
-    """Ask for something that is under way when this returns."""
-    before = worker.worker.in_flight
-    asked = asyncio.create_task(worker.post("/v1/completions", LONG | fields))
-    while worker.worker.in_flight == before:
-        await asyncio.sleep(0.001)
-    return asked
 
 
 async def test_a_reset_is_announced_with_the_next_step() -> None:
@@ -34,7 +23,7 @@ async def test_a_reset_is_announced_with_the_next_step() -> None:
 
 async def test_a_reset_fails_while_requests_run_unless_they_are_made_to_give_way() -> None:
     async with LocalWorker("--speed=20") as worker:
-        asked = await begun(worker)
+        asked = await worker.begun()
         while worker.worker.ranks[0].load().running == 0:
             await asyncio.sleep(0.001)
         before = len(await worker.replayed())
@@ -59,7 +48,7 @@ async def test_asleep_new_requests_wait_and_the_cache_is_gone() -> None:
         assert await worker.post("/sleep") == (200, {"status": "sleeping", "level": 1})
         assert await worker.get("/is_sleeping") == (200, {"is_sleeping": True})
         assert await worker.metric(AWAKE) == 0.0
-        asked = await begun(worker)
+        asked = await worker.begun()
         assert await worker.metric('vllm:num_requests_waiting{engine="0",model_name="demo"}') == 1.0
         assert not asked.done()
         assert await worker.post("/wake_up") == (200, {"status": "awake", "tags": None})
@@ -83,7 +72,7 @@ async def test_memory_is_woken_tag_by_tag_and_only_then_requests_run() -> None:
     async with LocalWorker() as worker:
         await worker.post("/sleep?level=2")
         assert await worker.metric(DEEP) == 1.0
-        asked = await begun(worker)
+        asked = await worker.begun()
         for tags in ("scheduling", "nothing", "weights"):
             _, answer = await worker.post(f"/wake_up?tags={tags}")
             assert answer["status"] == "sleeping"
@@ -96,7 +85,7 @@ async def test_memory_is_woken_tag_by_tag_and_only_then_requests_run() -> None:
 
 async def test_sleep_aborts_what_runs() -> None:
     async with LocalWorker("--speed=20") as worker:
-        asked = await begun(worker, max_tokens=350)
+        asked = await worker.begun(max_tokens=350)
         await worker.post("/sleep?mode=abort")
         status, answer = await asked
         assert status == 200
@@ -106,7 +95,7 @@ async def test_sleep_aborts_what_runs() -> None:
 
 async def test_sleep_may_wait_for_what_runs() -> None:
     async with LocalWorker("--speed=200") as worker:
-        asked = await begun(worker)
+        asked = await worker.begun()
         await worker.post("/sleep?mode=wait")
         status, answer = await asked
         assert (status, answer["usage"]["completion_tokens"]) == (200, 300)
@@ -115,12 +104,7 @@ async def test_sleep_may_wait_for_what_runs() -> None:
 
 async def test_every_rank_sleeps_at_once_and_wakes_though_one_is_waited_for() -> None:
     async with LocalWorker("--speed=20", "--data-parallel-size=2") as worker:
-        body = LONG | {"return_token_ids": False}
-        asked = asyncio.create_task(
-            worker.post("/v1/completions", body, **{"X-data-parallel-rank": "0"})
-        )
-        while not worker.worker.in_flight:
-            await asyncio.sleep(0.001)
+        asked = await worker.begun()
         falling = asyncio.create_task(worker.post("/sleep?mode=wait"))
         while not worker.worker.sleeping:
             await asyncio.sleep(0.001)
@@ -136,7 +120,7 @@ async def test_every_rank_sleeps_at_once_and_wakes_though_one_is_waited_for() ->
 async def test_what_could_never_be_served_is_refused_when_the_worker_wakes() -> None:
     async with LocalWorker("--max-model-len=1000", "--engine=vllm-v0") as worker:
         await worker.post("/sleep")
-        asked = await begun(worker, max_tokens=500)
+        asked = await worker.begun(max_tokens=500)
         await worker.post("/wake_up")
         status, answer = await asked
         assert status == 400
@@ -145,9 +129,9 @@ async def test_what_could_never_be_served_is_refused_when_the_worker_wakes() -> 
 
 async def test_sleep_may_keep_what_runs_for_later() -> None:
     async with LocalWorker("--speed=20") as worker:
-        asked = await begun(worker)
+        asked = await worker.begun()
         await worker.post("/sleep?mode=keep")
-        behind = await begun(worker, prompt=IDS[:8], max_tokens=2)
+        behind = await worker.begun(prompt=IDS[:8], max_tokens=2)
         assert worker.worker.ranks[0].load().running == 0
         worker.worker.slow_down(0.001)
         await worker.post("/wake_up")
@@ -175,12 +159,12 @@ async def test_bad_queries_are_refused(path: str, message: str) -> None:
 
 async def test_draining_refuses_new_requests_and_waits_for_the_old() -> None:
     async with LocalWorker("--speed=100") as worker:
-        asked = await begun(worker)
+        asked = await worker.begun()
         assert (await worker.get("/health"))[0] == 200
         _, answer = await worker.post("/drain")
         assert answer == {"draining": True, "in_flight": 1}
         assert (await worker.get("/health"))[0] == 503
-        status, refused = await worker.post("/v1/completions", LONG)
+        status, refused = await worker.post("/v1/completions", {"prompt": IDS})
         assert (status, refused["error"]["type"]) == (503, "ServiceUnavailableError")
         _, answer = await worker.post("/drain?wait=true")
         assert answer["in_flight"] == 0

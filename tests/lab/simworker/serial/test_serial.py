@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.lab.simworker.state_machines import EXAMPLES, LONG
+from tests.lab.simworker.state_machines import EXAMPLES, long_test
 from warmpath.lab.simulate.run import pooled, spread
 from warmpath.lab.simulate.traffic.access_log import read_traffic
 from warmpath.lab.simworker.engine import Generation, RequestRefusedError
@@ -334,5 +334,4 @@ class Machine(RuleBasedStateMachine):
         assert all(self.engine.cache.matched([name]) for name in cached)
 
 
-TestMachine = Machine.TestCase
-TestMachine.settings = LONG
+TestMachine = long_test(Machine)

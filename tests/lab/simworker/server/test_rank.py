@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.state_machines import long_test
 from warmpath.lab.simworker.build_engine import ENGINES, EngineSettings
 from warmpath.lab.simworker.engine import Engine, EngineFailedError, Generation, RequestRefusedError
 from warmpath.lab.simworker.server.flight import Flight
@@ -229,8 +229,7 @@ class Lives(RuleBasedStateMachine):
         self.loop.close()
 
 
-TestLives = Lives.TestCase
-TestLives.settings = LONG
+TestLives = long_test(Lives)
 
 
 async def test_a_request_that_comes_right_after_a_restart_is_served() -> None:

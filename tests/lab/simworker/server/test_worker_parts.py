@@ -1,17 +1,28 @@
-"""The small parts of a worker: balance, sleep, adapters."""
+"""The small parts of a worker: balance, sleep, adapters, made-up tokens, and a tokenizer's folder."""
 
 import itertools
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.state_machines import long_test
 from warmpath.lab.simworker.engine import Load
+from warmpath.lab.simworker.sampler import RESERVED_TOKENS, extend_seed, next_token, seed_of
 from warmpath.lab.simworker.server.adapters import AdapterError, Adapters
 from warmpath.lab.simworker.server.rank import Balancer, score
 from warmpath.lab.simworker.server.sleep_state import LEVELS, TAGS, SleepState
+from warmpath.lab.simworker.server.text import FolderText, TextError
+from warmpath.prefixstore.chats.chat import ModelTemplate
+from warmpath.prefixstore.chats.chat_request import chat_of
+from warmpath.prefixstore.chats.jinja_template import TemplateError
+from warmpath.prefixstore.chats.template import ChatTemplate
 
 
 def load(running: int = 0, waiting: int = 0, usage: float = 0.0) -> Load:
@@ -77,8 +88,7 @@ class Sleeping(RuleBasedStateMachine):
         assert self.resident == set(TAGS) or self.state.level in {1, 2}
 
 
-TestSleeping = Sleeping.TestCase
-TestSleeping.settings = LONG
+TestSleeping = long_test(Sleeping)
 
 
 NAMED = ["base", "a", "b", "c", ""]
@@ -125,5 +135,119 @@ class Loading(RuleBasedStateMachine):
         assert self.adapters.get("base") is None
 
 
-TestLoading = Loading.TestCase
-TestLoading.settings = LONG
+TestLoading = long_test(Loading)
+
+
+TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=20)
+
+
+@given(TOKENS, TOKENS)
+def test_a_seed_that_is_extended_is_that_of_all_tokens(first: list[int], then: list[int]) -> None:
+    seed = seed_of(first)
+    for token in then:
+        seed = extend_seed(seed, token)
+    assert seed == seed_of([*first, *then])
+
+
+@given(st.binary(max_size=4), st.integers(0, 2**31 - 1), st.integers(0, 99), st.integers(1, 40))
+def test_tokens_are_below_the_vocabulary_s_size_and_not_special(
+    seed: bytes, last: int, position: int, size: int
+) -> None:
+    token = next_token(seed, last, position, size)
+    assert 0 <= token < size
+    assert token >= RESERVED_TOKENS or size <= RESERVED_TOKENS
+
+
+TEMPLATES = Path(__file__).parents[3] / "prefixstore" / "templates"
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+def folder(model_folder: Path, tmp_path: Path) -> Path:
+    tokenizer = (model_folder / "tokenizer.json").read_text(encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+    return tmp_path
+
+
+def configure(folder: Path, **config: Any) -> FolderText:
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return FolderText(folder)
+
+
+def test_special_tokens_are_known_to_templates_however_they_are_written(folder: Path) -> None:
+    template = "{{ bos_token }}{{ messages[0]['content'] }}"
+    plain = configure(folder, chat_template=template, bos_token="<s>")
+    full = configure(folder, chat_template=template, bos_token={"content": "<s>", "lstrip": False})
+    none = configure(folder, chat_template=template)
+    assert full.render(HI, {}) == plain.render(HI, {}) != none.render(HI, {})
+
+
+def with_tools() -> list[dict[str, Any]]:
+    """Return bodies with tools or tool calls that vLLM was asked (`tests/vllm/record_chats.py`)."""
+    lines = (TEMPLATES.parent / "vllm_chats.jsonl").read_text(encoding="utf-8").splitlines()
+    bodies = [recorded["body"] for line in lines if "body" in (recorded := json.loads(line))]
+    return [
+        body
+        for body in bodies
+        if body.get("tools") or any(message.get("tool_calls") for message in body["messages"])
+    ]
+
+
+NOON = datetime(2026, 7, 26, 12, tzinfo=UTC)
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "parameters": {"type": "object", "properties": {"zone": {"type": "string"}, "city": {}}},
+        "name": "weather",
+        "description": "What is it like outside? Où?",
+    },
+}
+
+
+@pytest.mark.parametrize("template", ["qwen-2.5.jinja", "qwen-3.jinja", "llama-3.1.jinja"])
+def test_tools_become_the_tokens_that_the_router_makes_of_them(folder: Path, template: str) -> None:
+    source = (TEMPLATES / template).read_text(encoding="utf-8")
+    configure(folder, chat_template=source, bos_token="<s>")
+    worker = FolderText(folder, clock=lambda: NOON)
+    router = ChatTemplate(ModelTemplate(source, {"bos_token": "<s>"}), lambda: NOON)
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    compared = 0
+    for body in (*with_tools(), {"messages": HI, "tools": [WEATHER, WEATHER]}):
+        if any(not isinstance(one.get("content"), str) for one in body["messages"]):
+            continue
+        try:
+            text = router.render(chat_of(body))
+        except TemplateError:
+            continue  # no template takes everything
+        assert worker.render(body["messages"], body) == (
+            tokenizer.encode(text, add_special_tokens=False).ids
+        ), body
+        compared += 1
+    assert compared > 5
+
+
+@pytest.mark.parametrize("tools", [[], "none", [1], [{"function": {}}], [{"type": "function"}]])
+def test_tools_that_are_none_are_refused(folder: Path, tools: Any) -> None:
+    worker = configure(folder, chat_template="{{ tools | tojson }}")
+    with pytest.raises(TextError, match="tools"):
+        worker.render(HI, {"tools": tools})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("tokenizer.json", "{}", "tokenizer.json: Model missing"),
+        ("tokenizer.json", "{", "tokenizer.json: "),
+        ("tokenizer_config.json", "{", "tokenizer_config.json: Expecting"),
+        ("tokenizer_config.json", "[]", "tokenizer_config.json: is not a JSON object"),
+        ("tokenizer_config.json", '{"chat_template": "{% if %}"}', "the chat template is not valid"),
+        ("chat_template.jinja", "{{", "the chat template is not valid"),
+    ],
+)  # fmt: skip
+def test_a_broken_file_is_named(folder: Path, name: str, text: str, message: str) -> None:
+    configure(folder)
+    (folder / name).write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        FolderText(folder)

@@ -7,91 +7,46 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.lab.simworker.state_machines import LONG
-from tests.lab.simworker.trtllm.event_follower import EventFollower, truth
-from tests.lab.simworker.trtllm.token_texts import texts
-from warmpath.lab.simworker.engine import Generation, RequestRefusedError
+from tests.lab.simworker.engine_bench import EngineBench, text
+from tests.lab.simworker.state_machines import long_test
+from tests.lab.simworker.trtllm.benches import FULL, EventFollower, texts, truth
+from warmpath.lab.simworker.engine import RequestRefusedError
 from warmpath.lab.simworker.latency import LatencyModel
 from warmpath.lab.simworker.sampler import next_token
 from warmpath.lab.simworker.trtllm.cache.block_cache import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
-from warmpath.lab.simworker.trtllm.capacity_scheduler import CapacityPolicy
 from warmpath.lab.simworker.trtllm.engine import TrtllmEngine
 from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager
 from warmpath.lab.simworker.trtllm.events.kv_cache_event import serialise
+from warmpath.lab.simworker.trtllm.schedulers import CapacityPolicy
 
 GUARANTEED = CapacityPolicy.GUARANTEED_NO_EVICT
 MAXIMAL = CapacityPolicy.MAX_UTILIZATION
-FULL = 64
 
 
-class Bench:
-    """An engine that is stepped by hand."""
-
-    def __init__(
-        self,
-        windows: dict[int, tuple[int, int]] | None = None,
-        *,
-        size: int = 4,
-        policy: CapacityPolicy = GUARANTEED,
-        buffer: int = 10_000,
-        announces: bool = True,
-        **options: Any,
-    ) -> None:
-        self.manager = KVCacheManager(
-            windows or {FULL: (16, 0)},
-            CacheOptions(
-                size, announces_detached=announces, event_manager=KVCacheEventManager(buffer)
-            ),
-            max_sequence_length=FULL,
-        )
-        self.engine = TrtllmEngine(
-            self.manager, LatencyModel(), vocab_size=500, capacity_policy=policy, **options
-        )
-        self.answers: dict[str, list[int]] = {}
-        self.ended: list[str] = []
-        self.generations: dict[str, Generation] = {}
-        self.events: list[dict[str, Any]] = []
-        self.seconds = 0.0
-
-    def submit(self, name: str, prompt: list[int], tokens: int, **fields: Any) -> Generation:
-        def take(new: list[int], last: bool) -> None:
-            self.answers[name] += new
-            if last:
-                self.ended.append(name)
-
-        one = Generation(name, prompt, tokens, take, **fields)
-        self.engine.submit(one)
-        self.answers[name] = []
-        self.generations[name] = one
-        return one
-
-    def step(self) -> int:
-        """Take a step; return how many tokens it computed."""
-        self.seconds += self.engine.begin_step()
-        self.engine.check()
-        work = self.engine.work
-        self.events += map(serialise, self.engine.end_step())
-        return sum(new for new, _ in work.prefills) + work.decoding
-
-    def run(self) -> None:
-        for _ in range(10_000):
-            if not self.engine.busy:
-                return
-            assert self.step()
-        raise AssertionError("the engine does not come to an end")
-
-
-def text(start: int, count: int) -> list[int]:
-    return list(range(start, start + count))
+def new_bench(
+    windows: dict[int, tuple[int, int]] | None = None,
+    *,
+    size: int = 4,
+    policy: CapacityPolicy = GUARANTEED,
+    **options: Any,
+) -> EngineBench:
+    events = KVCacheEventManager(10_000)
+    manager = KVCacheManager(
+        windows or {FULL: (16, 0)},
+        CacheOptions(size, announces_detached=True, event_manager=events),
+        max_sequence_length=FULL,
+    )
+    return EngineBench(
+        TrtllmEngine(manager, LatencyModel(), vocab_size=500, capacity_policy=policy, **options)
+    )
 
 
 @pytest.mark.parametrize("policy", [GUARANTEED, MAXIMAL])
 def test_a_request_gets_what_it_asked_for_and_the_same_again(policy: CapacityPolicy) -> None:
-    first, second = Bench(policy=policy), Bench(policy=GUARANTEED)
+    first, second = new_bench(policy=policy), new_bench(policy=GUARANTEED)
     for bench in (first, second):
-        bench.submit("a", text(20, 20), 7)
-        bench.run()
+        bench.serve("a", text(20, 20), 7)
     assert len(first.answers["a"]) == 7
     assert first.answers == second.answers
     assert first.ended == ["a"]
@@ -99,14 +54,14 @@ def test_a_request_gets_what_it_asked_for_and_the_same_again(policy: CapacityPol
 
 
 def test_a_long_context_is_computed_in_chunks_of_whole_blocks() -> None:
-    bench = Bench(max_num_tokens=14)
+    bench = new_bench(max_num_tokens=14)
     bench.submit("a", text(0, 30), 2)
     assert [bench.step() for _ in range(4)] == [12, 12, 6, 1]
     assert not bench.engine.busy
 
 
 def test_decoding_goes_on_beside_a_long_context() -> None:
-    bench = Bench({FULL: (32, 0)}, max_num_tokens=9)
+    bench = new_bench({FULL: (32, 0)}, max_num_tokens=9)
     bench.submit("a", text(0, 4), 5)
     bench.step()
     bench.submit("b", text(100, 20), 1)
@@ -115,7 +70,7 @@ def test_decoding_goes_on_beside_a_long_context() -> None:
 
 
 def test_without_chunks_a_context_waits_until_it_fits() -> None:
-    bench = Bench({FULL: (32, 0)}, max_num_tokens=12, enable_chunked_context=False)
+    bench = new_bench({FULL: (32, 0)}, max_num_tokens=12, enable_chunked_context=False)
     bench.submit("a", text(0, 8), 2)
     bench.submit("b", text(100, 8), 1)
     assert [bench.step() for _ in range(2)] == [8, 9]
@@ -124,9 +79,8 @@ def test_without_chunks_a_context_waits_until_it_fits() -> None:
 
 
 def test_what_is_cached_is_not_computed_again_and_the_next_chunk_ends_a_block() -> None:
-    bench = Bench(max_num_tokens=8)
-    bench.submit("a", text(0, 10), 1)
-    bench.run()
+    bench = new_bench(max_num_tokens=8)
+    bench.serve("a", text(0, 10), 1)
     one = bench.submit("b", [*text(0, 9), 77, 78, 79, 80, 81, 82, 83, 84, 85], 1)
     assert [bench.step() for _ in range(2)] == [7, 2]
     assert one.num_cached_tokens == 9
@@ -135,16 +89,14 @@ def test_what_is_cached_is_not_computed_again_and_the_next_chunk_ends_a_block() 
 
 
 def test_a_whole_conversation_is_found_again() -> None:
-    bench = Bench()
-    bench.submit("a", text(0, 6), 8)
-    bench.run()
-    one = bench.submit("b", [*text(0, 6), *bench.answers["a"], 1, 2], 1)
-    bench.run()
+    bench = new_bench()
+    bench.serve("a", text(0, 6), 8)
+    one = bench.serve("b", [*text(0, 6), *bench.answers["a"], 1, 2], 1)
     assert one.num_cached_tokens == 6 + 8 - 1
 
 
 def test_a_request_waits_for_the_prefix_that_another_is_computing() -> None:
-    bench = Bench({FULL: (32, 0)})
+    bench = new_bench({FULL: (32, 0)})
     bench.submit("a", text(0, 10), 3)
     second = bench.submit("b", [*text(0, 9), 99], 3)
     assert bench.step() == 10
@@ -153,7 +105,7 @@ def test_a_request_waits_for_the_prefix_that_another_is_computing() -> None:
 
 
 def test_no_more_requests_run_than_the_batch_holds() -> None:
-    bench = Bench({FULL: (64, 0)}, max_batch_size=2)
+    bench = new_bench({FULL: (64, 0)}, max_batch_size=2)
     for number in range(4):
         bench.submit(str(number), text(100 * number, 4), 2)
     bench.step()
@@ -164,7 +116,7 @@ def test_no_more_requests_run_than_the_batch_holds() -> None:
 
 
 def test_with_a_guarantee_a_request_starts_only_if_it_can_end() -> None:
-    bench = Bench({FULL: (8, 0)})
+    bench = new_bench({FULL: (8, 0)})
     bench.submit("a", text(0, 4), 16)
     bench.submit("b", text(100, 4), 12)
     bench.step()
@@ -174,8 +126,8 @@ def test_with_a_guarantee_a_request_starts_only_if_it_can_end() -> None:
 
 
 def test_to_the_maximum_the_youngest_is_paused_and_loses_nothing() -> None:
-    bench = Bench({FULL: (8, 0)}, policy=MAXIMAL)
-    alone = Bench()
+    bench = new_bench({FULL: (8, 0)}, policy=MAXIMAL)
+    alone = new_bench()
     for one in (bench, alone):
         one.submit("a", text(0, 12), 16)
     bench.submit("b", text(100, 12), 12)
@@ -184,29 +136,28 @@ def test_to_the_maximum_the_youngest_is_paused_and_loses_nothing() -> None:
     assert bench.engine.load().running == 2
     bench.run()
     alone.run()
-    assert bench.generations["a"].num_preemptions == 0
-    assert bench.generations["b"].num_preemptions > 0
-    assert bench.engine.load().preemptions == bench.generations["b"].num_preemptions
+    assert bench.sent["a"].num_preemptions == 0
+    assert bench.sent["b"].num_preemptions > 0
+    assert bench.engine.load().preemptions == bench.sent["b"].num_preemptions
     assert bench.answers == alone.answers
 
 
 def test_an_aborted_request_leaves_what_it_computed() -> None:
-    bench = Bench(max_num_tokens=8)
+    bench = new_bench(max_num_tokens=8)
     bench.submit("a", text(0, 20), 5)
     bench.step()
     bench.engine.abort("a")
     bench.engine.abort("unknown")
     assert not bench.engine.busy
     bench.engine.check()
-    assert bench.manager.get_num_free_blocks() == 16
-    one = bench.submit("b", text(0, 20), 1)
-    bench.run()
+    assert bench.engine.manager.get_num_free_blocks() == 16
+    one = bench.serve("b", text(0, 20), 1)
     assert one.num_cached_tokens == 8
     assert bench.answers["a"] == []
 
 
 def test_a_request_aborted_within_a_step_gets_no_token_of_it() -> None:
-    bench = Bench()
+    bench = new_bench()
     bench.submit("a", text(0, 6), 5)
     bench.submit("b", text(50, 6), 5)
     bench.step()
@@ -218,17 +169,15 @@ def test_a_request_aborted_within_a_step_gets_no_token_of_it() -> None:
 
 
 def test_adapters_and_salts_share_nothing() -> None:
-    bench = Bench({FULL: (64, 0)})
+    bench = new_bench({FULL: (64, 0)})
     kinds: list[dict[str, str]] = [
         {}, {"lora_name": "x"}, {"lora_name": "y"}, {"cache_salt": "s"}, {"cache_salt": "t"},
     ]  # fmt: skip
     for number, fields in enumerate(kinds):
-        one = bench.submit(f"first {number}", text(0, 9), 1, **fields)
-        bench.run()
+        one = bench.serve(f"first {number}", text(0, 9), 1, **fields)
         assert one.num_cached_tokens == 0
     for number, fields in enumerate(kinds):
-        one = bench.submit(f"again {number}", text(0, 9), 1, **fields)
-        bench.run()
+        one = bench.serve(f"again {number}", text(0, 9), 1, **fields)
         assert one.num_cached_tokens == 8
 
 
@@ -246,14 +195,14 @@ def test_adapters_and_salts_share_nothing() -> None:
 def test_what_can_never_be_served_is_refused(
     prompt: list[int], tokens: int, fields: dict[str, Any], message: str, policy: CapacityPolicy
 ) -> None:
-    bench = Bench({FULL: (8, 0)}, policy=policy)
+    bench = new_bench({FULL: (8, 0)}, policy=policy)
     with pytest.raises(RequestRefusedError, match=message):
         bench.submit("a", prompt, tokens, **fields)
     assert not bench.engine.busy
 
 
 def test_a_name_in_use_is_refused() -> None:
-    bench = Bench()
+    bench = new_bench()
     bench.submit("a", [1], 1)
     with pytest.raises(RequestRefusedError, match="request_id a is in use"):
         bench.submit("a", [1], 1)
@@ -268,11 +217,11 @@ def test_a_name_in_use_is_refused() -> None:
 )
 def test_steps_without_room_are_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Bench(**options)
+        new_bench(**options)
 
 
 def test_resetting_the_cache_is_announced_and_waits_for_requests() -> None:
-    bench = Bench()
+    bench = new_bench()
     bench.submit("a", text(0, 9), 1)
     bench.engine.begin_step()
     assert not bench.engine.reset_prefix_cache()
@@ -285,11 +234,11 @@ def test_resetting_the_cache_is_announced_and_waits_for_requests() -> None:
 
 
 def test_a_step_returns_what_can_also_be_fetched() -> None:
-    bench = Bench()
-    bench.submit("a", text(0, 9), 3)
-    bench.run()
-    assert bench.events == bench.engine.latest_events()
-    assert json.loads(json.dumps(bench.events)) == bench.events
+    bench = new_bench()
+    bench.serve("a", text(0, 9), 3)
+    events = [serialise(event) for event in bench.events]
+    assert events == bench.engine.latest_events()
+    assert json.loads(json.dumps(events)) == events
 
 
 def test_tokens_are_drawn_above_the_reserved_ones_where_there_are_any() -> None:
@@ -298,7 +247,7 @@ def test_tokens_are_drawn_above_the_reserved_ones_where_there_are_any() -> None:
 
 
 def test_a_request_that_waited_for_a_younger_ones_block_does_not_stop_both() -> None:
-    bench = Bench({64: (9, 3)}, size=2, max_num_tokens=7, max_batch_size=2)
+    bench = new_bench({64: (9, 3)}, size=2, max_num_tokens=7, max_batch_size=2)
     one, eight, seven = [1], [1] * 8, [1] * 7
     prompts = [*[one] * 10, eight, one, seven, seven, one]
     for number, prompt in enumerate(prompts, 1):
@@ -320,7 +269,7 @@ class EngineMachine(RuleBasedStateMachine):
     def begin(
         self, windows: dict[int, tuple[int, int]], policy: CapacityPolicy, budget: int, batch: int
     ) -> None:
-        self.bench = Bench(
+        self.bench = new_bench(
             windows, size=2, policy=policy, max_num_tokens=budget, max_batch_size=batch
         )
         self.follower = EventFollower()
@@ -343,12 +292,12 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(data=st.data(), within=st.booleans())
     def abort(self, data: st.DataObject, within: bool) -> None:
         over = self.aborted.union(self.bench.ended)
-        name = data.draw(st.sampled_from(sorted(self.bench.generations.keys() - over)))
+        name = data.draw(st.sampled_from(sorted(self.bench.sent.keys() - over)))
         if within:
             self.bench.engine.begin_step()
         self.bench.engine.abort(name)
         if within:
-            self.bench.events += map(serialise, self.bench.engine.end_step())
+            self.bench.engine.end_step()
         self.aborted.add(name)
 
     @rule()
@@ -361,17 +310,16 @@ class EngineMachine(RuleBasedStateMachine):
         if hasattr(self, "bench"):
             self.bench.engine.check()
             self.follower.follow(self.bench.engine.latest_events())
-            assert self.follower.windows == truth(self.bench.manager)
+            assert self.follower.windows == truth(self.bench.engine.manager)
 
     def teardown(self) -> None:
         if hasattr(self, "bench"):
             self.bench.run()
-            for name, one in self.bench.generations.items():
+            for name, one in self.bench.sent.items():
                 done = len(self.bench.answers[name])
                 assert (name in self.aborted) != (name in self.bench.ended)
                 assert done == one.max_tokens or (name in self.aborted and done < one.max_tokens)
             assert self.bench.engine.load().kv_cache_usage == 0
 
 
-TestEngine = EngineMachine.TestCase
-TestEngine.settings = LONG
+TestEngine = long_test(EngineMachine)

@@ -1,18 +1,20 @@
 """The eviction policy: a few plain cases, and everything else against the oracle."""
 
+from dataclasses import dataclass, field
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.clock import Clock
-from tests.lab.simworker.state_machines import LONG
-from tests.lab.simworker.trtllm.eviction_oracle import EvictionOracle
+from tests.lab.simworker.state_machines import long_test
 from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock
 from warmpath.lab.simworker.trtllm.blocks.eviction_policy import (
     LRUEvictionPolicy,
     NoFreeBlocksError,
 )
 from warmpath.lab.simworker.trtllm.blocks.pools import BlockPools
+from warmpath.lab.simworker.trtllm.blocks.retention import DEFAULT_PRIORITY
 
 PRIORITIES = st.sampled_from([None, 0, 10, 30, 35, 80, 100])
 DURATIONS = st.sampled_from([None, 0, 1000, 5000])
@@ -58,6 +60,54 @@ def test_an_empty_level_has_nothing_to_give() -> None:
         bench.policy.get_free_block(1)
 
 
+@dataclass
+class Free:
+    block_id: int
+    level: int
+    priority: int
+    place: int
+    expires: float | None = None
+
+
+@dataclass
+class EvictionOracle:
+    """One list of all free blocks, numbers here; `place` orders those of one level and priority."""
+
+    free: list[Free] = field(default_factory=list)
+    priorities: dict[int, int] = field(default_factory=dict)
+    durations: dict[int, int | None] = field(default_factory=dict)
+    places: int = 0
+
+    def release(self, block_id: int, level: int, now: float) -> None:
+        self.places += 1
+        priority = self.priorities.get(block_id, DEFAULT_PRIORITY)
+        duration = self.durations.get(block_id)
+        ends = (
+            now + duration / 1000 if duration is not None and priority != DEFAULT_PRIORITY else None
+        )
+        self.free.append(Free(block_id, level, priority, self.places, ends))
+
+    def claim(self, block_id: int, priority: int | None, duration: int | None) -> None:
+        self.free = [one for one in self.free if one.block_id != block_id]
+        if priority is not None:
+            self.priorities[block_id] = priority
+        self.durations[block_id] = duration
+
+    def refresh(self, now: float) -> None:
+        ended = [one for one in self.free if one.expires is not None and one.expires <= now]
+        for one in sorted(ended, key=lambda one: (one.expires, one.block_id)):
+            self.places += 1
+            one.priority, one.place, one.expires = DEFAULT_PRIORITY, self.places, None
+            self.priorities[one.block_id] = DEFAULT_PRIORITY
+
+    def next(self, level: int) -> int | None:
+        waiting = [one for one in self.free if one.level == level]
+        return min(waiting, key=lambda one: (one.priority, one.place)).block_id if waiting else None
+
+    def count(self, level: int) -> int:
+        return sum(one.level == level for one in self.free)
+
+
 class EvictionMachine(RuleBasedStateMachine):
     """The policy and the oracle get the same calls; they must always name the same block."""
 
@@ -67,7 +117,7 @@ class EvictionMachine(RuleBasedStateMachine):
         self.oracle = EvictionOracle()
         self.used: list[KVCacheBlock] = []
         for block in self.bench.blocks:
-            self.oracle.release(block.block_id, block.slot.level, 0.0, to_front=False)
+            self.oracle.release(block.block_id, block.slot.level, 0.0)
 
     def claim(self, block: KVCacheBlock, priority: int | None, duration: int | None) -> None:
         self.bench.policy.claim_block(block, priority, duration)
@@ -90,13 +140,11 @@ class EvictionMachine(RuleBasedStateMachine):
             self.used.append(block)
 
     @precondition(lambda self: self.used)
-    @rule(data=st.data(), to_front=st.booleans())
-    def release(self, data: st.DataObject, to_front: bool) -> None:
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
         block = self.used.pop(data.draw(st.integers(0, len(self.used) - 1)))
-        self.bench.policy.release_block(block, to_front=to_front)
-        self.oracle.release(
-            block.block_id, block.slot.level, self.bench.clock.now, to_front=to_front
-        )
+        self.bench.policy.release_block(block)
+        self.oracle.release(block.block_id, block.slot.level, self.bench.clock.now)
 
     @rule(data=st.data())
     def trade_slots(self, data: st.DataObject) -> None:
@@ -122,5 +170,4 @@ class EvictionMachine(RuleBasedStateMachine):
             assert block.priority == self.oracle.priorities.get(block.block_id, 35)
 
 
-TestEviction = EvictionMachine.TestCase
-TestEviction.settings = LONG
+TestEviction = long_test(EvictionMachine)

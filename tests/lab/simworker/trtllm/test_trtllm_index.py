@@ -25,10 +25,10 @@ from warmpath.lab.simworker.latency import LatencyModel
 from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock
 from warmpath.lab.simworker.trtllm.cache.block_cache import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
-from warmpath.lab.simworker.trtllm.capacity_scheduler import CapacityPolicy
 from warmpath.lab.simworker.trtllm.engine import TrtllmEngine
 from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager
 from warmpath.lab.simworker.trtllm.events.kv_cache_event import serialise
+from warmpath.lab.simworker.trtllm.schedulers import CapacityPolicy
 
 SIZE = 4
 FULL = 64

@@ -37,9 +37,9 @@ def make_scheduler(
     cache.num_gpu_blocks, cache.num_cpu_blocks = gpu, cpu
     limits = {"max_num_batched_tokens": 100, "max_num_seqs": 10, "max_model_len": 100} | limits
     return Scheduler(
-        SchedulerConfig("generate", **limits),
+        SchedulerConfig(**limits),
         cache,
-        LoRAConfig(max_lora_rank=8, max_loras=loras) if loras else None,
+        LoRAConfig(max_loras=loras) if loras else None,
         clock=clock or Clock(),
     )
 

@@ -6,8 +6,7 @@ from typing import Any
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
 from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher
-from warmpath.lab.simworker.v1.requests.request import Request
-from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
+from warmpath.lab.simworker.v1.requests.request import Request, SamplingParams
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
     FullAttentionSpec,
     KVCacheConfig,
@@ -48,7 +47,7 @@ def request(
 ) -> Request:
     params = more.pop("sampling_params", SamplingParams())
     hasher = get_request_block_hasher(hash_block_size, sha256_cbor)
-    return Request(name, tokens, params, None, **{"block_hasher": hasher} | more)
+    return Request(name, tokens, params, **{"block_hasher": hasher} | more)
 
 
 def admit(one_manager: KVCacheManager, one: Request) -> int | None:

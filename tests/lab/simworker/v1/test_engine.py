@@ -1,8 +1,15 @@
-"""The engine, stepped by hand."""
+"""The engine, stepped by hand, and whatever is asked of it in whatever order."""
+
+from collections import Counter
+from typing import Any
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from warmpath.lab.simworker.engine import Generation, RequestRefusedError
+from tests.lab.simworker.engine_bench import EngineBench
+from tests.lab.simworker.state_machines import long_test
+from warmpath.lab.simworker.engine import RequestRefusedError
 from warmpath.lab.simworker.v1.assemble import KVGroup, OffloadConfig, build_engine, kv_cache_config
 from warmpath.lab.simworker.v1.cache.kv_cache_event import (
     AllBlocksCleared,
@@ -13,74 +20,45 @@ from warmpath.lab.simworker.v1.cache.kv_cache_event import (
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
 
 
-class Bench:
-    """An engine, its answers, and its events."""
-
-    def __init__(
-        self,
-        blocks: int = 100,
-        budget: int = 32,
-        seqs: int = 8,
-        offload: OffloadConfig | None = None,
-    ) -> None:
-        self.engine = build_engine(
+def new_bench(
+    blocks: int = 100, budget: int = 32, offload: OffloadConfig | None = None, **limits: Any
+) -> EngineBench:
+    limits = {"max_model_len": 1000, "max_num_seqs": 8} | limits
+    return EngineBench(
+        build_engine(
             kv_cache_config(blocks, [KVGroup(4)]),
-            SchedulerConfig(max_model_len=1000, max_num_seqs=seqs, max_num_batched_tokens=budget),
+            SchedulerConfig(max_num_batched_tokens=budget, **limits),
             vocab_size=500,
             offload=offload,
         )
-        self.answers: dict[str, list[int]] = {}
-        self.events: list[CacheEvent] = []
-        self.seconds = 0.0
-
-    def submit(self, name: str, prompt: list[int], tokens: int, **more: str) -> Generation:
-        answer = self.answers.setdefault(name, [])
-        one = Generation(name, prompt, tokens, lambda new, _: answer.extend(new), **more)
-        self.engine.submit(one)
-        return one
-
-    def step(self) -> int:
-        self.seconds += self.engine.begin_step()
-        work = self.engine.work
-        self.events += self.engine.end_step()
-        self.engine.check()
-        return sum(new for new, _ in work.prefills) + work.decoding
-
-    def run(self) -> None:
-        for _ in range(10_000):
-            if not self.engine.busy:
-                return
-            self.step()
-        raise AssertionError("the engine does not come to an end")
+    )
 
 
 def test_a_request_gets_what_it_asked_for_and_the_same_again() -> None:
-    first, second = Bench(), Bench()
+    first, second = new_bench(), new_bench()
     for bench in (first, second):
-        bench.submit("a", list(range(20, 40)), 7)
-        bench.run()
+        bench.serve("a", list(range(20, 40)), 7)
     assert len(first.answers["a"]) == 7
     assert first.answers == second.answers
     assert all(16 <= token < 500 for token in first.answers["a"])
 
 
 def test_a_long_prompt_is_computed_in_chunks_within_the_budget() -> None:
-    bench = Bench(budget=32)
+    bench = new_bench(budget=32)
     bench.submit("a", list(range(100)), 1)
     assert [bench.step() for _ in range(4)] == [32, 32, 32, 4]
     assert not bench.engine.busy
 
 
 def test_two_requests_scheduled_in_one_step_share() -> None:
-    bench = Bench(budget=64)
+    bench = new_bench(budget=64)
     bench.submit("a", list(range(20)), 1)
-    second = bench.submit("b", list(range(20)), 1)
-    bench.run()
+    second = bench.serve("b", list(range(20)), 1)
     assert second.num_cached_tokens == 16
 
 
 def test_requests_that_outgrow_the_cache_are_preempted_and_all_finish() -> None:
-    bench = Bench(blocks=14, budget=64)
+    bench = new_bench(blocks=14, budget=64)
     sent = [
         bench.submit(str(number), [number * 10 + token for token in range(8)], 30)
         for number in range(4)
@@ -92,19 +70,18 @@ def test_requests_that_outgrow_the_cache_are_preempted_and_all_finish() -> None:
 
 
 def test_an_aborted_request_gives_its_blocks_back_and_stays_cached() -> None:
-    bench = Bench()
+    bench = new_bench()
     bench.submit("a", list(range(20)), 50)
     bench.step()
     bench.engine.abort("a")
     assert not bench.engine.busy
     assert bench.engine.manager.block_pool.get_num_free_blocks() == 99
-    again = bench.submit("b", list(range(20)), 1)
-    bench.run()
+    again = bench.serve("b", list(range(20)), 1)
     assert again.num_cached_tokens == 16
 
 
 def test_a_request_aborted_within_a_step_gets_nothing_of_it() -> None:
-    bench = Bench()
+    bench = new_bench()
     bench.submit("a", list(range(20)), 50)
     bench.submit("b", list(range(5)), 2)
     bench.engine.begin_step()
@@ -116,7 +93,7 @@ def test_a_request_aborted_within_a_step_gets_nothing_of_it() -> None:
 
 
 def test_a_reset_of_all_within_a_step_drops_its_tokens_and_computes_them_again() -> None:
-    bench, undisturbed = Bench(), Bench()
+    bench, undisturbed = new_bench(), new_bench()
     for one in (bench, undisturbed):
         one.submit("a", list(range(20)), 3)
         one.step()
@@ -130,10 +107,9 @@ def test_a_reset_of_all_within_a_step_drops_its_tokens_and_computes_them_again()
 
 
 def test_cached_tokens_take_no_time() -> None:
-    cold, warm = Bench(), Bench()
+    cold, warm = new_bench(), new_bench()
     for bench in (cold, warm):
-        bench.submit("a", list(range(32)), 1)
-        bench.run()
+        bench.serve("a", list(range(32)), 1)
     spent = warm.seconds
     cold.submit("b", list(range(100, 132)), 1)
     warm.submit("b", [*range(32)], 1)
@@ -143,7 +119,7 @@ def test_cached_tokens_take_no_time() -> None:
 
 
 def test_what_can_never_be_served_is_refused_with_the_reason() -> None:
-    bench = Bench(blocks=14)
+    bench = new_bench(blocks=14)
     for prompt, tokens, why in (
         ([], 1, "the prompt is empty"),
         ([1], 0, "max_tokens is 0, less than 1"),
@@ -154,13 +130,13 @@ def test_what_can_never_be_served_is_refused_with_the_reason() -> None:
             bench.submit("a", prompt, tokens)
     bench.submit("a", [1] * 40, 12)
     with pytest.raises(RequestRefusedError, match="request id 'a' is in use"):
-        bench.submit("a", [1], 1)
+        bench.serve("a", [1], 1)
     bench.run()
     assert len(bench.answers["a"]) == 12
 
 
 def test_salts_and_adapters_keep_to_themselves() -> None:
-    bench = Bench()
+    bench = new_bench()
     prompt = list(range(20))
     sent = [
         bench.submit(name, prompt, 1, **more)
@@ -179,16 +155,13 @@ def test_salts_and_adapters_keep_to_themselves() -> None:
 
 def test_what_the_gpu_evicted_is_loaded_from_host_memory() -> None:
     tier = OffloadConfig(num_chunks=50, bytes_per_block=1000, bandwidth=1e5)
-    bench = Bench(blocks=14, budget=64, offload=tier)
-    bench.submit("a", list(range(40)), 1)
-    bench.run()
-    bench.submit("b", list(range(100, 140)), 1)
-    bench.run()
+    bench = new_bench(blocks=14, budget=64, offload=tier)
+    bench.serve("a", list(range(40)), 1)
+    bench.serve("b", list(range(100, 140)), 1)
     removed = [event for event in bench.events if isinstance(event, BlockRemoved)]
     assert removed
     spent = bench.seconds
-    again = bench.submit("c", list(range(40)), 3)
-    bench.run()
+    again = bench.serve("c", list(range(40)), 3)
     assert again.num_cached_tokens > 0
     assert len(bench.answers["c"]) == 3
     # Ten blocks' copies, or those of them that were missing, at 10 ms each.
@@ -202,20 +175,17 @@ def test_what_the_gpu_evicted_is_loaded_from_host_memory() -> None:
 def test_a_reset_takes_the_tier_below_with_it_only_if_asked() -> None:
     # vLLM counts what was loaded, the last token too, although that is computed anew.
     for external, cached in ((False, 40), (True, 0)):
-        bench = Bench(blocks=30, budget=64, offload=OffloadConfig(50, bytes_per_block=1000))
-        bench.submit("a", list(range(40)), 1)
-        bench.run()
+        bench = new_bench(blocks=30, budget=64, offload=OffloadConfig(50, bytes_per_block=1000))
+        bench.serve("a", list(range(40)), 1)
         assert bench.engine.reset_prefix_cache(reset_external=external)
-        again = bench.submit("b", list(range(40)), 1)
-        bench.run()
+        again = bench.serve("b", list(range(40)), 1)
         assert again.num_cached_tokens == cached
 
 
 def test_a_tier_that_is_being_loaded_from_is_not_reset() -> None:
     tier = OffloadConfig(50, bytes_per_block=1000, bandwidth=1e4)
-    bench = Bench(blocks=30, budget=64, offload=tier)
-    bench.submit("a", list(range(40)), 1)
-    bench.run()
+    bench = new_bench(blocks=30, budget=64, offload=tier)
+    bench.serve("a", list(range(40)), 1)
     bench.engine.reset_prefix_cache()
     again = bench.submit("b", list(range(40)), 1)
     bench.engine.begin_step()
@@ -229,6 +199,99 @@ def test_a_tier_that_is_being_loaded_from_is_not_reset() -> None:
     bench.run()
     assert again.num_output_tokens == 0
     assert bench.engine.reset_prefix_cache(reset_external=True)
-    bench.submit("b", list(range(40)), 1)
-    bench.run()
+    bench.serve("b", list(range(40)), 1)
     assert len(bench.answers["b"]) == 1
+
+
+PROMPTS = [[start * 50 + at // 3 for at in range(40)] for start in range(3)]
+
+
+class Machine(RuleBasedStateMachine):
+    """Requests are served whole, blocks are announced as often as they are lost."""
+
+    @initialize(
+        tier=st.sampled_from([0, 0, 4, 30]), policy=st.sampled_from(["fcfs", "priority"]),
+        budget=st.sampled_from([6, 40]),
+    )  # fmt: skip
+    def start(self, tier: int, policy: str, budget: int) -> None:
+        offload = OffloadConfig(tier, bytes_per_block=1000, bandwidth=2e4) if tier else None
+        limits = {"max_model_len": 40, "max_num_seqs": 4, "policy": policy}
+        self.bench = new_bench(11, budget, offload, **limits)
+        self.engine = self.bench.engine
+        self.aborted: set[str] = set()
+        self.begun = False
+        self.stored: dict[str | None, Counter[object]] = {"GPU": Counter(), "CPU": Counter()}
+
+    @property
+    def open(self) -> list[str]:
+        return sorted(self.bench.sent.keys() - self.aborted.union(self.bench.ended))
+
+    @rule(
+        prompt=st.sampled_from(PROMPTS), length=st.integers(1, 24), tokens=st.integers(1, 9),
+        priority=st.integers(0, 1),
+    )  # fmt: skip
+    def submit(self, prompt: list[int], length: int, tokens: int, priority: int) -> None:
+        name = str(len(self.bench.sent))
+        self.bench.submit(name, prompt[:length], tokens, priority=priority)
+
+    @precondition(lambda self: not self.begun and self.engine.busy)
+    @rule(horizon=st.sampled_from([0.0, 0.1, 5.0]))
+    def begin(self, horizon: float) -> None:
+        assert self.engine.begin_step(horizon) >= 0
+        self.begun = True
+
+    @precondition(lambda self: self.begun)
+    @rule()
+    def finish(self) -> None:
+        self.hear(self.engine.end_step())
+        self.begun = False
+        for one in self.bench.sent.values():
+            assert one.num_cached_tokens <= one.num_prompt_tokens
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(self.open))
+        self.engine.cut_step(0.0)
+        self.engine.abort(name)
+        self.engine.abort(name)
+        self.aborted.add(name)
+
+    @rule()
+    def reset(self) -> None:
+        assert self.engine.reset_prefix_cache() == (self.engine.load().kv_cache_usage == 0)
+
+    def hear(self, events: list[CacheEvent]) -> None:
+        for event in events:
+            match event:
+                case BlockStored():
+                    self.stored[event.medium].update(event.block_hashes)
+                case BlockRemoved():
+                    self.stored[event.medium].subtract(event.block_hashes)
+                    assert min(self.stored[event.medium].values()) >= 0
+                case AllBlocksCleared():
+                    self.stored["GPU"].clear()
+
+    @invariant()
+    def holds(self) -> None:
+        self.engine.check()
+        load = self.engine.load()
+        assert load.running + load.waiting == len(self.open)
+        assert load.prefix_cache_hits <= load.prefix_cache_queries
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        if self.begun:
+            self.finish()
+        self.bench.run()
+        # An engine with nothing to do keeps what a reset has to tell.
+        self.hear(self.bench.events + self.engine.scheduler.take_events())
+        assert not self.open
+        assert not self.aborted.intersection(self.bench.ended)
+        assert self.engine.load().kv_cache_usage == 0
+        cached = self.engine.manager.block_pool.cached_block_hash_to_block.items()
+        assert self.stored["GPU"].total() == sum(1 for _ in cached)
+
+
+TestMachine = long_test(Machine)

@@ -1,5 +1,6 @@
 """Completions and chats: batches, samples, streams, usage, and what is refused."""
 
+import asyncio
 import io
 import itertools
 from collections.abc import AsyncIterator
@@ -227,6 +228,16 @@ async def test_bodies_that_are_no_requests_are_refused(worker: LocalWorker) -> N
     async with worker.http.post("/v1/completions", data=io.BytesIO(b" " * (65 << 20))) as response:
         assert response.status == 413
         assert (await response.json())["error"]["code"] == 413
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_hangs_up_aborts_its_request(stream: bool) -> None:
+    # At this speed the answer would take ten minutes, far beyond the test's own time.
+    async with LocalWorker("--speed=0.01") as worker:
+        asking = await worker.begun(stream=stream)
+        asking.cancel()
+        while worker.worker.in_flight:
+            await asyncio.sleep(0.01)
 
 
 async def test_unknown_paths_are_refused_in_the_same_form(worker: LocalWorker) -> None:

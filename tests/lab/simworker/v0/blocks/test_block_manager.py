@@ -1,13 +1,72 @@
-"""The block manager: what fits, what is shared, what is moved, and what 0.9.2 gets wrong there."""
+"""The block manager, its tables and both devices' blocks: what fits, what is shared, what is moved."""
+
+from typing import Any
 
 import pytest
 
-from tests.lab.simworker.v0.managers import admitted, group_of, manager_of, set_status
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v0.blocks.block import NoFreeBlocksError
-from warmpath.lab.simworker.v0.blocks.trackers import LastAccessBlocksTracker
-from warmpath.lab.simworker.v0.device import AllocStatus
-from warmpath.lab.simworker.v0.requests.sequence import SequenceStatus
+from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
+from warmpath.lab.simworker.v0.blocks.block_table import BlockTable
+from warmpath.lab.simworker.v0.blocks.cpu_gpu_block_allocator import CpuGpuBlockAllocator
+from warmpath.lab.simworker.v0.device import AllocStatus, Device
+from warmpath.lab.simworker.v0.engine import Chunk, Worker
+from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
+from warmpath.lab.simworker.v0.memory.numpy_backend import NumpyBackend
+from warmpath.lab.simworker.v0.requests.sequence import (
+    Logprob,
+    Sequence,
+    SequenceGroup,
+    SequenceStatus,
+)
+
+SIZE = 4
+RUNNING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.SWAPPED
+
+
+def manager_of(
+    gpu: int = 10, cpu: int = 10, watermark: float = 0.0, **options: Any
+) -> BlockManager:
+    return BlockManager(SIZE, gpu, cpu, watermark, **options)
+
+
+def group_of(number: int, tokens: list[int], count: int = 1, **options: Any) -> SequenceGroup:
+    inputs = {"prompt_token_ids": tokens}
+    seqs = [Sequence(number * 10 + at, inputs, SIZE) for at in range(count)]
+    return SequenceGroup(f"r{number}", seqs, 0.0, **options)
+
+
+def set_status(group: SequenceGroup, status: SequenceStatus) -> None:
+    for seq in group.seqs:
+        seq.status = status
+
+
+def admitted(
+    manager: BlockManager, number: int, tokens: list[int], count: int = 1
+) -> SequenceGroup:
+    group = group_of(number, tokens, count)
+    assert manager.can_allocate(group) is AllocStatus.OK
+    manager.allocate(group)
+    set_status(group, RUNNING)
+    for seq in group.seqs:
+        seq.data.update_num_computed_tokens(len(tokens))
+    manager.mark_blocks_as_computed(group, len(tokens))
+    return group
+
+
+def sample(seq: Sequence, *tokens: int) -> None:
+    for token in tokens:
+        seq.append_token_id(token, {token: Logprob(0.0)})
+
+
+def make(gpu: int = 20, cpu: int = 10, *, caching: bool = False) -> CpuGpuBlockAllocator:
+    return CpuGpuBlockAllocator.create(gpu, cpu, SIZE, enable_caching=caching)
+
+
+def table_of(allocator: CpuGpuBlockAllocator, tokens: int) -> BlockTable:
+    table = BlockTable(SIZE, allocator)
+    table.allocate(list(range(tokens)))
+    return table
 
 
 def test_a_window_bounds_what_admission_counts() -> None:
@@ -29,18 +88,6 @@ def test_a_fork_of_what_has_no_blocks_has_none() -> None:
     assert manager.block_tables == {}
 
 
-def test_blocks_are_given_once() -> None:
-    manager = manager_of()
-    group = admitted(manager, 1, [1, 2])
-    with pytest.raises(ValueError, match="child_seq: sequence 10 has blocks already"):
-        manager.fork(group.seqs[0], group.seqs[0])
-    set_status(group, SequenceStatus.WAITING)
-    with pytest.raises(ValueError, match="seq_group: sequence 10 has blocks already"):
-        manager.allocate(group)
-    with pytest.raises(ValueError, match="watermark: -1"):
-        manager_of(watermark=-1)
-
-
 def test_a_table_that_is_not_counted_is_told() -> None:
     manager = manager_of()
     admitted(manager, 1, [1] * 6)
@@ -52,12 +99,88 @@ def test_a_table_that_is_not_counted_is_told() -> None:
         manager.check()
 
 
-def test_access_is_set_for_tracked_sequences_only() -> None:
-    tracker = LastAccessBlocksTracker(manager_of().block_allocator)
-    tracker.add_seq(1)
-    with pytest.raises(ValueError, match="seq_id: 1 is tracked already"):
-        tracker.add_seq(1)
-    with pytest.raises(KeyError):
-        tracker.update_last_access(2, 1.0)
-    tracker.remove_seq(1)
-    assert tracker.seq_ids == set()
+def test_a_copy_given_up_does_not_overwrite_a_block_swapped_in() -> None:
+    manager = manager_of(gpu=4, cpu=4, enable_caching=True)
+    worker = Worker(CacheEngine(CacheShape(1, SIZE, 1, 4), 4, 4, NumpyBackend()))
+
+    def chunks(*seqs: Sequence) -> list[Chunk]:
+        return [
+            Chunk(manager.get_block_table(seq), list(seq.get_token_ids()), range(seq.get_len()))
+            for seq in seqs
+        ]
+
+    # The content [1, 2, 3, 4] is cached; a fork shares a block that holds [1, 2, 3].
+    cached = admitted(manager, 1, [1, 2, 3, 4])
+    away = admitted(manager, 2, [7, 7, 7])
+    worker.execute_model(chunks(*cached.seqs, *away.seqs), [], [], [])
+    out = manager.swap_out(away)
+    set_status(away, SWAPPED)
+    group = admitted(manager, 3, [1, 2, 3], count=2)
+    worker.execute_model(chunks(*group.seqs), [], out, [])
+    # Appending 4 copies the shared block, and gives the copy up for the cached one. The block that
+    # was to be the copy is then taken for what comes back from the CPU.
+    first = group.seqs[0]
+    sample(first, 4)
+    copies = manager.append_slots(first, 0)
+    back = manager.swap_in(away)
+    set_status(away, RUNNING)
+    assert copies[0][1] == back[0][1]
+    worker.execute_model(chunks(first), back, [], copies)
+    table = manager.get_block_table(away.seqs[0])
+    assert not list(worker.content.find_wrong(Device.GPU, table, [7, 7, 7]))
+    # Swapped in first, as 0.9.2 does, it would be lost.
+    worker.cache_engine.swap_in(back)
+    worker.cache_engine.copy(copies)
+    assert list(worker.content.find_wrong(Device.GPU, table, [7, 7, 7]))
+
+
+def test_tokens_that_find_no_slot_are_not_appended() -> None:
+    table = table_of(make(gpu=2), 6)
+    with pytest.raises(NoFreeBlocksError):
+        table.append_token_ids([1, 2, 3])
+    assert table.num_full_slots == 6
+    table.check()
+
+
+def test_a_table_out_of_order_is_told() -> None:
+    table = table_of(make(), 10)
+    first, second, third = table.blocks
+    table._blocks = [second, first, third]
+    with pytest.raises(BrokenInvariantError, match="does not follow"):
+        table.check()
+    table._blocks = [first, second]
+    with pytest.raises(BrokenInvariantError, match="8 tokens held, 10 counted"):
+        table.check()
+
+
+def test_both_devices_have_ids_of_their_own() -> None:
+    allocator = make(3, 2)
+    assert allocator.all_block_ids == {0, 1, 2, 3, 4}
+    assert [allocator.device_of(each) for each in (2, 3)] == [Device.GPU, Device.CPU]
+    assert [allocator.get_physical_block_id(Device.CPU, each) for each in (3, 4)] == [0, 1]
+    assert allocator.gpu.get_num_total_blocks() == 3
+
+
+def test_the_null_block_is_one_and_neither_written_moved_nor_freed() -> None:
+    allocator = make(3, 2)
+    null = allocator.allocate_or_get_null_block()
+    assert allocator.allocate_or_get_null_block() is null
+    with pytest.raises(ValueError, match="null block"):
+        null.append_token_ids([1])
+    allocator.free(null)
+    assert allocator.swap([null], Device.GPU, Device.CPU) == {}
+    assert (null.block_id, allocator.get_num_free_blocks(Device.GPU)) == (0, 2)
+    assert (null.token_ids, null.num_empty_slots, null.is_full) == ([], SIZE, False)
+    assert (null.prev_block, null.extra_hash, null.content_hash) == (None, None, None)
+    allocator.check()
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_a_swap_that_does_not_fit_moves_nothing(caching: bool) -> None:
+    allocator = make(cpu=2, caching=caching)
+    table = table_of(allocator, 10)
+    before = table.physical_block_ids
+    with pytest.raises(NoFreeBlocksError, match="3 blocks needed, 2 are free"):
+        allocator.swap(table.blocks, Device.GPU, Device.CPU)
+    assert table.physical_block_ids == before
+    allocator.check()

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.state_machines import LONG, long_test
 from tests.lab.simworker.v0.array_backends import array_backend
 from warmpath.lab.simworker.v0.blocks.block import NoFreeBlocksError
 from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
@@ -294,9 +294,6 @@ class NaiveWindowSteps(Steps):
     window = 3
 
 
-TestNaiveSteps = NaiveSteps.TestCase
-TestCachingSteps = CachingSteps.TestCase
-TestNaiveWindowSteps = NaiveWindowSteps.TestCase
-TestNaiveSteps.settings = STEPS
-TestCachingSteps.settings = STEPS
-TestNaiveWindowSteps.settings = STEPS
+TestNaiveSteps = long_test(NaiveSteps, STEPS)
+TestCachingSteps = long_test(CachingSteps, STEPS)
+TestNaiveWindowSteps = long_test(NaiveWindowSteps, STEPS)

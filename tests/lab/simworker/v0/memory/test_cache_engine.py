@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.lab.simworker.v0.array_backends import BACKENDS, array_backend
 from warmpath.lab.simworker.v0.device import Device
-from warmpath.lab.simworker.v0.memory.array_backend import DTYPE_BYTES
+from warmpath.lab.simworker.v0.memory.array_backend import DTYPES
 from warmpath.lab.simworker.v0.memory.block_content import BlockContent
 from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
 from warmpath.lab.simworker.v0.memory.numpy_backend import NumpyBackend
@@ -61,12 +61,7 @@ def test_a_cache_is_zero_at_first_and_has_the_engines_shape(engine: Engine) -> N
         )
 
 
-def test_a_latent_vector_is_one_entry(backend: Any) -> None:
-    engine: Engine = CacheEngine(shape(use_mla=True), 2, 1, backend)
-    assert tuple(engine.gpu_cache[0].shape) == (1, 2, 3, 2, 4)
-
-
-@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_every_type_holds_what_is_written(backend: Any, dtype: str) -> None:
     engine: Engine = CacheEngine(shape(num_kv_heads=8, head_size=8, dtype=dtype), 2, 1, backend)
     content = block(engine, 0)
@@ -76,21 +71,10 @@ def test_every_type_holds_what_is_written(backend: Any, dtype: str) -> None:
     assert set(engine.backend.read(engine.gpu_cache[0], [0])) == {0}
 
 
-@pytest.mark.parametrize("dtype", DTYPE_BYTES)
-def test_an_arrays_bytes_are_those_announced(dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "size"), list(zip(DTYPES, (4, 2, 2, 1), strict=True)))
+def test_an_array_has_its_types_bytes(dtype: str, size: int) -> None:
     engine = CacheEngine(shape(dtype=dtype), 5, 0, NumpyBackend())
-    assert sum(array.nbytes for array in engine.gpu_cache) == 5 * CacheEngine.get_cache_block_size(
-        engine.shape
-    )
-
-
-def test_a_blocks_bytes_are_those_of_the_engines_formula() -> None:
-    # Layers x tokens x heads x head size x keys and values x bytes: Llama-3 8B, 16 tokens in bfloat16.
-    llama = CacheShape(32, 16, 8, 128, "bfloat16")
-    assert CacheEngine.get_cache_block_size(llama) == 32 * 16 * 8 * 128 * 2 * 2 == 2 * 1024**2
-    # A latent vector of 576 has no value beside it: DeepSeek-V2's, in float16.
-    deepseek = CacheShape(60, 16, 1, 576, use_mla=True)
-    assert CacheEngine.get_cache_block_size(deepseek) == 60 * 16 * 576 * 2
+    assert sum(array.nbytes for array in engine.gpu_cache) == 5 * 2 * 2 * 3 * 2 * 4 * size
 
 
 @pytest.mark.parametrize("pair", [(4, 0), (0, 4), (-1, 0), (0, -1)])

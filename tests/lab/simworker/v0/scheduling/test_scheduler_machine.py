@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.state_machines import long_test
 from tests.lab.simworker.v0.groups import append, fork, make_group, make_scheduler
 from warmpath.lab.simworker.v0.requests.sequence import SequenceGroup, SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
@@ -121,9 +121,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not self.scheduler.cache_config.enable_prefix_caching:
             assert computed <= config.max_num_batched_tokens
         # With chunks 0.9.2 forgets the adapters of running groups that a step has no tokens for.
-        if self.scheduler.lora_config is not None and not config.chunked_prefill_enabled:
+        if self.scheduler.lora_config is not None and not config.enable_chunked_prefill:
             assert outputs.num_loras <= self.scheduler.lora_config.max_loras
-        if not config.chunked_prefill_enabled:
+        if not config.enable_chunked_prefill:
             assert outputs.num_prefill_groups in {0, len(groups)}
 
     @invariant()
@@ -148,5 +148,4 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert manager.get_num_free_cpu_blocks() == CPU_BLOCKS
 
 
-TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = LONG
+TestScheduler = long_test(SchedulerMachine)

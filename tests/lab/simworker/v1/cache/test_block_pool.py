@@ -1,4 +1,4 @@
-"""The block pool: free and held, cached and lost, announced and not."""
+"""The block pool and its blocks: free and held, cached and lost, announced and not."""
 
 from collections import Counter
 
@@ -6,11 +6,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.state_machines import long_test
 from tests.lab.simworker.v1.small_cache import SIZE, request
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
-from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
+from warmpath.lab.simworker.v1.cache.kv_cache_block import FreeKVCacheBlockQueue, KVCacheBlock
 from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored
 from warmpath.lab.simworker.v1.hashing.block_hash import (
     get_block_hash,
@@ -217,5 +217,58 @@ class AnyUse(RuleBasedStateMachine):
         )
 
 
-TestAnyUse = AnyUse.TestCase
-TestAnyUse.settings = LONG
+TestAnyUse = long_test(AnyUse)
+
+
+def test_a_block_has_one_content_at_a_time() -> None:
+    one = KVCacheBlock(1)
+    one.set_block_hash(b"x")
+    with pytest.raises(ValueError, match="block 1 has a hash already"):
+        one.set_block_hash(b"y")
+    one.reset_hash()
+    assert (one.block_hash, one.block_hash_num_tokens) == (None, None)
+    one.set_block_hash(b"y", 8)
+    assert (one.block_hash, one.block_hash_num_tokens) == (b"y", 8)
+
+
+def test_a_block_shows_its_neighbours_by_their_ids() -> None:
+    first, second = KVCacheBlock(1), KVCacheBlock(2)
+    first.next_free_block = second
+    assert "between=None and 2" in repr(first)
+
+
+def new_blocks(count: int) -> list[KVCacheBlock]:
+    return [KVCacheBlock(block_id) for block_id in range(count)]
+
+
+def test_more_than_there_is_cannot_be_taken() -> None:
+    queue = FreeKVCacheBlockQueue(new_blocks(1))
+    with pytest.raises(ValueError, match="2 blocks needed, 1 are free"):
+        queue.popleft_n(2)
+    queue.popleft()
+    with pytest.raises(ValueError, match="No free blocks available"):
+        queue.popleft()
+    queue.check()
+
+
+def test_a_block_that_is_not_free_cannot_be_removed() -> None:
+    all_blocks = new_blocks(2)
+    queue = FreeKVCacheBlockQueue(all_blocks)
+    taken = queue.popleft()
+    with pytest.raises(RuntimeError, match="block_id=0"):
+        queue.remove(taken)
+
+
+def test_a_wrong_count_is_found() -> None:
+    queue = FreeKVCacheBlockQueue(new_blocks(2))
+    queue.num_free_blocks = 3
+    with pytest.raises(BrokenInvariantError, match="num_free_blocks is 3"):
+        queue.check()
+
+
+def test_a_link_that_goes_one_way_is_found() -> None:
+    first, second, third = new_blocks(3)
+    queue = FreeKVCacheBlockQueue([first, second, third])
+    third.prev_free_block = first
+    with pytest.raises(BrokenInvariantError, match="linked one way only"):
+        queue.check()

@@ -1,14 +1,9 @@
-"""The manager with one group of full attention."""
+"""The manager and its groups, of one kind or several: a prefix is of use where every group has it."""
 
-from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule
 
-from tests.lab.simworker.state_machines import LONG
-from tests.lab.simworker.v1.cache.cache_machine import CacheMachine
 from tests.lab.simworker.v1.small_cache import (
     admit,
     config,
@@ -17,18 +12,17 @@ from tests.lab.simworker.v1.small_cache import (
     manager,
     request,
     table,
+    window,
 )
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v1.cache.caching_metrics import PrefixCacheStats
+from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
+from warmpath.lab.simworker.v1.cache.coordinator import UnitaryKVCacheCoordinator
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlocks
-from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored
-from warmpath.lab.simworker.v1.hashing.block_hash import (
-    get_block_hash,
-    make_block_hash_with_group_id,
-    maybe_convert_block_hash,
-)
-from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import KVCacheSpec
+from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
+from warmpath.lab.simworker.v1.cache.single_type_manager import FullAttentionManager
+from warmpath.lab.simworker.v1.cache.sliding_window import SlidingWindowManager
+from warmpath.lab.simworker.v1.requests.request import RequestStatus
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import KVCacheSpec, UniformTypeKVCacheSpecs
 
 
 def test_no_request_gets_more_slots_than_the_longest_has() -> None:
@@ -105,40 +99,12 @@ def test_forgotten_hashes_are_computed_anew_by_a_look_up() -> None:
     assert one.block_hashes == before
 
 
-def test_popped_blocks_stay_held_until_they_are_freed() -> None:
-    cache = manager(10)
-    one = request("a", range(9))
-    admit(cache, one)
-    blocks = cache.pop_blocks_for_free(one)
-    assert [block.block_id for block in blocks] == [1, 2, 3]
-    assert cache.get_block_ids("a") == ([],)
-    assert cache.block_pool.get_num_free_blocks() == 6
-    cache.block_pool.free_blocks(reversed(blocks))
-    assert free_ids(cache) == [3, *range(4, 10), 2, 1]
-    assert cache.pop_blocks_for_free(one) == []
-
-
 def test_empty_results_are_one_object() -> None:
     cache = manager(10)
     empty = cache.get_blocks("nobody")
     assert empty is cache.empty_kv_cache_blocks
     assert cache.create_kv_cache_blocks(([],)) is empty
     assert cache.usage == 0.0
-
-
-def test_stats_add_hits_by_where_they_came_from() -> None:
-    stats = PrefixCacheStats()
-    stats.record(9, 8, False, {"gpu": 4, "cpu": 4})
-    stats.record(9, 4, False, {"cpu": 4})
-    assert (stats.requests, stats.queries, stats.hits) == (2, 18, 12)
-    assert stats.hits_by_source == {"gpu": 4, "cpu": 8}
-
-
-def test_there_are_no_stats_where_they_are_not_kept() -> None:
-    cache = manager(20)
-    cache.record_prefix_cache_stats(request("a", range(9)), 0)
-    cache.reset_prefix_cache()
-    assert cache.make_prefix_cache_stats() is None
 
 
 @pytest.mark.parametrize(
@@ -149,8 +115,6 @@ def test_there_are_no_stats_where_they_are_not_kept() -> None:
         ({"hash_block_size": 0}, "hash_block_size: 0, at least 1"),
         ({"max_in_flight_tokens": 0}, "max_in_flight_tokens: 0, at least 1"),
         ({"watermark": -0.1}, "watermark: -0.1, at least 0"),
-        ({"dcp_world_size": 2}, "dcp_world_size"),
-        ({"pcp_world_size": 2}, "pcp_world_size"),
         ({"scheduler_block_size": 6}, "scheduler_block_size: 6 is not a multiple"),
         ({"hash_block_size": 2}, "hash_block_size: 2, with one group its block_size 4"),
         ({"use_eagle": True, "num_prefill_lookahead": 5}, "num_prefill_lookahead: 5"),
@@ -195,96 +159,59 @@ def test_a_manager_that_contradicts_itself_is_found_out(what: str) -> None:
         cache.check()
 
 
-class AnyHistory(CacheMachine):
-    """Requests come, grow, are preempted, found again and go, over a pool that is too small."""
+def test_the_kind_of_coordinator_follows_from_the_groups() -> None:
+    assert isinstance(manager(9).coordinator, UnitaryKVCacheCoordinator)
+    assert isinstance(manager(9, window(4)).coordinator, UnitaryKVCacheCoordinator)
+    without = manager(9, full(), full(), enable_caching=False).coordinator
+    assert without.find_longest_cache_hit([b"a"], 9) == (([], []), 0, 0)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.cache = manager(9, max_model_len=40, enable_kv_cache_events=True)
-        self.announced: Counter[object] = Counter()
 
-    def longest_hit(self, one: Request) -> int:
-        """Look for a request's blocks one by one, in all blocks."""
-        held = {
-            get_block_hash(block.block_hash)
-            for block in self.cache.block_pool.blocks
-            if block.block_hash is not None
-        }
-        hits = 0
-        while hits < (one.num_tokens - 1) // 4 and one.block_hashes[hits] in held:
-            hits += 1
-        return hits * 4
+def test_layers_of_one_kind_with_pages_of_two_sizes_are_one_group() -> None:
+    groups = config(20, full())
+    spec = UniformTypeKVCacheSpecs.from_specs({"a": full(), "b": full()})
+    assert spec is not None
+    groups.kv_cache_groups[0].kv_cache_spec = spec
+    cache = KVCacheManager(groups, 100)
+    admit(cache, request("a", range(9)))
+    assert cache.get_computed_blocks(request("b", range(9)))[1] == 8
 
-    def start(self, one: Request, chunk: int, **options: Any) -> None:
-        found, cached, boundary = self.cache.get_computed_blocks(one)
-        assert (cached, boundary) == (self.longest_hit(one), 0)
-        new = min(one.num_tokens - cached, chunk)
-        free = free_ids(self.cache)
-        if self.cache.allocate_slots(one, new, cached, found, **options) is None:
-            assert free_ids(self.cache) == free
-            self.waiting.append(one)
-            return
-        one.num_computed_tokens = cached + new
-        one.status = RequestStatus.RUNNING
-        self.running.append(one)
 
-    @rule(
-        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=20),
-        chunk=st.integers(1, 20),
-        lookahead=st.integers(0, 3),
-        whole=st.booleans(),
+def test_hashes_that_divide_no_block_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"hash_block_size: 8 does not divide kv_cache_groups\[1\]'s 4"
+    ):
+        manager(20, full(8), window(8, 4), hash_block_size=8)
+
+
+def group(tokens: int, size: int = 2, cap: int | None = None) -> SlidingWindowManager:
+    pool = BlockPool(100, True, size)
+    return SlidingWindowManager(
+        window(tokens, size), pool, True, 0, size, max_admission_blocks_per_request=cap
     )
-    def come(self, tokens: list[int], chunk: int, lookahead: int, *, whole: bool) -> None:
-        self.number += 1
-        one = request(str(self.number), tokens)
-        self.start(one, chunk, num_lookahead_tokens=lookahead, full_sequence_must_fit=whole)
-
-    @precondition(lambda self: self.running)
-    @rule(which=st.integers(0, 9), count=st.integers(1, 5), drafts=st.integers(0, 3))
-    def step(self, which: int, count: int, drafts: int) -> None:
-        one = self.running[which % len(self.running)]
-        left = one.num_tokens - one.num_computed_tokens
-        if not left:
-            count = min(count, 40 - one.num_tokens)
-            if not count:
-                return
-            one.append_output_token_ids([count % 2] * count)
-            left = count
-        new = min(left, count)
-        if self.cache.allocate_slots(one, new + drafts * (new == left)) is None:
-            self.preempt(which)
-            return
-        one.num_computed_tokens += new
-
-    @invariant()
-    def nothing_is_leaked(self) -> None:
-        self.cache.check()
-        held = {block for one in self.running for block in table(self.cache, one)[0]}
-        assert sorted([*held, *free_ids(self.cache)]) == list(range(1, 9))
-
-    @invariant()
-    def each_has_room_for_its_tokens_and_its_own_content(self) -> None:
-        for one in self.running:
-            blocks = self.cache.get_blocks(one.request_id).blocks[0]
-            assert len(blocks) * 4 >= one.num_computed_tokens
-            for block, digest in zip(blocks, one.block_hashes, strict=False):
-                assert block.block_hash in {None, make_block_hash_with_group_id(digest, 0)}
-
-    @invariant()
-    def events_tell_what_is_cached(self) -> None:
-        for event in self.cache.take_events():
-            if isinstance(event, BlockStored):
-                self.announced.update(event.block_hashes)
-            elif isinstance(event, BlockRemoved):
-                self.announced.subtract(event.block_hashes)
-            else:
-                self.announced.clear()
-        assert +self.announced == Counter(
-            maybe_convert_block_hash(get_block_hash(block.block_hash))
-            for block in self.cache.block_pool.blocks
-            if block.block_hash is not None
-        )
 
 
-TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = LONG
+def test_external_tokens_before_the_window_take_no_blocks() -> None:
+    one = group(4)
+    one.add_local_computed_blocks("a", [], 0, 10)
+    one.allocate_external_computed_blocks("a", 0, 10)
+    assert [block.block_id for block in one.req_to_blocks["a"]] == [0, 0, 0, 1, 2]
+    tiny = group(1)
+    tiny.add_local_computed_blocks("a", [], 0, 4)
+    tiny.allocate_external_computed_blocks("a", 0, 4)
+    assert tiny.req_to_blocks["a"] == [tiny.block_pool.null_block] * 2
+
+
+def test_an_alignment_that_is_none_of_the_blocks_leaves_nothing_out() -> None:
+    spec = window(16, 16)
+    for alignment in (None, 8, 24):
+        assert SlidingWindowManager.reachable_block_mask(0, 4, alignment, spec, False) is None
+
+
+def test_a_manager_of_another_kind_of_group_is_refused() -> None:
+    pool = BlockPool(4, True, 4)
+    with pytest.raises(TypeError, match="FullAttentionSpec is not a sliding window"):
+        SlidingWindowManager.find_longest_cache_hit([], 4, [0], pool, full(), False, 4)
+    with pytest.raises(TypeError, match="SlidingWindowSpec is not full attention"):
+        FullAttentionManager.find_longest_cache_hit([], 4, [0], pool, window(4), False, 4)
+    with pytest.raises(ValueError, match="alignment_tokens: 2 is not a multiple of 4"):
+        FullAttentionManager.find_longest_cache_hit([], 4, [0], pool, full(), False, 2)

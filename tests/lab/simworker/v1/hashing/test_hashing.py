@@ -1,8 +1,9 @@
-"""The hash algorithms, byte-equal to those of real vLLM."""
+"""The hash algorithms, byte-equal to those of real vLLM, and the pickles and CBOR that they cover."""
 
 import hashlib
 import json
 import pickle
+import random
 from typing import Any
 
 import cbor2
@@ -36,8 +37,8 @@ from warmpath.lab.simworker.v1.hashing.extra_keys import (
     generate_block_hash_extra_keys,
     to_event_extra_keys,
 )
-from warmpath.lab.simworker.v1.requests.request import Request
-from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
+from warmpath.lab.simworker.v1.hashing.pickled import Value, encode
+from warmpath.lab.simworker.v1.requests.request import Request, SamplingParams
 
 RECORDED = json.loads(VLLM_HASHES.read_text())
 VECTORS = RECORDED["vectors"]
@@ -71,7 +72,6 @@ def request_of(vector: dict[str, Any]) -> Request:
         "r",
         vector["token_ids"],
         SamplingParams(),
-        None,
         lora_request=LoRARequest(lora["name"], lora["int_id"], lora["path"]) if lora else None,
         cache_salt=vector["cache_salt"],
         mm_features=[
@@ -210,3 +210,59 @@ def test_what_no_hash_is_made_of_has_no_encoding(value: Any) -> None:
 def test_integers_beyond_64_bits_have_no_encoding(value: int) -> None:
     with pytest.raises(ValueError, match="does not fit 64 bits"):
         cbor.encode(value)
+
+
+PICKLED_INTEGERS = st.one_of(
+    st.integers(0, 300),
+    st.integers(-(1 << 63), (1 << 64) - 1),
+    st.builds(
+        lambda shift, sign, off: min(max(sign * (1 << shift) + off, -(1 << 63)), (1 << 64) - 1),
+        st.integers(0, 63),
+        st.sampled_from([-1, 1]),
+        st.integers(-1, 1),
+    ),
+)
+PICKLED: st.SearchStrategy[Value] = st.recursive(
+    st.none() | PICKLED_INTEGERS | st.binary(max_size=300) | st.text(max_size=300),
+    lambda inner: st.lists(inner, max_size=6).map(tuple),
+)
+
+
+@given(value=PICKLED)
+def test_every_value_is_as_python_writes_it(value: Value) -> None:
+    assert encode(value) == pickle.dumps(value, 5)
+
+
+@given(
+    parts=st.lists(PICKLED, min_size=1, max_size=4), picks=st.lists(st.integers(0, 3), max_size=8)
+)
+def test_objects_that_come_again_are_references(parts: list[Value], picks: list[int]) -> None:
+    value = tuple(parts[pick % len(parts)] for pick in picks)
+    assert encode((value, value)) == pickle.dumps((value, value), 5)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("length", [16, 13_106, 21_800, 21_845, 21_846, 32_768, 70_000])
+@pytest.mark.parametrize("most", [1 << 8, 1 << 16, 1 << 20])
+def test_frames_end_where_python_ends_them(length: int, most: int) -> None:
+    tokens = tuple(random.Random(length).randrange(most) for _ in range(length))
+    value = (b"p" * 32, tokens, (("lora", "a", "b"),))
+    assert encode(value) == pickle.dumps(value, 5)
+
+
+def test_more_than_256_objects_are_referred_to() -> None:
+    texts = [f"text {number}" for number in range(300)]
+    value = (*texts, *texts)
+    assert encode(value) == pickle.dumps(value, 5)
+
+
+@pytest.mark.parametrize("value", [1.5, {}, [1]])
+def test_other_types_are_refused(value: object) -> None:
+    with pytest.raises(TypeError, match="no pickle for"):
+        encode((1, value))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [1 << 64, -(1 << 63) - 1, "x" * (1 << 16)])
+def test_what_is_out_of_range_is_refused(value: Value) -> None:
+    with pytest.raises(ValueError, match=r"64 bits|are known"):
+        encode(value)

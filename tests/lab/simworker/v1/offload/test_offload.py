@@ -1,5 +1,6 @@
 """The connector: which blocks are stored in host memory, loaded and waited for."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,49 +8,29 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.state_machines import long_test
+from tests.lab.simworker.v1 import small_cache
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
-from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
-from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher
-from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest
 from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
 from warmpath.lab.simworker.v1.offload.pool import CPUOffloadingManager
 from warmpath.lab.simworker.v1.offload.transfer import OffloadingMetadata, TransferJob
-from warmpath.lab.simworker.v1.requests.request import Request
-from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
+from warmpath.lab.simworker.v1.requests.request import Request, SamplingParams
 from warmpath.lab.simworker.v1.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    SlidingWindowSpec,
-)
-
-SHAPE = {"num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import KVCacheConfig, KVCacheGroupSpec
 
 
 def full(block_size: int = 2) -> KVCacheGroupSpec:
-    return KVCacheGroupSpec(["full"], FullAttentionSpec(block_size=block_size, **SHAPE))
+    return KVCacheGroupSpec(["full"], small_cache.full(block_size))
 
 
-def window(sliding_window: int, block_size: int = 2) -> KVCacheGroupSpec:
-    spec = SlidingWindowSpec(block_size=block_size, sliding_window=sliding_window, **SHAPE)
-    return KVCacheGroupSpec(["window"], spec)
+def window(tokens: int) -> KVCacheGroupSpec:
+    return KVCacheGroupSpec(["window"], small_cache.window(tokens, 2))
 
 
-def request(
-    name: str, tokens: list[int], *, lora: LoRARequest | None = None, answer: int = 4
-) -> Request:
-    return Request(
-        name,
-        tokens,
-        SamplingParams(max_tokens=answer),
-        None,
-        lora_request=lora,
-        block_hasher=get_request_block_hasher(2, sha256_cbor),
-    )
+def request(name: str, tokens: list[int], answer: int = 4) -> Request:
+    return small_cache.request(name, tokens, 2, sampling_params=SamplingParams(max_tokens=answer))
 
 
 class Desk:
@@ -131,7 +112,7 @@ def test_a_reset_forgets_chunks_and_lets_loads_end() -> None:
         ([full()], {"blocks_per_chunk": 0}, "blocks_per_chunk: 0, at least 1"),
         ([full(3)], {}, "group 0 has blocks of 3 tokens, not a multiple of the 2 of a hash"),
         ([KVCacheGroupSpec(["a"], full().kv_cache_spec, is_eagle_group=True)], {}, "a drafter's"),
-        ([KVCacheGroupSpec(["a"], SlidingWindowSpec(block_size=2, sliding_window=3, extra_retained_tokens=1, **SHAPE))], {}, "keeps tokens for a drafter"),
+        ([KVCacheGroupSpec(["a"], replace(small_cache.window(3, 2), extra_retained_tokens=1))], {}, "keeps tokens for a drafter"),
         ([window(3)], {"retention_interval": -2}, "prefix_cache_retention_interval: -2, at least 0"),
         ([window(3)], {"retention_interval": 3}, "3, not a multiple of the 2 tokens of a chunk"),
     ],
@@ -192,7 +173,7 @@ class Offloading(RuleBasedStateMachine):
             return
         tokens = [7] * common + [token] * length
         self.created += 1
-        self.scheduler.add_request(request(str(self.created), tokens, answer=answer))
+        self.scheduler.add_request(request(str(self.created), tokens, answer))
 
     @rule(ended=st.sampled_from([0, 1, 9]))
     def steps(self, ended: int) -> None:
@@ -298,5 +279,4 @@ class Offloading(RuleBasedStateMachine):
         assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
 
 
-TestOffloading = Offloading.TestCase
-TestOffloading.settings = LONG
+TestOffloading = long_test(Offloading)

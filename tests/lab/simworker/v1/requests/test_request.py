@@ -1,10 +1,13 @@
-"""Requests with tokens, and requests with known lengths alone."""
+"""Requests, with tokens or with known lengths alone, and the queues in which they wait."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.lab.simworker.state_machines import long_test
 from tests.lab.simworker.v1.small_cache import admit, manager, request, table
+from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
 from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher
 from warmpath.lab.simworker.v1.hashing.block_hash_view import (
@@ -16,9 +19,14 @@ from warmpath.lab.simworker.v1.hashing.extra_keys import (
     MultiModalFeatureSpec,
     PlaceholderRange,
 )
-from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
-from warmpath.lab.simworker.v1.requests.sampling_params import PoolingParams, SamplingParams
+from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus, SamplingParams
 from warmpath.lab.simworker.v1.requests.trace_request import TraceRequest
+from warmpath.lab.simworker.v1.scheduling.request_queue import (
+    PriorityRequestQueue,
+    RequestQueue,
+    SchedulingPolicy,
+    create_request_queue,
+)
 
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=30), st.integers(0, 30))
@@ -64,21 +72,16 @@ def feature(name: str, offset: int, length: int) -> MultiModalFeatureSpec:
 
 def test_embeddings_stand_for_tokens() -> None:
     rows = [bytes([at]) * 4 for at in range(8)]
-    one = Request(
-        "a", None, SamplingParams(), None, prompt_embeds=rows,
-        block_hasher=get_request_block_hasher(4, sha256_cbor),
-    )  # fmt: skip
+    one = request("a", None, prompt_embeds=rows)
     assert one.all_token_ids == [0] * 8
     other = request("b", [0] * 8, prompt_embeds=[*rows[:7], b"else"])
     assert other.block_hashes[0] == one.block_hashes[0]
     assert other.block_hashes[1] != one.block_hashes[1]
 
 
-def test_a_request_without_prompt_or_parameters_is_refused() -> None:
+def test_a_request_without_prompt_is_refused() -> None:
     with pytest.raises(ValueError, match="prompt_token_ids: none"):
-        Request("a", None, SamplingParams(), None)
-    with pytest.raises(ValueError, match="can't both be unset"):
-        Request("a", [1], None, None)
+        request("a", None)
 
 
 @pytest.mark.parametrize(
@@ -98,27 +101,6 @@ def test_numbers_out_of_range_are_refused(build: object, message: str) -> None:
     assert callable(build)
     with pytest.raises(ValueError, match=message):
         build()
-
-
-@pytest.mark.parametrize(
-    ("params", "skips"),
-    [
-        (SamplingParams(), False),
-        (SamplingParams(prompt_logprobs=0), True),
-        (SamplingParams(prompt_logprobs=1, skip_reading_prefix_cache=False), False),
-        (SamplingParams(skip_reading_prefix_cache=True), True),
-        (PoolingParams(), False),
-        (PoolingParams(skip_reading_prefix_cache=True), True),
-    ],
-)
-def test_prompt_logprobs_and_poolers_can_pass_over_the_cache(
-    params: SamplingParams | PoolingParams, skips: bool
-) -> None:
-    sampling = params if isinstance(params, SamplingParams) else None
-    pooling = params if isinstance(params, PoolingParams) else None
-    one = Request("a", [1], sampling, pooling)
-    assert one.skip_reading_prefix_cache is skips
-    assert one.max_tokens == (16 if sampling else 1)
 
 
 def test_requests_are_in_order_of_priority_then_arrival_then_name() -> None:
@@ -214,3 +196,97 @@ def test_made_up_hashes_are_made_up_again_after_they_were_forgotten() -> None:
     before = list(one.block_hashes)
     one.discard_block_hashes()
     assert one.block_hashes == before
+
+
+@pytest.mark.parametrize("queue", [RequestQueue(), PriorityRequestQueue()])
+def test_an_empty_queue_has_no_first(queue: RequestQueue) -> None:
+    assert not queue
+    with pytest.raises(IndexError):
+        queue.peek_request()
+    with pytest.raises(IndexError):
+        queue.pop_request()
+
+
+@pytest.mark.parametrize("policy", list(SchedulingPolicy))
+def test_a_request_that_waits_twice_is_noticed(policy: SchedulingPolicy) -> None:
+    queue = create_request_queue(policy)
+    one = request("a", [1])
+    queue.add_request(one)
+    queue.check()
+    queue.add_request(one)
+    with pytest.raises(BrokenInvariantError, match="twice"):
+        queue.check()
+
+
+def test_a_heap_out_of_order_is_noticed() -> None:
+    queue = PriorityRequestQueue()
+    first, second = request("a", [1]), request("b", [1], priority=1)
+    queue.add_request(first)
+    queue.add_request(second)
+    first.priority = 2
+    with pytest.raises(BrokenInvariantError, match="out of order"):
+        queue.check()
+
+
+class Queues(RuleBasedStateMachine):
+    """Either queue does what a list does that is sorted anew each time."""
+
+    policy = SchedulingPolicy.FCFS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = create_request_queue(self.policy)
+        self.model: list[Request] = []
+        self.made = 0
+
+    def new(self, priority: int, arrival: int) -> Request:
+        self.made += 1
+        return request(str(self.made), [1], priority=priority, arrival_time=arrival)
+
+    def sort(self) -> None:
+        if self.policy is SchedulingPolicy.PRIORITY:
+            self.model.sort(key=lambda one: (one.priority, one.arrival_time, one.request_id))
+
+    @rule(priority=st.integers(0, 3), arrival=st.integers(0, 3))
+    def add(self, priority: int, arrival: int) -> None:
+        one = self.new(priority, arrival)
+        self.queue.add_request(one)
+        self.model.append(one)
+
+    @rule(priorities=st.lists(st.integers(0, 3), max_size=3), arrival=st.integers(0, 3))
+    def prepend(self, priorities: list[int], arrival: int) -> None:
+        several = [self.new(priority, arrival) for priority in priorities]
+        if len(several) == 1:
+            self.queue.prepend_request(several[0])
+        else:
+            self.queue.prepend_requests(several)
+        self.model[:0] = reversed(several)
+
+    @precondition(lambda self: self.model)
+    @rule()
+    def pop(self) -> None:
+        assert self.queue.peek_request() is self.model[0]
+        assert self.queue.pop_request() is self.model.pop(0)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        several = data.draw(st.lists(st.sampled_from(self.model), unique_by=id, max_size=3))
+        self.queue.remove_requests([*several, request("not there", [1])])
+        self.model = [one for one in self.model if one not in several]
+
+    @invariant()
+    def is_the_model(self) -> None:
+        self.sort()
+        self.queue.check()
+        assert list(self.queue) == self.model
+        assert len(self.queue) == len(self.model)
+        assert bool(self.queue) == bool(self.model)
+
+
+class PriorityQueues(Queues):
+    policy = SchedulingPolicy.PRIORITY
+
+
+TestQueues = long_test(Queues)
+TestPriorityQueues = long_test(PriorityQueues)

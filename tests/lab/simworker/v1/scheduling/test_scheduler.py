@@ -6,14 +6,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.state_machines import long_test
 from tests.lab.simworker.v1.small_cache import full, manager, request, window
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.engine import Leap
 from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest
-from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
-from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
+from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus, SamplingParams
 from warmpath.lab.simworker.v1.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import PauseState, SchedulerConfig
 from warmpath.lab.simworker.v1.scheduling.scheduler_output import RequestOutput, SchedulerOutput
@@ -22,7 +21,7 @@ from warmpath.lab.simworker.v1.scheduling.scheduler_output import RequestOutput,
 def scheduler(num_blocks: int = 50, **choices: Any) -> Scheduler:
     defaults = {"max_model_len": 100, "max_num_seqs": 4, "max_num_batched_tokens": 20}
     return Scheduler(
-        manager(num_blocks, max_model_len=100, log_stats=True, enable_kv_cache_events=True),
+        manager(num_blocks, max_model_len=100, enable_kv_cache_events=True),
         SchedulerConfig(**(defaults | choices)),
     )
 
@@ -60,50 +59,12 @@ def names(requests: Any) -> list[str]:
     return [one.request_id for one in requests]
 
 
-def ends_with(stop: list[int], *, ignore_eos: bool = False) -> Request:
-    params = SamplingParams(max_tokens=5, stop_token_ids=stop, ignore_eos=ignore_eos)
-    return request("a", [1, 2, 3], sampling_params=params, eos_token_id=7)
-
-
-@pytest.mark.parametrize(
-    ("one", "got", "reason"),
-    [
-        (ends_with([9]), [8, 7], None),
-        (ends_with([8]), [8], 8),
-        (ends_with([9], ignore_eos=True), [8, 7, 9], 9),
-    ],
-)
-def test_an_answer_ends_with_a_token_that_ends_it(
-    one: Request, got: list[int], reason: int | None
-) -> None:
-    of = scheduler()
-    add(of, one)
-    (output,) = of.update_from_output(of.schedule(), {"a": [8, 7, 9]})
-    assert (output.new_token_ids, output.finished) == (got, True)
-    assert (one.status, one.stop_reason) == (RequestStatus.FINISHED_STOPPED, reason)
-    assert one.output_token_ids == got
-    assert of.get_request_counts() == (0, 0)
-    of.check()
-
-
-def test_an_answer_without_such_a_token_ends_by_its_length() -> None:
-    of = scheduler()
-    one = ends_with([9], ignore_eos=True)
-    add(of, one)
-    of.update_from_output(of.schedule(), {"a": [8, 7, 8, 7, 8, 9]})
-    assert one.output_token_ids == [8, 7, 8, 7, 8]
-    assert (one.status, one.stop_reason) == (RequestStatus.FINISHED_LENGTH_CAPPED, None)
-
-
-def test_steps_are_not_taken_as_one_where_any_of_them_may_end_an_answer() -> None:
-    alike = []
-    for one in (ends_with([9]), asked("a", 3, 5)):
-        of = scheduler()
-        add(of, one)
-        step(of)
-        step(of)
-        alike.append(Leap(of).steps_alike(of.schedule()))
-    assert alike == [1, 3]
+def test_as_many_steps_are_taken_as_one_as_fill_no_block_and_end_no_answer() -> None:
+    one = scheduler()
+    add(one, asked("a", 3, 5))
+    step(one)
+    step(one)
+    assert Leap(one).steps_alike(one.schedule()) == 3
 
 
 def test_a_request_that_is_its_own_victim_ends_the_scan() -> None:
@@ -211,7 +172,7 @@ class Machine(RuleBasedStateMachine):
         specs = (full(), window(5)) if windowed else (full(),)
         self.manager: KVCacheManager = manager(
             26 if windowed else 14, *specs, max_model_len=40, enable_caching=caching,
-            watermark=watermark, log_stats=True, enable_kv_cache_events=True,
+            watermark=watermark, enable_kv_cache_events=True,
         )  # fmt: skip
         self.config = SchedulerConfig(
             max_model_len=40, max_num_seqs=4, max_num_batched_tokens=12 if chunks else 40,
@@ -325,5 +286,4 @@ class Machine(RuleBasedStateMachine):
             assert turns == sorted(turns)
 
 
-TestMachine = Machine.TestCase
-TestMachine.settings = LONG
+TestMachine = long_test(Machine)

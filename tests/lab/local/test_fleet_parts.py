@@ -1,15 +1,72 @@
-"""A held port is its holder's: only a server that gets the port from it can use it."""
+"""A local cluster's parts: its options' bounds, children that end with it, ports that it holds."""
 
 import asyncio
 import contextlib
+import os
+import select
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc.aio
 import pytest
 import zmq
 
+from warmpath.cli.child import bound
+from warmpath.lab.fleet.command import MOST, main
 from warmpath.lab.local.ports import HeldPorts
+
+
+@pytest.mark.parametrize(("name", "most"), MOST.items())
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_numbers_that_no_machine_should_start_are_refused(
+    tmp_path: Path, name: str, most: int, beyond: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = most + beyond if beyond else 0
+    out = tmp_path / "out"
+    assert main([f"--{name}={number}", f"--out={out}"]) == 2
+    assert f"fleet: --{name} is {number}, not 1 to {most}" in capsys.readouterr().err
+    assert not out.exists()
+
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux's kernel")
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from warmpath.lab.local.cluster import Process
+
+async def main():
+    child = Process("a child", Path(sys.argv[1]))
+    await child.start("http.server", "--bind", "127.0.0.1", "0")
+    print(child._process.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@LINUX
+def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, str(tmp_path / "log")]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
+        assert parent.stdout is not None
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        assert not select.select([child], [], [], 0)[0]
+        parent.send_signal(signal.SIGKILL)
+    ended, _, _ = select.select([child], [], [], 60)
+    os.close(child)
+    assert ended
+
+
+@LINUX
+def test_a_child_whose_parent_has_ended_meanwhile_does_not_begin() -> None:
+    words = bound([sys.executable, "-c", "print('begun')"])
+    words[words.index(str(os.getpid()))] = "1"
+    assert subprocess.run(words, check=True, capture_output=True).stdout == b""
 
 
 @pytest.fixture
