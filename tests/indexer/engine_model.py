@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from tests.indexer.sides import CLEARED, Event, removed, stored
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 
@@ -64,7 +65,7 @@ class EngineModel:
         """Return the time of a batch; no two have the same."""
         return self.life * 1e6 + self.sequence
 
-    def publish(self, events: list[dict[str, object]]) -> tuple[int, bytes]:
+    def publish(self, *events: Event) -> tuple[int, bytes]:
         """Publish one batch; return its sequence and payload."""
         self.sequence += 1
         batch = msgspec.msgpack.encode([self.timestamp(), events, 0])
@@ -72,79 +73,52 @@ class EngineModel:
         self.snapshots[self.sequence] = self.truth()
         return self.sequence, batch
 
+    def hits(self, blocks: list[Block]) -> int:
+        """Return how many of a prompt's leading blocks are cached."""
+        return next((at for at, one in enumerate(blocks) if one not in self.gpu), len(blocks))
+
+    def use(self, blocks: list[Block]) -> None:
+        """Have a prompt's cached blocks used last."""
+        for block in blocks:
+            self.gpu.remove(block)
+        self.gpu.extend(reversed(blocks))
+
     def store(self, tokens: tuple[int, ...], lora: str = "", salt: str = "") -> tuple[int, bytes]:
         """Serve a request: reuse cached blocks, store the others, and always the last one."""
-        blocks = [
-            (lora, salt, tokens[: end + BLOCK]) for end in range(0, len(tokens) - BLOCK + 1, BLOCK)
-        ][: self.capacity]
-        hits = 0
-        while hits < len(blocks) - 1 and blocks[hits] in self.gpu:
-            hits += 1
+        blocks = blocks_of(tokens, lora, salt)[: self.capacity]
+        hits = self.hits(blocks[:-1])
+        fresh = blocks[hits:]
         for block in blocks[:hits]:
             self.gpu.remove(block)
-        fresh = blocks[hits:]
-        events = []
-        while len(self.gpu) + len(blocks) > self.capacity:
-            events.append(self._removed(self.gpu.pop(0), "GPU"))
+        evicted = [self.gpu.pop(0) for _ in range(len(self.gpu) + len(blocks) - self.capacity)]
         # The tail is freed first, so that it is reused first.
         self.gpu.extend(reversed(blocks))
-        events.append(
-            {
-                "type": "BlockStored",
-                "block_hashes": [self.name(block) for block in fresh],
-                "parent_block_hash": self.name(blocks[hits - 1]) if hits else None,
-                "token_ids": list(tokens[hits * BLOCK : len(blocks) * BLOCK]),
-                "block_size": BLOCK,
-                "lora_id": None,
-                "medium": "GPU",
-                "lora_name": lora or None,
-                "extra_keys": [
-                    [one for one in (lora, salt if not hits and not number else "") if one] or None
-                    for number in range(len(fresh))
-                ],
-            }
-        )
-        return self.publish(events)
+        extras = [[one for one in (lora, salt) if one] or None] if not hits else []
+        extras += [[lora] if lora else None] * (len(fresh) - len(extras))
+        event = stored(
+            map(self.name, fresh), tokens[hits * BLOCK : len(blocks) * BLOCK],
+            self.name(blocks[hits - 1]) if hits else None, BLOCK,
+            lora_name=lora or None, extra_keys=extras,
+        )  # fmt: skip
+        return self.publish(*(self._removed(block, "GPU") for block in evicted), event)
 
     def report(self, tokens: tuple[int, ...]) -> tuple[int, bytes] | None:
         """Serve a request with a full report: blocks found are announced as stored; none is stored."""
-        blocks: list[Block] = [
-            ("", "", tokens[:end]) for end in range(BLOCK, len(tokens) + 1, BLOCK)
-        ]
-        found = 0
-        while found < len(blocks) and blocks[found] in self.gpu:
-            found += 1
+        found = blocks_of(tokens)[: self.hits(blocks_of(tokens))]
         if not found:
             return None
-        for block in blocks[:found]:
-            self.gpu.remove(block)
-        self.gpu.extend(reversed(blocks[:found]))
-        return self.publish(
-            [
-                {
-                    "type": "BlockStored",
-                    "block_hashes": [self.name(block) for block in blocks[:found]],
-                    "parent_block_hash": None,
-                    "token_ids": list(tokens[: found * BLOCK]),
-                    "block_size": BLOCK,
-                    "lora_id": None,
-                    "medium": "GPU",
-                }
-            ]
-        )
+        self.use(found)
+        names = map(self.name, found)
+        return self.publish(stored(names, tokens[: len(found) * BLOCK], None, BLOCK))
 
     def touch(self, which: int) -> None:
         """Serve a request that finds all its blocks and fills none: nothing is announced."""
         if not self.gpu:
             return
         lora, salt, tokens = sorted(self.gpu)[which % len(self.gpu)]
-        prefix: list[Block] = [
-            (lora, salt, tokens[: end + BLOCK]) for end in range(0, len(tokens), BLOCK)
-        ]
-        if all(block in self.gpu for block in prefix):
-            for block in prefix:
-                self.gpu.remove(block)
-            self.gpu.extend(reversed(prefix))
+        blocks = blocks_of(tokens, lora, salt)
+        if self.hits(blocks) == len(blocks):
+            self.use(blocks)
 
     def offload(self, which: int) -> tuple[int, bytes] | None:
         """Copy a block to the offload tier, announced without its tokens."""
@@ -152,25 +126,11 @@ class EngineModel:
             return None
         block = sorted(self.gpu)[which % len(self.gpu)]
         self.cpu.append(block)
-        return self.publish(
-            [
-                {
-                    "type": "BlockStored",
-                    "block_hashes": [self.name(block)],
-                    "parent_block_hash": None,
-                    "token_ids": [],
-                    "block_size": 0,
-                    "lora_id": None,
-                    "medium": "CPU",
-                    "lora_name": None,
-                    "group_idx": 0,
-                }
-            ]
-        )
+        return self.publish(stored([self.name(block)], [], None, 0, medium="CPU", group_idx=0))
 
     def drop_offloaded(self) -> tuple[int, bytes] | None:
         """Remove the oldest copy from the offload tier; None if it is empty."""
-        return self.publish([self._removed(self.cpu.pop(0), "CPU")]) if self.cpu else None
+        return self.publish(self._removed(self.cpu.pop(0), "CPU")) if self.cpu else None
 
     def evict(self, which: int) -> tuple[int, bytes] | None:
         """Evict one copy of a block, even of a block with children; None if the cache is empty."""
@@ -178,10 +138,10 @@ class EngineModel:
             return None
         block = sorted(self.gpu)[which % len(self.gpu)]
         self.gpu.remove(block)
-        return self.publish([self._removed(block, "GPU")])
+        return self.publish(self._removed(block, "GPU"))
 
-    def _removed(self, block: Block, medium: str) -> dict[str, object]:
-        return {"type": "BlockRemoved", "block_hashes": [self.name(block)], "medium": medium}
+    def _removed(self, block: Block, medium: str) -> Event:
+        return removed([self.name(block)], medium)
 
     def misspell(self, which: int, kind: str, **fields: object) -> bytes:
         """Make an event of the newest batch unreadable; return the batch."""
@@ -201,7 +161,12 @@ class EngineModel:
     def clear(self) -> tuple[int, bytes]:
         self.gpu.clear()
         self.cpu.clear()
-        return self.publish([{"type": "AllBlocksCleared"}])
+        return self.publish(CLEARED)
+
+
+def blocks_of(tokens: tuple[int, ...], lora: str = "", salt: str = "") -> list[Block]:
+    """Return the full blocks of a prompt."""
+    return [(lora, salt, tokens[:end]) for end in range(BLOCK, len(tokens) + 1, BLOCK)]
 
 
 def keys_of(blocks: Iterable[Block]) -> set[int]:

@@ -40,5 +40,12 @@ def source(pod: str = "p", **changes: object) -> RankSource:
     return RankSource(pod, **fields)  # type: ignore[arg-type]
 
 
+def following(index: Callable[[], Index] = ArrayIndex, **changes: object) -> RankIngest:
+    """Follow a rank that is connected, without a replay."""
+    rank = new_ingest(index).add(source(**{"has_replay": False} | changes))  # type: ignore[arg-type]
+    rank.connected()
+    return rank
+
+
 def held(rank: RankIngest, tier: Tier = Tier.GPU) -> set[int]:
     return rank.state.held().get((tier, 0), set())

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from tests.conformance.reference_index import ReferenceIndex
-from tests.indexer.followed import new_ingest
+from tests.indexer.followed import new_ingest, source
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines import sglang, vllm
-from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest, SavedRank
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
@@ -45,14 +44,15 @@ CLEARED: Event = {"type": "AllBlocksCleared"}
 
 
 class Side:
-    """Ranks that are followed into one index; `form` is a key of `FORMS`."""
+    """Ranks that are followed into one index; `form` is a key of `FORMS`, `capacity` that of each rank."""
 
-    def __init__(self, form: str, index: Index | None = None) -> None:
+    def __init__(self, form: str, index: Index | None = None, *, capacity: int = 0) -> None:
         self.now = 0.0
         self.index = FORMS[form]() if index is None else index
         self.ingest = new_ingest(
             lambda: self.index, pending_bytes=1 << 24, stale_after=60.0, clock=lambda: self.now
         )
+        self.capacity = capacity
         self.sequence: dict[RankName, int] = {}
 
     def rank(self, pod: str, number: int = 0, engine: str = "vllm") -> RankIngest:
@@ -73,11 +73,28 @@ class Side:
         rank.connected()
         return rank
 
+    def saved(self, pod: str, number: int = 0) -> SavedRank:
+        """Return what another process reads of a rank that this one has saved."""
+        raw = msgspec.msgpack.encode(self.rank(pod, number).save())
+        return msgspec.msgpack.decode(raw, type=SavedRank)
+
+    def restart(
+        self, pod: str, number: int = 0, engine: str = "vllm", saved: SavedRank | None = None
+    ) -> None:
+        """Let another process go on from what this one saves, or from `saved`."""
+        again = saved or self.saved(pod, number)
+        sequence = self.sequence[pod, number]
+        self.ingest.remove(pod, number)
+        self.restore(pod, again, number, engine)
+        self.sequence[pod, number] = sequence
+
     def _begin(self, pod: str, number: int, engine: str) -> RankIngest:
         self.sequence[pod, number] = 0
-        return self.ingest.add(
-            RankSource(pod, number, "m", CODECS[engine], has_replay=False, dialect=engine)
-        )
+        followed = source(
+            pod, rank=number, decode=CODECS[engine], has_replay=False, dialect=engine,
+            capacity=self.capacity,
+        )  # fmt: skip
+        return self.ingest.add(followed)
 
     def send(self, pod: str, *events: Event, number: int = 0) -> None:
         """Let a rank publish one batch."""

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
@@ -18,7 +18,7 @@ from warmpath.indexer.compiled.array_index import LEAST_BYTES, ArrayIndex
 from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.keys.key import Chain, pack_tokens, unpack_words
+from warmpath.indexer.keys.key import Chain, pack_tokens
 
 BACKENDS: dict[str, Callable[[], Index]] = {
     "reference": ReferenceIndex,
@@ -38,18 +38,10 @@ def prompt(*ids: int) -> Chain:
     return msgspec.structs.replace(chain, made=packed_keys(chain))
 
 
-def arriving(believed: Believed, chain: Chain, pod: str = "p") -> int:
-    """Return how many leading blocks of a prompt are on their way to a pod."""
+def leading(believed: Believed, chain: Chain, pod: str, how: str) -> int:
+    """Return how many leading blocks of a prompt are believed of a pod."""
     found = {belief: (start, stop) for belief, start, stop in believed.match(chain)}
-    start, stop = found.get(Belief(pod, 0, "arriving"), (0, 0))
-    assert start == 0
-    return stop
-
-
-def assumed(believed: Believed, chain: Chain, pod: str = "p") -> int:
-    """Return how many leading blocks of a prompt a pod is assumed to hold."""
-    found = {belief: (start, stop) for belief, start, stop in believed.match(chain)}
-    start, stop = found.get(Belief(pod, 0, "assumed"), (0, 0))
+    start, stop = found.get(Belief(pod, 0, how), (0, 0))
     assert start == 0
     return stop
 
@@ -90,9 +82,9 @@ def test_a_prompt_longer_than_what_may_be_believed_is_believed_at_its_head(
 ) -> None:
     long = prompt(*range(300))
     believed.arrive("p", 0, long.made, expires=10.0)
-    assert arriving(believed, long) == 50
+    assert leading(believed, long, "p", "arriving") == 50
     believed.assume("q", 0, long.made, now=0.0, capacity=1000)
-    assert assumed(believed, long, "q") == 50
+    assert leading(believed, long, "q", "assumed") == 50
     check(believed)
 
 
@@ -118,29 +110,17 @@ def test_an_index_with_less_room_holds_what_it_can() -> None:
         tickets.append(believed.arrive("p", n % 7, chain.made, expires=10.0))
     assert believed._index.stats().evicted
     check(believed)
-    assert arriving(believed, prompt(*range(98_000, 98_500))) > 0, "the heads are given up last"
+    last = leading(believed, prompt(*range(98_000, 98_500)), "p", "arriving")
+    assert last > 0, "the heads are given up last"
     for ticket in tickets:
         believed.withdraw(ticket)
     check(believed)
     assert believed._index.stats().entries == 0
 
 
-def test_the_check_finds_what_nobody_believes_and_what_is_lost() -> None:
-    index = ReferenceIndex()
-    believed = Believed(index, max_blocks=100, assumed_seconds=60.0)
-    believed.arrive("p", 0, A.made, expires=10.0)
-    index.remove(0, unpack_words(A.made)[:1])
-    with pytest.raises(AssertionError, match="does not hold all"):
-        check(believed)
-    index.add(0, unpack_words(A.made))
-    index.add(0, [99])
-    with pytest.raises(AssertionError, match="nobody believes"):
-        check(believed)
-
-
 # Against an obviously right model
 
-PODS = ["a", "b", "c"]
+RANKS = st.tuples(st.sampled_from("abc"), st.integers(0, 1))
 MOST = 24
 SECONDS = 20
 SMALL = 5
@@ -226,26 +206,20 @@ class Model:
 class AnyBeliefs(RuleBasedStateMachine):
     """Beliefs in any order, tickets old and unknown, and a clock that jumps both ways."""
 
-    new_index: Callable[[], Index] = ReferenceIndex
-
-    def __init__(self) -> None:
+    def __init__(self, index: Index) -> None:
         super().__init__()
-        self.believed = Believed(
-            type(self).new_index(), max_blocks=MOST, assumed_seconds=float(SECONDS)
-        )
+        self.believed = Believed(index, max_blocks=MOST, assumed_seconds=float(SECONDS))
         self.model = Model()
         self.clock = 100
         self.issued: list[int] = [999]
         self.wait(0)
 
-    @rule(
-        pod=st.sampled_from(PODS), rank=st.integers(0, 1), chain=prompts, last=st.integers(-2, 30)
-    )
-    def arrive(self, pod: str, rank: int, chain: Chain, last: int) -> None:
-        ticket = self.believed.arrive(pod, rank, chain.made, expires=float(self.clock + last))
+    @rule(rank=RANKS, chain=prompts, last=st.integers(-2, 30))
+    def arrive(self, rank: tuple[str, int], chain: Chain, last: int) -> None:
+        ticket = self.believed.arrive(*rank, chain.made, expires=float(self.clock + last))
         assert ticket not in self.issued[-20:]
         self.issued.append(ticket)
-        belief = Belief(pod, rank, "arriving")
+        belief = Belief(*rank, "arriving")
         self.model.arrive(ticket, belief, chain.keys(), self.model.now + last)
 
     @rule(which=st.integers(0, 99), last=st.integers(-2, 40))
@@ -260,23 +234,18 @@ class AnyBeliefs(RuleBasedStateMachine):
         self.believed.withdraw(ticket)
         self.model.tickets.pop(ticket, None)
 
-    @rule(
-        pod=st.sampled_from(PODS),
-        rank=st.integers(0, 1),
-        chain=prompts,
-        capacity=st.integers(0, 12),
-    )
-    def assume(self, pod: str, rank: int, chain: Chain, capacity: int) -> None:
+    @rule(rank=RANKS, chain=prompts, capacity=st.integers(0, 12))
+    def assume(self, rank: tuple[str, int], chain: Chain, capacity: int) -> None:
         # A moment later, since which goes first of what was assumed at once is not said.
         self.clock += 1
         self.model.now += 1
-        self.believed.assume(pod, rank, chain.made, now=float(self.clock), capacity=capacity)
-        self.model.assume(Belief(pod, rank, "assumed"), chain.keys(), capacity)
+        self.believed.assume(*rank, chain.made, now=float(self.clock), capacity=capacity)
+        self.model.assume(Belief(*rank, "assumed"), chain.keys(), capacity)
 
-    @rule(pod=st.sampled_from(PODS), rank=st.integers(0, 1))
-    def forget(self, pod: str, rank: int) -> None:
-        self.believed.forget(pod, rank)
-        self.model.forget(pod, rank)
+    @rule(rank=RANKS)
+    def forget(self, rank: tuple[str, int]) -> None:
+        self.believed.forget(*rank)
+        self.model.forget(*rank)
 
     @rule(seconds=st.integers(-50, 50) | st.just(-(10**6)) | st.just(10**6))
     def wait(self, seconds: int) -> None:
@@ -311,17 +280,10 @@ class AnyBeliefs(RuleBasedStateMachine):
         return [({one.slot for one in index.stretches([key])}, key) for key in keys]
 
 
-class AnyBeliefsInMemory(AnyBeliefs):
-    new_index = MemoryIndex
-
-
-class AnyBeliefsInArrays(AnyBeliefs):
-    new_index = staticmethod(BACKENDS["arrays"])
-
-
-for machine in (AnyBeliefs, AnyBeliefsInMemory, AnyBeliefsInArrays):
-    machine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
-
-TestAnyBeliefs = AnyBeliefs.TestCase
-TestAnyBeliefsInMemory = AnyBeliefsInMemory.TestCase
-TestAnyBeliefsInArrays = AnyBeliefsInArrays.TestCase
+@pytest.mark.random
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_beliefs_end_when_they_should(backend: str) -> None:
+    run_state_machine_as_test(
+        lambda: AnyBeliefs(BACKENDS[backend]()),
+        settings=settings(max_examples=examples(60), stateful_step_count=40),
+    )

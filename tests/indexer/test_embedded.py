@@ -1,17 +1,29 @@
-"""The index that is chosen, and where compiled code is kept."""
+"""The index that is chosen, and its compiled code: when it is compiled, where it is kept, and until when."""
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from warmpath.h2grpc.http2.library import LibraryError
+from warmpath.indexer.compiled import jit
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.index.memory import MemoryIndex
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(script: str, *, cwd: Path = ROOT) -> list[str]:
+    """Return the words that a script of Python prints in a process of its own."""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=cwd, capture_output=True, text=True, check=True
+    )
+    return ended.stdout.split()
 
 
 def test_the_compiled_index_is_chosen_where_numba_is() -> None:
@@ -42,10 +54,7 @@ def test_nothing_is_left_to_compile_when_the_index_is_ready() -> None:
         "used = {one.__name__ for one in functions if one.signatures}\n"
         "print(*{one.__name__ for one in functions} - called - used)\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert not ended.stdout.split()
+    assert not run(script)
 
 
 @pytest.mark.deep
@@ -61,14 +70,7 @@ def test_compiled_code_is_used_from_a_folder_that_cannot_be_written_to(tmp_path:
         "refill(places, words, places, np.zeros(4, np.uint64))\n"
         "print(jit._settings.CACHE_DIR, sum(refill.stats.cache_hits.values()))\n"
     )
-
-    def run(text: str) -> list[str]:
-        ended = subprocess.run(
-            [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
-        return ended.stdout.split()
-
-    folder, hits = run(script)
+    folder, hits = run(script, cwd=tmp_path)
     assert folder.startswith(str(package))
     assert hits == "0"
     # Root may write anywhere, so writing there is made to fail.
@@ -81,6 +83,85 @@ def test_compiled_code_is_used_from_a_folder_that_cannot_be_written_to(tmp_path:
         "tempfile.TemporaryFile = refuse\n"
         "from warmpath.indexer.compiled import jit",
     )
-    folder, hits = run(patched)
+    folder, hits = run(patched, cwd=tmp_path)
     assert "warmpath-compiled-" in folder
     assert hits == "1", "what was built is used"
+
+
+def test_another_constant_in_a_neighbour_of_what_is_compiled_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jit, "SOURCES", (tmp_path,))
+    layout = tmp_path / "layout.py"
+    found = set()
+    for number in (1, 2):
+        layout.write_text(f"WIDTH = {number}\n", encoding="utf-8")
+        found.add(jit._digest())
+    layout.rename(tmp_path / "other.py")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "more.py").write_text("DEPTH = 1\n", encoding="utf-8")
+    found.add(jit._digest())
+    assert len(found) == 3
+
+
+def test_the_callbacks_of_libnghttp2_take_constants_only_from_folders_that_are_looked_at() -> None:
+    try:
+        from warmpath.h2grpc.http2 import callbacks
+    except LibraryError as error:
+        pytest.skip(str(error))
+    neighbours = [
+        Path(value.__file__)
+        for value in (callbacks, *vars(callbacks).values())
+        if isinstance(value, ModuleType)
+        and value.__name__.startswith("warmpath.")
+        and value.__file__
+    ]
+    assert len(neighbours) > 2
+    for path in neighbours:
+        assert any(path.is_relative_to(folder) for folder in jit.SOURCES), path
+
+
+# In a process of its own: in ours other tests have compiled more than `warm_up` does.
+PROGRAM = """
+import json
+import sys
+from array import array
+
+from msgspec.structs import replace
+from numba.core.dispatcher import Dispatcher
+
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.compiled.warm_up import warm_up
+from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.embedded import packed_keys
+from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from warmpath.router.prompt.parse import listed_ids
+
+
+def kinds():
+    named = [
+        (f"{name}.{key}", value)
+        for name, module in list(sys.modules.items())
+        if name.startswith("warmpath.indexer.compiled")
+        for key, value in vars(module).items()
+        if isinstance(value, Dispatcher)
+    ]
+    return {name: len(value.signatures) for name, value in named}
+
+
+index = ArrayIndex(1 << 20)
+warm_up(index)
+before = kinds()
+chain = Chain(7, array("I", range(64)).tobytes(), 16, 4)
+index.match(chain, leading=True)
+index.match(replace(chain, made=packed_keys(chain)), leading=True)
+index.match(replace(chain, extras=[None, b"x", None, None]))
+listed_ids(wire.TokenIds(ids=[bytes([1, 2, 3])]), "ids")
+print(json.dumps([before, kinds()]))
+"""
+
+
+def test_no_form_of_a_prompt_makes_the_first_caller_wait_for_a_compiler() -> None:
+    before, after = json.loads(" ".join(run(PROGRAM)))
+    assert before
+    assert after == before

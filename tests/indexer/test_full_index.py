@@ -1,70 +1,75 @@
-"""Ranks that are followed while the index is full."""
+"""The index at its bound: ranks go on being followed, and what is left of a prompt is its beginning.
+
+In whatever pieces the prompt came, and by whatever way.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import count
 
 import msgspec
 import pytest
 
 from tests.indexer.consistent import check
-from tests.indexer.sides import Side, stored
+from tests.indexer.followed import published
+from tests.indexer.sides import Event, Side, stored
 from warmpath.indexer.compiled.array_index import ArrayIndex
-from warmpath.indexer.engines import vllm
+from warmpath.indexer.compiled.blocks.blocks import DEPTH
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
+from warmpath.indexer.watch.pod_cache import PART_KEYS, Journal, PodCache
+from warmpath.indexer.watch.watched_source import WatchedRank
 
 BYTES = 512 << 10
 EVENT = 64
 
+B = 2
+BLOCKS = 600
+PIECE = 37
+PROMPTS = range(4)
+INDEXES: dict[str, Callable[[Callable[[], float]], Index]] = {
+    "compiled": lambda clock: ArrayIndex(BYTES, clock),
+    "pure": lambda clock: MemoryIndex(2 * BYTES, clock),
+}
 
-class Engine:
-    """Stores prompts; another seed gives other names to the same blocks."""
 
-    def __init__(self, ingest: Ingest, pod: str, seed: int) -> None:
-        source = RankSource(pod, 0, "m", vllm.decode, has_replay=False, dialect="vllm")
-        self.rank: RankIngest = ingest.add(source)
-        self.rank.connected()
-        self._seed = seed
-
-    def store(self, prompt: int, lora: str | None = None) -> None:
-        names = [(self._seed << 56) + (prompt << 16) + block + 1 for block in range(EVENT)]
-        adapter = {"lora_id": 1, "lora_name": lora} if lora else {}
-        event = stored(names, [prompt] * (16 * EVENT), None, 16, **adapter)
-        payload = msgspec.msgpack.encode([0.0, [event], 0])
-        self.rank.live_many([("", self.rank.batches, payload)])
+def event(seed: int, prompt: int, lora: str | None = None) -> Event:
+    """Return a store of a prompt; another seed gives other names to the same blocks."""
+    names = [(seed << 56) + (prompt << 16) + block + 1 for block in range(EVENT)]
+    adapter = {"lora_id": 1, "lora_name": lora} if lora else {}
+    return stored(names, [prompt] * (16 * EVENT), None, 16, **adapter)
 
 
 @pytest.fixture
-def ingest() -> Ingest:
-    index = ArrayIndex(BYTES, lambda: 0.0)
-    return Ingest(index, hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: 0.0)
+def full() -> Side:
+    return Side("compiled", ArrayIndex(BYTES, lambda: 0.0))
 
 
 @pytest.mark.parametrize("lora", [None, "adapter"])
 def test_a_rank_without_room_for_its_own_names_loses_what_it_holds(
-    ingest: Ingest, lora: str | None
+    full: Side, lora: str | None
 ) -> None:
-    first, second = Engine(ingest, "first", 1), Engine(ingest, "second", 2)
-    first.store(0, lora)
+    full.send("first", event(1, 0, lora))
     for prompt in range(1, 1000):
-        second.store(prompt)
-        if ingest.index.stats().evicted:
+        full.send("second", event(2, prompt))
+        if full.index.stats().evicted:
             break
-    ingest.tick(1 << 20)
-    first.store(0, lora)
-    assert sum(second.rank.blocks().values()) > 100 * EVENT
-    second.store(0, lora)
-    check(ingest)
-    assert ingest.index.stats().bytes <= BYTES
-    assert sum(second.rank.blocks().values()) < 20 * EVENT
-    ingest.tick(1 << 20)
-    assert second.rank.trust.level is Level.DEGRADED
-    assert "index.max-bytes" in second.rank.trust.reason
+    full.ingest.tick(1 << 20)
+    full.send("first", event(1, 0, lora))
+    second = full.rank("second")
+    assert sum(second.blocks().values()) > 100 * EVENT
+    full.send("second", event(2, 0, lora))
+    check(full.ingest)
+    assert full.index.stats().bytes <= BYTES
+    assert sum(second.blocks().values()) < 20 * EVENT
+    full.ingest.tick(1 << 20)
+    assert second.trust.level is Level.DEGRADED
+    assert "index.max-bytes" in second.trust.reason
     for prompt in range(1000, 1300):
-        second.store(prompt)
-        assert ingest.index.stats().bytes <= BYTES
-    check(ingest)
+        full.send("second", event(2, prompt))
+        assert full.index.stats().bytes <= BYTES
+    check(full.ingest)
 
 
 @pytest.mark.parametrize("form", ["compiled", "pure"])
@@ -101,13 +106,124 @@ def test_stores_that_wait_for_their_parents_count_and_go_before_blocks_do(form: 
     check(index)
 
 
-def test_ranks_with_names_of_their_own_share_the_room(ingest: Ingest) -> None:
-    engines = [Engine(ingest, f"pod-{seed}", seed) for seed in range(1, 5)]
+def test_ranks_with_names_of_their_own_share_the_room(full: Side) -> None:
     for prompt in range(600):
-        for engine in engines:
-            engine.store(prompt)
-            assert ingest.index.stats().bytes <= BYTES
-        ingest.tick(10_000)
-    check(ingest)
-    assert ingest.index.stats().evicted
-    assert all(engine.rank.blocks() for engine in engines)
+        for seed in range(1, 5):
+            full.send(f"pod-{seed}", event(seed, prompt))
+            assert full.index.stats().bytes <= BYTES
+        full.ingest.tick(10_000)
+    check(full.ingest)
+    assert full.index.stats().evicted
+    assert all(full.rank(f"pod-{seed}").blocks() for seed in range(1, 5))
+
+
+def tokens(prompt: int, start: int = 0, stop: int = BLOCKS) -> list[int]:
+    return [token for block in range(start, stop) for token in (prompt, block)]
+
+
+def batches(**more: object) -> Iterator[Event]:
+    """Yield the stores of some prompts, a piece of each in turn."""
+    yield stored([7, 8], [9] * 2 * B, None, B)  # the layout is known from here
+    for start in range(0, BLOCKS, PIECE):
+        stop = min(start + PIECE, BLOCKS)
+        for prompt in PROMPTS:
+            names = [(prompt << 32) + block + 1 for block in range(10 + start, 10 + stop)]
+            parent = names[0] - 1 if start else None
+            yield stored(names, tokens(prompt, start, stop), parent, B, **more)
+
+
+class Told:
+    """A publisher that follows an engine, and tells a router of it."""
+
+    def __init__(self) -> None:
+        self.cache = PodCache("p", Journal("epoch", 1 << 24))
+        _, self.resolver = published(self.cache)
+        self.told = 0
+
+    def hear(self, event: Event) -> None:
+        [rank] = self.cache.ranks
+        payload = msgspec.msgpack.encode([1.0 + rank.batches, [event], 0])
+        rank.live("", rank.batches, payload)
+        self.cache.collect()
+
+    def deltas(self, rank: WatchedRank) -> None:
+        for delta in self.cache.journal.after(self.told, 1 << 20) or ():
+            rank.take_delta(delta)
+            self.told = delta.sequence
+
+    def snapshot(self, rank: WatchedRank) -> None:
+        rank.begin_snapshot()
+        for message in self.cache.snapshot():
+            if message.WhichOneof("kind") == "part":
+                rank.take_part(message.part)
+            else:
+                rank.take_state(message.end.ranks[0])
+                self.told = message.end.sequence
+
+
+@pytest.fixture(params=INDEXES)
+def side(request: pytest.FixtureRequest) -> Side:
+    side = Side(request.param)
+    side.index = side.ingest.index = INDEXES[request.param](lambda: side.now)
+    return side
+
+
+def fill(side: Side) -> None:
+    """Let another pod store prompts until half of those of p are given up."""
+    side.now += 10.0
+    names = count(1 << 40)
+    while side.index.stats().evicted < BLOCKS * len(PROMPTS) // 2:
+        some = [next(names) for _ in range(40)]
+        side.send("q", stored(some, [name % 50000 for name in some for _ in range(B)], None, B))
+
+
+def check_beginnings(side: Side, lora: str = "") -> None:
+    left = []
+    for prompt in PROMPTS:
+        held = side.held(tokens(prompt), B, lora=lora).get(("p", 0, "gpu", 0), frozenset())
+        assert held == frozenset(range(len(held)))
+        left.append(len(held))
+    assert 0 < sum(left) < BLOCKS * len(PROMPTS)
+    assert max(left) - min(left) <= 1, "all of them were stored at one time"
+
+
+@pytest.mark.parametrize("lora", ["", "adapter"])
+def test_a_prompt_of_an_engine_that_is_followed_directly(side: Side, lora: str) -> None:
+    for event in batches(lora_name=lora or None, lora_id=1 if lora else None):
+        side.send("p", event)
+    fill(side)
+    check_beginnings(side, lora)
+
+
+@pytest.mark.parametrize("by_snapshot", [False, True])
+def test_a_prompt_that_a_publisher_tells_of(side: Side, *, by_snapshot: bool) -> None:
+    told = Told()
+    rank = side.ingest.watch("p", 0)
+    rank.connected()
+    if not by_snapshot:
+        told.snapshot(rank)
+    for event in batches():
+        told.hear(event)
+        if not by_snapshot:
+            told.deltas(rank)
+    if by_snapshot:
+        told.snapshot(rank)
+    fill(side)
+    check_beginnings(side)
+
+
+def test_the_parts_of_a_snapshot_tell_what_each_key_follows() -> None:
+    told = Told()
+    many = 2 * PART_KEYS + 100
+    told.hear(stored([1, 2], [9] * 2 * B, None, B))
+    long = [token for n in range(many) for token in (n >> 15, n & 0x7FFF)]
+    told.hear(stored(range(10, 10 + many), long, 2, B))
+    told.hear(stored([5], [4, 4], 1, B))
+    index = ArrayIndex(1 << 24, lambda: 0.0)
+    side = Side("compiled", index)
+    rank = side.ingest.watch("p", 0)
+    told.snapshot(rank)
+    links = told.resolver.names.chains()[Tier.GPU, 0][1]
+    assert [position for position, _ in links] == [many + 2]
+    depths = sorted(index.arrays.blocks.quarters[1 : many + 4, DEPTH].tolist())
+    assert depths == sorted([*range(many + 2), 1])

@@ -13,12 +13,13 @@ import pytest
 from tests.examples import examples
 from tests.indexer.consistent import check
 from tests.indexer.sides import CLEARED, FORMS, Event, Side, removed, stored
-from warmpath.indexer.follow.stream_source import SavedRank
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 
 SCRIPTS = examples(500)
 """Random scripts that are run; a failure names the seed of its script."""
-RANKS = [("a", 0, "vllm"), ("a", 1, "vllm"), ("b", 0, "vllm"), ("s", 0, "sglang")]
+RankKey = tuple[str, int, str]
+"""Pod, number and engine."""
+RANKS: list[RankKey] = [("a", 0, "vllm"), ("a", 1, "vllm"), ("b", 0, "vllm"), ("s", 0, "sglang")]
 KEYS = [
     chain(Keyspace("m", 2).root(), pack_tokens([one, other] * 2), 2)[-1]
     for one in range(2)
@@ -69,7 +70,7 @@ class Script:
         else:
             self.each(lambda side: MISHAPS[what](self, side, rank, amount))
 
-    def event(self, rank: tuple[str, int, str]) -> Event:
+    def event(self, rank: RankKey) -> Event:
         rng, engine = self.rng, rank[2]
         if rng.random() < 0.01:
             return CLEARED
@@ -106,53 +107,31 @@ class Script:
             event["block_hashes"] = signed
         return event
 
-    def lose(self, side: Side, rank: tuple[str, int, str], _: int) -> None:
-        side.lose(*rank[:2])
-
-    def damage(self, side: Side, rank: tuple[str, int, str], amount: int) -> None:
-        side.frames(rank[0], [bytes(range(amount))], number=rank[1])
-
-    def repeat(self, side: Side, _: tuple[str, int, str], __: int) -> None:
+    def repeat(self, side: Side) -> None:
         if self.last:
             pod, number, sequence, payload = self.last
             side.rank(pod, number).live("", sequence, payload)
 
-    def reconnect(self, side: Side, rank: tuple[str, int, str], _: int) -> None:
-        side.doubt(*rank[:2])
-
-    def restart_the_engine(self, side: Side, rank: tuple[str, int, str], _: int) -> None:
-        side.sequence[rank[:2]] = 0
-
-    def learn_the_capacity(self, side: Side, rank: tuple[str, int, str], amount: int) -> None:
-        side.rank(*rank).learn_capacity(amount)
-
-    def leave_and_come_back(self, side: Side, rank: tuple[str, int, str], _: int) -> None:
+    def leave_and_come_back(self, side: Side, rank: RankKey) -> None:
         side.ingest.remove(*rank[:2])
         side.rank(*rank)
 
-    def restart_the_router(self, side: Side, rank: tuple[str, int, str], amount: int) -> None:
-        raw = msgspec.msgpack.encode(side.rank(*rank).save())
-        saved = msgspec.msgpack.decode(raw, type=SavedRank)
+    def restart_the_router(self, side: Side, rank: RankKey, amount: int) -> None:
+        saved = side.saved(*rank[:2])
         if amount % 2:
             saved = msgspec.structs.replace(saved, resolver=saved.resolver.one_by_one())
-        side.ingest.remove(*rank[:2])
-        sequence = side.sequence[rank[:2]]
-        side.restore(rank[0], saved, *rank[1:])
-        side.sequence[rank[:2]] = sequence
+        side.restart(*rank, saved)
 
 
-MISHAPS: dict[str, Callable[[Script, Side, tuple[str, int, str], int], None]] = {
-    act.__name__: act
-    for act in (
-        Script.lose,
-        Script.damage,
-        Script.repeat,
-        Script.reconnect,
-        Script.restart_the_engine,
-        Script.learn_the_capacity,
-        Script.leave_and_come_back,
-        Script.restart_the_router,
-    )
+MISHAPS: dict[str, Callable[[Script, Side, RankKey, int], object]] = {
+    "lose": lambda _, side, rank, __: side.lose(*rank[:2]),
+    "damage": lambda _, side, rank, n: side.frames(rank[0], [bytes(range(n))], number=rank[1]),
+    "repeat": lambda script, side, *_: script.repeat(side),
+    "reconnect": lambda _, side, rank, __: side.doubt(*rank[:2]),
+    "restart the engine": lambda _, side, rank, __: side.sequence.update({rank[:2]: 0}),
+    "learn the capacity": lambda _, side, rank, n: side.rank(*rank).learn_capacity(n),
+    "leave and come back": lambda script, side, rank, _: script.leave_and_come_back(side, rank),
+    "restart the router": Script.restart_the_router,
 }
 
 

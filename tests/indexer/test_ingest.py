@@ -12,13 +12,13 @@ import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from msgspec.structs import replace
 
 from tests.examples import examples
 from tests.indexer.consistent import check
 from tests.indexer.engine_model import EngineModel
-from tests.indexer.followed import held, new_ingest, source
+from tests.indexer.followed import following, held, new_ingest, source
 from tests.indexer.sides import stored
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines.event import Tier
@@ -31,8 +31,8 @@ from warmpath.indexer.stream.machine import StreamState
 from warmpath.indexer.stream.replay import FIRST_PATIENCE, AskReplay
 from warmpath.indexer.trust import Level
 
-EXAMPLES = examples(300)
-"""Of each machine; `make soak` asks for more."""
+Step = tuple[int, ...] | int
+"""A prompt to serve, or which block to evict."""
 
 
 class Line:
@@ -63,25 +63,16 @@ class Line:
         """
         rank = self.ingest.add(self.source)
         rank.ask = self.ask
-        stream = rank.stream
-        turned_over, cleared, new_life = stream.turned_over, stream.cleared, stream._begin_life
-
-        def noted_turn_over() -> None:
-            self.settled = True
-            turned_over()
-
-        def noted_clear(sequence: int) -> None:
-            self.settled = False
-            cleared(sequence)
-
-        def noted_life(reason: str) -> None:
-            self.settled = False
-            new_life(reason)
-
-        stream.turned_over = noted_turn_over  # type: ignore[method-assign]
-        stream.cleared = noted_clear  # type: ignore[method-assign]
-        stream._begin_life = noted_life  # type: ignore[method-assign]
+        for name, settled in (("turned_over", True), ("cleared", False), ("_begin_life", False)):
+            setattr(rank.stream, name, self.noting(getattr(rank.stream, name), settled=settled))
         return rank
+
+    def noting(self, act: Callable[..., None], *, settled: bool) -> Callable[..., None]:
+        def noted(*args: object) -> None:
+            self.settled = settled
+            act(*args)
+
+        return noted
 
     @property
     def lossy(self) -> bool:
@@ -102,15 +93,9 @@ class Line:
         if message is not None and self.connected:
             self.wire.append(message)
 
-    def say_oddly(
-        self, step: tuple[int, ...] | int, which: int, how: tuple[str, dict[str, object]]
-    ) -> None:
-        """Let the engine do something and write one event of it as nobody understands it."""
-        engine = self.engine
-        batch = engine.evict(step) if isinstance(step, int) else engine.store(step)
-        if batch is not None:
-            kind, fields = how
-            self.say((batch[0], engine.misspell(which, kind, **fields)))
+    def do(self, step: Step) -> tuple[int, bytes] | None:
+        """Let the engine store a prompt's blocks, or evict a block."""
+        return self.engine.evict(step) if isinstance(step, int) else self.engine.store(step)
 
     def ask(self, asked: AskReplay) -> None:
         self.asked = asked
@@ -215,20 +200,34 @@ ODDITIES: list[tuple[str, dict[str, object]]] = [
 ]
 """Types and fields that make an event one that cannot be read."""
 
+Deed = Callable[[EngineModel, int], tuple[int, bytes] | None]
+DEEDS: list[Deed] = [
+    EngineModel.touch,
+    EngineModel.evict,
+    EngineModel.evict,
+    EngineModel.offload,
+    lambda engine, _: engine.drop_offloaded(),
+    lambda engine, _: engine.clear(),
+]
+"""What an engine may do beside serving requests; which block it concerns is a number."""
+
 TOKENS = st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple)
 WHICH = st.integers(0, 30)
+STEPS = st.lists(st.one_of(TOKENS, WHICH), min_size=1, max_size=8)
+LATER = st.lists(TOKENS, min_size=4, max_size=12)
 
 
 class HostileTransport(RuleBasedStateMachine):
-    """Three ranks of two pods, and everything that can happen between engine and router."""
+    """Three ranks of two pods, and everything that can happen between engine and router.
 
-    has_replay = True
-    index: Callable[[], Index] = ArrayIndex
+    Without a replay endpoint a restart behind a proxy's back cannot be seen.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, index: Callable[[], Index], *, has_replay: bool) -> None:
         super().__init__()
-        self.ingest = new_ingest(type(self).index)
-        self.lines = [Line(self.ingest, n, has_replay=self.has_replay) for n in range(3)]
+        self.has_replay = has_replay
+        self.ingest = new_ingest(index)
+        self.lines = [Line(self.ingest, n, has_replay=has_replay) for n in range(3)]
         self.line = self.lines[0]
         self.others: list[dict[Tier, set[int]]] = []
 
@@ -256,50 +255,23 @@ class HostileTransport(RuleBasedStateMachine):
         for tokens in batches:
             line.say(line.engine.store(tokens))
 
-    @rule(
-        n=WHICH,
-        missed=st.lists(st.one_of(TOKENS, WHICH), min_size=1, max_size=8),
-        later=st.lists(TOKENS, min_size=4, max_size=12),
-    )
-    def miss_some_and_go_on(
-        self, n: int, missed: list[tuple[int, ...] | int], later: list[tuple[int, ...]]
-    ) -> None:
+    @rule(n=WHICH, missed=STEPS, later=LATER)
+    def miss_some_and_go_on(self, n: int, missed: list[Step], later: list[tuple[int, ...]]) -> None:
         line = self.at(n)
         line.settle()
         if not line.lossy:
             return
-        for one in missed:
-            if isinstance(one, int):
-                line.engine.evict(one)
-            else:
-                line.engine.store(one)
+        for step in missed:
+            line.do(step)
         for tokens in later:
             line.say(line.engine.store(tokens))
         line.settle()
 
-    @rule(n=WHICH, which=WHICH)
-    def hit_in_silence(self, n: int, which: int) -> None:
-        self.at(n).engine.touch(which)
-
-    @rule(n=WHICH, which=WHICH)
-    def evict(self, n: int, which: int) -> None:
+    @rule(n=WHICH, deeds=st.lists(st.tuples(st.sampled_from(DEEDS), WHICH), min_size=1, max_size=4))
+    def engine_does(self, n: int, deeds: list[tuple[Deed, int]]) -> None:
         line = self.at(n)
-        line.say(line.engine.evict(which))
-
-    @rule(n=WHICH, which=WHICH)
-    def offload(self, n: int, which: int) -> None:
-        line = self.at(n)
-        line.say(line.engine.offload(which))
-
-    @rule(n=WHICH)
-    def drop_offloaded(self, n: int) -> None:
-        line = self.at(n)
-        line.say(line.engine.drop_offloaded())
-
-    @rule(n=WHICH)
-    def clear(self, n: int) -> None:
-        line = self.at(n)
-        line.say(line.engine.clear())
+        for deed, which in deeds:
+            line.say(deed(line.engine, which))
 
     @rule(n=WHICH)
     def restart(self, n: int) -> None:
@@ -312,6 +284,8 @@ class HostileTransport(RuleBasedStateMachine):
     def restart_unnoticed(self, n: int) -> None:
         # A proxy between keeps our connection, so that only the sequence can tell.
         line = self.at(n)
+        if not self.has_replay:
+            return
         line.wire.clear()
         line.engine.restart()
         line.lives.append(line.engine.snapshots)
@@ -391,34 +365,30 @@ class HostileTransport(RuleBasedStateMachine):
             line.rank.frame_malformed("torn")
             assert line.rank.trust.level is not Level.EXACT
 
-    @rule(n=WHICH, step=st.one_of(TOKENS, WHICH), which=WHICH, how=st.sampled_from(ODDITIES))
-    def misspell(
-        self, n: int, step: tuple[int, ...] | int, which: int, how: tuple[str, dict[str, object]]
-    ) -> None:
-        """Let the engine write one event of a batch as nobody understands it."""
-        line = self.at(n)
-        line.say_oddly(step, which, how)
-
     @rule(
-        n=WHICH,
-        steps=st.lists(st.one_of(TOKENS, WHICH), min_size=1, max_size=4),
-        how=st.sampled_from(ODDITIES),
-        later=st.lists(TOKENS, min_size=4, max_size=12),
+        n=WHICH, steps=STEPS, which=WHICH, how=st.sampled_from(ODDITIES), later=st.just([]) | LATER
     )
-    def misspell_some_and_go_on(
+    def misspell(
         self,
         n: int,
-        steps: list[tuple[int, ...] | int],
+        steps: list[Step],
+        which: int,
         how: tuple[str, dict[str, object]],
         later: list[tuple[int, ...]],
     ) -> None:
+        """Let the engine write one event of each batch as nobody understands it."""
         line = self.at(n)
-        line.settle()
+        if later:
+            line.settle()
         for step in steps:
-            line.say_oddly(step, 0, how)
+            batch = line.do(step)
+            if batch is not None:
+                kind, fields = how
+                line.say((batch[0], line.engine.misspell(which, kind, **fields)))
         for tokens in later:
             line.say(line.engine.store(tokens))
-        line.settle()
+        if later:
+            line.settle()
 
     @rule(
         n=WHICH,
@@ -473,8 +443,7 @@ class HostileTransport(RuleBasedStateMachine):
 
     @rule(n=WHICH)
     def settle(self, n: int) -> None:
-        line = self.at(n)
-        line.settle()
+        self.at(n).settle()
 
     @rule(n=WHICH)
     def clear_and_settle(self, n: int) -> None:
@@ -500,37 +469,16 @@ class HostileTransport(RuleBasedStateMachine):
                 assert self.seen(line) == before
 
 
-class HostileTransportWithoutReplay(HostileTransport):
-    """The same without a replay endpoint. A restart behind a proxy's back cannot be seen then."""
-
-    has_replay = False
-
-    def restart_unnoticed(self, n: int) -> None:
-        self.restart(n)
-
-
-class HostileTransportInPurePython(HostileTransport):
-    """The same where Numba cannot be had."""
-
-    index = MemoryIndex
-
-
-class HostileTransportWithoutReplayInPurePython(HostileTransportWithoutReplay):
-    """The same without a replay endpoint either."""
-
-    index = MemoryIndex
-
-
-PROFILE = settings(max_examples=EXAMPLES, stateful_step_count=50, deadline=None)
-PURE_PROFILE = settings(PROFILE, max_examples=EXAMPLES // 2)
-HostileTransport.TestCase.settings = PROFILE
-HostileTransportWithoutReplay.TestCase.settings = PROFILE
-HostileTransportInPurePython.TestCase.settings = PURE_PROFILE
-HostileTransportWithoutReplayInPurePython.TestCase.settings = PURE_PROFILE
-TestHostileTransport = HostileTransport.TestCase
-TestHostileTransportWithoutReplay = HostileTransportWithoutReplay.TestCase
-TestHostileTransportInPurePython = HostileTransportInPurePython.TestCase
-TestHostileTransportWithoutReplayInPurePython = HostileTransportWithoutReplayInPurePython.TestCase
+@pytest.mark.random
+@pytest.mark.parametrize(("index", "share"), [(ArrayIndex, 1), (MemoryIndex, 2)])
+@pytest.mark.parametrize("has_replay", [True, False])
+def test_exact_means_exact_whatever_the_transport_does(
+    index: Callable[[], Index], share: int, *, has_replay: bool
+) -> None:
+    run_state_machine_as_test(
+        lambda: HostileTransport(index, has_replay=has_replay),
+        settings=settings(max_examples=examples(300) // share, stateful_step_count=50),
+    )
 
 
 def test_a_long_disconnection_is_stale_and_ends_with_the_connection() -> None:
@@ -554,28 +502,9 @@ def test_a_long_disconnection_is_stale_and_ends_with_the_connection() -> None:
     assert rank.trust.level is Level.COLD, "the engine restarted"
 
 
-def test_a_malformed_frame_is_dropped_counted_and_marks_the_rank() -> None:
-    rank = new_ingest().add(source())
-    engine = EngineModel()
-    rank.connected()
-    rank.replay_ended(1)
-    rank.live("", *engine.store((0, 1)))
-    rank.live("", 1, b"\xc1 nonsense")
-    assert rank.trust.level is Level.DEGRADED
-    assert rank.malformed == 1
-    engine.sequence = 1
-    rank.live("", *engine.store((2, 2)))
-    assert held(rank) == engine.held()
-
-
-STORED = stored([9], [7, 7], None, 2)
-
-
 def odd_batch(odd: dict[str, object]) -> tuple[RankIngest, EngineModel]:
     """Return a rank that was sent an odd event between the removal of a block and a store."""
-    rank = new_ingest().add(source(has_replay=False, capacity=8))
-    rank.connected()
-    engine = EngineModel()
+    rank, engine = following(capacity=8), EngineModel()
     rank.live("", *engine.store((0, 1, 2, 3)))
     _, removal = engine.evict(1) or (0, b"")
     _, store = engine.store((5, 5))
@@ -589,18 +518,18 @@ def odd_batch(odd: dict[str, object]) -> tuple[RankIngest, EngineModel]:
 @pytest.mark.parametrize(
     "odd",
     [
-        STORED | {"extra_keys": [[{"tag": "new", "value": 1}]]},
-        STORED | {"extra_keys": [[["mm", "img", 3]]]},
-        STORED | {"group_idx": "0"},
-        STORED | {"group_idx": -1, "kv_cache_spec_kind": "full_attention"},
-        STORED | {"token_ids": [-1, 5]},
+        {"extra_keys": [[{"tag": "new", "value": 1}]]},
+        {"extra_keys": [[["mm", "img", 3]]]},
+        {"group_idx": "0"},
+        {"group_idx": -1, "kv_cache_spec_kind": "full_attention"},
+        {"token_ids": [-1, 5]},
     ],
     ids=str,
 )
 def test_a_store_that_cannot_be_read_is_missing_and_nothing_beside_it(
     odd: dict[str, object],
 ) -> None:
-    rank, engine = odd_batch(odd)
+    rank, engine = odd_batch(stored([9], [7, 7], None, 2) | odd)
     assert held(rank) == engine.held()
     assert rank.malformed == 1
     assert rank.trust.level is Level.DEGRADED
@@ -637,9 +566,7 @@ def test_an_event_that_may_have_removed_something_puts_what_is_shown_in_doubt(
 
 
 def test_a_message_that_is_no_frame_costs_trust_until_the_next_batch_is_in_order() -> None:
-    rank = new_ingest().add(source(has_replay=False))
-    rank.connected()
-    engine = EngineModel()
+    rank, engine = following(), EngineModel()
     rank.live("", *engine.store((0, 1)))
     rank.frame_malformed("3 bytes")
     assert rank.trust.level is Level.DEGRADED
@@ -650,10 +577,8 @@ def test_a_message_that_is_no_frame_costs_trust_until_the_next_batch_is_in_order
 
 
 def test_a_frame_with_a_neighbours_topic_is_not_taken() -> None:
-    rank = new_ingest().add(source(topic="kv@pod-1", has_replay=False))
-    rank.connected()
-    engine = EngineModel()
-    rank.live("kv@pod-10", *engine.store((0, 1)))
+    rank = following(topic="kv@pod-1")
+    rank.live("kv@pod-10", *EngineModel().store((0, 1)))
     assert held(rank) == set()
 
 

@@ -80,26 +80,18 @@ def test_the_known_policies_are_there_and_the_default_is_one_of_them() -> None:
     } <= set(policy_names())  # fmt: skip
 
 
-def test_an_unknown_name_is_told_with_those_that_there_are() -> None:
-    with pytest.raises(
-        UnknownPolicyError, match=r"^no policy 'warmest'; known: least-load, .*weighted$"
-    ):
-        make_policy("warmest")
-
-
-def test_an_unknown_option_is_told_with_those_that_there_are() -> None:
-    with pytest.raises(
-        UnknownPolicyError, match=r"^policy load-band has no option 'slak'; known: factor, slack$"
-    ):
-        make_policy("load-band", {"slak": 1})
-    with pytest.raises(
-        UnknownPolicyError, match=r"^policy random has no option 'seed'; known: none$"
-    ):
-        make_policy("random", {"seed": 1})
-
-
-def test_a_refused_value_is_told_with_its_option_and_limits() -> None:
-    with pytest.raises(ValueError, match=r"^option factor is 0.5: from 1 to 1e\+09 is allowed$"):
-        make_policy("load-band", {"factor": 0.5})
-    with pytest.raises(ValueError, match=r"^option min-max is 0.5: 0 or 1 is allowed$"):
-        make_policy("weighted", {"min-max": 0.5})
+@pytest.mark.parametrize(
+    ("name", "options", "error", "told"),
+    [
+        ("warmest", {}, UnknownPolicyError, r"no policy 'warmest'; known: least-load, .*weighted"),
+        ("load-band", {"slak": 1}, UnknownPolicyError, "policy load-band has no option 'slak'; known: factor, slack"),
+        ("random", {"seed": 1}, UnknownPolicyError, "policy random has no option 'seed'; known: none"),
+        ("load-band", {"factor": 0.5}, ValueError, r"option factor is 0.5: from 1 to 1e\+09 is allowed"),
+        ("weighted", {"min-max": 0.5}, ValueError, "option min-max is 0.5: 0 or 1 is allowed"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_what_there_is(
+    name: str, options: dict[str, float], error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=f"^{told}$"):
+        make_policy(name, options)

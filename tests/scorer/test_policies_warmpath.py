@@ -12,13 +12,8 @@ from warmpath.scorer.policies.warmpath import Warmpath
 
 POLICY = Warmpath()
 
-REQUESTS = st.builds(
-    Request,
-    prompt_tokens=st.just(1000),
-    utilisation=st.floats(0, 1),
-    long_share=st.floats(0, 1),
-    full_share=st.floats(0, 1),
-)
+SHARES = st.floats(0, 1)
+REQUESTS = st.builds(Request, st.just(1000), SHARES, long_share=SHARES, full_share=SHARES)
 
 
 def hundredths(most: int) -> st.SearchStrategy[float]:
@@ -26,40 +21,20 @@ def hundredths(most: int) -> st.SearchStrategy[float]:
     return st.integers(0, most).map(lambda number: number / 100)
 
 
-PREFILLS = hundredths(500)
-
 REQUESTS_THERE = st.integers(0, 3) | st.integers(0, 100)
-
 LOADS = st.builds(
     lambda wait, waiting, decoding: Load(wait, waiting, waiting + decoding),
-    hundredths(1000),
-    REQUESTS_THERE,
-    REQUESTS_THERE,
-)
-
-ALIKE = st.just(1.0)
+    hundredths(1000), REQUESTS_THERE, REQUESTS_THERE,
+)  # fmt: skip
 
 
-def candidates(
-    prefills: st.SearchStrategy[float] = PREFILLS,
-    loads: st.SearchStrategy[Load] = LOADS,
-    slowness: st.SearchStrategy[float] = ALIKE,
-) -> st.SearchStrategy[list[Candidate]]:
-    return st.lists(
-        st.builds(
-            Candidate,
-            pod=st.sampled_from("abcdefghij"),
-            rank=st.just(0),
-            cached=st.just(0),
-            prefill=prefills,
-            load=loads,
-            slowness=slowness,
-            arriving=st.just(0.0),
-        ),
-        min_size=1,
-        max_size=8,
-        unique_by=lambda one: one.pod,
-    )
+def candidates(**fields: st.SearchStrategy[object]) -> st.SearchStrategy[list[Candidate]]:
+    """Candidates with any load and prefill, unless `fields` say otherwise."""
+    usual = {"rank": 0, "cached": 0, "slowness": 1.0, "arriving": 0.0, "shared": 0.0}
+    made = {name: st.just(figure) for name, figure in usual.items()}
+    made |= {"pod": st.sampled_from("abcdefghij"), "prefill": hundredths(500), "load": LOADS}
+    some = st.builds(Candidate, **made | fields)
+    return st.lists(some, min_size=1, max_size=8, unique_by=lambda one: one.pod)
 
 
 def one(pod: str, wait: float = 0.0, prefill: float = 0.0, in_flight: int = 0) -> Candidate:
@@ -87,13 +62,13 @@ def test_no_candidate_that_another_beats_in_every_term_is_picked(
         assert not no_worse or other == best
 
 
-@given(REQUESTS, candidates(loads=st.just(Load(2.0, in_flight=7))))
+@given(REQUESTS, candidates(load=st.just(Load(2.0, in_flight=7))))
 def test_with_equal_load_the_warmest_wins(request: Request, given: list[Candidate]) -> None:
     best = rank(POLICY, request, given, Random(0))[0].candidate
     assert best.prefill == min(other.prefill for other in given)
 
 
-@given(REQUESTS, candidates(prefills=st.just(1.5)))
+@given(REQUESTS, candidates(prefill=st.just(1.5)))
 def test_with_equal_warmth_the_least_loaded_wins(request: Request, given: list[Candidate]) -> None:
     waits = sorted(other.load.wait for other in given)
     waiting = sorted(other.load.waiting for other in given)

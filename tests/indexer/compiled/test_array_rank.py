@@ -1,4 +1,6 @@
-"""What the compiled form of a rank must do as the pure one does."""
+"""What the compiled form of a rank must do as the pure one does, with names of several contents too."""
+
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,8 +13,10 @@ B = 2
 
 
 @pytest.fixture(params=FORMS)
-def side(request: pytest.FixtureRequest) -> Side:
-    return Side(request.param)
+def side(request: pytest.FixtureRequest) -> Iterator[Side]:
+    side = Side(request.param)
+    yield side
+    check(side.ingest)
 
 
 def block(n: int) -> list[int]:
@@ -45,7 +49,6 @@ def test_proving_ends_at_a_block_that_was_freed_and_touches_no_other_pod(side: S
     for pod in "qr":
         side.send(pod, stored([50], block(5000), None, B))
     assert side.blocks(prompt, B) == {"p": 1, "q": 2}
-    check(side.ingest)
 
 
 def settled(side: Side, pod: str) -> None:
@@ -67,7 +70,6 @@ def test_a_parent_that_was_freed_and_stored_anew_is_proven_by_its_child(side: Si
     settled(side, "p")
     assert side.blocks(PROMPT, B) == {"p": 3}
     assert side.blocks(block(70), B) == {}
-    check(side.ingest)
 
 
 def test_a_store_proves_its_parent_where_part_of_it_is_not_plain(side: Side) -> None:
@@ -79,7 +81,6 @@ def test_a_store_proves_its_parent_where_part_of_it_is_not_plain(side: Side) -> 
     side.send("p", stored([2, 9], PROMPT[B:], 1, B))
     settled(side, "p")
     assert side.blocks(PROMPT, B)["p"] >= 2
-    check(side.ingest)
 
 
 def test_a_name_stays_with_its_first_content_and_what_follows_it_with_its_own(side: Side) -> None:
@@ -137,7 +138,6 @@ def test_a_child_is_adopted_when_its_parent_comes_in_a_plain_batch(side: Side) -
     side.send("p", stored([100, 101], PROMPT[: 2 * B], None, B))
     assert side.blocks(PROMPT, B) == {"p": 3}
     assert side.rank("p").counts()["adopted"] == 1
-    check(side.ingest)
 
 
 def test_a_rank_whose_orphans_were_adopted_heals(side: Side) -> None:
@@ -159,7 +159,6 @@ def test_many_children_wait_for_many_parents(side: Side) -> None:
             side.send("p", stored([20_000 + n], block(7), None, B))
     adopted = count - count // 3
     assert side.rank("p").counts()["adopted"] == adopted
-    check(side.ingest)
 
 
 def test_a_name_that_is_the_number_of_a_key_is_no_key(side: Side) -> None:
@@ -198,7 +197,6 @@ def test_a_block_held_by_a_new_name_hides_no_other_block_in_the_same_batch(side:
     side.send("b", stored([1], block(80), None, B), stored([5], PROMPT[:B], None, B))
     lora = {"lora_name": "x", "lora_id": 1, "extra_keys": [["x"]]}
     side.send("b", stored([6], PROMPT[:B], None, B), stored([1], block(60), None, B, **lora))
-    check(side.ingest)
 
 
 def test_the_name_0_is_followed_as_others_are(side: Side) -> None:
@@ -219,3 +217,69 @@ def test_a_name_twice_in_one_event_is_not_stored_again(side: Side) -> None:
     assert rank.trust.level is Level.EXACT
     side.send("p", event | {"block_hashes": [5, 6], "token_ids": PROMPT[: 2 * B]})
     assert rank.trust.level is Level.DEGRADED
+
+
+# In doubt. A block that is used proves the content before it; of that content only a name that is its sole
+# one in the place is proven with it.
+
+
+def turn_over(side: Side, blocks: int) -> None:
+    """Store enough other blocks that those still in doubt are dropped."""
+    side.rank("p").learn_capacity(blocks)
+    # Each removal of a known block asks for one more store.
+    names = [700 + at for at in range(2 * blocks)]
+    tokens = [9 + at for at in range(B * 2 * blocks)]
+    side.send("p", stored(names, tokens, None, B), removed(names))
+    assert side.rank("p").trust.level is Level.EXACT
+
+
+def shown(side: Side, *tokens: int) -> int:
+    return side.blocks(list(tokens), B).get("p", 0)
+
+
+def test_a_block_that_is_used_proves_the_content_before_it_by_whatever_name(side: Side) -> None:
+    side.send("p", stored([1, 2], [1, 1, 2, 2], None, B))
+    side.send("p", stored([11], [1, 1], None, B), removed([1]))
+    side.doubt("p")
+    side.send("p", stored([3], [3, 3], 2, B))
+    turn_over(side, 5)
+    assert shown(side, 1, 1, 2, 2, 3, 3) == 3
+
+
+def test_a_name_that_means_other_content_now_is_not_proven_by_what_hung_on_it(side: Side) -> None:
+    side.send("p", stored([1, 2], [1, 1, 2, 2], None, B))
+    side.send("p", removed([1]), stored([1], [5, 5], None, B))
+    side.doubt("p")
+    side.send("p", stored([3], [3, 3], 2, B))
+    turn_over(side, 5)
+    assert shown(side, 5, 5) == 0
+
+
+def test_of_several_names_for_what_is_before_none_is_proven(side: Side) -> None:
+    side.send("p", stored([1, 2], [1, 1, 2, 2], None, B), stored([11], [1, 1], None, B))
+    side.doubt("p")
+    side.send("p", stored([3], [3, 3], 2, B))
+    turn_over(side, 5)
+    assert shown(side, 1, 1) == 0
+    side.send("p", removed([11]), removed([1]))
+    assert side.rank("p").state.counts.unknown_removals == 2
+
+
+def test_a_name_in_a_slower_tier_hides_none_of_the_fastest(side: Side) -> None:
+    side.send("p", stored([1, 2], [1, 1, 2, 2], None, B))
+    side.send("p", stored([11], [1, 1], None, B, medium="CPU"))
+    side.doubt("p")
+    side.send("p", stored([3], [3, 3], 2, B), removed([11], "CPU"))
+    turn_over(side, 5)
+    assert shown(side, 1, 1, 2, 2, 3, 3) == 3
+
+
+def test_a_parent_that_was_gone_for_a_while_is_proven_when_it_is_back(side: Side) -> None:
+    side.send("p", stored([1, 2], [1, 1, 2, 2], None, B))
+    side.send("p", stored([12], [2, 2], 1, B), removed([1]), removed([12]))
+    side.restart("p")
+    side.send("p", stored([1], [1, 1], None, B))
+    side.doubt("p")
+    side.send("p", stored([3], [3, 3], 2, B))
+    turn_over(side, 5)
+    assert shown(side, 1, 1, 2, 2, 3, 3) == 3

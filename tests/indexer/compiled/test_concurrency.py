@@ -1,6 +1,8 @@
 """Readers beside the writer: every answer was true at some moment between two steps."""
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from random import Random
 
@@ -9,18 +11,36 @@ import pytest
 
 from tests.examples import examples
 from tests.indexer.consistent import check
+from tests.indexer.followed import new_ingest, source
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.arrays import STEP
-from warmpath.indexer.engines import vllm
-from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import Chain, Keyspace, pack_tokens
-from warmpath.indexer.ranks import Ingest
 from warmpath.lab.bench.stand.made_up_fleet import batches_of, prompt_of
 
 BLOCKS = 4 * STEP
 READERS = 2
+
+
+@contextmanager
+def reading(read: Callable[[], None]) -> Iterator[None]:
+    """Read again and again in several threads meanwhile."""
+    over = threading.Event()
+
+    def read_on() -> None:
+        while not over.is_set():
+            read()
+
+    readers = [threading.Thread(target=read_on) for _ in range(READERS)]
+    for reader in readers:
+        reader.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for reader in readers:
+            reader.join()
 
 
 @pytest.mark.random
@@ -32,53 +52,42 @@ def test_a_chain_that_comes_and_goes_is_seen_as_a_beginning_of_it_or_an_end(
     index = make()
     keys = np.random.default_rng(1).integers(0, 1 << 63, BLOCKS).tolist()
     index.add(0, keys)
-    over = threading.Event()
     wrong: list[object] = []
     seen: set[tuple[int, int]] = set()
 
     def read() -> None:
-        while not over.is_set():
-            stretches = {one.slot: one for one in index.stretches(keys)}
-            if (stretches[0].start, stretches[0].stop) != (0, BLOCKS):
-                wrong.append(stretches[0])
-            other = stretches.get(1)
-            if other:
-                seen.add((other.start, other.stop))
-                if other.start != 0 and other.stop != BLOCKS:
-                    wrong.append(other)
+        stretches = {one.slot: one for one in index.stretches(keys)}
+        if (stretches[0].start, stretches[0].stop) != (0, BLOCKS):
+            wrong.append(stretches[0])
+        other = stretches.get(1)
+        if other:
+            seen.add((other.start, other.stop))
+            if other.start != 0 and other.stop != BLOCKS:
+                wrong.append(other)
 
-    readers = [threading.Thread(target=read) for _ in range(READERS)]
-    for reader in readers:
-        reader.start()
     noise = Random(1)
     least = examples(60, desk=20)
-    for number in count():
-        # On a busy machine the readers may see nothing for as long as that.
-        if number >= least and seen:
-            break
-        index.add(1, keys)
-        index.add(2, [noise.getrandbits(63) for _ in range(500)])
-        if number % 3:
-            index.remove(1, keys)
-        else:
-            index.drop(1)
-            while 1 not in index.sweep(1 << 20):
-                pass
-    over.set()
-    for reader in readers:
-        reader.join()
+    with reading(read):
+        for number in count():
+            # On a busy machine the readers may see nothing for as long as that.
+            if number >= least and seen:
+                break
+            index.add(1, keys)
+            index.add(2, [noise.getrandbits(63) for _ in range(500)])
+            if number % 3:
+                index.remove(1, keys)
+            else:
+                index.drop(1)
+                while 1 not in index.sweep(1 << 20):
+                    pass
     assert not wrong
     assert seen
     check(index)
 
 
 def test_scores_stay_true_while_engines_store_and_remove() -> None:
-    index = ArrayIndex()
-    ingest = Ingest(index, hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: 0.0)
-    ranks = [
-        ingest.add(RankSource(f"p{n}", 0, "m", vllm.decode, has_replay=False, dialect="vllm"))
-        for n in range(4)
-    ]
+    ingest = new_ingest()
+    ranks = [ingest.add(source(f"p{n}", has_replay=False)) for n in range(4)]
     for rank in ranks:
         rank.connected()
     for rank in ranks[:2]:
@@ -86,29 +95,22 @@ def test_scores_stay_true_while_engines_store_and_remove() -> None:
             rank.live("", rank.stream.expected, payload)
     tokens = pack_tokens(prompt_of(1, BLOCKS))
     chain = Chain(Keyspace("m", 16).root(), tokens, 16, BLOCKS)
-    over = threading.Event()
     wrong: list[object] = []
 
     def read() -> None:
-        while not over.is_set():
-            found = {place.pod: (start, stop) for place, start, stop in ingest.match(chain)}
-            if found.get("p0") != (0, BLOCKS) or found.get("p1") != (0, BLOCKS):
-                wrong.append(found)
-            start, stop = found.get("p2", (0, 0))
-            if start and stop != BLOCKS:
-                wrong.append(found)
+        found = {place.pod: (start, stop) for place, start, stop in ingest.match(chain)}
+        if found.get("p0") != (0, BLOCKS) or found.get("p1") != (0, BLOCKS):
+            wrong.append(found)
+        start, stop = found.get("p2", (0, 0))
+        if start and stop != BLOCKS:
+            wrong.append(found)
 
-    readers = [threading.Thread(target=read) for _ in range(READERS)]
-    for reader in readers:
-        reader.start()
-    for owner in range(15):
-        for rank in ranks[2:]:
-            # Each time by other names, so that tables of the rank's own come and go too.
-            for payload in batches_of(1, BLOCKS, events=4, each=16, owner=owner, removes=True):
-                rank.live_many([("", rank.stream.expected, payload)])
-        ingest.tick(1 << 16)
-    over.set()
-    for reader in readers:
-        reader.join()
+    with reading(read):
+        for owner in range(15):
+            for rank in ranks[2:]:
+                # Each time by other names, so that tables of the rank's own come and go too.
+                for payload in batches_of(1, BLOCKS, events=4, each=16, owner=owner, removes=True):
+                    rank.live_many([("", rank.stream.expected, payload)])
+            ingest.tick(1 << 16)
     assert not wrong
     check(ingest)

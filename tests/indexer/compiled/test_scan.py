@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.indexer import sides
 from tests.recordings import SGLANG_EVENTS, VLLM_EVENTS
 from warmpath.indexer.compiled.scan.dialect import DIALECTS, REMOVED, STORED
 from warmpath.indexer.compiled.scan.scan import scan
@@ -122,12 +123,9 @@ def agrees(engine: str, payload: bytes) -> bool:
     return True
 
 
-def stored(**changes: object) -> dict[str, object]:
-    return {
-        "type": "BlockStored", "block_hashes": [1 << 63, -5], "parent_block_hash": 7,
-        "token_ids": [0, 127, 128, 255, 256, 65535, 65536, (1 << 32) - 1], "block_size": 4,
-        "lora_id": None, "medium": "GPU", "lora_name": None,
-    } | changes  # fmt: skip
+def stored(**changes: object) -> sides.Event:
+    tokens = [0, 127, 128, 255, 256, 65535, 65536, (1 << 32) - 1]
+    return sides.stored([1 << 63, -5], tokens, 7, 4) | changes
 
 
 def batch(*events: object, rest: tuple[object, ...] = (0,)) -> bytes:

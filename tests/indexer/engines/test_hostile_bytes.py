@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -43,11 +44,8 @@ HOSTILE = {
 def test_hostile_bytes_are_refused_as_documented(
     decode: Callable[[bytes], Batch], payload: bytes
 ) -> None:
-    try:
-        batch = decode(payload)
-    except MalformedEventError:
-        return
-    assert not batch.events
+    with suppress(MalformedEventError):
+        assert not decode(payload).events
 
 
 ANY = st.recursive(
@@ -70,17 +68,11 @@ FIELDS = (
 def test_fields_of_any_type_are_events_or_the_error(
     decode: Callable[[bytes], Batch], event: dict[str, Any], tag: str
 ) -> None:
-    whole = {
-        "block_hashes": [1],
-        "parent_block_hash": None,
-        "token_ids": [1],
-        "block_size": 1,
-    } | event
+    needed = {"block_hashes": [1], "parent_block_hash": None, "token_ids": [1], "block_size": 1}
+    whole = needed | event
     for form in (whole | {"type": tag}, [tag, *whole.values()]):
-        try:
+        with suppress(MalformedEventError):
             decode(msgspec.msgpack.encode([0.0, [form], 0]))
-        except MalformedEventError:
-            continue
 
 
 @given(
@@ -94,10 +86,8 @@ def test_fields_of_any_type_are_events_or_the_error(
 )
 def test_trtllm_fields_of_any_type_are_events_or_the_error(data: dict[str, Any], kind: str) -> None:
     event = {"event_id": 0, "data": data | {"type": kind}, "window_size": 1}
-    try:
+    with suppress(MalformedEventError):
         trtllm_decode(json.dumps([event], default=repr).encode())
-    except MalformedEventError:
-        return
 
 
 @pytest.mark.parametrize("decode", CODECS, ids=["vllm", "sglang", "trtllm"])
@@ -105,7 +95,5 @@ def test_trtllm_fields_of_any_type_are_events_or_the_error(data: dict[str, Any],
 def test_any_bytes_are_events_or_the_error(
     decode: Callable[[bytes], Batch], payload: bytes
 ) -> None:
-    try:
+    with suppress(MalformedEventError):
         decode(payload)
-    except MalformedEventError:
-        return

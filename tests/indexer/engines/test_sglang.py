@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.indexer import sides
 from tests.recordings import SGLANG_EVENTS
 from warmpath.indexer.engines import sglang
 from warmpath.indexer.engines.event import Cleared, Removed, Stored, Tier
@@ -52,10 +53,7 @@ def test_every_vector_becomes_neutral_events(name: str) -> None:
 
 
 def stored(**changes: Any) -> bytes:
-    event = {
-        "type": "BlockStored", "block_hashes": [-1], "parent_block_hash": None,
-        "token_ids": [1, 2], "block_size": 2, "lora_id": None, "medium": "GPU",
-    } | changes  # fmt: skip
+    event = sides.stored([-1], [1, 2], None, 2) | changes
     return msgspec.msgpack.encode([0.0, [event], 0])
 
 

@@ -42,7 +42,7 @@ class Waiting(RuleBasedStateMachine):
 
 
 TestWaiting = Waiting.TestCase
-TestWaiting.settings = settings(max_examples=examples(200), stateful_step_count=30, deadline=None)
+TestWaiting.settings = settings(max_examples=examples(200), stateful_step_count=30)
 
 
 def test_what_has_no_end_is_known_by_its_bytes_since_messages_were_let_go() -> None:

@@ -11,17 +11,12 @@ import pytest
 import zmq.asyncio
 
 from tests.indexer.engine_model import EngineModel
-from tests.indexer.followed import new_ingest
+from tests.indexer.follow.conftest import Follow
 from tests.until import until
-from warmpath.cli.deployment.check import Placed
+from warmpath.cli.deployment.check import Check, Placed
 from warmpath.cli.deployment.inspect import check_events
-from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.dial import CONNECTED, GONE, dial, monitored
-from warmpath.indexer.follow.instance import Patience, RankSource
-from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.follow.subscribe import Subscriber
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.trust import Level
 from warmpath.lab.simworker.events.faulty_outlet import FaultyOutlet
 from warmpath.lab.simworker.events.publisher import Journal, Publisher
@@ -80,19 +75,13 @@ def at(host: str, endpoint: str) -> str:
     return f"tcp://{host}:{endpoint.rpartition(':')[2]}"
 
 
-def follow(context: zmq.asyncio.Context, host: str, publisher: Publisher) -> RankIngest:
-    ingest = new_ingest(MemoryIndex, stale_after=0.1, clock=time.monotonic)
-    rank = ingest.add(RankSource("p", 0, "m", vllm.decode, has_replay=True, topic="kv"))
-    subscriber = Subscriber(
-        rank,
-        context,
-        events=at(host, publisher.endpoint),
-        replay=at(host, publisher.replay_endpoint),
-        patience=Patience(replay_seconds=10, reconnect_seconds=0.01, max_frame_bytes=1 << 20),
-    )
-    task = asyncio.create_task(subscriber.run())
-    task.add_done_callback(lambda done: done.cancelled() or done.result())
-    return rank
+async def doctor(context: zmq.asyncio.Context, events: str, replay: str) -> list[Check]:
+    spec = PodSpec(id="p", model="m", address="h:1", events=events, replay=replay)
+    return [one async for one in check_events(Placed(spec, "pods[0]"), context, 10.0)]
+
+
+def endpoints(host: str, publisher: Publisher) -> tuple[str, str]:
+    return at(host, publisher.endpoint), at(host, publisher.replay_endpoint)
 
 
 @pytest.mark.parametrize(
@@ -110,35 +99,32 @@ def follow(context: zmq.asyncio.Context, host: str, publisher: Publisher) -> Ran
     ],
 )
 async def test_an_engine_is_followed_over_whichever_protocol_it_listens_on(
-    context: zmq.asyncio.Context, system: System, bound: str, host: str, addresses: Sequence[str]
-) -> None:
+    context: zmq.asyncio.Context, follow: Follow, system: System,
+    bound: str, host: str, addresses: Sequence[str],
+) -> None:  # fmt: skip
     system.addresses = addresses
     model = EngineModel(buffer_steps=100)
     async with engine(context, bound) as publisher:
         publisher.publish(model.store((0, 1))[1])
-        rank = follow(context, host, publisher)
+        rank = follow(*endpoints(host, publisher))
         await until(lambda: rank.trust.level is Level.EXACT)
         assert rank.state.held()[Tier.GPU, 0] == model.held()
         publisher.publish(model.store((0, 1, 2))[1])
         await until(lambda: rank.sequence == 1)
         assert rank.state.held()[Tier.GPU, 0] == model.held()
         assert rank.counts()["duplicates"] == 0
-        spec = PodSpec(
-            id="p", model="m", address="h:1",
-            events=at(host, publisher.endpoint), replay=at(host, publisher.replay_endpoint),
-        )  # fmt: skip
-        found = [one async for one in check_events(Placed(spec, "pods[0]"), context, 10.0)]
+        found = await doctor(context, *endpoints(host, publisher))
         assert [one.verdict for one in found] == ["ok", "ok"]
 
 
 async def test_a_name_that_gets_an_address_later_is_followed_then(
-    context: zmq.asyncio.Context, system: System, caplog: pytest.LogCaptureFixture,
+    context: zmq.asyncio.Context, follow: Follow, system: System, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("warmpath.indexer.follow.subscribe.RETRY_SECONDS", 0.01)
     monkeypatch.setattr("warmpath.indexer.follow.subscribe.NAME_SECONDS", 0.05)
     async with engine(context, "[::1]") as publisher:
-        rank = follow(context, "engine.test", publisher)
+        rank = follow(*endpoints("engine.test", publisher))
         await until(lambda: "Name or service not known" in caplog.text)
         system.addresses = FOUR  # where nothing listens
         await asyncio.sleep(0)
@@ -183,7 +169,7 @@ async def test_a_place_that_only_closes_connections_ends_none_of_another(
 
 
 async def test_problems_of_a_name_that_alternate_are_said_once(
-    context: zmq.asyncio.Context, system: System, caplog: pytest.LogCaptureFixture,
+    context: zmq.asyncio.Context, follow: Follow, system: System, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("warmpath.indexer.follow.subscribe.RETRY_SECONDS", 0.001)
@@ -199,7 +185,7 @@ async def test_problems_of_a_name_that_alternate_are_said_once(
 
     monkeypatch.setattr(socket, "getaddrinfo", alternate)
     async with engine(context, "127.0.0.1") as publisher:
-        rank = follow(context, "engine.test", publisher)
+        rank = follow(*endpoints("engine.test", publisher))
         await until(lambda: asked > 9)
         assert len(caplog.records) == 2
         system.addresses = BOTH
@@ -210,9 +196,6 @@ async def test_the_doctor_blames_a_name_without_address_on_the_configuration(
     context: zmq.asyncio.Context, system: System
 ) -> None:
     assert not system.addresses
-    spec = PodSpec(
-        id="p", model="m", address="h:1", events="tcp://engine.test:1", replay="tcp://engine.test:2"
-    )
-    found = [one async for one in check_events(Placed(spec, "pods[0]"), context, 10.0)]
+    found = await doctor(context, "tcp://engine.test:1", "tcp://engine.test:2")
     assert [one.change for one in found] == ["pods[0].events", "pods[0].replay"]
     assert all("there is no such host" in one.text for one in found)

@@ -1,7 +1,8 @@
 """The subscriber on real sockets, against a publisher that speaks both forms of replay."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 
 import msgspec
 import pytest
@@ -9,25 +10,21 @@ import zmq
 import zmq.asyncio
 
 from tests.indexer.engine_model import EngineModel
-from tests.indexer.followed import new_ingest
+from tests.indexer.follow.conftest import Follow
 from tests.until import until
-from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.endpoint import is_exposed, rank_endpoint
-from warmpath.indexer.follow.instance import Patience, RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.follow.tap import END
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.stream.machine import StreamState
-from warmpath.indexer.stream.replay import AskReplay
 from warmpath.indexer.trust import BEHIND, Level
 
 
 class Publisher:
     """An engine's two sockets; `with_topic` is the replay's form since vLLM 0.26."""
 
-    def __init__(self, context: zmq.asyncio.Context, *, with_topic: bool) -> None:
+    def __init__(self, context: zmq.asyncio.Context, follow: Follow, *, with_topic: bool) -> None:
+        self._follow = follow
         self.engine = EngineModel(buffer_steps=100)
         self.with_topic = with_topic
         self.answers = True
@@ -42,6 +39,10 @@ class Publisher:
         self.events = f"tcp://127.0.0.1:{self.live.bind_to_random_port('tcp://127.0.0.1')}"
         self.replays = f"tcp://127.0.0.1:{self.replay.bind_to_random_port('tcp://127.0.0.1')}"
         self.task = asyncio.create_task(self.serve())
+
+    def followed(self, *, replay_seconds: float = 0.5, **changes: object) -> RankIngest:
+        """Return a rank that follows the engine from now on."""
+        return self._follow(self.events, self.replays, replay_seconds=replay_seconds, **changes)
 
     async def publish(self, message: tuple[int, bytes], topic: bytes = b"kv") -> None:
         await self.live.send_multipart([topic, message[0].to_bytes(8, "big"), message[1]])
@@ -77,56 +78,31 @@ class Publisher:
 
 @pytest.fixture(params=[True, False], ids=["0.26-replay", "0.25-replay"])
 async def publisher(
-    request: pytest.FixtureRequest, context: zmq.asyncio.Context
+    request: pytest.FixtureRequest, context: zmq.asyncio.Context, follow: Follow
 ) -> AsyncIterator[Publisher]:
-    publisher = Publisher(context, with_topic=request.param)
+    publisher = Publisher(context, follow, with_topic=request.param)
     yield publisher
     await publisher.close()
 
 
-def new_rank(*, pending_bytes: int = 1 << 20) -> RankIngest:
-    clock = asyncio.get_running_loop().time
-    ingest = new_ingest(MemoryIndex, pending_bytes=pending_bytes, stale_after=0.1, clock=clock)
-    return ingest.add(RankSource("p", 0, "m", vllm.decode, has_replay=True, topic="kv"))
-
-
-def subscribe(
-    rank: RankIngest,
-    context: zmq.asyncio.Context,
-    publisher: Publisher,
-    *,
-    replay_seconds: float = 0.5,
-) -> Subscriber:
-    return Subscriber(
-        rank,
-        context,
-        events=publisher.events,
-        replay=publisher.replays,
-        patience=Patience(
-            replay_seconds=replay_seconds, reconnect_seconds=0.01, max_frame_bytes=1 << 20
-        ),
-    )
-
-
-async def stop(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert task.cancelled()
-
-
-@pytest.mark.deep
-async def test_events_that_come_faster_than_they_are_followed_are_let_go_and_asked_for_again(
-    context: zmq.asyncio.Context, publisher: Publisher, caplog: pytest.LogCaptureFixture
-) -> None:
-    rank = new_rank(pending_bytes=10_000)
-    engine = publisher.engine = EngineModel(buffer_steps=1 << 20)
-    caplog.set_level("INFO")
-    # For a thread of its own, so that nothing makes it wait for the subscriber.
+@contextlib.contextmanager
+def endless(publisher: Publisher) -> Iterator[zmq.Socket[bytes]]:
+    """Let a publisher send from a thread of its own, so that nothing makes it wait for the subscriber."""
     with zmq.Context() as own, own.socket(zmq.PUB) as live:
         live.setsockopt(zmq.SNDHWM, 0)
         live.setsockopt(zmq.LINGER, 0)
         publisher.events = f"tcp://127.0.0.1:{live.bind_to_random_port('tcp://127.0.0.1')}"
-        task = asyncio.create_task(subscribe(rank, context, publisher, replay_seconds=10).run())
+        yield live
+
+
+@pytest.mark.deep
+async def test_events_that_come_faster_than_they_are_followed_are_let_go_and_asked_for_again(
+    publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = publisher.engine = EngineModel(buffer_steps=1 << 20)
+    caplog.set_level("INFO")
+    with endless(publisher) as live:
+        rank = publisher.followed(replay_seconds=10, pending_bytes=10_000)
         await until(lambda: rank.trust.level is Level.EXACT)
         frames = [engine.store((number % 7, number % 5, 1)) for number in range(2500)]
 
@@ -138,8 +114,7 @@ async def test_events_that_come_faster_than_they_are_followed_are_let_go_and_ask
         await until(lambda: rank.counts()["overflows"] > 0)
         await sending
         await until(lambda: rank.trust.level is Level.EXACT and rank.sequence == engine.sequence)
-        await stop(task)
-    assert rank.state.held()[Tier.GPU, 0] == engine.held()
+        assert rank.state.held()[Tier.GPU, 0] == engine.held()
     assert rank.lag_batches == 0
     assert rank.counts()["gaps"] >= 1
     assert rank.counts()["restarts"] == 0
@@ -149,14 +124,10 @@ async def test_events_that_come_faster_than_they_are_followed_are_let_go_and_ask
 
 
 async def test_a_socket_of_which_no_end_is_found_is_closed_and_opened_anew(
-    context: zmq.asyncio.Context, publisher: Publisher, caplog: pytest.LogCaptureFixture
+    publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rank = new_rank(pending_bytes=20_000)
-    with zmq.Context() as own, own.socket(zmq.PUB) as live:
-        live.setsockopt(zmq.SNDHWM, 0)
-        live.setsockopt(zmq.LINGER, 0)
-        publisher.events = f"tcp://127.0.0.1:{live.bind_to_random_port('tcp://127.0.0.1')}"
-        task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    with endless(publisher) as live:
+        rank = publisher.followed(pending_bytes=20_000)
         await until(lambda: rank.trust.level is Level.EXACT)
         payload = msgspec.msgpack.encode([1.0, [], 0, b"." * 400_000])
         asked, sequence = publisher.asked, 0
@@ -169,41 +140,35 @@ async def test_a_socket_of_which_no_end_is_found_is_closed_and_opened_anew(
         await until(lambda: publisher.asked > asked and rank.is_connected)
         assert len(caplog.text) < 50_000
         await until(lambda: rank.trust.level is not Level.DEGRADED)
-        await stop(task)
 
 
 async def test_a_replays_answer_past_its_bytes_is_cut_off_and_resumed_until_it_is_whole(
-    context: zmq.asyncio.Context, publisher: Publisher
+    publisher: Publisher,
 ) -> None:
-    rank = new_rank(pending_bytes=20_000)
-    reasons = []
-    fail = rank.replay_failed
-
-    def failed(ticket: int, reason: str) -> AskReplay | None:
-        asked = fail(ticket, reason)
-        reasons.append(rank.trust.reason)
-        return asked
-
-    rank.replay_failed = failed  # type: ignore[method-assign]
     engine = publisher.engine = EngineModel(buffer_steps=1000)
     for number in range(1000):
         engine.store((number % 7, number % 5, 1))
-    task = asyncio.create_task(subscribe(rank, context, publisher, replay_seconds=10).run())
+    rank = publisher.followed(replay_seconds=10, pending_bytes=20_000)
+    reasons = []
+    fail = rank.replay_failed
+
+    def failed(ticket: int, reason: str) -> None:
+        fail(ticket, reason)
+        reasons.append(rank.trust.reason)
+
+    rank.replay_failed = failed  # type: ignore[method-assign]
     await until(lambda: rank.trust.level is Level.EXACT)
     assert rank.state.held()[Tier.GPU, 0] == engine.held()
     assert reasons
     assert all("more than 20000 bytes of the answer" in reason for reason in reasons)
     assert publisher.starts == sorted(publisher.starts)
-    await stop(task)
 
 
 async def test_batches_that_are_followed_late_make_a_rank_degraded_until_it_has_caught_up(
-    context: zmq.asyncio.Context, publisher: Publisher
+    publisher: Publisher,
 ) -> None:
     now = 100.0
-    ingest = new_ingest(MemoryIndex, stale_after=1000000000.0, clock=lambda: now)
-    rank = ingest.add(RankSource("p", 0, "m", vllm.decode, has_replay=True, topic="kv"))
-    task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    rank = publisher.followed(stale_after=1e9, clock=lambda: now)
     await until(lambda: rank.trust.level is Level.EXACT)
     for late, level in ((0.0, Level.EXACT), (30.0, Level.DEGRADED), (0.5, Level.EXACT)):
         number = publisher.engine.sequence + 1
@@ -217,30 +182,12 @@ async def test_batches_that_are_followed_late_make_a_rank_degraded_until_it_has_
         assert (BEHIND in rank.trust.reason) is (level is Level.DEGRADED)
         assert rank.lag.seconds == late
         now += 1.0
-    await stop(task)
-
-
-async def test_a_late_joiner_gets_everything_by_replay_and_then_follows(
-    context: zmq.asyncio.Context, publisher: Publisher
-) -> None:
-    rank = new_rank()
-    engine = publisher.engine
-    engine.store((0, 1, 2, 3))
-    engine.store((0, 1, 9, 9))
-    task = asyncio.create_task(subscribe(rank, context, publisher).run())
-    await until(lambda: rank.trust.level is Level.EXACT)
-    assert rank.state.held()[Tier.GPU, 0] == engine.held()
-    await publisher.publish(engine.store((5, 5)))
-    await until(lambda: rank.stream.sequence == 2)
-    assert rank.state.held()[Tier.GPU, 0] == engine.held()
-    await stop(task)
 
 
 async def test_nonsense_on_the_socket_is_dropped_and_the_subscriber_lives_on(
-    context: zmq.asyncio.Context, publisher: Publisher
+    publisher: Publisher,
 ) -> None:
-    rank = new_rank()
-    task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    rank = publisher.followed()
     await until(lambda: rank.trust.level is Level.EXACT)
     await publisher.live.send_multipart([b"kv"])
     await publisher.live.send_multipart([b"kv", b"short", b"payload"])
@@ -248,23 +195,20 @@ async def test_nonsense_on_the_socket_is_dropped_and_the_subscriber_lives_on(
     assert rank.trust.level is Level.DEGRADED
     await publisher.publish(publisher.engine.clear())
     await until(lambda: rank.trust.level is Level.EXACT)
-    await stop(task)
 
 
 @pytest.mark.deep
 async def test_a_replay_that_is_never_answered_degrades_and_live_goes_on(
-    context: zmq.asyncio.Context, publisher: Publisher
+    publisher: Publisher,
 ) -> None:
     publisher.answers = False
-    rank = new_rank()
     publisher.engine.store((0, 0))
-    task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    rank = publisher.followed()
     await until(lambda: publisher.asked == 1)
     await publisher.publish(publisher.engine.store((1, 1)))
     await until(lambda: rank.trust.level is Level.DEGRADED)
     await until(lambda: rank.stream.sequence == 1)
     assert "no answer within" in rank.trust.reason
-    await stop(task)
 
 
 async def test_a_replay_that_hangs_holds_up_none_that_is_asked_for_later(
@@ -272,8 +216,7 @@ async def test_a_replay_that_hangs_holds_up_none_that_is_asked_for_later(
 ) -> None:
     publisher.answers = False
     publisher.engine.store((0, 1, 2, 3))
-    rank = new_rank()
-    task = asyncio.create_task(subscribe(rank, context, publisher, replay_seconds=1000.0).run())
+    rank = publisher.followed(replay_seconds=1000.0)
     await until(lambda: publisher.asked == 1)
     publisher.answers = True
     publisher.live.close(linger=0)
@@ -281,35 +224,28 @@ async def test_a_replay_that_hangs_holds_up_none_that_is_asked_for_later(
     await until(lambda: bound(publisher.live, publisher.events))
     await until(lambda: rank.trust.level is Level.EXACT)
     assert rank.state.held()[Tier.GPU, 0] == publisher.engine.held()
-    await stop(task)
 
 
-async def test_a_replay_that_breaks_off_is_resumed_until_it_is_whole(
-    context: zmq.asyncio.Context, publisher: Publisher
-) -> None:
-    rank = new_rank()
+async def test_a_replay_that_breaks_off_is_resumed_until_it_is_whole(publisher: Publisher) -> None:
     engine = publisher.engine
     for number in range(6):
         engine.store((number, number))
     publisher.breaks_off = 3
-    subscriber = subscribe(rank, context, publisher, replay_seconds=0.2)
-    task = asyncio.create_task(subscriber.run())
+    rank = publisher.followed(replay_seconds=0.2)
     await until(lambda: rank.trust.level is Level.EXACT)
     assert rank.state.held()[Tier.GPU, 0] == engine.held()
     # From the last batch that came, each time; where the machine is busy, none came in time perhaps.
     assert len(publisher.starts) >= 4
     assert publisher.starts == sorted(publisher.starts)
-    await stop(task)
 
 
 async def test_a_publisher_that_goes_and_comes_back_empty_is_a_new_life(
     context: zmq.asyncio.Context, publisher: Publisher, held_port: int
 ) -> None:
-    rank = new_rank()
     publisher.events = f"tcp://127.0.0.1:{held_port}"
     publisher.live.bind(publisher.events)
     publisher.engine.store((0, 1, 2, 3))
-    task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    rank = publisher.followed()
     await until(lambda: rank.trust.level is Level.EXACT)
     publisher.live.close(linger=0)
     await until(lambda: not rank.is_connected)
@@ -319,17 +255,13 @@ async def test_a_publisher_that_goes_and_comes_back_empty_is_a_new_life(
     await until(lambda: rank.stream.counts.restarts == 1)
     await until(lambda: rank.trust.level is Level.EXACT)
     assert rank.state.held() == {}
-    await stop(task)
 
 
-async def test_a_replayed_number_that_no_batch_has_is_no_batch(
-    context: zmq.asyncio.Context, publisher: Publisher
-) -> None:
-    rank = new_rank()
+async def test_a_replayed_number_that_no_batch_has_is_no_batch(publisher: Publisher) -> None:
     publisher.engine.store((0, 1, 2, 3))
     for number in (1 << 63, (1 << 64) - 2):
         publisher.engine.buffer.append((number, b"\x92\xcb" + bytes(8) + b"\x90"))
-    task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    rank = publisher.followed()
     await until(lambda: rank.counts()["malformed"] == 2)
     await until(lambda: rank.stream.state is StreamState.FOLLOWING)
     assert rank.sequence == 0
@@ -339,7 +271,6 @@ async def test_a_replayed_number_that_no_batch_has_is_no_batch(
     await publisher.publish(publisher.engine.store((0, 1, 2, 3, 4)))
     await until(lambda: rank.trust.level is Level.EXACT)
     assert rank.sequence == 1
-    await stop(task)
 
 
 async def test_a_batch_published_before_the_subscription_is_in_force_is_asked_for(
@@ -352,8 +283,7 @@ async def test_a_batch_published_before_the_subscription_is_in_force_is_asked_fo
     publisher.live.setsockopt(zmq.XPUB_MANUAL, 1)
     publisher.live.setsockopt(zmq.SNDHWM, 0)
     await until(lambda: bound(publisher.live, publisher.events))
-    rank = new_rank()
-    task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    rank = publisher.followed()
     assert await publisher.live.recv_multipart() == [b"\x01kv"]
     await until(lambda: rank.trust.level is Level.EXACT)
     await publisher.publish(publisher.engine.store((0, 1, 2, 3)))
@@ -364,7 +294,6 @@ async def test_a_batch_published_before_the_subscription_is_in_force_is_asked_fo
     publisher.live.setsockopt(zmq.SUBSCRIBE, b"kv")
     await publisher.publish(publisher.engine.store((0, 1, 2, 3, 4)))
     await until(lambda: rank.sequence == 1)
-    await stop(task)
 
 
 @pytest.mark.parametrize("offset", [0, 1, 3])
@@ -393,35 +322,23 @@ def test_events_from_another_machine_are_in_the_open(endpoint: str, *, exposed: 
 
 
 async def test_an_endpoint_that_cannot_be_connected_to_is_tried_again_and_ends_cleanly(
-    context: zmq.asyncio.Context, caplog: pytest.LogCaptureFixture
+    follow: Follow, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rank = new_rank()
-    subscriber = Subscriber(
-        rank, context, events="tcp://*:1", replay="", patience=Patience(replay_seconds=1, reconnect_seconds=1, max_frame_bytes=1),
-    )  # fmt: skip
-    task = asyncio.create_task(subscriber.run())
+    follow("tcp://*:1", "")
     await until(lambda: "events: " in caplog.text)
-    assert not task.done()
-    await stop(task)
 
 
 async def test_a_replay_endpoint_that_cannot_be_connected_to_is_a_failed_replay(
-    context: zmq.asyncio.Context, publisher: Publisher
+    follow: Follow, publisher: Publisher
 ) -> None:
-    rank = new_rank()
-    subscriber = Subscriber(
-        rank, context, events=publisher.events, replay="tcp://*:1", patience=Patience(replay_seconds=1, reconnect_seconds=0.01, max_frame_bytes=1 << 20),
-    )  # fmt: skip
-    task = asyncio.create_task(subscriber.run())
+    rank = follow(publisher.events, "tcp://*:1")
     await until(lambda: "replay failed" in rank.trust.reason)
-    await stop(task)
 
 
 async def test_an_engine_that_comes_and_goes_is_no_error(
     context: zmq.asyncio.Context, publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rank = new_rank()
-    task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    rank = publisher.followed()
     for _ in range(20):
         await until(lambda: rank.is_connected)
         publisher.live.close(linger=0)
@@ -429,7 +346,6 @@ async def test_an_engine_that_comes_and_goes_is_no_error(
         publisher.live = context.socket(zmq.PUB)
         await until(lambda: bound(publisher.live, publisher.events))
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
-    await stop(task)
 
 
 def bound(socket: "zmq.asyncio.Socket", address: str) -> bool:

@@ -61,31 +61,20 @@ def test_a_value_cut_short_or_changed_is_refused_or_read(
             assert encode(decode(cut)) == cut
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"",
-        b"\x01\0",
-        b"\x01\x01\x01\0" + bytes(17),
-        b"\x03\0\x01\0" + bytes(17),
-        b"\x01\0\0\0" + bytes(8),
-        b"\x01\0\x01\0" + bytes(8),
-        b"\x01\0\x01\0" + bytes(16),
-        b"\x01\0\x01\0" + bytes(16) + b"\x02",
-        b"\x01\0\xff\xff" + bytes(100),
-    ],
-    ids=[
-        "empty",
-        "short",
-        "second byte",
-        "kind",
-        "no column",
-        "no record",
-        "cut",
-        "bits",
-        "columns",
-    ],
-)
+WRONG = {
+    "empty": b"",
+    "short": b"\x01\0",
+    "second byte": b"\x01\x01\x01\0" + bytes(17),
+    "kind": b"\x03\0\x01\0" + bytes(17),
+    "no column": b"\x01\0\0\0" + bytes(8),
+    "no record": b"\x01\0\x01\0" + bytes(8),
+    "cut": b"\x01\0\x01\0" + bytes(16),
+    "bits": b"\x01\0\x01\0" + bytes(16) + b"\x02",
+    "columns": b"\x01\0\xff\xff" + bytes(100),
+}
+
+
+@pytest.mark.parametrize("value", WRONG.values(), ids=WRONG)
 def test_what_is_no_value_is_refused(value: bytes) -> None:
     with pytest.raises(BadSegmentError):
         decode(value)

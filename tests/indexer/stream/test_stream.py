@@ -55,39 +55,30 @@ class Driven:
     def doubt(self) -> None:
         self.doubts += 1
 
-    def connect(self) -> None:
-        self.stream.connected()
+    def tell(self, what: str, *about: object) -> None:
+        getattr(self.stream, what)(*about)
         check(self.stream)
+
+    def connect(self) -> None:
+        self.tell("connected")
 
     def live(self, *sequences: int, life: int = 0) -> None:
         for sequence in sequences:
-            self.stream.live(sequence, payload(sequence, life))
-            check(self.stream)
+            self.tell("live", sequence, payload(sequence, life))
 
     def answer(self, *sequences: int, life: int = 0, end: bool = True) -> None:
         asked = self.asked
         assert asked is not None
         for sequence in sequences:
-            self.stream.replayed(asked.ticket, sequence, payload(sequence, life))
-            check(self.stream)
+            self.tell("replayed", asked.ticket, sequence, payload(sequence, life))
         if end:
-            self.stream.replay_ended(asked.ticket)
-            check(self.stream)
+            self.tell("replay_ended", asked.ticket)
 
     def fail(self, reason: str = "no answer") -> None:
         """Let the replay break off."""
         asked = self.asked
         assert asked is not None
-        self.stream.replay_failed(asked.ticket, reason)
-        check(self.stream)
-
-    def stray(self) -> None:
-        self.stream.stray("a message is no frame")
-        check(self.stream)
-
-    def tell(self, what: str, *about: object) -> None:
-        getattr(self.stream, what)(*about)
-        check(self.stream)
+        self.tell("replay_failed", asked.ticket, reason)
 
     def level(self) -> Level:
         return self.stream.trust.level
@@ -149,12 +140,13 @@ def act(name: str) -> Callable[..., methodcaller]:
     return partial(methodcaller, name)
 
 
-live, answer, fail, stray, connect = map(act, ("live", "answer", "fail", "stray", "connect"))
+live, answer, fail, connect = map(act, ("live", "answer", "fail", "connect"))
 tell, asks, says, counts = map(act, ("tell", "asks", "says", "counts"))
 doubted, expect = map(act, ("doubted", "expect"))
 silent = partial(connected, has_replay=False)
 followed_silently = partial(following, has_replay=False)
 ALL = range(3 * KEPT)
+stray = partial(tell, "stray", "a message is no frame")
 LACKS = tell("lacks", "a store cannot be read")
 CLOSED = (answer(2, 3, 4), expect(*range(5)))
 
