@@ -4,16 +4,12 @@ The first byte says whether a valid preface comes before, and whether the others
 they are, or acts: frames, parts of calls, and what happens to the socket.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
-from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop, connection_of
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.small_service import Service
-from tests.router.http2_client import frame
-from warmpath.h2grpc.connection import Connection
-from warmpath.h2grpc.http2 import session as sessions
+from tests.h2grpc.served import Service
+from tests.h2grpc.stand import Stand
 from warmpath.h2grpc.http2.limits import Http2Limits
 
 METHODS = ("Echo", "Take", "Each", "Many", "Hold", "Large", "None", "Once")
@@ -33,7 +29,7 @@ SEEDS = (
     bytes([RAW | PREFACED]) + raw.headers(1, raw.fields("Take"))
     + b"".join(raw.data(1, raw.message(bytes(30))) for _ in range(4)) + raw.data(1, b"", raw.END_STREAM),
     bytes([RAW | PREFACED]) + raw.headers(1, raw.fields("Hold"), 0)
-    + frame(raw.CONTINUATION, raw.END_HEADERS, 1, b"") + raw.reset(1) + raw.window(0, 1),
+    + raw.frame(raw.CONTINUATION, raw.END_HEADERS, 1, b"") + raw.reset(1) + raw.window(0, 1),
     bytes([RAW | PREFACED]) + raw.headers(1, raw.fields("Each", (b"grpc-encoding", b"gzip")))
     + raw.data(1, b"\1\0\0\0\4abcd"),
     bytes([PREFACED, 0, 0, 1, 0, 0, 3, 0, 5, 1, 4, 1, 3, 2, 20, 1, 4, 1, 5, 9, 6, 6, 7]),
@@ -52,23 +48,12 @@ class Fault(logging.Handler):
         self.found.append(self.format(record))
 
 
-class Attack:
+class Attack(Stand):
     """One connection and its client, who does what bytes say."""
 
     def __init__(self) -> None:
-        self.loop = FakeTimeLoop()
-        self.now = 0.0
+        super().__init__(Service().methods(), LIMITS)
         self.is_paused = False
-        self.closed = 0
-        service = Service()
-        self.connection = connection_of(
-            service.methods(), LIMITS, clock=lambda: self.now, closed=self._closed
-        )
-        self.socket = FakeSocket(self.connection)
-        self.loop.turn(lambda: self.connection.connection_made(self.socket))
-
-    def _closed(self, _: Connection) -> None:
-        self.closed += 1
 
     def run(self, data: bytes) -> None:
         """Do what the bytes say."""
@@ -101,7 +86,7 @@ class Attack:
             stream, flags = 2 * (more() % 16) + 1, more() % 2
             self.send(raw.data(stream, raw.message(b"%d %d" % (more() % 50, 50 * more())), flags))
         elif act == 2:
-            self.send(frame(more() % 12, more(), more() % 33, some()))
+            self.send(raw.frame(more() % 12, more(), more() % 33, some()))
         elif act == 3:
             block = raw.fields(METHODS[more() % len(METHODS)]) + raw.literal(
                 some(), some(), keep=bool(more() % 2)
@@ -118,9 +103,8 @@ class Attack:
             socket = self.connection
             self.loop.turn(socket.pause_writing if self.is_paused else socket.resume_writing)
         elif act == 8:
-            self.now += more()
-            self.loop.now = self.now
-            self.loop.turn(lambda: self.connection.look(self.now))
+            self.loop.now += more()
+            self.loop.turn(lambda: self.connection.look(self.loop.now))
         else:
             ends: tuple[Callable[[], object], ...] = (
                 self.connection.terminate, self.socket.lose,
@@ -128,13 +112,8 @@ class Attack:
             )  # fmt: skip
             self.loop.turn(ends[more() % len(ends)])
 
-    def send(self, data: bytes) -> None:
-        """Let the server receive bytes, and work until nothing moves."""
-        if data and not self.socket.is_closing():
-            self.loop.turn(lambda: self.connection.data_received(data))
-
-    def check(self) -> None:
-        """Check what is kept, and at the end that nothing is."""
+    def close(self) -> None:
+        """Check what is kept, and that nothing is at the end."""
         if not self.socket.is_lost:
             session = self.connection.session
             assert session.unsent == sum(one.unsent for one in session._bodies.values())
@@ -145,13 +124,7 @@ class Attack:
             )
             held = [call._deframer.held for call in self.connection.calls._of.values()]
             assert sum(held) <= LIMITS.streams * (65_535 + LIMITS.message_bytes)
-        self.loop.turn(self.socket.lose)
-        self.loop.turn()
-        assert self.closed == 1
-        assert len(self.connection.calls) == 0
-        assert not asyncio.all_tasks(self.loop)
-        assert self.loop.errors == []
-        self.loop.close()
+        super().close()
 
 
 def attack(data: bytes) -> None:
@@ -159,12 +132,10 @@ def attack(data: bytes) -> None:
     fault = Fault()
     logger = logging.getLogger("warmpath.h2grpc")
     logger.addHandler(fault)
-    before = len(sessions.OPEN)
     try:
         one = Attack()
         one.run(data)
-        one.check()
+        one.close()
     finally:
         logger.removeHandler(fault)
-    assert len(sessions.OPEN) == before
     assert fault.found == []

@@ -1,5 +1,8 @@
 """Handlers served over either transport, and a client of them."""
 
+import asyncio
+import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -66,9 +69,17 @@ def _run(name: str, function: Any) -> Any:
 
 
 async def each_of(call: Call) -> AsyncIterator[bytes]:
-    """Yield each message of a call."""
     while (message := await call.read()) is not None:
         yield message
+
+
+async def echo(request: bytes, _: Call) -> bytes:
+    return request
+
+
+async def each(requests: AsyncIterator[bytes], _: Call) -> AsyncIterator[bytes]:
+    async for request in requests:
+        yield request
 
 
 @asynccontextmanager
@@ -133,3 +144,67 @@ def ends_with(
     assert raised.value.code() is code, raised.value
     if text is not None:
         assert text in (raised.value.details() or "")
+
+
+def _numbers(asked: bytes) -> list[int]:
+    return [*map(int, re.findall(rb"[0-9]{1,7}", asked)), 0, 0]
+
+
+class Service:
+    """Methods that answer at once, never, at length or bit by bit; counts the handlers that run."""
+
+    def __init__(self) -> None:
+        self.begun: Counter[str] = Counter()
+        self.running: Counter[str] = Counter()
+        self.read: list[bytes] = []
+        """Messages of Take."""
+
+    def methods(self) -> dict[str, Method]:
+        functions = {
+            "uu_Echo": echo,
+            "uu_Hold": self._hold,
+            "uu_Large": self._large,
+            "us_Many": self._many,
+            "su_Take": self._take,
+            "su_Deaf": self._hold,
+            "uu_Once": echo,
+            "ss_Each": self._each,
+        }
+        counted = {kind: self._counted(kind[3:], run) for kind, run in functions.items()}
+        found = {f"/t.T/{name[8:]}": one for name, one in methods_of("t.T", **counted).items()}
+        found["/t.T/Once"] = replace(found["/t.T/Once"], at_once=self._at_once)
+        return found
+
+    def _counted(self, name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        async def counted(asked: Any, context: Any) -> Any:
+            self.begun[name] += 1
+            self.running[name] += 1
+            try:
+                return await run(asked, context)
+            finally:
+                self.running[name] -= 1
+
+        return counted
+
+    def _at_once(self, asked: bytes, _: Any) -> bytes | None:
+        return None if b"wait" in asked else asked
+
+    async def _hold(self, _: Any, __: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def _large(self, asked: bytes, _: Any) -> bytes:
+        return bytes(_numbers(asked)[0])
+
+    async def _many(self, asked: bytes, context: Any) -> None:
+        count, size = _numbers(asked)[:2]
+        for _ in range(count):
+            await context.write(bytes(size))
+
+    async def _take(self, asked: Any, _: Any) -> bytes:
+        async for one in asked:
+            self.read.append(one)
+        return b"%d" % len(self.read)
+
+    async def _each(self, asked: Any, context: Any) -> None:
+        async for one in asked:
+            await context.write(one)

@@ -1,7 +1,9 @@
-"""A call whose message is there is answered without a task, if its handler can; otherwise it runs."""
+"""Answers at once: without a task where a message is there, and in one write what a handler puts together."""
 
+import asyncio
 import gzip
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +17,7 @@ from tests.h2grpc.stand import ClientStand
 from warmpath.h2grpc.framing import framed
 from warmpath.h2grpc.http2.library import STREAM_WINDOW
 from warmpath.h2grpc.http2.limits import Http2Limits
-from warmpath.h2grpc.method import Gate, Method, Refusal, RefusedError
+from warmpath.h2grpc.method import Method, Refusal, RefusedError
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -23,13 +25,18 @@ PATH = b"/t.T/Once"
 MOST = 200_000
 
 
-class Stand(ClientStand):
+def compressed(message: bytes) -> bytes:
+    packed = gzip.compress(message, mtime=0)
+    return b"\1" + len(packed).to_bytes(4, "big") + packed
+
+
+class OnceStand(ClientStand):
     """A connection whose only method answers b"at once" or, to messages with b"wait", b"run"."""
 
-    def __init__(self, gate: Gate | None = None) -> None:
+    def __init__(self) -> None:
         self.answers: Counter[tuple[str, bytes]] = Counter()
         method = Method(self._run, self._at_once)
-        super().__init__({"/t.T/Once": method}, Http2Limits(message_bytes=MOST), gate)
+        super().__init__({"/t.T/Once": method}, Http2Limits(message_bytes=MOST))
 
     def _at_once(self, message: bytes, _: Any) -> bytes | None:
         if b"wait" in message:
@@ -49,8 +56,6 @@ class Stand(ClientStand):
 
 @dataclass
 class Asked:
-    """A call of a client."""
-
     beginning: bytes
     zeros: int
     is_compressed: bool
@@ -65,8 +70,7 @@ class Asked:
     def data(self) -> bytes:
         if not self.is_compressed:
             return framed(self.message)
-        packed = gzip.compress(self.message, mtime=0)
-        return b"\1" + len(packed).to_bytes(4, "big") + packed
+        return compressed(self.message)
 
     @property
     def answer(self) -> tuple[str, bytes]:
@@ -91,7 +95,7 @@ ASKED = st.builds(
 def test_each_call_is_answered_once_however_its_bytes_come(asked: list[Asked], step: int) -> None:
     # So few bytes at once would take a while for many bytes.
     step = step if sum(len(one.data) for one in asked) < 1000 else max(step, 1000)
-    stand = Stand()
+    stand = OnceStand()
     streams = [stand.client.begin(PATH, (b"grpc-encoding", b"gzip")) for _ in asked]
     for number in range(5):
         for stream, one in zip(streams, asked, strict=True):
@@ -115,7 +119,7 @@ def test_each_call_is_answered_once_however_its_bytes_come(asked: list[Asked], s
 
 
 def test_a_call_that_is_reset_or_late_before_its_message_is_whole_is_not_answered() -> None:
-    stand = Stand()
+    stand = OnceStand()
     reset = stand.client.begin(PATH)
     late = stand.client.begin(PATH, (b"grpc-timeout", b"5S"))
     for stream in (reset, late):
@@ -123,8 +127,7 @@ def test_a_call_that_is_reset_or_late_before_its_message_is_whole_is_not_answere
     stand.carry()
     stand.client.reset(reset)
     stand.carry()
-    stand.loop.now += 6.0
-    stand.loop.turn()
+    stand.loop.pass_time(6.0)
     stand.carry()
     assert stand.client.requests[late].headers["grpc-status"] == b"4"
     stand.client.put(late, b"e", is_last=True)
@@ -135,7 +138,7 @@ def test_a_call_that_is_reset_or_late_before_its_message_is_whole_is_not_answere
 
 
 def test_an_error_ends_the_call_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    stand = Stand()
+    stand = OnceStand()
     streams = []
     for message in (b"refuse", b"fail", b"x"):
         streams.append(stand.client.begin(PATH))
@@ -145,4 +148,140 @@ def test_an_error_ends_the_call_and_no_other(caplog: pytest.LogCaptureFixture) -
     assert statuses == [b"5", b"2", b"0"]
     assert [one.getMessage() for one in caplog.records] == ["/t.T/Once: unexpected"]
     assert len(stand.connection.calls) == 0
+    stand.close()
+
+
+WHOLE = framed(b"one") + framed(b"two")
+FIRST = framed(b"first")
+
+
+class PutStand(ClientStand):
+    """A connection with one call, whose handler is the given one; its window takes `window` bytes."""
+
+    def __init__(
+        self,
+        handler: Callable[[Any], Awaitable[None]],
+        *sent: bytes,
+        window: int = 1000,
+        most: int = 1000,
+    ) -> None:
+        """Send FIRST, with which the handler runs, and `sent` behind it; a message may have `most` bytes."""
+        super().__init__(
+            {"/t.T/Put": Method(handler)}, Http2Limits(message_bytes=most), window=window
+        )
+        self.stream = self.client.begin(b"/t.T/Put", (b"grpc-encoding", b"gzip"))
+        self.client.put(self.stream, b"".join((FIRST, *sent)))
+        self.socket.writes.clear()
+        self.carry()
+
+    @property
+    def answer(self) -> bytes:
+        return bytes(self.client.requests[self.stream].answer)
+
+
+def put_both(call: Any) -> None:
+    assert call.put(b"one") == len(framed(b"one"))
+    assert call.put(b"two") == len(WHOLE)
+
+
+async def wait_for_the_client(call: Any) -> None:
+    assert call.take() in (b"first", None)
+    put_both(call)
+    await call.read()
+
+
+async def wait_after_what_came(call: Any) -> None:
+    for message in (b"first", b"second"):
+        assert call.take() == message
+    assert call.take() is None
+    await wait_for_the_client(call)
+
+
+async def drain_and_wait(call: Any) -> None:
+    assert call.take() == b"first"
+    put_both(call)
+    await call.drain()
+    await call.read()
+
+
+async def end(call: Any) -> None:
+    put_both(call)
+
+
+@pytest.mark.parametrize(
+    "handler", [wait_for_the_client, wait_after_what_came, drain_and_wait, end]
+)
+def test_they_go_out_in_one_write(handler: Callable[[Any], Awaitable[None]]) -> None:
+    stand = PutStand(handler, *([framed(b"second")] if handler is wait_after_what_came else []))
+    assert stand.answer == WHOLE
+    assert len(stand.socket.writes) == 1
+    assert ("grpc-status" in stand.client.requests[stand.stream].headers) == (handler is end)
+    stand.close()
+
+
+@pytest.mark.parametrize(
+    ("came", "rest", "read"),
+    [
+        (b"", framed(b"one"), b"one"),
+        (framed(b"one")[:4], framed(b"one")[4:], b"one"),
+        (framed(b"one")[:6], framed(b"one")[6:], b"one"),
+        (compressed(b"zeros"), b"", b"zeros"),
+        (framed(bytes(101)), b"", None),
+    ],
+)
+def test_what_is_not_whole_or_not_plain_is_not_at_hand(
+    came: bytes, rest: bytes, read: bytes | None
+) -> None:
+    found = []
+
+    async def handler(call: Any) -> None:
+        assert call.take() == b"first"
+        assert call.take() is None
+        found.append(await call.read())
+
+    stand = PutStand(handler, came, most=100)
+    if rest:
+        stand.client.put(stand.stream, rest)
+        stand.carry()
+    assert found == ([] if read is None else [read])
+    status = b"8" if read is None else b"0"
+    assert stand.client.requests[stand.stream].headers["grpc-status"] == status
+    stand.close()
+
+
+def test_draining_lasts_until_the_window_has_taken_all() -> None:
+    steps = []
+
+    async def handler(call: Any) -> None:
+        put_both(call)
+        await call.drain()
+        steps.append("drained")
+
+    stand = PutStand(handler, window=10)
+    assert stand.answer == WHOLE[:10]
+    assert steps == []
+    stand.client.consume(stand.stream, 10)
+    stand.carry()
+    assert stand.answer == WHOLE
+    assert steps == ["drained"]
+    stand.close()
+
+
+def test_nothing_can_be_put_once_the_client_is_gone() -> None:
+    refused = []
+
+    async def handler(call: Any) -> None:
+        assert call.take() == b"first"
+        try:
+            await call.read()
+        except BaseException:
+            with pytest.raises(asyncio.CancelledError):
+                call.put(b"one")
+            refused.append(True)
+            raise
+
+    stand = PutStand(handler)
+    stand.client.reset(stand.stream)
+    stand.carry()
+    assert refused == [True]
     stand.close()

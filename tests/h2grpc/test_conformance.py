@@ -1,4 +1,4 @@
-"""Both transports serve the same methods alike: messages, metadata, statuses."""
+"""Both transports serve the same methods alike, behind Envoy too: messages, metadata, statuses."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,17 +10,23 @@ import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.http2.hostile_client import HostileClient
-from tests.h2grpc.served import BOTH, Caller, calling, ends_with, methods_of, new_server, serving
+from tests.h2grpc.served import (
+    BOTH,
+    Caller,
+    calling,
+    each,
+    echo,
+    ends_with,
+    methods_of,
+    new_server,
+    serving,
+)
 from tests.router.error_details import details_of
-from tests.router.http2_client import frame
+from tests.servers.envoy import Envoy, http2_proxy
 from warmpath.h2grpc.method import Refusal, RefusedError
 from warmpath.router.transport.call import Call
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
-
-
-async def echo(request: bytes, _: Call) -> bytes:
-    return request
 
 
 async def parts(request: bytes, _: Call) -> AsyncIterator[bytes]:
@@ -30,11 +36,6 @@ async def parts(request: bytes, _: Call) -> AsyncIterator[bytes]:
 
 async def joined(requests: AsyncIterator[bytes], _: Call) -> bytes:
     return b"".join([request async for request in requests])
-
-
-async def each(requests: AsyncIterator[bytes], _: Call) -> AsyncIterator[bytes]:
-    async for request in requests:
-        yield request
 
 
 async def read_joined(_: object, context: Call) -> bytes:
@@ -261,7 +262,39 @@ async def test_headers_of_any_form_are_the_same_metadata_on_both(
 async def test_a_client_may_ping_while_it_has_no_call(transport: str) -> None:
     async with serving(transport) as address, HostileClient(address) as client:
         for _ in range(8):
-            client.send(frame(raw.PING, 0, 0, bytes(8)))
+            client.send(raw.frame(raw.PING, 0, 0, bytes(8)))
             await client.frame(raw.PING)
             await asyncio.sleep(0.15)  # as a client does that keeps its connection alive
         assert not [one for one in client.frames if one.kind == raw.GOAWAY]
+
+
+async def test_calls_and_streams_pass_through_envoy(transport: str) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def hold(_: bytes, __: Call) -> bytes:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return b""
+
+    async def refuse(_: bytes, __: Call) -> bytes:
+        raise RefusedError(Refusal(grpc.StatusCode.NOT_FOUND, "no such thing"))
+
+    messages = [b"", bytes(100_000), b"x"] * 20
+    async with serving(transport, uu=echo, ss=each, uu_refuse=refuse, uu_hold=hold) as address:
+        envoy = Envoy(http2_proxy(address))
+        await asyncio.to_thread(envoy.start)
+        try:
+            async with Caller(envoy.address) as call:
+                assert await asyncio.gather(*(call("uu", one) for one in messages)) == messages
+                assert [answer async for answer in call("ss", iter(messages))] == messages
+                with ends_with(grpc.StatusCode.NOT_FOUND, "no such thing"):
+                    await call("uu_refuse")
+                with ends_with(grpc.StatusCode.DEADLINE_EXCEEDED):
+                    await call("uu_hold", timeout=0.5)
+                await begun.wait()
+                await ended.wait()
+        finally:
+            await asyncio.to_thread(envoy.close)

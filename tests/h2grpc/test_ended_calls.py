@@ -29,30 +29,20 @@ def stand_of(handler: Callable[[Any], Any]) -> Stand:
     return Stand({"/t.T/Go": Method(handler)})
 
 
-def _lost(stand: Stand) -> None:
-    stand.loop.turn(stand.socket.lose)
+ENDS: dict[str, Callable[[Stand], object]] = {
+    "lost": lambda stand: stand.loop.turn(stand.socket.lose),
+    "reset": lambda stand: stand.send(raw.reset(1)),
+    "late": lambda stand: stand.loop.pass_time(10),
+    "broken": lambda stand: stand.send(raw.window(0, 0)),
+    "cut off": lambda stand: stand.loop.turn(
+        lambda: stand.loop.create_task(stand.connection.cut_off())
+    ),
+}
 
 
-def _reset(stand: Stand) -> None:
-    stand.send(raw.reset(1))
-
-
-def _late(stand: Stand) -> None:
-    stand.loop.now += 10
-    stand.loop.turn()
-
-
-def _broken(stand: Stand) -> None:
-    stand.send(raw.window(0, 0))
-
-
-def _cut_off(stand: Stand) -> None:
-    stand.loop.turn(lambda: stand.loop.create_task(stand.connection.cut_off()))
-
-
-@pytest.mark.parametrize("end", [_lost, _reset, _late, _broken, _cut_off])
+@pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("what", ["first read", "read", "write", "refused"])
-def test_a_method_that_ignores_its_end_is_told_so(end: Callable[[Stand], None], what: str) -> None:
+def test_a_method_that_ignores_its_end_is_told_so(end: str, what: str) -> None:
     told: list[BaseException] = []
 
     async def handler(call: Any) -> None:
@@ -74,14 +64,14 @@ def test_a_method_that_ignores_its_end_is_told_so(end: Callable[[Stand], None], 
 
     stand = stand_of(handler)
     stand.send(WHOLE, raw.headers(1, raw.fields("Go", (b"grpc-timeout", b"5S"))), HALF)
-    end(stand)
+    ENDS[end](stand)
     (error,) = told
     assert isinstance(error, RefusedError if what == "refused" else asyncio.CancelledError)
     stand.close()
 
 
-@pytest.mark.parametrize("end", [_lost, _reset, _late, _broken, _cut_off])
-def test_another_task_of_a_call_does_not_wait_for_ever(end: Callable[[Stand], None]) -> None:
+@pytest.mark.parametrize("end", ENDS)
+def test_another_task_of_a_call_does_not_wait_for_ever(end: str) -> None:
     others: list[asyncio.Task[Any]] = []
 
     async def handler(call: Any) -> None:
@@ -91,8 +81,8 @@ def test_another_task_of_a_call_does_not_wait_for_ever(end: Callable[[Stand], No
 
     stand = stand_of(handler)
     stand.send(WHOLE, raw.headers(1, raw.fields("Go", (b"grpc-timeout", b"5S"))), HALF)
-    end(stand)
-    if end == _late:
+    ENDS[end](stand)
+    if end == "late":
         # The answer that was begun still waits for the client, whose stream is open.
         assert others[0].done()
         stand.send(raw.reset(1))
@@ -165,8 +155,12 @@ class _Events:
     ended = closed = received
 
 
+def session_of(events: _Events) -> Session:
+    return Session(events, Http2Limits(), lambda: 0.0, Journal(Http2Limits()))
+
+
 def test_a_session_that_is_closed_says_so_and_touches_no_memory() -> None:
-    session = Session(_Events(), Http2Limits(), lambda: 0.0, Journal(Http2Limits()))
+    session = session_of(_Events())
     session.receive(WHOLE + raw.headers(1, raw.fields("Go")))
     session.close()
     session.close()
@@ -189,9 +183,7 @@ def test_a_session_that_is_closed_says_so_and_touches_no_memory() -> None:
 def test_an_error_in_a_callback_ends_the_connection_and_comes_out_of_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    session = Session(
-        _Events(RuntimeError("odd")), Http2Limits(), lambda: 0.0, Journal(Http2Limits())
-    )
+    session = session_of(_Events(RuntimeError("odd")))
     with pytest.raises(EndedError) as found:
         session.receive(WHOLE + raw.headers(1, raw.fields("Go")))
     assert isinstance(found.value.__cause__, RuntimeError)
@@ -203,9 +195,7 @@ def test_an_error_in_a_callback_ends_the_connection_and_comes_out_of_it(
 
 def test_an_interrupt_in_a_callback_is_not_lost() -> None:
     before = len(sessions.OPEN)
-    session = Session(
-        _Events(KeyboardInterrupt()), Http2Limits(), lambda: 0.0, Journal(Http2Limits())
-    )
+    session = session_of(_Events(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         session.receive(WHOLE + raw.headers(1, raw.fields("Go")))
     session.close()

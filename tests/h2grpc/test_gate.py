@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -10,8 +9,7 @@ import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.http2.hostile_client import HostileClient
-from tests.h2grpc.served import LIMITS, MISSING, Caller, ends_with, methods_of
-from tests.router.http2_client import frame
+from tests.h2grpc.served import LIMITS, MISSING, Caller, echo, ends_with, methods_of
 from warmpath.h2grpc.method import Gate, Refusal
 from warmpath.router.transport.nghttp2 import Nghttp2Server
 
@@ -46,10 +44,6 @@ class Rooms(Gate):
 
     def refused(self, method: str, count: int) -> None:
         self.out += [method] * count
-
-
-async def echo(message: bytes, _: Any) -> bytes:
-    return message
 
 
 @asynccontextmanager
@@ -130,7 +124,7 @@ async def test_headers_that_come_in_parts_are_refused_too() -> None:
         # Another connection uses the same journal meanwhile.
         async with Caller(address) as call:
             assert await call("uu_other", b"y") == b"y"
-        client.send(frame(raw.CONTINUATION, raw.END_HEADERS, 1, block[40:]))
+        client.send(raw.frame(raw.CONTINUATION, raw.END_HEADERS, 1, block[40:]))
         answer = await client.frame(raw.HEADERS, 1)
         assert answer.flags & raw.END_STREAM
         assert answer.headers["grpc-message"] == b"no room"

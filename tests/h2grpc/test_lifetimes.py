@@ -15,6 +15,7 @@ from tests.h2grpc.served import (
     SERVICE,
     Caller,
     calling,
+    echo,
     ends_with,
     methods_of,
     new_server,
@@ -50,10 +51,6 @@ class Held:
         finally:
             self.ended.set()
         return request
-
-
-async def echo(request: bytes, _: Call) -> bytes:
-    return request
 
 
 async def test_a_deadline_is_known_to_the_handler_and_ends_it(transport: str) -> None:

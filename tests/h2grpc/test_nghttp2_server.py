@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.h2grpc.served import MISSING, SERVICE, Caller, calling, serving
+from tests.h2grpc.served import MISSING, SERVICE, Caller, calling, echo, serving
 from warmpath.h2grpc.http2.library import LibraryError, load_library
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.router.calls.server import new_server
@@ -18,10 +18,6 @@ from warmpath.router.transport.grpcio import GrpcioServer
 from warmpath.router.transport.nghttp2 import Nghttp2Server
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
-
-
-async def echo(request: bytes, _: Call) -> bytes:
-    return request
 
 
 async def test_more_calls_than_a_connection_may_have_wait_for_their_turn() -> None:
@@ -54,7 +50,6 @@ async def test_an_idle_connection_gives_way_and_its_client_connects_again() -> N
 
 
 async def run(*command: str) -> str:
-    """Run a program of the system and return what it prints."""
     process = await asyncio.create_subprocess_exec(
         *command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

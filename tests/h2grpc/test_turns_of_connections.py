@@ -1,12 +1,14 @@
-"""A read of many small frames does not keep other connections waiting."""
+"""Neither a read of many small frames nor many calls at once keep other connections waiting."""
+
+import asyncio
 
 import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.served import MISSING
-from tests.h2grpc.small_service import Service
+from tests.h2grpc.served import MISSING, Service
 from tests.h2grpc.stand import Stand
 from warmpath.h2grpc import connection as module
+from warmpath.h2grpc.begin import MOST_AT_ONCE, Beginnings
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -55,3 +57,27 @@ def test_a_connection_that_ends_in_a_turn_takes_nothing_more() -> None:
     stand.loop.turn(receive)
     assert len(service.read) < len(SENT)
     stand.close()
+
+
+async def test_thousands_of_calls_of_one_address_keep_no_other_waiting() -> None:
+    loop, beginnings, begun = asyncio.get_running_loop(), Beginnings(), list[str]()
+    for _ in range(1000):
+        beginnings.add(loop, "many", lambda: begun.append("many"))
+    assert len(begun) == MOST_AT_ONCE
+    beginnings.add(loop, "one", lambda: begun.append("one"))
+    await asyncio.sleep(0)
+    assert "one" in begun
+    assert len(begun) == 2 * MOST_AT_ONCE
+    while len(begun) < 1001:
+        before = len(begun)
+        await asyncio.sleep(0)
+        assert before < len(begun) <= before + MOST_AT_ONCE
+
+
+async def test_a_call_alone_begins_at_once() -> None:
+    loop, beginnings, begun = asyncio.get_running_loop(), Beginnings(), list[int]()
+    for number in range(3):
+        beginnings.add(loop, "one", lambda number=number: begun.append(number))
+        assert begun[-1] == number
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)

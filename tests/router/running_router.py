@@ -55,3 +55,10 @@ async def metrics_page(address: str) -> str:
         http.get(f"http://{address}/metrics") as response,
     ):
         return await response.text()
+
+
+async def metrics_of(address: str) -> dict[str, float]:
+    """Return the metrics that are served at `address`, by name and labels."""
+    lines = (await metrics_page(address)).splitlines()
+    pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs}

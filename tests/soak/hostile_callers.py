@@ -13,7 +13,8 @@ import grpc.aio
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
-from tests.router.http2_client import HEADERS, SETTINGS, Http2Client, frame
+from tests.h2grpc.http2.raw_frames import HEADERS, SETTINGS, frame
+from tests.router.http2_client import Http2Client
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2

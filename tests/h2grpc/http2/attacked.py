@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import grpc
@@ -13,7 +14,7 @@ import pytest
 
 from tests.clock import Clock
 from tests.h2grpc.http2.hostile_client import HostileClient
-from tests.h2grpc.small_service import Service
+from tests.h2grpc.served import MISSING, Service
 from tests.until import until
 from warmpath.h2grpc import server as nghttp2_server
 from warmpath.h2grpc.connection import Connection
@@ -31,8 +32,6 @@ Attack = Callable[..., AbstractAsyncContextManager["Attacked"]]
 
 
 class Attacked:
-    """A server that is attacked."""
-
     def __init__(
         self,
         server: Nghttp2Server,
@@ -50,7 +49,6 @@ class Attacked:
         self.honest: grpc.aio.Channel | None = None
 
     def client(self, **options: Any) -> HostileClient:
-        """Return a hostile client, to be connected."""
         return HostileClient(self.address, **options)
 
     async def answers(self, size: int = 100_000) -> None:
@@ -67,18 +65,15 @@ class Attacked:
             self.clock.now += step
 
     async def attacker(self) -> Connection:
-        """Wait for the only hostile client's connection."""
         await until(lambda: self.attackers and self.attackers[0].session.has_begun)
         (found,) = self.attackers
         return found
 
     @property
     def attackers(self) -> list[Connection]:
-        """The connections of hostile clients."""
         return [one for one in self.server._server._connections if one is not self._honest]
 
     async def begin(self, credentials: grpc.ChannelCredentials | None) -> None:
-        """Connect the honest client."""
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
         if credentials is None:
             self.honest = grpc.aio.insecure_channel(self.address, options=options)
@@ -90,18 +85,15 @@ class Attacked:
 
     @property
     def listener(self) -> Listener:
-        """The server's listener."""
         assert self.server._listener is not None
         return self.server._listener
 
     @property
     def calls(self) -> int:
-        """The calls of hostile clients that the server keeps."""
         return sum(len(one.calls) for one in self.attackers)
 
     @property
     def tasks(self) -> int:
-        """The tasks of calls of hostile clients."""
         return sum(len(one.calls.tasks) for one in self.attackers)
 
     @property
@@ -123,14 +115,9 @@ class Attacked:
 
     async def alone(self) -> None:
         """Wait until nothing is left of the hostile clients, and check that the honest one is served."""
-        await until(lambda: not self.attackers and not running(self.service))
+        await until(lambda: not self.attackers and not self.service.running.total())
         assert len(sessions.OPEN) == 1
         await self.answers()
-
-
-def running(service: Service) -> int:
-    """Return the number of handlers that run."""
-    return service.running.total()
 
 
 @asynccontextmanager
@@ -168,3 +155,10 @@ async def attacked(
     await until(lambda: not sessions.OPEN)
     assert not found.listener.opening
     assert [one.getMessage() for one in caplog.records if one.levelno > logging.INFO] == []
+
+
+@pytest.fixture
+def attack(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Attack:
+    if MISSING:
+        pytest.skip(MISSING)
+    return partial(attacked, caplog, monkeypatch)

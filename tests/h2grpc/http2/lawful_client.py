@@ -6,7 +6,7 @@ from typing import Any
 
 from warmpath.h2grpc.http2 import library as lib
 
-_found = c.PyDLL("libnghttp2.so.14")
+_library = c.PyDLL("libnghttp2.so.14")
 _P, _S = c.c_void_p, c.c_size_t
 
 
@@ -22,22 +22,10 @@ class _FrameHead(c.Structure):
     )
 
 
-_FRAME = c.POINTER(_FrameHead)
-_OnFrame = c.CFUNCTYPE(c.c_int, _P, _FRAME, _P)
-_OnHeader = c.CFUNCTYPE(c.c_int, _P, _FRAME, _P, _S, _P, _S, c.c_uint8, _P)
-_OnChunk = c.CFUNCTYPE(c.c_int, _P, c.c_uint8, c.c_int32, _P, _S, _P)
-_OnInvalid = c.CFUNCTYPE(c.c_int, _P, _P, c.c_int, _P)
-_OnClose = c.CFUNCTYPE(c.c_int, _P, c.c_int32, c.c_uint32, _P)
-_OnRead = c.CFUNCTYPE(c.c_ssize_t, _P, c.c_int32, _P, _S, c.POINTER(c.c_uint32), _P, _P)
 _HEADERS = (c.POINTER(lib.NameValue), _S)
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "session_callbacks_new": (c.c_int, (c.POINTER(_P),)),
     "session_callbacks_del": (None, (_P,)),
-    "session_callbacks_set_on_header_callback": (None, (_P, _OnHeader)),
-    "session_callbacks_set_on_data_chunk_recv_callback": (None, (_P, _OnChunk)),
-    "session_callbacks_set_on_stream_close_callback": (None, (_P, _OnClose)),
-    "session_callbacks_set_on_frame_recv_callback": (None, (_P, _OnFrame)),
-    "session_callbacks_set_on_invalid_frame_recv_callback": (None, (_P, _OnInvalid)),
     "option_new": (c.c_int, (c.POINTER(_P),)),
     "option_del": (None, (_P,)),
     "option_set_no_auto_window_update": (None, (_P, c.c_int)),
@@ -52,20 +40,16 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "submit_rst_stream": (c.c_int, (_P, c.c_uint8, c.c_int32, c.c_uint32)),
     "submit_ping": (c.c_int, (_P, c.c_uint8, c.c_char_p)),
 }
-
-
-class _Library:
-    def __init__(self) -> None:
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(_found, f"nghttp2_{name}")
-            function.restype, function.argtypes = result, arguments
-            setattr(self, name, function)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
-
-
-_LIBRARY = _Library()
+for _name, (_result, _arguments) in _SIGNATURES.items():
+    _function = getattr(_library, f"nghttp2_{_name}")
+    _function.restype, _function.argtypes = _result, _arguments
+_CALLBACKS: dict[str, Any] = {
+    "on_header": c.CFUNCTYPE(c.c_int, _P, c.POINTER(_FrameHead), _P, _S, _P, _S, c.c_uint8, _P),
+    "on_data_chunk_recv": c.CFUNCTYPE(c.c_int, _P, c.c_uint8, c.c_int32, _P, _S, _P),
+    "on_stream_close": c.CFUNCTYPE(c.c_int, _P, c.c_int32, c.c_uint32, _P),
+    "on_invalid_frame_recv": c.CFUNCTYPE(c.c_int, _P, _P, c.c_int, _P),
+}
+_OnRead = c.CFUNCTYPE(c.c_ssize_t, _P, c.c_int32, _P, _S, c.POINTER(c.c_uint32), _P, _P)
 
 
 class Request:
@@ -91,36 +75,32 @@ class LawfulClient:
         self.requests: dict[int, Request] = {}
         self.problems: list[str] = []
         made, options, session = _P(), _P(), _P()
-        _LIBRARY.session_callbacks_new(c.byref(made))
+        _library.nghttp2_session_callbacks_new(c.byref(made))
         # ctypes frees a callback that nobody refers to.
-        self._kept = (
-            _OnHeader(self._header), _OnChunk(self._chunk), _OnClose(self._close),
-            _OnInvalid(self._invalid), _OnRead(self._read),
-        )  # fmt: skip
-        header, chunk, close, invalid, read = self._kept
-        _LIBRARY.session_callbacks_set_on_header_callback(made, header)
-        _LIBRARY.session_callbacks_set_on_data_chunk_recv_callback(made, chunk)
-        _LIBRARY.session_callbacks_set_on_stream_close_callback(made, close)
-        _LIBRARY.session_callbacks_set_on_invalid_frame_recv_callback(made, invalid)
-        self._source = lib.DataProvider(None, c.cast(read, _P))
-        _LIBRARY.option_new(c.byref(options))
-        _LIBRARY.option_set_no_auto_window_update(options, 1)
-        assert _LIBRARY.session_client_new2(c.byref(session), made, None, options) == 0
-        _LIBRARY.option_del(options)
-        _LIBRARY.session_callbacks_del(made)
+        self._kept: list[Any] = [_OnRead(self._read)]
+        for name, kind in _CALLBACKS.items():
+            self._kept.append(kind(getattr(self, f"_{name}")))
+            set_callback = getattr(_library, f"nghttp2_session_callbacks_set_{name}_callback")
+            set_callback(made, self._kept[-1])
+        self._source = lib.DataProvider(None, c.cast(self._kept[0], _P))
+        _library.nghttp2_option_new(c.byref(options))
+        _library.nghttp2_option_set_no_auto_window_update(options, 1)
+        assert _library.nghttp2_session_client_new2(c.byref(session), made, None, options) == 0
+        _library.nghttp2_option_del(options)
+        _library.nghttp2_session_callbacks_del(made)
         self._session = session
         self.set_window(window)
 
     def close(self) -> None:
-        """Give the memory back."""
-        _LIBRARY.session_del(self._session)
+        _library.nghttp2_session_del(self._session)
 
     def set_window(self, size: int) -> None:
         """Change how much of each answer the server may send ahead."""
-        _LIBRARY.submit_settings(self._session, 0, lib.Setting(lib.INITIAL_WINDOW_SIZE, size), 1)
+        _library.nghttp2_submit_settings(
+            self._session, 0, lib.Setting(lib.INITIAL_WINDOW_SIZE, size), 1
+        )
 
     def begin(self, path: bytes, *more: tuple[bytes, bytes]) -> int:
-        """Begin a call; return its stream."""
         headers = (
             (b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"x"),
             (b"te", b"trailers"), (b"content-type", b"application/grpc"), *more,
@@ -128,7 +108,7 @@ class LawfulClient:
         array = (lib.NameValue * len(headers))(
             *(lib.NameValue(name, value, len(name), len(value), 0) for name, value in headers)
         )
-        stream: int = _LIBRARY.submit_request(
+        stream: int = _library.nghttp2_submit_request(
             self._session, None, array, len(array), c.byref(self._source), None
         )
         assert stream > 0
@@ -136,20 +116,17 @@ class LawfulClient:
         return stream
 
     def put(self, stream: int, chunk: bytes, *, is_last: bool = False) -> None:
-        """Append data to a call."""
         request = self.requests[stream]
         if chunk:
             request.chunks.append(chunk)
         request.is_whole = is_last
-        _LIBRARY.session_resume_data(self._session, stream)
+        _library.nghttp2_session_resume_data(self._session, stream)
 
     def reset(self, stream: int) -> None:
-        """Cancel a call."""
-        _LIBRARY.submit_rst_stream(self._session, 0, stream, lib.CANCEL)
+        _library.nghttp2_submit_rst_stream(self._session, 0, stream, lib.CANCEL)
 
     def ping(self) -> None:
-        """Ask for a sign of life."""
-        _LIBRARY.submit_ping(self._session, 0, None)
+        _library.nghttp2_submit_ping(self._session, 0, None)
 
     def consume(self, stream: int, size: int) -> None:
         """Let the server send as much again."""
@@ -157,44 +134,44 @@ class LawfulClient:
         size = min(size, request.held)
         request.held -= size
         if size:
-            _LIBRARY.session_consume(self._session, stream, size)
+            _library.nghttp2_session_consume(self._session, stream, size)
 
     def receive(self, data: bytes) -> None:
-        """Take bytes of the server."""
-        taken = _LIBRARY.session_mem_recv(self._session, data, len(data))
+        taken = _library.nghttp2_session_mem_recv(self._session, data, len(data))
         if taken != len(data):
             self.problems.append(f"mem_recv: {taken}")
 
     def to_send(self) -> bytes:
-        """Return the bytes for the server."""
         sent = []
         pointer = _P()
-        while (size := _LIBRARY.session_mem_send(self._session, c.byref(pointer))) > 0:
+        while (size := _library.nghttp2_session_mem_send(self._session, c.byref(pointer))) > 0:
             sent.append(c.string_at(pointer.value or 0, size))
         assert size == 0
         return b"".join(sent)
 
-    def _header(
+    def _on_header(
         self, _: Any, head: Any, name: int, size: int, value: int, long: int, *__: Any
     ) -> int:
         request = self.requests[head.contents.stream]
         request.headers[c.string_at(name, size).decode()] = c.string_at(value, long)
         return 0
 
-    def _chunk(self, _: Any, __: int, stream: int, data: int, size: int, ___: Any) -> int:
+    def _on_data_chunk_recv(
+        self, _: Any, __: int, stream: int, data: int, size: int, ___: Any
+    ) -> int:
         request = self.requests[stream]
         request.answer += c.string_at(data, size)
         request.held += size
         return 0
 
-    def _close(self, _: Any, stream: int, code: int, __: Any) -> int:
+    def _on_stream_close(self, _: Any, stream: int, code: int, __: Any) -> int:
         request = self.requests[stream]
         request.closed = code
         # What is not consumed counts against the connection's window for ever.
         request.held = 0
         return 0
 
-    def _invalid(self, _: Any, __: Any, error: int, ___: Any) -> int:
+    def _on_invalid_frame_recv(self, _: Any, __: Any, error: int, ___: Any) -> int:
         self.problems.append(f"invalid frame: {error}")
         return 0
 

@@ -3,8 +3,6 @@
 import struct
 from collections.abc import Iterable
 
-from tests.router.http2_client import frame
-
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RESET, SETTINGS, PUSH, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(
     10
@@ -14,8 +12,11 @@ END_HEADERS, PADDED, PRIORITIZED = 4, 8, 32
 PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, REFUSED, CALM = 1, 3, 5, 7, 11
 
 
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + word(stream) + payload
+
+
 def word(number: int) -> bytes:
-    """Return 4 bytes."""
     return struct.pack(">I", number)
 
 
@@ -49,46 +50,38 @@ def indexed(number: int) -> bytes:
     return integer(number, 7, 0x80)
 
 
-def fields(method: str, *more: tuple[bytes, bytes]) -> bytes:
-    """Return the headers of a call."""
+def fields(method: str, *more: tuple[bytes, bytes], service: str = "t.T") -> bytes:
     own = (
-        (b":method", b"POST"), (b":scheme", b"http"), (b":path", f"/t.T/{method}".encode()),
+        (b":method", b"POST"), (b":scheme", b"http"), (b":path", f"/{service}/{method}".encode()),
         (b":authority", b"x"), (b"te", b"trailers"), (b"content-type", b"application/grpc"),
     )  # fmt: skip
     return b"".join(literal(name, value) for name, value in (*own, *more))
 
 
 def headers(stream: int, block: bytes, flags: int = END_HEADERS) -> bytes:
-    """Return a HEADERS frame."""
     return frame(HEADERS, flags, stream, block)
 
 
 def data(stream: int, payload: bytes, flags: int = 0) -> bytes:
-    """Return a DATA frame."""
     return frame(DATA, flags, stream, payload)
 
 
 def message(payload: bytes, flag: int = 0) -> bytes:
-    """Return a message of gRPC."""
     return bytes([flag]) + word(len(payload)) + payload
 
 
-def call(stream: int, method: str, *messages: bytes) -> bytes:
-    """Return a whole call."""
+def call(stream: int, method: str, *messages: bytes, service: str = "t.T") -> bytes:
     whole = b"".join(message(one) for one in messages)
-    return headers(stream, fields(method)) + data(stream, whole, END_STREAM)
+    return headers(stream, fields(method, service=service)) + data(stream, whole, END_STREAM)
 
 
 def reset(stream: int, code: int = 8) -> bytes:
-    """Return a RST_STREAM frame."""
     return frame(RESET, 0, stream, word(code))
 
 
 def window(stream: int, more: int) -> bytes:
-    """Return a WINDOW_UPDATE frame."""
     return frame(WINDOW_UPDATE, 0, stream, word(more))
 
 
 def streams(count: int, first: int = 1) -> Iterable[int]:
-    """Return the numbers of streams that a client opens."""
     return range(first, first + 2 * count, 2)

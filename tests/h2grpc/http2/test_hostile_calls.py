@@ -1,4 +1,4 @@
-"""Calls that are reset, never end, are too many, or are cut off."""
+"""Calls that are reset, never begin, never end, are too many, or are cut off."""
 
 import zlib
 
@@ -7,10 +7,10 @@ import pytest
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.http2.attacked import Attack
 from tests.router.error_details import details_in
-from tests.router.http2_client import frame
 from tests.until import until
+from warmpath.h2grpc import announced
 
-RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = b"8", b"12", b"13"
+RESOURCE_EXHAUSTED, INTERNAL = b"8", b"13"
 REASONS = {RESOURCE_EXHAUSTED: "TOO_LARGE", INTERNAL: "BAD_CALL"}
 
 
@@ -60,7 +60,7 @@ async def test_calls_that_are_half_open_are_no_more_than_the_limit(attack: Attac
             assert refused.payload == raw.word(raw.REFUSED)
         assert server.calls == server.tasks == 20
         await server.answers()
-        client.send(frame(raw.SETTINGS, raw.ACK, 0, b""))
+        client.send(raw.frame(raw.SETTINGS, raw.ACK, 0, b""))
         client.send(raw.headers(121, raw.fields("Take")))
         await client.until_closed()
 
@@ -78,25 +78,6 @@ async def test_calls_beyond_the_limit_that_is_never_acknowledged_are_a_flood(
         await until(lambda: not server.attackers)
         assert "50 control frames per second" in caplog.text
         assert server.service.begun["Take"] <= 5
-
-
-@pytest.mark.parametrize(
-    ("header", "message", "status", "reason"),
-    [
-        ((b"grpc-encoding", b"br"), raw.message(b"x", 1), UNIMPLEMENTED, "UNKNOWN_ENCODING"),
-        ((b"grpc-timeout", b"soon"), raw.message(b"x"), INTERNAL, "BAD_CALL"),
-        ((b"some-bin", b"!"), raw.message(b"x"), INTERNAL, "BAD_CALL"),
-    ],
-)
-async def test_a_header_that_cannot_be_honoured_ends_its_call_with_the_reason(
-    header: tuple[bytes, bytes], message: bytes, status: bytes, reason: str, attack: Attack
-) -> None:
-    async with attack() as server, server.client() as client:
-        client.send(raw.headers(1, raw.fields("Take", header)))
-        client.send(raw.data(1, message, raw.END_STREAM))
-        ended = await client.frame(raw.HEADERS, 1, raw.END_STREAM)
-        assert ended.headers["grpc-status"] == status
-        assert details_in(ended.headers).reason == reason
 
 
 @pytest.mark.parametrize(
@@ -141,7 +122,7 @@ async def test_bytes_of_a_call_that_nobody_reads_are_bounded_by_its_window(attac
         client.send(raw.data(1, raw.message(b"x")))
         await until(lambda: server.service.running["Hold"])
         client.send(*(raw.data(1, bytes(16_000)) for _ in range(4)))
-        client.send(frame(raw.PING, 0, 0, bytes(8)))
+        client.send(raw.frame(raw.PING, 0, 0, bytes(8)))
         await client.frame(raw.PING)
         assert not [
             one
@@ -169,23 +150,23 @@ async def test_bytes_of_a_call_that_nobody_reads_are_bounded_by_its_window(attac
         raw.window(9, 1),
         raw.reset(9),
         raw.reset(0),
-        frame(raw.PUSH, raw.END_HEADERS, 1, raw.word(2)),
-        frame(raw.CONTINUATION, raw.END_HEADERS, 1, b""),
-        raw.headers(7, b"", 0) + frame(raw.PING, 0, 0, bytes(8)),
-        raw.headers(7, b"", 0) + frame(raw.CONTINUATION, raw.END_HEADERS, 9, b""),
-        frame(raw.PING, 0, 0, b"7 bytes"),
-        frame(raw.PING, 0, 1, bytes(8)),
-        frame(raw.SETTINGS, 0, 0, b"\0"),
-        frame(raw.SETTINGS, 0, 0, b"\0\4\x80\0\0\0"),
-        frame(raw.SETTINGS, 0, 0, b"\0\5\0\0\0\1"),
-        frame(raw.SETTINGS, 0, 1, b""),
-        frame(raw.SETTINGS, 0, 0, b"\0\4\0\0\0\1" * 100),
-        frame(raw.SETTINGS, raw.ACK, 0, b"") * 2,
-        frame(raw.GOAWAY, 0, 0, b""),
-        frame(raw.DATA, raw.PADDED, 1, b"\xff"),
-        frame(raw.DATA, raw.PADDED, 1, b""),
-        frame(raw.HEADERS, raw.PADDED | raw.END_HEADERS, 7, b"\xff" + raw.fields("Echo")),
-        frame(raw.HEADERS, raw.PRIORITIZED | raw.END_HEADERS, 7, raw.word(7) + b"\0" + raw.fields("Echo")),
+        raw.frame(raw.PUSH, raw.END_HEADERS, 1, raw.word(2)),
+        raw.frame(raw.CONTINUATION, raw.END_HEADERS, 1, b""),
+        raw.headers(7, b"", 0) + raw.frame(raw.PING, 0, 0, bytes(8)),
+        raw.headers(7, b"", 0) + raw.frame(raw.CONTINUATION, raw.END_HEADERS, 9, b""),
+        raw.frame(raw.PING, 0, 0, b"7 bytes"),
+        raw.frame(raw.PING, 0, 1, bytes(8)),
+        raw.frame(raw.SETTINGS, 0, 0, b"\0"),
+        raw.frame(raw.SETTINGS, 0, 0, b"\0\4\x80\0\0\0"),
+        raw.frame(raw.SETTINGS, 0, 0, b"\0\5\0\0\0\1"),
+        raw.frame(raw.SETTINGS, 0, 1, b""),
+        raw.frame(raw.SETTINGS, 0, 0, b"\0\4\0\0\0\1" * 100),
+        raw.frame(raw.SETTINGS, raw.ACK, 0, b"") * 2,
+        raw.frame(raw.GOAWAY, 0, 0, b""),
+        raw.frame(raw.DATA, raw.PADDED, 1, b"\xff"),
+        raw.frame(raw.DATA, raw.PADDED, 1, b""),
+        raw.frame(raw.HEADERS, raw.PADDED | raw.END_HEADERS, 7, b"\xff" + raw.fields("Echo")),
+        raw.frame(raw.HEADERS, raw.PRIORITIZED | raw.END_HEADERS, 7, raw.word(7) + b"\0" + raw.fields("Echo")),
         (1 << 20).to_bytes(3, "big") + b"\0\0\0\0\0\1" + bytes(1000),
         b"\xff\xff\xff" + b"\x77\0\0\0\0\0",
     ],
@@ -206,7 +187,7 @@ async def test_frames_that_break_the_protocol_end_the_connection_and_its_calls(
 async def test_padding_does_not_reach_the_messages(attack: Attack) -> None:
     async with attack() as server, server.client() as client:
         block = b"\5" + raw.fields("Echo") + bytes(5)
-        client.send(frame(raw.HEADERS, raw.PADDED | raw.END_HEADERS, 1, block))
+        client.send(raw.frame(raw.HEADERS, raw.PADDED | raw.END_HEADERS, 1, block))
         for part in (b"\0\0", b"\0\0\2a", b"b"):
             client.send(raw.data(1, b"\x07" + part + bytes(7), raw.PADDED))
         client.send(raw.data(1, b"\0", raw.PADDED | raw.END_STREAM))
@@ -237,10 +218,69 @@ async def test_a_connection_that_is_lost_in_any_phase_leaves_nothing(
             client.send(raw.call(1, "Large", b"200000"))
             await client.frame(raw.DATA, 1)
         if how == "goaway":
-            client.send(frame(raw.GOAWAY, 0, 0, bytes(8)))
+            client.send(raw.frame(raw.GOAWAY, 0, 0, bytes(8)))
             client.writer.write_eof()
         elif how == "close":
             client.writer.close()
         else:
             client.writer.transport.abort()
         await until(lambda: not server.attackers and not running.total())
+
+
+METHODS = ["Echo", "Once", "Many", "Take", "Deaf", "Each"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("came", [b"", b"\0", raw.message(b"half of it")[:-2]])
+async def test_a_call_without_its_whole_message_runs_no_handler_and_ends(
+    method: str, came: bytes, attack: Attack
+) -> None:
+    async with attack(message_seconds=10) as server, server.client() as client:
+        begun = server.service.begun[method]
+        client.send(raw.headers(1, raw.fields(method)))
+        if came:
+            client.send(raw.data(1, came))
+        await until(lambda: server.calls == 1)
+        await server.pass_time(9)
+        assert server.calls == 1
+        await server.pass_time(2)
+        ended = await client.frame(raw.HEADERS, 1, raw.END_STREAM)
+        assert ended.headers["grpc-status"] == RESOURCE_EXHAUSTED
+        assert b"no message came within 10 s" in ended.headers["grpc-message"]
+        assert server.service.begun[method] == begun
+        # Later calls of the connection are answered.
+        client.send(raw.call(3, "Echo", b"x"))
+        assert (await client.frame(raw.DATA, 3)).payload == raw.message(b"x")
+
+
+async def test_a_stream_whose_first_message_has_come_may_wait_for_the_next(attack: Attack) -> None:
+    async with attack(message_seconds=10) as server, server.client() as client:
+        client.send(raw.headers(1, raw.fields("Each")), raw.data(1, raw.message(b"x")))
+        await client.frame(raw.DATA, 1)
+        await server.pass_time(100)
+        client.send(raw.data(1, raw.message(b"later")))
+        while (await client.frame(raw.DATA, 1)).payload != raw.message(b"later"):
+            pass
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_beyond_the_most_calls_the_oldest_of_the_address_with_the_most_ends(
+    method: str, monkeypatch: pytest.MonkeyPatch, attack: Attack
+) -> None:
+    monkeypatch.setattr(announced, "MOST", 20)
+    async with (
+        attack() as server,
+        server.client() as greedy,
+        server.client(source="127.0.0.2") as modest,
+    ):
+        modest.send(raw.headers(1, raw.fields(method)))
+        await until(lambda: server.calls == 1)
+        greedy.send(*(raw.headers(stream, raw.fields(method)) for stream in raw.streams(50)))
+        for stream in raw.streams(31):
+            ended = await greedy.frame(raw.HEADERS, stream, raw.END_STREAM)
+            assert b"most of them come from this address" in ended.headers["grpc-message"]
+        await server.answers()
+        modest.send(raw.data(1, raw.message(b"3 3"), raw.END_STREAM))
+        if method != "Deaf":
+            ended = await modest.frame(raw.HEADERS, 1, raw.END_STREAM)
+            assert ended.headers["grpc-status"] == b"0"

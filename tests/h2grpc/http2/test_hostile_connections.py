@@ -8,7 +8,6 @@ import pytest
 
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.http2.attacked import Attack
-from tests.router.http2_client import frame
 from tests.servers.certificates import Authority
 from tests.until import until
 from warmpath.process.logs import BURST, LogLimit
@@ -102,7 +101,7 @@ async def test_idle_connections_of_one_address_keep_no_other_out(attack: Attack)
         for number, client in enumerate(many):
             await client.__aenter__()
             # Pings and calls without a message are no work.
-            client.send(frame(raw.PING, 0, 0, bytes(8)), raw.headers(1, raw.fields("Each")))
+            client.send(raw.frame(raw.PING, 0, 0, bytes(8)), raw.headers(1, raw.fields("Each")))
             await client.frame(raw.SETTINGS)
             await server.answers(100)
             others = [server.client(source=f"127.0.0.{3 + number % 3}") for _ in range(2)]
@@ -180,7 +179,7 @@ async def test_a_client_that_answers_pings_and_does_nothing_else_is_closed_when_
             await server.answers()
         assert not client.is_closed
         await server.pass_time(2)
-        client.send(frame(raw.PING, 0, 0, bytes(8)))
+        client.send(raw.frame(raw.PING, 0, 0, bytes(8)))
         await client.until_closed()
 
 
@@ -188,7 +187,7 @@ async def test_a_client_that_says_goodbye_is_closed_once_its_calls_have_ended(
     attack: Attack,
 ) -> None:
     async with attack() as server, server.client() as client:
-        client.send(raw.headers(1, raw.fields("Echo")), frame(raw.GOAWAY, 0, 0, bytes(8)))
+        client.send(raw.headers(1, raw.fields("Echo")), raw.frame(raw.GOAWAY, 0, 0, bytes(8)))
         await server.answers()
         assert not client.is_closed
         client.send(raw.data(1, raw.message(b"x"), raw.END_STREAM))

@@ -1,22 +1,23 @@
-"""A connection against a model: any order of messages, windows, pauses, resets, deadlines and ends."""
+"""A connection against a model: any order of messages, windows, pauses, resets, deadlines and ends.
+
+Any bytes of a client come to nothing but the end of its connection: `make fuzz` tries far more.
+"""
 
 import asyncio
 from typing import Any
 
 import grpc
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.examples import examples
-from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop, connection_of
-from tests.h2grpc.http2.lawful_client import LawfulClient
+from tests.fuzz.http2_input import PREFACED, RAW, SEEDS, attack
 from tests.h2grpc.served import MISSING
-from warmpath.h2grpc.connection import Connection
+from tests.h2grpc.stand import ClientStand
 from warmpath.h2grpc.framing import framed
 from warmpath.h2grpc.http2 import library as lib
-from warmpath.h2grpc.http2 import session as sessions
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.method import Method, Refusal, RefusedError
 
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 STREAMS = 8
 MOST = 100_000
 SIZES = st.one_of(st.integers(0, 10), st.sampled_from([16_379, 65_530, 65_531, MOST]))
+WINDOWS = st.sampled_from([0, 1, 100, 65_535, 1 << 20])
 CODES = {"finish": b"0", "abort": b"9", "fail": b"2"}
 
 
@@ -48,14 +50,9 @@ class Told:
 
 
 class Machine(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.loop = FakeTimeLoop()
-        self.now = 0.0
-        self.ended = 0
-        self.before = set(sessions.OPEN)
+    stand: ClientStand | None = None
 
-    @initialize(window=st.sampled_from([0, 1, 100, 65_535, 1 << 20]))
+    @initialize(window=WINDOWS)
     def connect(self, window: int) -> None:
         self.told: dict[int, Told] = {}
         self.named: dict[bytes, Told] = {}
@@ -66,25 +63,15 @@ class Machine(RuleBasedStateMachine):
             control_frames_per_second=10**6,
             resets_per_second=10**6,
         )
-        self.connection = connection_of(
-            {"/t.T/Told": Method(self._handler)},
-            limits,
-            clock=lambda: self.now,
-            closed=self._closed,
-        )
-        self.socket = FakeSocket(self.connection)
-        self.client = LawfulClient(window)
-        self.loop.turn(lambda: self.connection.connection_made(self.socket))
-        self._exchange()
+        self.stand = ClientStand({"/t.T/Told": Method(self._handler)}, limits, window=window)
+        self.loop, self.client = self.stand.loop, self.stand.client
+        self.connection, self.socket = self.stand.connection, self.stand.socket
 
     @precondition(lambda self: self.socket.is_closing())
-    @rule(window=st.sampled_from([0, 1, 100, 65_535, 1 << 20]))
+    @rule(window=WINDOWS)
     def connect_again(self, window: int) -> None:
-        self._leave()
+        self.teardown()
         self.connect(window)
-
-    def _closed(self, _: Connection) -> None:
-        self.ended += 1
 
     async def _handler(self, call: Any) -> None:
         metadata = dict(call.metadata)
@@ -113,22 +100,6 @@ class Machine(RuleBasedStateMachine):
         stream = data.draw(st.sampled_from(self.open), label="stream")
         return stream, self.told[stream]
 
-    def _exchange(self, cut: int | None = None) -> None:
-        """Carry bytes both ways until nothing moves; the first ones in two pieces."""
-        while True:
-            raw = self.client.to_send()
-            if raw and not self.socket.is_closing():
-                pieces = (raw[:cut], raw[cut:]) if cut is not None else (raw,)
-                for piece in pieces:
-                    if piece and not self.socket.is_closing():
-                        self.loop.turn(lambda piece=piece: self.connection.data_received(piece))
-            back = bytes(self.socket.written)
-            self.socket.written.clear()
-            if back:
-                self.client.receive(back)
-            if not raw and not back:
-                return
-
     is_connected = precondition(lambda self: not self.socket.is_closing())
     has_open = precondition(lambda self: self.open and not self.socket.is_closing())
 
@@ -142,7 +113,7 @@ class Machine(RuleBasedStateMachine):
         if seconds:
             more.append((b"grpc-timeout", b"%dS" % seconds))
         self.told[self.client.begin(b"/t.T/Told", *more)] = told
-        self._exchange()
+        self.stand.carry()
 
     @has_open
     @rule(data=st.data(), size=SIZES, cut=st.integers(0, 40))
@@ -156,7 +127,7 @@ class Machine(RuleBasedStateMachine):
         at = data.draw(st.integers(0, len(raw)), label="at")
         for part in (raw[:at], raw[at:]):
             self.client.put(stream, part)
-            self._exchange(cut)
+            self.stand.carry(first=cut)
 
     @has_open
     @rule(data=st.data())
@@ -164,7 +135,7 @@ class Machine(RuleBasedStateMachine):
         stream, told = self._pick(data)
         told.has_ended = True
         self.client.put(stream, b"", is_last=True)
-        self._exchange()
+        self.stand.carry()
 
     @has_open
     @rule(data=st.data(), order=st.sampled_from(["read", "write"]), size=SIZES)
@@ -174,7 +145,7 @@ class Machine(RuleBasedStateMachine):
             return
         told.waits += 1
         self.loop.turn(lambda: told.orders.put_nowait((order, bytes([size % 251]) * size)))
-        self._exchange()
+        self.stand.carry()
 
     @has_open
     @rule(data=st.data(), order=st.sampled_from(["finish", "abort"]))
@@ -183,7 +154,7 @@ class Machine(RuleBasedStateMachine):
         if not told.end:
             told.end = order
             self.loop.turn(lambda: told.orders.put_nowait((order, b"")))
-            self._exchange()
+            self.stand.carry()
 
     @has_open
     @rule(data=st.data())
@@ -191,26 +162,26 @@ class Machine(RuleBasedStateMachine):
         stream, told = self._pick(data)
         told.is_unsure = True
         self.client.reset(stream)
-        self._exchange()
+        self.stand.carry()
 
     @has_open
     @rule(data=st.data(), size=st.one_of(st.integers(1, 100), st.just(1 << 20)))
     def consume(self, data: st.DataObject, size: int) -> None:
         stream, _ = self._pick(data)
         self.client.consume(stream, size)
-        self._exchange()
+        self.stand.carry()
 
     @is_connected
     @rule(size=st.sampled_from([0, 1, 1000, 65_535, 1 << 20]))
     def set_window(self, size: int) -> None:
         self.client.set_window(size)
-        self._exchange()
+        self.stand.carry()
 
     @is_connected
     @rule()
     def ping(self) -> None:
         self.client.ping()
-        self._exchange()
+        self.stand.carry()
 
     @is_connected
     @rule()
@@ -218,18 +189,16 @@ class Machine(RuleBasedStateMachine):
         self.is_paused = not self.is_paused
         act = self.connection.pause_writing if self.is_paused else self.connection.resume_writing
         self.loop.turn(act)
-        self._exchange()
+        self.stand.carry()
 
     @is_connected
     @rule(seconds=st.integers(1, 9))
     def pass_time(self, seconds: int) -> None:
         """Let time pass, with its looks; calls whose deadline passes are ended by the server."""
         self._unsure()
-        self.loop.now += seconds
-        self.now += seconds
-        self.loop.turn()
-        self.loop.turn(lambda: self.connection.look(self.now))
-        self._exchange()
+        self.loop.pass_time(seconds)
+        self.loop.turn(lambda: self.connection.look(self.loop.now))
+        self.stand.carry()
 
     def _unsure(self) -> None:
         for told in self.told.values():
@@ -246,7 +215,7 @@ class Machine(RuleBasedStateMachine):
             self.loop.turn(self.connection.terminate)
         else:
             self.loop.turn(lambda: self.loop.create_task(self.connection.cut_off()))
-        self._exchange()
+        self.stand.carry()
 
     @invariant()
     def messages_arrive_whole_and_in_order(self) -> None:
@@ -262,8 +231,6 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_server_keeps_to_the_protocol(self) -> None:
-        if not hasattr(self, "client"):
-            return
         assert self.client.problems == []
         assert self.loop.errors == []
         for request in self.client.requests.values():
@@ -271,7 +238,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_right(self) -> None:
-        if not hasattr(self, "client") or self.socket.is_lost:
+        if self.socket.is_lost:
             return
         session = self.connection.session
         bodies = session._bodies.values()
@@ -284,27 +251,36 @@ class Machine(RuleBasedStateMachine):
             # Nothing is under way: both sides agree on what is open.
             assert set(self.connection.calls._of) <= set(self.open)
 
-    def _leave(self) -> None:
-        """Lose the connection; nothing of it is left then."""
-        self.ended = 0
-        if not self.socket.is_lost:
-            self.loop.turn(self.socket.lose)
-            assert self.ended == 1
-        self.loop.turn()
-        assert set(sessions.OPEN) == self.before
-        assert len(self.connection.calls) == 0
-        assert not self.connection.calls.tasks
-        assert not asyncio.all_tasks(self.loop)
-        assert self.loop.errors == []
-        self.client.close()
-
     def teardown(self) -> None:
-        if hasattr(self, "client"):
-            self._leave()
-        self.loop.close()
+        if self.stand is not None:
+            self.stand.close()
 
 
 Machine.TestCase.settings = settings(
     max_examples=examples(300, desk=25), stateful_step_count=60, deadline=None
 )
 TestMachine = Machine.TestCase
+
+
+@pytest.mark.parametrize("seed", range(len(SEEDS)))
+def test_each_seed_of_the_fuzzer_is_survived(seed: int) -> None:
+    attack(SEEDS[seed])
+
+
+@given(st.binary(max_size=200))
+def test_any_acts_of_a_client_are_survived(data: bytes) -> None:
+    attack(bytes([PREFACED]) + data)
+
+
+@given(st.sampled_from([RAW, RAW | PREFACED]), st.binary(max_size=300))
+def test_any_bytes_of_a_client_are_survived(kind: int, data: bytes) -> None:
+    attack(bytes([kind]) + data)
+
+
+@given(st.sampled_from(SEEDS), st.lists(st.tuples(st.integers(1, 400), st.binary(max_size=5))))
+def test_changed_bytes_of_a_client_are_survived(
+    seed: bytes, changes: list[tuple[int, bytes]]
+) -> None:
+    for at, new in changes:
+        seed = seed[:at] + new + seed[at + len(new) :]
+    attack(seed)

@@ -12,7 +12,7 @@ from tests.fake_engine import FakeEngine, tokenized
 from tests.fake_http import Answer, Asked
 from tests.router.http2_client import Http2Client
 from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing, until
-from tests.router.running_router import TRANSPORT, metrics_page
+from tests.router.running_router import TRANSPORT, metrics_of
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.prompt import tokenizer_sources
@@ -30,20 +30,9 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
         yield stand
 
 
-async def figures(stand: Stand) -> dict[str, float]:
-    """Return the router's metrics by name and labels."""
-    lines = (await metrics_page(stand.http_address)).splitlines()
-    return {
-        name: float(value)
-        for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
-    }
-
-
 async def counts(stand: Stand, **wanted: float) -> None:
-    """Wait until metrics are so."""
-
     async def are_so() -> bool:
-        found = await figures(stand)
+        found = await metrics_of(stand.http_address)
         return all(found.get(f"warmpath_{name}", 0.0) == value for name, value in wanted.items())
 
     await until(are_so)
@@ -66,7 +55,7 @@ async def test_a_pick_whose_answer_cannot_be_written_is_taken_back(
         assert not await stand.decisions(), "nobody has it yet"
         client.cancel(call)
         await counts(stand, bookings=0, believed_blocks=0, **ended("Pick", "CANCELLED", 1))
-    assert (await figures(stand))["warmpath_picks_cancelled_total"] == 1
+    assert (await metrics_of(stand.http_address))["warmpath_picks_cancelled_total"] == 1
     [decision] = await stand.decisions()
     assert decision.state == pb.Decision.CANCELLED
     assert not (await stand.diagnose()).attributions
@@ -91,7 +80,7 @@ async def test_picks_that_are_cancelled_as_they_are_sent_leave_nothing(stand: St
         client.cancel(last)
         await counts(stand, bookings=0, believed_blocks=0)
     answer = await stand.pick(prompt())
-    assert (await figures(stand))["warmpath_bookings"] == 1
+    assert (await metrics_of(stand.http_address))["warmpath_bookings"] == 1
     assert await stand.report(answer.booking_id, "FINISHED")
 
 
@@ -139,7 +128,7 @@ async def test_picks_whose_calls_are_reset_at_any_moment_leave_nothing(stand: St
         await counts(stand, bookings=1)
         client.cancel(last)
         await counts(stand, bookings=0)
-    assert (await figures(stand))["warmpath_picks_cancelled_total"] > 0
+    assert (await metrics_of(stand.http_address))["warmpath_picks_cancelled_total"] > 0
 
 
 @ours
@@ -159,7 +148,7 @@ async def test_a_report_shows_that_an_answer_was_read_whatever_is_reset_then(sta
 async def test_a_connection_that_breaks_takes_back_the_answers_that_it_has_not_read(
     stand: Stand,
 ) -> None:
-    async with Http2Client(stand.address, window=1 << 16, pongs=False) as client:
+    async with Http2Client(stand.address, window=1 << 16, acks=False) as client:
         for _ in range(10):
             client.call("Pick", pick())
         await counts(stand, bookings=10, **ended("Pick", "OK", 10))
@@ -236,5 +225,5 @@ async def test_scores_that_nobody_reads_end_with_their_call(
 
 
 async def _has_scored(stand: Stand) -> bool:
-    found = await figures(stand)
+    found = await metrics_of(stand.http_address)
     return found.get('warmpath_requests_total{code="OK",method="ScoreStream"}', 0.0) > 0
