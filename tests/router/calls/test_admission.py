@@ -26,8 +26,6 @@ WAIT_SECONDS = FIRST_SECONDS * (ANSWERING_TIMES + 1) / ANSWERING_TIMES
 
 @dataclass
 class Call:
-    """A call and what became of it."""
-
     client: str
     is_urgent: bool
     is_patient: bool
@@ -181,17 +179,20 @@ def test_messages_of_streams_are_never_refused_and_take_nobodys_place() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(100e-6, 50), (500e-6, 10), (1.0, LEAST_WAITING)])
+@pytest.mark.parametrize("is_at_once", [False, True])
 def test_the_number_that_may_wait_follows_the_time_that_calls_take(
-    seconds: float, most: int
+    seconds: float, most: int, is_at_once: bool
 ) -> None:
-    stand = Stand()
-    for _ in range(200):
+    stand = Stand(turn_seconds=float(is_at_once))
+    for _ in range(400):
+        if is_at_once:
+            stand.admission.answered_at_once(seconds)
+            stand.turn()
+            continue
         for _ in range(3):
             stand.enter()
-        stand.turn(seconds)
-        stand.turn(seconds)
-        stand.turn(seconds)
-        stand.turn(seconds)
+        for _ in range(4):
+            stand.turn(seconds)
     assert stand.admission.most_waiting == pytest.approx(most, rel=0.1)
 
 
@@ -237,15 +238,6 @@ def test_calls_are_answered_at_once_only_where_nobody_waits_and_the_turn_has_tim
     assert not admission.is_free
 
 
-@pytest.mark.parametrize(("seconds", "most"), [(100e-6, 50), (500e-6, 10), (1.0, LEAST_WAITING)])
-def test_calls_that_are_answered_at_once_are_measured_too(seconds: float, most: int) -> None:
-    stand = Stand(turn_seconds=1.0)
-    for _ in range(400):
-        stand.admission.answered_at_once(seconds)
-        stand.turn()
-    assert stand.admission.most_waiting == pytest.approx(most, rel=0.1)
-
-
 def test_a_pause_without_calls_is_not_measured() -> None:
     stand = Stand()
     for _ in range(50):
@@ -277,8 +269,6 @@ def test_calls_whose_message_is_read_take_nobodys_place() -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Any order of arrivals, ends and turns."""
-
     def __init__(self) -> None:
         super().__init__()
         self.stand = Stand()

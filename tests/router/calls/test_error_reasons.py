@@ -16,6 +16,7 @@ from tests.router.error_details import ErrorDetails, details_of
 from tests.router.pick_calls import Codes
 from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing
 from tests.router.running_router import running_router
+from tests.until import until
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.admission.in_flight import InFlight
@@ -39,7 +40,6 @@ async def refused(call: Any) -> ErrorDetails:
 
 
 def raw(stand: Stand, method: str, message: bytes) -> Any:
-    """Begin a call with any bytes."""
     channel = grpc.aio.insecure_channel(stand.address)
     return channel.unary_unary(f"/warmpath.v1.Router/{method}")(message)
 
@@ -61,6 +61,8 @@ CASES: list[tuple[str, Any, STATUS, str, dict[str, str]]] = [
     ("Pick", pb.PickRequest(prompt=pb.Prompt(chat_body=b"{")), STATUS.INVALID_ARGUMENT, "BAD_REQUEST", {"field": "prompt.chat_body"}),
     ("Report", pb.ReportRequest(), STATUS.INVALID_ARGUMENT, "BAD_REQUEST", {"field": "booking_id"}),
     ("Score", b"\xff", STATUS.INVALID_ARGUMENT, "BAD_REQUEST", {"field": "request"}),
+    ("Pick", b"\xff", STATUS.INVALID_ARGUMENT, "BAD_REQUEST", {"field": "request"}),
+    ("Report", b"\x0a\x01\xff", STATUS.INVALID_ARGUMENT, "BAD_REQUEST", {"field": "booking_id"}),
     ("ListPods", b"\x0a\x01\xff", STATUS.INVALID_ARGUMENT, "BAD_REQUEST", {"field": "model"}),
     ("Diagnose", b"\xff", STATUS.INVALID_ARGUMENT, "BAD_REQUEST", {"field": "request"}),
     ("ListDecisions", b"\xff", STATUS.INVALID_ARGUMENT, "BAD_REQUEST", {"field": "request"}),
@@ -118,16 +120,13 @@ async def test_a_pick_that_was_ended_is_told_so(
 async def test_a_fault_is_logged_and_told_as_one_without_its_text(
     stand: Stand, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fails(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("the odd thing")
-
-    def fails_at_once(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise ZeroDivisionError("the odd thing")
 
     fault = ErrorDetails(STATUS.INTERNAL, "INTERNAL_ERROR", {}, None, None)
     monkeypatch.setattr(Answerer, "list_pods", fails)
     monkeypatch.setattr(Answerer, "score", fails)
-    monkeypatch.setattr(Answerer, "score_at_once", fails_at_once)
+    monkeypatch.setattr(Answerer, "score_at_once", fails)
     monkeypatch.setattr(PickAnswerer, "_ask", fails)
     assert await refused(stand.pods()) == fault
     assert await refused(stand.pick(prompt())) == fault
@@ -182,15 +181,12 @@ async def test_calls_without_room_are_told_the_limit_and_when_room_will_be_free(
     async with Caller(address) as call:
 
         def begun() -> Any:
-            """Begin a call that sends no message."""
             return call.channel.stream_unary("/test.Echo/su")()
 
         first = begun()
-        while not room.bytes:
-            await asyncio.sleep(0.001)
+        await until(lambda: room.bytes)
         second = begun()
-        while not room.waiting:
-            await asyncio.sleep(0.001)
+        await until(lambda: room.waiting)
         full = await refused(begun())
         limit = {"limit": "limits.max-in-flight-bytes"}
         assert full == ErrorDetails(STATUS.RESOURCE_EXHAUSTED, "OVERLOADED", limit, 7.5, 7500)

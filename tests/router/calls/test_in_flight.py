@@ -11,8 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.clock import Clock
 from tests.examples import examples
-from tests.router.calls.checked_places import check
+from tests.router.consistent import check
 from warmpath.router.admission.in_flight import (
     MOST_KNOWN,
     STRANGER_SECONDS,
@@ -25,25 +26,27 @@ from warmpath.router.admission.waiting_calls import CallState, Reservation
 LIMIT, LARGEST, SECONDS, MOST_WAITING = 100, 10, 5.0, 12
 
 
+def new_places(clock: Clock, most_waiting: int = MOST_WAITING) -> InFlight:
+    return InFlight(LIMIT, LARGEST, seconds=SECONDS, clock=clock, most_waiting=most_waiting)
+
+
 class Machine(RuleBasedStateMachine):
     """Calls of a few clients come, are read, are late, and end at any point."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = 0.0
-        self.places = InFlight(
-            LIMIT,
-            LARGEST,
-            seconds=SECONDS,
-            clock=lambda: self.now,
-            most_waiting=MOST_WAITING,
-        )
+        self.clock = Clock()
+        self.places = new_places(self.clock)
         self.calls: list[Reservation] = []
         self.ended: list[Reservation] = []
         self.allowed = LIMIT
         """The limit, or the bytes of the places that a higher limit let in."""
 
-    def enter(self, client: str, size: int | None) -> None:
+    @rule(
+        client=st.sampled_from(["a:1", "a:2", "b", "c:1", "c:2", "d"]),
+        size=st.none() | st.integers(0, 150),
+    )
+    def a_call_comes(self, client: str, size: int | None) -> None:
         def wake(error: Exception | None) -> None:
             if error is None:
                 assert place.state is CallState.READING
@@ -56,13 +59,6 @@ class Machine(RuleBasedStateMachine):
             assert self.places.waiting == MOST_WAITING
             return
         self.calls.append(place)
-
-    @rule(
-        client=st.sampled_from(["a:1", "a:2", "b", "c:1", "c:2", "d"]),
-        size=st.none() | st.integers(0, 150),
-    )
-    def a_call_comes(self, client: str, size: int | None) -> None:
-        self.enter(client, size)
 
     @precondition(lambda self: self.of(CallState.READING))
     @rule(data=st.data())
@@ -77,7 +73,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(0.1, 7.0))
     def time_passes(self, seconds: float) -> None:
-        self.now += seconds
+        self.clock.now += seconds
         self.places.end_late()
 
     @rule(limit=st.integers(LIMIT // 2, 2 * LIMIT))
@@ -124,14 +120,6 @@ TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=examples(500), deadline=None)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -139,10 +127,14 @@ def clock() -> Clock:
 
 @pytest.fixture
 def places(clock: Clock) -> InFlight:
-    places = InFlight(LIMIT, LARGEST, seconds=SECONDS, clock=clock, most_waiting=MOST_WAITING)
+    places = new_places(clock)
     for connection in ("a", "b", "c", "d", "e", "f", "g", "greedy", "other", "slow"):
         send(places, connection)
     return places
+
+
+def _ignored(error: Exception | None) -> None:
+    pass
 
 
 def send(places: InFlight, connection: str) -> None:
@@ -150,12 +142,6 @@ def send(places: InFlight, connection: str) -> None:
     place = places.enter(connection, _ignored)
     places.has_read(place, 1)
     places.leave(place)
-
-
-def test_a_higher_limit_lets_in_those_who_wait(places: InFlight) -> None:
-    greedy = [places.enter("greedy", _ignored) for _ in range(12)]
-    places.limit_to(2 * LIMIT)
-    assert sum(place.state is CallState.READING for place in greedy) == 10
 
 
 def test_the_client_that_waits_most_loses_its_latest_call(places: InFlight) -> None:
@@ -245,10 +231,6 @@ def test_a_connection_whose_message_was_late_is_a_stranger_and_the_last_of_them(
     assert waiting.state is CallState.READING
     assert fresh.state is CallState.READING
     assert [place.state for place in again] == [CallState.READING] * 2 + [CallState.WAITING] * 3
-
-
-def _ignored(error: Exception | None) -> None:
-    pass
 
 
 def _unexpected(error: Exception | None) -> None:
@@ -346,7 +328,6 @@ def test_a_connection_that_waits_until_it_is_forgotten_is_a_stranger(places: InF
 
 
 def _lines_run(work: Callable[[], None]) -> int:
-    """Return how many lines of Python a function runs."""
     lines = 0
 
     def trace(_frame: FrameType, event: str, _arg: object) -> Any:
@@ -369,7 +350,7 @@ def test_the_work_on_a_call_does_not_grow_with_those_that_wait(
     addresses: int, size: int | None
 ) -> None:
     def work(waiting: int) -> int:
-        places = InFlight(LIMIT, LARGEST, seconds=SECONDS, clock=Clock(), most_waiting=waiting)
+        places = new_places(Clock(), waiting)
         send(places, "honest")
         calls: list[Reservation] = []
 

@@ -1,5 +1,6 @@
-"""Bytes that are no request: refused by the field, on every call, and the service goes on."""
+"""Requests that are none, or too long in a field: refused by the field, before an object is made of each entry."""
 
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,19 @@ import grpc
 import grpc.aio
 import pytest
 from google.protobuf.message_factory import GetMessageClass
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.h2grpc.served import ends_with
+from tests.router.running_router import running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.assemble.running import running
-from warmpath.router.calls.parse import LIMITS, parse
-from warmpath.router.config import read
+from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from warmpath.router.calls.parse import AT_ONCE, LIMITS, check_entries, parse
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import MOST_NAME_BYTES
 
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PROMPT_FIELDS = ("model", "lora", "cache_salt", "extra_key")
-CALLS = ("Score", "Pick", "Report", "ListPods")
 BAD = b"\xff\xfe"
 
 
@@ -47,23 +51,8 @@ async def test_a_text_that_is_none_is_named(
 
 @pytest.fixture
 async def channel(tmp_path: Path) -> AsyncIterator[grpc.aio.Channel]:
-    config = read.parse(
-        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n[[models]]\nname = "m"\n', "test"
-    )
-    async with (
-        running(config, tmp_path) as router,
-        grpc.aio.insecure_channel(router.address) as channel,
-    ):
+    async with running_router(tmp_path, '[[models]]\nname = "m"', metrics="") as (_, channel):
         yield channel
-
-
-@pytest.mark.parametrize("call", CALLS)
-async def test_every_call_refuses_what_is_no_request(channel: grpc.aio.Channel, call: str) -> None:
-    ask = channel.unary_unary(f"/warmpath.v1.Router/{call}")
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await ask(field(1, BAD))
-    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert await channel.unary_unary("/warmpath.v1.Router/ListPods")(b"") == b""
 
 
 def _names() -> Iterator[tuple[str, str, Any]]:
@@ -101,19 +90,79 @@ async def test_a_name_that_is_too_long_is_refused_with_its_field_and_limit(
         getattr(holder, name).append("n" * 1_000_000)
     else:
         setattr(holder, name, "n" * 1_000_000)
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
+    with ends_with(INVALID) as raised:
         await channel.unary_unary(f"/warmpath.v1.Router/{call}")(request.SerializeToString())
-    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     text = raised.value.details() or ""
     assert text.startswith(f"{path}: ")
     assert len(text) < 200
     assert f" {LIMITS.get(name, MOST_NAME_BYTES)} bytes" in text
 
 
-async def test_a_tenant_has_its_own_limit_without_a_queue_too(channel: grpc.aio.Channel) -> None:
-    request = pb.PickRequest(tenant="t" * 257)
-    request.prompt.model = "m"
-    request.prompt.token_ids.ids.extend(range(64))
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await channel.unary_unary("/warmpath.v1.Router/Pick")(request.SerializeToString())
-    assert raised.value.details() == "tenant: is longer than 256 bytes"
+ITEM = pb.MultimodalItem(hash="h", length=1)
+DIFFERENT_FIELDS = b"".join(
+    bytes(((number & 0x0F) << 3 | 0x80, number >> 4 & 0x7F | 0x80, number >> 11, 1))
+    for number in range(20_000, 24_097)
+)
+"""Unknown fields of three bytes' tags, each there once."""
+UNKNOWN_GROUP = b"\xfb\x07\xfc\x07"
+"""Of field 127: its start and its end."""
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind", "field"),
+    [
+        (pb.PickRequest(pods=["p"] * 4097).SerializeToString(), pb.PickRequest, "pods"),
+        (pb.ScoreRequest(pods=["p"] * 4097).SerializeToString(), wire.ScoreRequest, "pods"),
+        (UNKNOWN_GROUP + pb.PickRequest(pods=["p"] * 4097).SerializeToString(), pb.PickRequest, "pods"),
+        (pb.ReportRequest(loads=[pb.PodLoad()] * 4097).SerializeToString(), pb.ReportRequest, "loads"),
+        (DIFFERENT_FIELDS, pb.PickRequest, "request"),
+        (pb.PickRequest(prompt=pb.Prompt(multimodal=[ITEM] * 4097)).SerializeToString(), pb.PickRequest, "prompt.multimodal"),
+        (
+            # Of a message that is given twice the parser makes one.
+            2 * pb.PickRequest(prompt=pb.Prompt(multimodal=[ITEM] * 2049)).SerializeToString(),
+            pb.PickRequest,
+            "prompt.multimodal",
+        ),
+    ],
+)  # fmt: skip
+async def test_a_list_that_is_too_long_is_refused_by_name(
+    raw: bytes, kind: type, field: str
+) -> None:
+    with pytest.raises(BadRequestError, match="has more than 4096 entries") as refused:
+        await parse(kind, raw)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("kind", [pb.PickRequest, pb.ScoreRequest])
+async def test_as_much_as_may_be_said_is_parsed(kind: type) -> None:
+    prompt = pb.Prompt(
+        model="m", multimodal=[ITEM] * 4096, token_ids=pb.TokenIds(ids=range(100_000))
+    )
+    request = kind(prompt=prompt, pods=["p"] * 4096)
+    assert await parse(kind, request.SerializeToString()) == request
+
+
+@given(st.lists(st.text(max_size=5), max_size=8), st.binary(max_size=20))
+def test_nothing_that_may_be_said_is_refused(pods: list[str], behind: bytes) -> None:
+    request = pb.PickRequest(prompt=pb.Prompt(token_ids_packed=behind), pods=pods)
+    raw = request.SerializeToString()
+    if len(pods) <= 3:
+        list(check_entries(raw, pb.PickRequest.DESCRIPTOR, most=3))
+    else:
+        with pytest.raises(BadRequestError, match="pods: has more than 3 entries"):
+            list(check_entries(raw, pb.PickRequest.DESCRIPTOR, most=3))
+
+
+@given(st.binary(max_size=60))
+def test_what_is_no_message_is_left_to_the_parser(raw: bytes) -> None:
+    with contextlib.suppress(BadRequestError):
+        list(check_entries(raw, pb.PickRequest.DESCRIPTOR, most=3))
+
+
+def test_others_have_their_turn_while_entries_are_counted() -> None:
+    loads = [pb.PodLoad(pod="p")] * 4000
+    request = pb.PickRequest(
+        pods=["p"] * 4000, prompt=pb.Prompt(multimodal=[ITEM] * 4000), loads=loads
+    )
+    turns = list(check_entries(request.SerializeToString(), pb.PickRequest.DESCRIPTOR))
+    assert len(turns) == 12_000 // AT_ONCE

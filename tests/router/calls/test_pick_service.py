@@ -45,23 +45,19 @@ async def test_pick_ranks_all_candidates_and_books_the_first(unending: Stand) ->
     assert second.candidates[0].pod != best.pod
 
 
-async def test_pick_tells_of_the_best_candidates_and_counts_the_others(tmp_path: Path) -> None:
-    many = "".join(pod(f"pod-{number}") for number in range(MOST_CANDIDATES + 6))
-    async with standing(tmp_path, QUIET + many) as stand:
-        all_of_them = (await stand.explain(prompt())).candidates
+@pytest.mark.parametrize(("pods", "left_out"), [(3, 0), (MOST_CANDIDATES + 6, 6)])
+async def test_pick_tells_of_the_best_candidates_and_counts_the_others(
+    tmp_path: Path, pods: int, left_out: int
+) -> None:
+    async with standing(tmp_path, QUIET + "".join(pod(f"pod-{n}") for n in range(pods))) as stand:
+        explained = (await stand.explain(prompt())).candidates
         picked = await stand.pick(prompt(), disaggregated=True)
-    assert len(all_of_them) == MOST_CANDIDATES + 6
-    assert (len(picked.candidates), picked.candidates_left_out) == (MOST_CANDIDATES, 6)
-    assert (len(picked.decode_candidates), picked.decode_candidates_left_out) == (
-        MOST_CANDIDATES,
-        6,
-    )
-
-
-async def test_nothing_is_left_out_of_a_few_candidates(stand: Stand) -> None:
-    picked = await stand.pick(prompt(), disaggregated=True)
-    assert len(picked.candidates) == len(picked.decode_candidates) == 3
-    assert picked.candidates_left_out == picked.decode_candidates_left_out == 0
+    assert len(explained) == pods
+    for told, others in (
+        (picked.candidates, picked.candidates_left_out),
+        (picked.decode_candidates, picked.decode_candidates_left_out),
+    ):
+        assert (len(told), others) == (pods - left_out, left_out)
 
 
 async def test_a_prefill_takes_what_the_constants_say(stand: Stand) -> None:

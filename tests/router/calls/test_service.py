@@ -13,6 +13,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from tests.h2grpc.served import ends_with
 from tests.router.running_router import metrics_page
 from tests.router.service_stand import IDS, Stand, packed, standing
 from warmpath.indexer.keys.key import pack_tokens
@@ -122,20 +123,8 @@ BAD: list[tuple[str, pb.ScoreRequest, grpc.StatusCode, str]] = [
         ("no object", pb.Prompt(chat_body=b"[]"), "", INVALID, "prompt.chat_body: is not a JSON object"),
         ("no messages", pb.Prompt(model="demo", chat_body=b"{}"), "", INVALID, "chat_body.messages"),
         ("a template", pb.Prompt(chat_body=BODY[:-1] + b', "chat_template": "x"}'), "", INVALID, "templates from requests are refused"),
-        (
-            "a body of Anthropic's API",
-            pb.Prompt(chat_body=BODY[:-1] + b', "system": "be brief"}'),
-            "",
-            INVALID,
-            "prompt.chat_body.system: is not a field of the chat API",
-        ),
-        (
-            "a picture",
-            pb.Prompt(chat_body=BODY.replace(b'"hi"', b'[{"type": "image_url"}]')),
-            "",
-            INVALID,
-            "chat_body.messages[0].content[0]: the chat template takes text",
-        ),
+        ("a body of Anthropic's API", pb.Prompt(chat_body=BODY[:-1] + b', "system": "be brief"}'), "", INVALID, "prompt.chat_body.system: is not a field of the chat API"),
+        ("a picture", pb.Prompt(chat_body=BODY.replace(b'"hi"', b'[{"type": "image_url"}]')), "", INVALID, "chat_body.messages[0].content[0]: the chat template takes text"),
         ("two models", pb.Prompt(model="tuned", chat_body=BODY), "", INVALID, "but the body's is 'demo'"),
         ("lone surrogate", pb.Prompt(completions_body=b'{"model": "demo", "prompt": "a\\ud800b"}'), "", INVALID, "prompt.completions_body"),
         ("past the bytes", pb.Prompt(model="demo", text="a" * 4001), "", INVALID, "limits.max-prompt-bytes is 4000"),
@@ -143,23 +132,15 @@ BAD: list[tuple[str, pb.ScoreRequest, grpc.StatusCode, str]] = [
         ("past the tokens", packed([1] * 1001), "", INVALID, "limits.max-prompt-tokens is 1000"),
         ("text for ids only", pb.Prompt(model="ids-only", text="a"), "", INVALID, "no tokenizer configured"),
         ("two prompts", pb.Prompt(completions_body=b'{"model": "demo", "prompt": ["a", "b"]}'), "", INVALID, "holds several prompts"),
-        (
-            "long item",
-            packed(multimodal=[pb.MultimodalItem(hash="h" * 1025, length=1)]),
-            "",
-            INVALID,
-            "prompt.multimodal[0].hash: is longer than 1024 bytes",
-        ),
+        ("long item", packed(multimodal=[pb.MultimodalItem(hash="h" * 1025, length=1)]), "", INVALID, "prompt.multimodal[0].hash: is longer than 1024 bytes"),
     ]
 ]  # fmt: skip
 
 
 async def test_bad_input_gets_a_status_that_names_the_field_and_the_limit(stand: Stand) -> None:
-    for name, request, code, message in BAD:
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
+    for _, request, code, message in BAD:
+        with ends_with(code, message):
             await stand.stub.Score(request)
-        assert raised.value.code() is code, name
-        assert message in (raised.value.details() or ""), name
     assert (await stand.score(packed())).prompt_tokens == 100, "and nothing is lost"
 
 
@@ -208,7 +189,7 @@ async def test_an_unknown_pod_never_makes_a_call_fail(stand: Stand) -> None:
 async def test_a_question_to_reflection_longer_than_any_name_is_refused(stand: Stand) -> None:
     reflection = reflection_pb2_grpc.ServerReflectionStub(stand.channel)  # type: ignore[no-untyped-call]
     ask = reflection_pb2.ServerReflectionRequest(file_by_filename="x" * (1 << 20))
-    with pytest.raises(grpc.aio.AioRpcError, match="more than 4096"):
+    with ends_with(INVALID, "more than 4096"):
         await anext(aiter(reflection.ServerReflectionInfo(iter([ask]))))
 
 
@@ -226,7 +207,9 @@ async def test_reflection_of_both_versions_tells_the_contracts(stand: Stand, ver
 
     listed = (await ask(list_services="")).list_services_response.service
     names = {service.name for service in listed}
-    assert {"warmpath.v1.Router", f"{package}.ServerReflection", "grpc.health.v1.Health"} <= names
+    assert names >= {
+        "warmpath.v1.Router", "indexer.v1.IndexerService", f"{package}.ServerReflection", "grpc.health.v1.Health",
+    }  # fmt: skip
     database = DescriptorDatabase()
     for name in names:
         told = await ask(file_containing_symbol=name)
@@ -234,6 +217,7 @@ async def test_reflection_of_both_versions_tells_the_contracts(stand: Stand, ver
         for file in told.file_descriptor_response.file_descriptor_proto:
             database.Add(FileDescriptorProto.FromString(file))
     pool = DescriptorPool(database)
+    assert pool.FindServiceByName("indexer.v1.IndexerService").methods_by_name["GetPodScores"]
     router = pool.FindServiceByName("warmpath.v1.Router")
     assert router.file.name == "warmpath/v1/router.proto"
     info = pool.FindServiceByName(f"{package}.ServerReflection").methods_by_name
@@ -262,12 +246,3 @@ async def test_health_and_metrics_are_served(stand: Stand) -> None:
     for path in ("healthz", "readyz"):
         async with stand.http.get(f"{base}/{path}") as response:
             assert response.status == 200
-
-
-async def test_a_draining_router_says_that_it_is_not_ready(
-    tmp_path: Path, model_folder: Path
-) -> None:
-    async with standing(tmp_path, model_folder) as stand:
-        readiness = stand.router.readiness
-        assert readiness.ready()
-    assert not readiness.ready()

@@ -151,8 +151,6 @@ class Work:
         self._patch.setattr(owner, name, counted)
 
     def steps(self, call: Coroutine[Any, Any, Any]) -> list[dict[str, int]]:
-        """Return what each step of a call did."""
-
         async def run() -> list[dict[str, int]]:
             steps = []
             is_over = False

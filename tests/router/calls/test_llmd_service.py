@@ -1,25 +1,70 @@
 """llm-d's indexer service on a running router, asked by clients made of the service's .proto file."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_tools import protoc
 
 from tests.h2grpc.served import BOTH, MISSING, ends_with
-from tests.router.calls.llmd.client import LLMDS, METHOD, OURS, Client
 from tests.router.running_router import metrics_page, running_router
 from tests.router.service_stand import Stand, standing
 from tests.router.test_drain import LATE
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
+OURS = Path(__file__).parents[3] / "proto/indexer/v1/indexer.proto"
+LLMDS = Path(os.environ.get("WARMPATH_LLMD_PROTO", ""))
+"""llm-d's own file, `api/indexerpb/indexer.proto` of llm-d/llm-d-kv-cache, where a test may read it."""
+METHOD = "/indexer.v1.IndexerService/GetPodScores"
 TEXT = "You are a patient assistant that explains how prefix caching works, step by step. " * 4
+
+
+class Client:
+    """Calls GetPodScores with messages made of a .proto file, and with nothing else."""
+
+    def __init__(self, proto: Path, folder: Path) -> None:
+        """Compile the file; `folder` is for what that writes."""
+        compiled = folder / "descriptors"
+        arguments = [f"-I{proto.parent}", f"--descriptor_set_out={compiled}", proto.name]
+        assert protoc.main(["protoc", f"-I{files('grpc_tools') / '_proto'}", *arguments]) == 0
+        pool = DescriptorPool()
+        for file in FileDescriptorSet.FromString(compiled.read_bytes()).file:
+            pool.Add(file)  # type: ignore[no-untyped-call]
+        service = pool.FindServiceByName("indexer.v1.IndexerService")  # type: ignore[no-untyped-call]
+        method = service.methods_by_name["GetPodScores"]
+        assert len(service.methods) == 1
+        self.request: Any = GetMessageClass(method.input_type)
+        self.response: Any = GetMessageClass(method.output_type)
+
+    async def ask(
+        self,
+        channel: grpc.aio.Channel,
+        prompt: str = TEXT,
+        model: str = "demo",
+        pods: tuple[str, ...] = (),
+    ) -> list[tuple[str, float]]:
+        call: Callable[..., Any] = channel.unary_unary(
+            METHOD,
+            request_serializer=self.request.SerializeToString,
+            response_deserializer=self.response.FromString,
+        )
+        request = self.request(prompt=prompt, model_name=model, pod_identifiers=pods)
+        answer = await call(request, timeout=10)
+        return [(score.pod, score.score) for score in answer.scores]
+
+
 SIZE = 16
 PROTOS = [
     "ours",
@@ -40,24 +85,12 @@ async def stand(
         yield stand
 
 
-class Asking:
-    """Asks a stand's router as an llm-d client does."""
-
-    def __init__(self, client: Client, channel: grpc.aio.Channel) -> None:
-        self._request = client.request
-        self._call: Callable[..., Any] = client.on(channel)
-
-    async def __call__(
-        self, prompt: str = TEXT, model: str = "demo", pods: tuple[str, ...] = ()
-    ) -> list[tuple[str, float]]:
-        request = self._request(prompt=prompt, model_name=model, pod_identifiers=pods)
-        answer = await self._call(request, timeout=10)
-        return [(score.pod, score.score) for score in answer.scores]
+Asking = Callable[..., Awaitable[list[tuple[str, float]]]]
 
 
 @pytest.fixture
 def ask(client: Client, stand: Stand) -> Asking:
-    return Asking(client, stand.channel)
+    return partial(client.ask, stand.channel)
 
 
 async def warm(stand: Stand, prompt: str = TEXT) -> int:
@@ -75,7 +108,13 @@ async def test_a_pod_scores_the_full_blocks_that_it_holds(stand: Stand, ask: Ask
     assert await ask() == [(address, float(tokens // SIZE))]
     assert await ask(f"{TEXT}And another question?") == [(address, float(tokens // SIZE))]
     assert await ask(TEXT[: len(TEXT) // 2]) == [(address, float(tokens // 2 // SIZE))]
-    assert await ask(f"Not {TEXT}") == []
+    for prompt, model in (
+        (f"Not {TEXT}", "demo"),
+        ("", "demo"),
+        ("short", "demo"),
+        (TEXT, "no-such-model"),
+    ):
+        assert await ask(prompt, model) == [], "which is no error"
 
 
 async def test_a_block_that_ends_the_prompt_counts_as_with_llmd(stand: Stand, ask: Asking) -> None:
@@ -114,16 +153,6 @@ async def test_an_alias_is_the_model_and_an_adapter_is_apart(stand: Stand, ask: 
     assert await ask(model="tuned") == await ask()
 
 
-@pytest.mark.parametrize(
-    ("prompt", "model"), [("", "demo"), ("short", "demo"), (TEXT, "no-such-model")]
-)
-async def test_what_nobody_can_hold_has_no_score_and_is_no_error(
-    stand: Stand, ask: Asking, prompt: str, model: str
-) -> None:
-    await warm(stand)
-    assert await ask(prompt, model) == []
-
-
 async def test_a_bad_request_names_its_field_and_the_limit(stand: Stand, ask: Asking) -> None:
     invalid = grpc.StatusCode.INVALID_ARGUMENT
     with ends_with(invalid, "model_name: is missing"):
@@ -157,21 +186,10 @@ async def test_the_bytes_on_the_wire_are_llmds(stand: Stand) -> None:
     assert told[2:-8] == b"\x0a" + bytes([len(address)]) + address + b"\x11"
 
 
-async def test_health_reflection_and_metrics_know_the_service(stand: Stand, ask: Asking) -> None:
+async def test_health_and_metrics_know_the_service(stand: Stand, ask: Asking) -> None:
     health = health_pb2_grpc.HealthStub(stand.channel)  # type: ignore[no-untyped-call]
     check = health_pb2.HealthCheckRequest(service="indexer.v1.IndexerService")
     assert (await health.Check(check)).status == health_pb2.HealthCheckResponse.SERVING
-    reflection = reflection_pb2_grpc.ServerReflectionStub(stand.channel)  # type: ignore[no-untyped-call]
-    listing = reflection_pb2.ServerReflectionRequest(list_services="")
-    async for reply in reflection.ServerReflectionInfo(iter([listing])):
-        names = {service.name for service in reply.list_services_response.service}
-        assert {"indexer.v1.IndexerService", "warmpath.v1.Router"} <= names
-    symbol = reflection_pb2.ServerReflectionRequest(
-        file_containing_symbol="indexer.v1.IndexerService"
-    )
-    async for reply in reflection.ServerReflectionInfo(iter([symbol])):
-        [file] = reply.file_descriptor_response.file_descriptor_proto
-        assert b"GetPodScores" in file
     await ask()
     with ends_with(grpc.StatusCode.INVALID_ARGUMENT):
         await ask(model="")
@@ -187,7 +205,7 @@ async def test_blocks_and_names_are_configured(
     async with standing(tmp_path, model_folder, more=more) as stand:
         tokens = await warm(stand)
         host = stand.worker.address.rpartition(":")[0]
-        assert await Asking(client, stand.channel)() == [(host, tokens // SIZE * 2)]
+        assert await client.ask(stand.channel) == [(host, tokens // SIZE * 2)]
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -202,7 +220,7 @@ async def test_more_calls_than_may_wait_are_refused_with_a_hint(
         tokenizer = "{model_folder}"
         """
     async with running_router(tmp_path, tables, transport="nghttp2") as (router, channel):
-        ask = Asking(client, channel)
+        ask = partial(client.ask, channel)
         refused: list[grpc.aio.AioRpcError] = []
         while not refused:
             told = await asyncio.gather(*(ask() for _ in range(400)), return_exceptions=True)
@@ -231,7 +249,7 @@ async def test_a_router_that_ends_answers_first_and_refuses_then(
         )
         await warm(stand)
         channel = grpc.aio.insecure_channel(stand.router.address)
-        ask = Asking(client, channel)
+        ask = partial(client.ask, channel)
         assert await ask()
         ending = asyncio.create_task(stack.pop_all().aclose())
         with ends_with(grpc.StatusCode.UNAVAILABLE, LATE):
