@@ -27,8 +27,7 @@ from warmpath.router.calls.traced import traced_methods
 from warmpath.router.config.schema import Config
 from warmpath.router.diagnosis.findings import RouterFacts
 from warmpath.router.ending import Drain
-from warmpath.router.endpoint_picker.addresses import engine_of
-from warmpath.router.endpoint_picker.pick import EndpointPicks
+from warmpath.router.endpoint_picker.pick import EndpointPicks, engine_of
 from warmpath.router.endpoint_picker.protocol import ANSWERING, HEALTH_NAMES, LIVENESS
 from warmpath.router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESSOR
 from warmpath.router.endpoint_picker.service import EndpointPickerService

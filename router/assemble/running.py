@@ -22,6 +22,7 @@ from warmpath.router.assemble.pages import pages
 from warmpath.router.assemble.picks import Picks, picks
 from warmpath.router.calls import llmd
 from warmpath.router.calls.server import serving
+from warmpath.router.calls.service import SERVICE, AdmissionGate
 from warmpath.router.config.files import engine_credentials, publisher_credentials
 from warmpath.router.config.schema import Config
 from warmpath.router.ending import end_router
@@ -108,7 +109,7 @@ async def running(
             checks,
             readiness,
             partial(end_router, service.drain, readiness, config.server, release=release),
-            gate=service.gate(made.admission, llmd.SERVICE),
+            gate=AdmissionGate(made.admission, (SERVICE, llmd.SERVICE), metrics, service.drain),
             full=metrics.refused_connection,
             tls=enter.tls,
         )

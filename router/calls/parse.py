@@ -54,27 +54,19 @@ def check_entries(raw: bytes, kind: Any, most: int = MOST_ENTRIES) -> Iterator[N
     `kind` is the message's descriptor. Bytes that are not a message are left for the parser to refuse.
     Yields whenever other tasks may run.
     """
-    if len(raw) > LEAST_BYTES * most:
-        yield from _Entries(raw, most).check(0, len(raw), kind, "")
+    seen = 0
+    """Number of fields so far, in all messages."""
+    counts_of: dict[str, dict[int, int]] = {}
+    """Number of fields by path and tag. Messages with one path are counted together, since the parser
+    merges them into one."""
 
-
-class _Entries:
-    def __init__(self, raw: bytes, most: int) -> None:
-        self._raw = raw
-        self._most = most
-        self._seen = 0
-        """Number of fields so far, in all messages."""
-        self._counts: dict[str, dict[int, int]] = {}
-        """Number of fields by path and tag. Messages with one path are counted together, since the
-        parser merges them into one."""
-
-    def check(self, at: int, end: int, kind: Any, path: str) -> Iterator[None]:
-        raw, most = self._raw, self._most
-        counts = self._counts.setdefault(path, {})
+    def check(at: int, end: int, kind: Any, path: str) -> Iterator[None]:
+        nonlocal seen
+        counts = counts_of.setdefault(path, {})
         nested, numbers = _fields(kind)
         while at < end:
-            self._seen += 1
-            if not self._seen % AT_ONCE:
+            seen += 1
+            if not seen % AT_ONCE:
                 yield
             tag = raw[at]
             at += 1
@@ -90,8 +82,7 @@ class _Entries:
                 size, at = varint_at(raw, at, end)
                 if tag in nested and at + size <= end:
                     field = nested[tag]
-                    path_within = f"{path}{field.name}."
-                    yield from self.check(at, at + size, field.message_type, path_within)
+                    yield from check(at, at + size, field.message_type, f"{path}{field.name}.")
                 at += size
             elif wire_type == NUMBER:
                 _, at = varint_at(raw, at, end)
@@ -99,6 +90,9 @@ class _Entries:
                 at += FIXED[wire_type]
             else:
                 return
+
+    if len(raw) > LEAST_BYTES * most:
+        yield from check(0, len(raw), kind, "")
 
 
 @cache

@@ -1,7 +1,6 @@
 """Answers Pick, Explain, ListDecisions and Diagnose with messages. No sockets."""
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,8 +32,6 @@ from warmpath.router.queue.standing import engine_priority, standing_message, wa
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.router.tracing.tracer import Attributes
 from warmpath.router.transport.call import Call
-
-log = logging.getLogger(__name__)
 
 CANDIDATES_AT_ONCE = 64
 """Candidates explained before other tasks get a turn: about two milliseconds' work."""

@@ -11,7 +11,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from warmpath.h2grpc.method import Gate, Method, Refusal, RefusedError
+from warmpath.h2grpc.method import Method, Refusal, RefusedError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.admission.admission import Admission
@@ -229,10 +229,6 @@ class RouterService:
 
         return self.intake.method(name, put, is_urgent=name in URGENT, at_once=at_once)
 
-    def gate(self, admission: Admission, *beside: ServiceDescriptor) -> Gate:
-        """Return the gate of this service and those `beside` it."""
-        return AdmissionGate(admission, (SERVICE, *beside), URGENT, self._meter, self.drain)
-
     def answers(self) -> dict[str, Answer]:
         """Return what answers the methods with one message and one answer, but Pick, by name."""
         picks = self.picks
@@ -275,7 +271,6 @@ class AdmissionGate:
         self,
         admission: Admission,
         services: Iterable[ServiceDescriptor],
-        urgent: frozenset[str],
         counts: Metrics,
         drain: Drain,
     ) -> None:
@@ -283,7 +278,7 @@ class AdmissionGate:
         self._drain = drain
         self._at_end = refusal_of(EndingError())
         self.methods: Mapping[str, bool] = {
-            f"/{service.full_name}/{method.name}": method.name in urgent
+            f"/{service.full_name}/{method.name}": method.name in URGENT
             for service in services
             for method in service.methods
             if not method.client_streaming

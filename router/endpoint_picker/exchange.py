@@ -4,18 +4,191 @@ gateway ─► receive ─► WantPick ─► the pick ─► picked, refused or
 └─► replies, and reports on the pick once it is booked
 """
 
+from collections.abc import Iterator
+from typing import Literal
+
+from warmpath.proto.report_event import ReportEvent
 from warmpath.router.endpoint_picker.events import (
     Action,
+    Endpoint,
     Event,
     ImmediateReply,
+    NoPick,
     OrderError,
+    Picked,
     Reply,
+    Settings,
+    value_of,
 )
-from warmpath.router.endpoint_picker.outcomes import NoPick
-from warmpath.router.endpoint_picker.protocol import HeaderNames
-from warmpath.router.endpoint_picker.request_side import RequestSide, State
-from warmpath.router.endpoint_picker.response_side import ResponseSide
+from warmpath.router.endpoint_picker.protocol import BodyMode, HeaderNames, without
+from warmpath.router.endpoint_picker.request_side import OneSide, RequestSide, State
+from warmpath.router.inference_api.model_name import NameInResponse
+from warmpath.router.inference_api.response import UsageReader
 from warmpath.router.pick.report import Report
+
+RENAMED_KINDS = ("application/json", "text/event-stream")
+LEAST_ERROR = 400
+"""HTTP statuses from here on mean that the engine has not computed the request."""
+TIMED_OUT = ("408", "504")
+"""Those with which a proxy on the way says that the engine has not answered."""
+
+
+class ResponseSide(OneSide):
+    """One response. A booking, if the request was picked for, ends once, with FINISHED or FAILED.
+
+    Reports come before replies, since a gateway may be gone while it is replied to.
+    """
+
+    side: Literal["response"] = "response"
+
+    def __init__(self, names: HeaderNames) -> None:
+        super().__init__(names)
+        self._picked: Picked | None = None
+        self._is_booked = False
+        self._has_first_token = False
+        self._usage: UsageReader | None = None
+        self._name: NameInResponse | None = None
+
+    def booked(self, picked: Picked) -> None:
+        """Report on this pick from now on."""
+        self._picked, self._is_booked = picked, True
+
+    def headers(self, event: Event) -> list[Action]:
+        self.state = State.PASSING
+        reports: list[Action] = []
+        where: Endpoint | None = None
+        if self._picked is not None:
+            if not event.own_reason:
+                where = self._where(self._picked, event.served)
+            reports += self._began(self._picked, where, event)
+        if self._is_booked:
+            self._usage = UsageReader(
+                value_of(event.headers, "content-type"), value_of(event.headers, "content-encoding")
+            )
+        put = self._told(where, is_error=_is_error(event))
+        if event.own_reason and self._names.ours.reason:
+            put += ((self._names.ours.reason, event.own_reason),)
+        removed = without(self._names.in_response, put)
+        if self._picked is not None and self._picked.renaming and self._can_rename(event):
+            self._name = NameInResponse(self._picked.renaming)
+            removed += ("content-length",)
+        if event.ends:
+            reports += self._ended()
+        if self.modes.is_watched:
+            return reports
+        return [*reports, Reply("response", "headers", put, removed)]
+
+    def _can_rename(self, event: Event) -> bool:
+        """Whether the response can have another name of the model than the engine told."""
+        if event.ends or self.modes.is_watched or self.mode is BodyMode.NONE:
+            return False
+        encoding = value_of(event.headers, "content-encoding").strip().lower()
+        kind = value_of(event.headers, "content-type").partition(";")[0].strip().lower()
+        return encoding in ("", "identity") and kind in RENAMED_KINDS
+
+    def body(self, event: Event) -> list[Action]:
+        reports: list[Action] = []
+        if self._is_booked and self._usage is not None:
+            self._usage.feed(event.data)
+            if self._usage.first_token_seen and not self._has_first_token:
+                self._has_first_token = True
+                reports.append(self._report("first_token"))
+        if event.ends:
+            reports += self._ended()
+        if self.modes.is_watched:
+            return reports
+        data = event.data
+        if self._name is not None:
+            # Elsewhere trailers may follow, with which nothing that is held can be sent on.
+            may_hold = self.mode.sends_back and not event.ends
+            data = self._name.feed(data, may_hold=may_hold)
+        if self.mode.sends_back:
+            return [*reports, *self.pieces(data, ends=event.ends)]
+        changed = data if data != event.data else None
+        return [*reports, Reply("response", "body", data=changed)]
+
+    def trailers(self, event: Event) -> list[Action]:
+        del event
+        replies: list[Action] = [] if self.modes.is_watched else [Reply("response", "trailers")]
+        if self._name is not None and (left := self._name.feed(b"", may_hold=False)):
+            replies = [*self.pieces(left, ends=False), *replies]
+        return [*self._ended(), *replies]
+
+    def closed(self) -> Iterator[Report]:
+        """Yield the last report on a booking: no more events come."""
+        # A gateway that sends no bodies closes the stream at the exchange's end, however it ended.
+        is_unseen = self.mode is BodyMode.NONE
+        if self.state is State.PASSING and is_unseen:
+            yield from self._ended()
+        else:
+            yield from self._end("failed")
+
+    def _where(self, picked: Picked, served: str) -> Endpoint | None:
+        """Return the endpoint that serves the request; None if it is not one of the pick's."""
+        if served:
+            return picked.endpoints.get(served)
+        if self.modes.is_watched:
+            return None
+        return next(iter(picked.endpoints.values()))
+
+    def _began(self, picked: Picked, where: Endpoint | None, event: Event) -> Iterator[Report]:
+        first = next(iter(picked.endpoints.values()))
+        is_elsewhere = where is not first and not picked.prefill
+        if where is not None and (is_elsewhere or self.modes.is_watched):
+            yield self._report("started", where)
+        if where is None or _is_error(event):
+            yield from self._end("failed", is_refusal=_is_refusal(event))
+
+    def _told(self, where: Endpoint | None, *, is_error: bool) -> Settings:
+        """Return the headers about the endpoint: what it held only where it has read a known prompt."""
+        if where is None:
+            return ()
+        ours = self._names.ours
+        told: Settings = ((ours.pod, where.pod),)
+        if where.cached_tokens is not None and not is_error:
+            told += (
+                (ours.cached_tokens, str(where.cached_tokens)),
+                (ours.saved_seconds, f"{where.saved_seconds:.3f}"),
+            )
+        return tuple(one for one in told if one[0])
+
+    def _ended(self) -> Iterator[Report]:
+        self.state = State.ENDED
+        if self._usage is not None:
+            self._usage.end()
+        yield from self._end("finished")
+
+    def _end(self, event: ReportEvent, *, is_refusal: bool = False) -> Iterator[Report]:
+        if self._is_booked:
+            self._is_booked = False
+            yield self._report(event, is_refusal=is_refusal)
+
+    def _report(
+        self, event: ReportEvent, where: Endpoint | None = None, *, is_refusal: bool = False
+    ) -> Report:
+        assert self._picked is not None
+        pod, rank = where[:2] if where is not None else ("", 0)
+        prompt = cached = output = None
+        if event == "finished" and self._usage is not None:
+            usage = self._usage.usage
+            prompt, cached, output = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens
+            if self._picked.prefill or (
+                prompt is not None and cached is not None and cached > prompt
+            ):
+                # A pod that decodes counts what it is sent as cached. Report refuses more than there is.
+                prompt = cached = None
+        name = self._picked.booking_id
+        return Report(name, event, pod, rank, cached, prompt, output, is_refusal)
+
+
+def _is_error(event: Event) -> bool:
+    status = value_of(event.headers, ":status")
+    return status.isdecimal() and int(status) >= LEAST_ERROR
+
+
+def _is_refusal(event: Event) -> bool:
+    """Return whether an endpoint has answered, not only a gateway that waited for one in vain."""
+    return not event.own_reason and value_of(event.headers, ":status") not in TIMED_OUT
 
 
 class Exchange:

@@ -11,7 +11,6 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from google.protobuf.message import DecodeError
 
 from warmpath.router.calls.parse import varint_at
-from warmpath.router.endpoint_picker.addresses import endpoint
 from warmpath.router.endpoint_picker.events import (
     Event,
     Headers,
@@ -23,6 +22,7 @@ from warmpath.router.endpoint_picker.events import (
     Settings,
     Side,
 )
+from warmpath.router.endpoint_picker.pick import endpoint
 from warmpath.router.endpoint_picker.protocol import (
     DESTINATION,
     DETAILS_ATTRIBUTE,

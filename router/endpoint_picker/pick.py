@@ -1,21 +1,24 @@
-"""Makes the picks that exchanges ask for: an HTTP request in, endpoints out."""
+"""Makes the picks that exchanges ask for: an HTTP request in, endpoints out.
 
-from collections.abc import Mapping
+Gateways write endpoints as IP:PORT, with IPv6 in brackets.
+"""
+
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import lru_cache, partial
+from ipaddress import ip_address
 from itertools import islice
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.pick import PickAnswerer, Reckoned
 from warmpath.router.config.schema import EndpointPickerTable
-from warmpath.router.endpoint_picker.addresses import endpoint, only_model, pods_at
-from warmpath.router.endpoint_picker.events import Endpoint, Picked, WantPick
+from warmpath.router.endpoint_picker.events import Endpoint, Picked, UnmatchedSubsetError, WantPick
 from warmpath.router.inference_api.model_name import Renaming, with_model
 from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import InferenceRequest
 from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pick.pick import Pick, held
-from warmpath.router.pods.table import PodTable
+from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import MOST_SESSION_BYTES
 from warmpath.router.prompt.models import ModelTable, UnknownModelError
@@ -25,11 +28,51 @@ from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.scorer.prefill import PrefillModel
 
 
-class UnmatchedSubsetError(Exception):
-    """None of the endpoints to which the gateway restricts a pick is known."""
+@lru_cache(4096)
+def endpoint(address: str) -> str:
+    """Return an address in the one form that equal endpoints share; a host's name stays as it is."""
+    text = address.strip()
+    host, _, port = text.rpartition(":")
+    is_bare = ":" in host and not host.startswith("[")
+    if not host or is_bare or not port.isdecimal():
+        host, port = text, ""
+    try:
+        ip = ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return text
+    shown = f"[{ip}]" if ip.version == 6 else str(ip)
+    return f"{shown}:{port}" if port else shown
 
-    def __init__(self, count: int) -> None:
-        super().__init__(f"none of the {count} endpoints that the gateway allows is known")
+
+def pods_at(pods: Iterable[Pod], subset: frozenset[str]) -> list[str]:
+    """Return the ids of the pods at these endpoints; an endpoint without a port means all its ports."""
+    wanted = {endpoint(one) for one in subset}
+    found = []
+    for pod in pods:
+        address = endpoint(pod.address)
+        if address in wanted or address.rpartition(":")[0] in wanted:
+            found.append(pod.id)
+    return found
+
+
+def engine_of(models: ModelTable, pods: PodTable, name: str) -> str:
+    """Return the kind of engine that serves a model; empty if no engine or several kinds serve it.
+
+    `name` is any name of the model; where no model has it, all pods count.
+    """
+    try:
+        model, _ = models.resolve(name)
+    except UnknownModelError:
+        kinds = {pod.engine for pod in pods}
+    else:
+        kinds = {pod.engine for pod in pods.of_model(model.name)}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def only_model(pods: PodTable) -> str:
+    """Return the model that all pods serve; empty if they serve several."""
+    models = {pod.model for pod in pods}
+    return models.pop() if len(models) == 1 else ""
 
 
 class EndpointPicks:
@@ -57,7 +100,7 @@ class EndpointPicks:
         self._models = models
         self._rewrites: Mapping[str, str] = config.rewrites
         self._most = 1 + config.fall_backs
-        self._names_prefill = bool(config.headers.prefill)
+        self._ours = config.headers
         self._prefill = prefill
         self.tokenize_seconds = tokenize_seconds
 
@@ -70,9 +113,10 @@ class EndpointPicks:
         else; if that fails, the pick is withdrawn. Raises UnmatchedSubsetError, and NoPodError if no
         pod can be picked.
         """
-        body, renaming = want.body, None
+        body, renaming, ours, headers = want.body, None, self._ours, want.headers
         read = await self._read(want, body)
-        target = want.model or self._rewrites.get(read.model, "")
+        named = next(filter(None, map(headers.get, ours.rewrite)), "")
+        target = named or self._rewrites.get(read.model, "")
         if target and read.model and target != read.model:
             renaming = Renaming(target, read.model)
             body = await with_model(body, target)
@@ -80,16 +124,16 @@ class EndpointPicks:
         subset = None if want.subset is None else pods_at(self._pods, want.subset)
         if want.subset is not None and not subset:
             raise UnmatchedSubsetError(len(want.subset))
-        prompt, reckoned = await self._prompt(read, body, want.model)
+        prompt, reckoned = await self._prompt(read, body, named)
         request = pb.PickRequest(prompt=prompt, pods=subset, shadow=want.is_shadow)
-        if self._names_prefill and not want.is_shadow:
+        if ours.prefill and not want.is_shadow:
             self._split(request)
-        if len(want.session.encode()) <= MOST_SESSION_BYTES:
-            request.session_id = want.session
+        session = headers.get(ours.session, "")
+        if len(session.encode()) <= MOST_SESSION_BYTES:
+            request.session_id = session
         if self._picks.held is not None:
-            request.priority, request.tenant = self._picks.held.named(
-                want.priority, want.tenant, asker
-            )
+            priority, tenant = (headers.get(name, "") for name in (ours.priority, ours.tenant))
+            request.priority, request.tenant = self._picks.held.named(priority, tenant, asker)
         made = await self._made(request, patience, reckoned, asker)
         picked = self._picked(made, body if renaming else None, renaming)
         return picked, self._picks.telling(made)

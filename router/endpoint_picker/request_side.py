@@ -16,14 +16,15 @@ from warmpath.router.endpoint_picker.events import (
     Event,
     ImmediateReply,
     Modes,
+    NoPick,
     Picked,
     Reply,
     Settings,
     Side,
     WantPick,
+    immediate,
     is_upgrade,
 )
-from warmpath.router.endpoint_picker.outcomes import NoPick, immediate
 from warmpath.router.endpoint_picker.protocol import (
     DESTINATION,
     PIECE_BYTES,
@@ -170,20 +171,8 @@ class RequestSide(OneSide):
         body = b"".join(self._held)
         self._held = [body]
         # The first value of a header counts. A header without a name is one that is not configured.
-        values, ours = dict(reversed(self._head.headers)), self._names.ours
-        values[""] = ""
-        return [
-            WantPick(
-                body=body,
-                model=next(filter(None, map(values.get, ours.rewrite)), ""),
-                session=values.get(ours.session, ""),
-                priority=values.get(ours.priority, ""),
-                tenant=values.get(ours.tenant, ""),
-                subset=self._subset,
-                headers=values,
-                is_shadow=self.modes.is_watched,
-            )
-        ]
+        values = dict(reversed(self._head.headers)) | {"": ""}
+        return [WantPick(body, self._subset, values, self.modes.is_watched)]
 
     def _go_on(self, put: Settings, endpoints: str, body: bytes | None) -> list[Reply]:
         assert self.state is State.PICKING

@@ -25,13 +25,14 @@ from warmpath.router.endpoint_picker.events import (
     ImmediateReply,
     MessageError,
     OrderError,
+    Outcome,
     Picked,
     Reply,
     WantPick,
+    failure_of,
 )
 from warmpath.router.endpoint_picker.exchange import Exchange
 from warmpath.router.endpoint_picker.messages import bytes_of, event_of
-from warmpath.router.endpoint_picker.outcomes import Outcome, failure_of
 from warmpath.router.endpoint_picker.pick import EndpointPicks
 from warmpath.router.endpoint_picker.protocol import SERVICE, names_of
 from warmpath.router.metrics.calls import Metrics
@@ -39,7 +40,7 @@ from warmpath.router.pick.report import Report
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.queue.request import Asker
 from warmpath.router.tracing.steps import request_id_of
-from warmpath.router.tracing.tracer import NO_TRACER, Span, Tracer
+from warmpath.router.tracing.tracer import NO_SPAN, NO_TRACER, Span, Tracer
 from warmpath.router.transport.call import Call, refused
 
 log = logging.getLogger(__name__)
@@ -67,8 +68,8 @@ class Stream:
     def __init__(self, call: Call, desk: "EndpointPickerService", tracer: Tracer) -> None:
         self.exchange = desk.exchange()
         self._tracer = tracer
-        self._begun = time.perf_counter() if tracer.is_on else 0.0
-        self._span: Span | None = None
+        self._begun = time.perf_counter()
+        self._span: Span = NO_SPAN
         """The span of the exchange, from its pick on: only then it is known whose trace it is in."""
         self._call = call
         self._desk = desk
@@ -123,8 +124,7 @@ class Stream:
             self._count_held()
             for report in reports:
                 self._report(report)
-            if self._span is not None:
-                self._span.end()
+            self._span.end()
 
     def _count_held(self) -> bool:
         """Count the bytes that are held; return whether those of all streams are within their limit."""
@@ -148,8 +148,7 @@ class Stream:
         except BadRequestError as error:
             # The pod has gone since the pick, for example.
             log.info("a report on a pick was refused: %s", error)
-        if self._span is not None:
-            self._span.event(report.event)
+        self._span.event(report.event)
 
     async def _write(self, reply: Reply | ImmediateReply) -> None:
         """Write a reply, which goes out with those that follow before the next wait for the gateway."""
@@ -157,13 +156,11 @@ class Stream:
             await self._call.drain()
 
     async def _pick(self, want: WantPick) -> None:
-        if not self._tracer.is_on:
-            await self._pick_and_tell(want)
-            return
-        # The gateway's own span, where it has one, and else the client's.
-        carrier = [*want.headers.items(), *self._call.metadata]
-        ago = time.perf_counter() - self._begun
-        self._span = self._tracer.call(FULL_NAME, carrier, ATTRIBUTES, ago=ago)
+        if self._tracer.is_on:
+            # The gateway's own span, where it has one, and else the client's.
+            carrier = [*want.headers.items(), *self._call.metadata]
+            ago = time.perf_counter() - self._begun
+            self._span = self._tracer.call(FULL_NAME, carrier, ATTRIBUTES, ago=ago)
         with self._span.active():
             await self._pick_and_tell(want)
 
@@ -193,9 +190,8 @@ class Stream:
                 self.exchange.response.booked(picked)
                 outcome = Outcome.PICKED
         finally:
-            if self._span is not None:
-                self._span.set({"warmpath.outcome": outcome.label})
-                self._span.ends_with(outcome.code.name)
+            self._span.set({"warmpath.outcome": outcome.label})
+            self._span.ends_with(outcome.code.name)
             seconds, meter = time.perf_counter() - begun, self._desk.meter
             meter.answered(METHOD, outcome.code.name, seconds, reason)
             meter.endpoint_picked(outcome.label)

@@ -1,21 +1,34 @@
-"""The errors of calls have a status and a reason each, in details that gRPC's own readers understand."""
+"""The errors of calls have a status and a reason each, in details that gRPC's own readers understand, and are counted by it."""
 
 import re
+from contextlib import suppress
 from typing import Any
 
 import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 
 from tests.docs.test_pages import ROOT
 from warmpath.h2grpc.metadata import trailers_of
+from warmpath.h2grpc.method import RefusedError
 from warmpath.proto.errors import Reason, details
 from warmpath.proto.pb.warmpath.wire.v1 import status_details_pb2 as wire
 from warmpath.router.access import entrance
+from warmpath.router.admission.admission import BusyError
 from warmpath.router.calls import failures
-from warmpath.router.calls.failures import FAILURES, failure_of, refusal_of, text_of
-from warmpath.router.ending import EndingError
+from warmpath.router.calls.failures import (
+    FAILURES,
+    Answering,
+    Failure,
+    failure_of,
+    refusal_of,
+    text_of,
+)
+from warmpath.router.ending import Drain, EndingError
+from warmpath.router.endpoint_picker.events import failure_of as picker_failure_of
+from warmpath.router.metrics.calls import Metrics
 from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
 
 GOOGLES = bytes.fromhex(
@@ -141,3 +154,64 @@ def test_any_text_can_be_sent_and_reads_alike_in_both_places(
         delay = wire.RetryInfo.FromString(status.details[1].value).retry_delay
         assert delay.seconds + delay.nanos / 1e9 == pytest.approx(seconds, abs=1e-9)
         assert 0 <= delay.nanos < 10**9
+
+
+def samples(metrics: Metrics, name: str = "warmpath_refusals_total") -> list[str]:
+    text = generate_latest(metrics).decode()
+    return [line for line in text.splitlines() if line.startswith(name)]
+
+
+def made(kind: type[Exception]) -> Exception:
+    """Return an error of a kind, with plain values for what its kind has to know."""
+    if kind is BusyError:
+        return BusyError(1.0, 1.0)
+    for values in ((), ("x",), ("x", "y"), (1.0,), ("x", "y", 1.0), (1.0, "x")):
+        with suppress(TypeError):
+            return kind(*values)
+    raise AssertionError(kind)
+
+
+@pytest.mark.parametrize(("kind", "failure"), FAILURES.items())
+def test_each_error_of_a_call_is_counted_by_its_reason(
+    kind: type[Exception], failure: Failure
+) -> None:
+    metrics = Metrics()
+    with pytest.raises(RefusedError), Answering("Pick", Drain(lambda: 0.0), metrics):
+        raise made(kind)
+    reason = Reason.Name(failure.reason)
+    assert samples(metrics) == [f'warmpath_refusals_total{{method="Pick",reason="{reason}"}} 1.0']
+
+
+def test_no_error_adds_a_reason_of_its_own() -> None:
+    metrics = Metrics()
+    for text in ("one", "another"):
+        with pytest.raises(RefusedError), Answering("Pick", Drain(lambda: 0.0), metrics):
+            raise RuntimeError(text)
+    [line] = samples(metrics)
+    assert line.endswith('reason="INTERNAL_ERROR"} 2.0')
+    assert failure_of(RuntimeError()).reason == Reason.INTERNAL_ERROR
+
+
+def test_answers_and_calls_whose_caller_has_gone_are_no_refusals() -> None:
+    metrics = Metrics()
+    with Answering("Score", Drain(lambda: 0.0), metrics):
+        pass
+    with pytest.raises(GeneratorExit), Answering("Score", Drain(lambda: 0.0), metrics):
+        raise GeneratorExit
+    assert not samples(metrics)
+
+
+def test_a_gateways_reasons_are_those_of_calls_and_two_more() -> None:
+    found = {picker_failure_of(made(kind), 1.0).reason for kind in FAILURES}
+    found |= {picker_failure_of(TimeoutError(), 1.0).reason}
+    assert found - {"PICK_LATE", "SUBSET_UNMATCHED"} <= set(Reason.keys())
+
+
+def test_calls_that_are_refused_at_their_headers_are_counted_but_not_timed() -> None:
+    metrics = Metrics()
+    metrics.refused("Pick", "RESOURCE_EXHAUSTED", 2)
+    assert samples(metrics, "warmpath_requests_total") == [
+        'warmpath_requests_total{code="RESOURCE_EXHAUSTED",method="Pick"} 2.0'
+    ]
+    assert samples(metrics) == ['warmpath_refusals_total{method="Pick",reason="OVERLOADED"} 2.0']
+    assert samples(metrics, "warmpath_request_seconds_count") == []

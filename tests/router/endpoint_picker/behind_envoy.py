@@ -93,11 +93,9 @@ class Front:
             return Answer(response.status, dict(response.headers), await response.read())
 
     async def counted(self, name: str) -> int:
-        """Return a counter of the external processing."""
         return await asyncio.to_thread(self.envoy.counted, f"http.inference.ext_proc.{name}")
 
     async def finds_well(self, routers: int) -> bool:
-        """Whether Envoy counts this number of routers as healthy."""
         name = "cluster.warmpath.membership_healthy"
         return await asyncio.to_thread(self.envoy.counted, name) == routers
 
@@ -111,8 +109,6 @@ class Front:
 
 
 class Answer:
-    """A response."""
-
     def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.status = status
         self.headers = {name.lower(): value for name, value in headers.items()}
@@ -129,7 +125,6 @@ class Answer:
 
 @asynccontextmanager
 async def front(text: str) -> AsyncIterator[Front]:
-    """Run an Envoy with a configuration."""
     envoy = Envoy(text)
     try:
         await asyncio.to_thread(envoy.start)

@@ -14,7 +14,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from google.protobuf.struct_pb2 import Struct
 
 from tests.router.pick_stand import QUIET, pod, until
-from tests.router.running_router import TRANSPORT, metrics_page, running_router
+from tests.router.running_router import TRANSPORT, metrics_of, running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2, router_pb2_grpc
 from warmpath.router.assemble.running import Running
 from warmpath.router.endpoint_picker.protocol import (
@@ -34,7 +34,6 @@ IDS = list(range(100, 300))
 
 
 def completion(**fields: Any) -> bytes:
-    """Return the body of a request for a completion."""
     return json.dumps({"model": "demo", "prompt": IDS} | fields).encode()
 
 
@@ -57,16 +56,12 @@ def metadata(space: str, **fields: Any) -> base_pb2.Metadata:
 
 @dataclass
 class Destination:
-    """Where a request is to go."""
-
     endpoints: list[str]
     headers: dict[str, str]
     removed: set[str]
 
 
 class Conversation:
-    """One exchange on one stream."""
-
     def __init__(self, channel: grpc.aio.Channel, **metadata: str) -> None:
         method = channel.stream_stream(
             f"/{SERVICE}/Process",
@@ -78,7 +73,6 @@ class Conversation:
         self.is_watched = False
 
     async def tell(self, **fields: Any) -> None:
-        """Send a message."""
         await self.call.write(pb.ProcessingRequest(observability_mode=self.is_watched, **fields))
 
     async def read(self) -> pb.ProcessingResponse:
@@ -94,7 +88,6 @@ class Conversation:
         ends: bool = False,
         subset: list[str] | str | None = None,
     ) -> None:
-        """Send the headers of a request."""
         fields: dict[str, Any] = {}
         if subset is not None:
             fields["metadata_context"] = metadata(SUBSET_NAMESPACE, **{SUBSET: subset})
@@ -206,6 +199,16 @@ class Gateway:
             one.modes = (modes[0], modes[1])
         return one
 
+    async def whole(
+        self, body: bytes | None, answer: bytes, *headers: tuple[str, str], **fields: Any
+    ) -> tuple[Destination, dict[str, str]]:
+        """Make a whole exchange; return where the request is to go, and the response's headers."""
+        one = self.exchange()
+        destination = await one.routed(body, *headers, **fields)
+        told = await one.answered(answer)
+        assert await one.ended() == grpc.StatusCode.OK
+        return destination, told
+
     @property
     def stub(self) -> router_pb2_grpc.RouterStub:
         return router_pb2_grpc.RouterStub(self.channel)
@@ -222,9 +225,7 @@ class Gateway:
 
     async def metric(self, series: str) -> float:
         """Return the value of a series of the router's metrics, named with its labels; 0 if missing."""
-        lines = (await metrics_page(self.router.http_address)).splitlines()
-        found = [line.rpartition(" ")[2] for line in lines if line.startswith(series + " ")]
-        return float(found[0]) if found else 0.0
+        return (await metrics_of(self.router.http_address)).get(series, 0.0)
 
     async def until_nothing_is_left(self) -> None:
         """Wait until no booking, stream or held byte is left."""
@@ -236,7 +237,6 @@ class Gateway:
         await until(is_empty)
 
     async def until_it_is(self, series: str, value: float) -> None:
-        """Wait until a series of the router's metrics has a value."""
         while await self.metric(series) != value:
             await asyncio.sleep(0.01)
 

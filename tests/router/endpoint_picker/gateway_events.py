@@ -8,11 +8,12 @@ from warmpath.router.endpoint_picker.events import (
     Endpoint,
     Event,
     Modes,
+    NoPick,
+    Outcome,
     Picked,
     WantPick,
 )
 from warmpath.router.endpoint_picker.exchange import Exchange
-from warmpath.router.endpoint_picker.outcomes import NoPick, Outcome
 from warmpath.router.endpoint_picker.protocol import BodyMode, HeaderNames, names_of
 
 NAMES: HeaderNames = names_of(PickerHeadersTable())
@@ -45,13 +46,11 @@ def body(data: bytes, *, ends: bool = True, **fields: Any) -> Event:
 
 
 def answer(status: int = 200, kind: str = "application/json", **fields: Any) -> Event:
-    """Return the headers of a response."""
     headers = ((":status", str(status)), ("content-type", kind))
     return Event("response", "headers", headers=headers, **fields)
 
 
 def piece(data: bytes, ends: bool = False) -> Event:
-    """Return a piece of a response's body."""
     return Event("response", "body", ends, data=data)
 
 

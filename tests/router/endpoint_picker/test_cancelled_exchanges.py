@@ -153,8 +153,6 @@ class Exchanges(Calls):
 
 
 class Meter:
-    """Counts outcomes."""
-
     def __init__(self) -> None:
         self.outcomes: dict[str, int] = {}
 

@@ -41,7 +41,6 @@ SETTINGS = WorkerSettings(blocks=4000, block_size=16, speed=1000.0, vocab_size=2
 
 @pytest.fixture(params=MODES)
 def changes(request: pytest.FixtureRequest) -> list[Change]:
-    """Return the changes for one way of sending bodies."""
     return list(MODES[request.param])
 
 
@@ -135,8 +134,6 @@ async def test_streamed_chats_stay_where_they_are_cached(
 
 
 async def until_held(gateway: Gateway, name: str, tokens: int) -> None:
-    """Wait until events have announced this number of tokens of a pod."""
-
     async def is_held() -> bool:
         listed = await gateway.stub.ListPods(router_pb2.ListPodsRequest(), timeout=30)
         [one] = [one for one in listed.pods if one.id == name]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
-from google.protobuf.struct_pb2 import Struct
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.router.endpoint_picker.gateway import metadata
 from warmpath.router.endpoint_picker.events import (
     Event,
     ImmediateReply,
@@ -20,7 +20,14 @@ from warmpath.router.endpoint_picker.events import (
     value_of,
 )
 from warmpath.router.endpoint_picker.messages import MOST_BESIDE_BYTES, bytes_of, event_of
-from warmpath.router.endpoint_picker.protocol import DESTINATION, BodyMode
+from warmpath.router.endpoint_picker.protocol import (
+    DESTINATION,
+    NAMESPACE,
+    SERVED,
+    SUBSET,
+    SUBSET_NAMESPACE,
+    BodyMode,
+)
 
 RECORDED = json.loads((Path(__file__).parent / "envoy_messages.json").read_text(encoding="utf-8"))
 """The messages of a streamed request with two tokens, which was restricted to two endpoints."""
@@ -100,19 +107,7 @@ def told(endpoints: bytes) -> bytes:
     [
         (
             Reply("request", "headers", ((DESTINATION, "10.0.0.1:80"),), ("x-a", "x-b"), "10.0.0.1:80"),
-            held(
-                1,
-                held(
-                    1,
-                    held(
-                        2,
-                        put(DESTINATION.encode(), b"10.0.0.1:80"),
-                        held(2, b"x-a"),
-                        held(2, b"x-b"),
-                    ),
-                    number(5, 1),
-                ),
-            )
+            held(1, held(1, held(2, put(DESTINATION.encode(), b"10.0.0.1:80"), held(2, b"x-a"), held(2, b"x-b")), number(5, 1)))
             + told(b"10.0.0.1:80"),
         ),
         (Reply("response", "headers", (("x-warmpath-pod", "pod-é"),)), held(2, held(1, held(2, put(b"x-warmpath-pod", b"pod-\xe9"))))),
@@ -122,27 +117,14 @@ def told(endpoints: bytes) -> bytes:
         (Reply("response", "body"), held(4, held(1))),
         (
             Reply("request", "body", data=b"{}", put=((DESTINATION, "a:1,b:2"),), endpoints="a:1,b:2"),
-            held(
-                3,
-                held(
-                    1,
-                    held(2, put(DESTINATION.encode(), b"a:1,b:2")),
-                    held(3, held(1, b"{}")),
-                    number(5, 1),
-                ),
-            )
+            held(3, held(1, held(2, put(DESTINATION.encode(), b"a:1,b:2")), held(3, held(1, b"{}")), number(5, 1)))
             + told(b"a:1,b:2"),
         ),
         (Reply("request", "trailers", endpoints="a:1"), held(5) + told(b"a:1")),
         (Reply("response", "trailers"), held(6)),
         (
             ImmediateReply(503, b"{}", (("x-warmpath-reason", "NO_POD"),)),
-            held(
-                7,
-                held(1, number(1, 503)),
-                held(2, put(b"x-warmpath-reason", b"NO_POD")),
-                held(3, b"{}"),
-            ),
+            held(7, held(1, number(1, 503)), held(2, put(b"x-warmpath-reason", b"NO_POD")), held(3, b"{}")),
         ),
     ],
 )  # fmt: skip
@@ -153,31 +135,22 @@ def test_replies_are_written_as_the_contract_says(
     pb.ProcessingResponse.FromString(wire)
 
 
-def metadata(**spaces: dict[str, object]) -> base_pb2.Metadata:
-    found = base_pb2.Metadata()
-    for name, fields in spaces.items():
-        space = Struct()
-        space.update(fields)
-        found.filter_metadata[name.replace("_DOT_", ".")].CopyFrom(space)
-    return found
-
-
 @pytest.mark.parametrize(
     ("fields", "subset"),
     [
-        ({"x-gateway-destination-endpoint-subset": ["10.0.0.1:80", "[::1]:80"]}, {"10.0.0.1:80", "[::1]:80"}),
-        ({"x-gateway-destination-endpoint-subset": "10.0.0.1:80, 10.0.0.2:80,"}, {"10.0.0.1:80", "10.0.0.2:80"}),
-        ({"x-gateway-destination-endpoint-subset": ["a:1,b:2", 3, None]}, {"a:1", "b:2"}),
-        ({"x-gateway-destination-endpoint-subset": []}, set()),
-        ({"x-gateway-destination-endpoint-subset": ""}, set()),
-        ({"x-gateway-destination-endpoint-subset": 7}, set()),
+        ({SUBSET: ["10.0.0.1:80", "[::1]:80"]}, {"10.0.0.1:80", "[::1]:80"}),
+        ({SUBSET: "10.0.0.1:80, 10.0.0.2:80,"}, {"10.0.0.1:80", "10.0.0.2:80"}),
+        ({SUBSET: ["a:1,b:2", 3, None]}, {"a:1", "b:2"}),
+        ({SUBSET: []}, set()),
+        ({SUBSET: ""}, set()),
+        ({SUBSET: 7}, set()),
         ({"another": ["10.0.0.1:80"]}, None),
     ],
 )  # fmt: skip
 def test_the_subset_is_a_list_or_a_text_and_set_even_if_it_is_empty(
     fields: dict[str, object], subset: set[str] | None
 ) -> None:
-    context = metadata(envoy_DOT_lb_DOT_subset_hint=fields)
+    context = metadata(SUBSET_NAMESPACE, **fields)
     expected = None if subset is None else frozenset(subset)
     for message in (
         pb.ProcessingRequest(request_headers=pb.HttpHeaders(), metadata_context=context),
@@ -191,7 +164,7 @@ def test_the_subset_is_a_list_or_a_text_and_set_even_if_it_is_empty(
 
 def test_the_endpoint_that_served_is_told_by_metadata_or_by_envoys_attribute() -> None:
     headers = pb.HttpHeaders()
-    served = metadata(envoy_DOT_lb={"x-gateway-destination-endpoint-served": "10.0.0.1:80"})
+    served = metadata(NAMESPACE, **{SERVED: "10.0.0.1:80"})
     message = pb.ProcessingRequest(response_headers=headers, metadata_context=served)
     event = event_of(message.SerializeToString())
     assert (event.side, event.part) == ("response", "headers")

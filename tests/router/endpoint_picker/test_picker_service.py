@@ -10,84 +10,71 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.h2grpc.served import ends_with
 from tests.router.endpoint_picker.gateway import IDS, ONE, PODS, TWO, Gateway, asking, completion
 from tests.router.error_details import details_of
-from tests.router.pick_stand import QUIET, pod, until
+from tests.router.pick_stand import QUIET, pod
+from tests.router.running_router import running_router
 from warmpath.router.admission.admission import Admission, BusyError
-from warmpath.router.assemble.running import running
 from warmpath.router.calls.pick import PickAnswerer
-from warmpath.router.config.read import parse
 from warmpath.router.endpoint_picker import service
 from warmpath.router.endpoint_picker.protocol import DESTINATION, SERVICE, BodyMode
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.prefill import PrefillModel
 
 USAGE = {
-    "prompt_tokens": 200,
-    "completion_tokens": 3,
-    "prompt_tokens_details": {"cached_tokens": 0},
-}
+    "prompt_tokens": 200, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 0}
+}  # fmt: skip
 ANSWER = json.dumps({"usage": USAGE}).encode()
 NAMES = {ONE: "pod-1", TWO: "pod-2"}
 
 
 async def test_a_request_is_picked_for_and_its_progress_is_reported(
-    tmp_path: Path, transport: str
+    either_gateway: Gateway,
 ) -> None:
-    async with asking(tmp_path, transport=transport) as gateway:
-        one = gateway.exchange()
-        destination = await one.routed(completion())
-        assert set(destination.endpoints) == {ONE, TWO}
-        where = NAMES[destination.endpoints[0]]
-        assert await gateway.decisions() == [("PICKED", where)]
-        assert await gateway.metric("warmpath_bookings") == 1
-        headers = await one.answered(ANSWER, served=destination.endpoints[0])
-        assert headers == {
-            "x-warmpath-pod": where, "x-warmpath-cached-tokens": "0", "x-warmpath-saved-seconds": "0.000",
-        }  # fmt: skip
-        assert await one.ended() == grpc.StatusCode.OK
-        assert await gateway.decisions() == [("FINISHED", where)]
-        assert (await gateway.newest()).cached_tokens == 0
-        assert await gateway.metric('warmpath_endpoint_picks_total{outcome="picked"}') == 1
-        assert await gateway.metric('warmpath_requests_total{code="OK",method="Process"}') == 1
+    one = either_gateway.exchange()
+    destination = await one.routed(completion())
+    assert set(destination.endpoints) == {ONE, TWO}
+    where = NAMES[destination.endpoints[0]]
+    assert await either_gateway.decisions() == [("PICKED", where)]
+    assert await either_gateway.metric("warmpath_bookings") == 1
+    headers = await one.answered(ANSWER, served=destination.endpoints[0])
+    assert headers == {
+        "x-warmpath-pod": where, "x-warmpath-cached-tokens": "0", "x-warmpath-saved-seconds": "0.000",
+    }  # fmt: skip
+    assert await one.ended() == grpc.StatusCode.OK
+    assert await either_gateway.decisions() == [("FINISHED", where)]
+    assert (await either_gateway.newest()).cached_tokens == 0
+    assert await either_gateway.metric('warmpath_endpoint_picks_total{outcome="picked"}') == 1
+    assert await either_gateway.metric('warmpath_requests_total{code="OK",method="Process"}') == 1
 
 
 async def test_a_pod_that_holds_the_prompt_is_picked_and_the_saving_is_told(
-    tmp_path: Path, transport: str
+    either_gateway: Gateway,
 ) -> None:
-    async with asking(tmp_path, transport=transport) as gateway:
-        one = gateway.exchange()
-        [first, _] = (await one.routed(completion())).endpoints
-        await one.answered(ANSWER)
-        await one.ended()
-        two = gateway.exchange()
-        destination = await two.routed(completion())
-        assert destination.endpoints[0] == first
-        headers = await two.answered(ANSWER)
-        model = PrefillModel()
-        saved = model.seconds(200, 0) - model.seconds(8, 192)
-        assert headers == {
-            "x-warmpath-pod": NAMES[first],
-            "x-warmpath-cached-tokens": "192",
-            "x-warmpath-saved-seconds": f"{saved:.3f}",
-        }
-        await two.ended()
+    before, _ = await either_gateway.whole(completion(), ANSWER)
+    destination, headers = await either_gateway.whole(completion(), ANSWER)
+    first = before.endpoints[0]
+    assert destination.endpoints[0] == first
+    model = PrefillModel()
+    saved = model.seconds(200, 0) - model.seconds(8, 192)
+    assert headers == {
+        "x-warmpath-pod": NAMES[first], "x-warmpath-cached-tokens": "192", "x-warmpath-saved-seconds": f"{saved:.3f}",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("body", [None, b"{}", b"", b"not json", completion(model="unknown")])
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/models", "/no/such/path"])
 async def test_nothing_is_refused_for_what_it_asks(
-    tmp_path: Path, path: str, body: bytes | None
+    gateway: Gateway, path: str, body: bytes | None
 ) -> None:
-    async with asking(tmp_path) as gateway:
-        one = gateway.exchange()
-        assert len((await one.routed(body, path=path)).endpoints) == 2
-        await one.answered(status="404")
-        await one.ended()
-        assert [state for state, _ in await gateway.decisions()] == ["FAILED"]
+    one = gateway.exchange()
+    assert len((await one.routed(body, path=path)).endpoints) == 2
+    await one.answered(status="404")
+    await one.ended()
+    assert [state for state, _ in await gateway.decisions()] == ["FAILED"]
 
 
 OTHER = pod("other", "10.0.0.3:80").replace('"demo"', '"empty"')
@@ -114,10 +101,8 @@ async def test_a_body_without_a_model_is_for_that_of_the_header_or_the_only_one_
     ):
         async with asking(tmp_path, tables=QUIET + pods) as gateway:
             for asked in ((demo,), headers) if adapter in headers else (headers, headers):
-                one = gateway.exchange()
-                to = await one.routed(json.dumps(body).encode(), *asked, path=path)
-                told = await one.answered(ANSWER)
-                await one.ended()
+                whole = gateway.whole(json.dumps(body).encode(), ANSWER, *asked, path=path)
+                to, told = await whole
             assert told.get("x-warmpath-cached-tokens") == cached
             if empty in headers:
                 assert to.endpoints == ["10.0.0.3:80"]
@@ -132,14 +117,12 @@ async def test_a_body_without_a_model_is_for_that_of_the_header_or_the_only_one_
     ],
 )
 async def test_nothing_is_predicted_of_a_prompt_that_is_not_known(
-    tmp_path: Path, path: str, body: dict[str, Any] | None
+    gateway: Gateway, path: str, body: dict[str, Any] | None
 ) -> None:
-    async with asking(tmp_path) as gateway:
-        one = gateway.exchange()
-        await one.routed(None if body is None else json.dumps(body).encode(), path=path)
-        told = await one.answered(ANSWER)
-        assert "x-warmpath-pod" in told
-        assert not {"x-warmpath-cached-tokens", "x-warmpath-saved-seconds"} & set(told)
+    raw = None if body is None else json.dumps(body).encode()
+    _, told = await gateway.whole(raw, ANSWER, path=path)
+    assert "x-warmpath-pod" in told
+    assert not {"x-warmpath-cached-tokens", "x-warmpath-saved-seconds"} & set(told)
 
 
 SPLIT = '[endpoint-picker.headers]\nprefill = "x-prefiller-host-port"'
@@ -181,7 +164,13 @@ async def test_while_no_pod_that_prefills_is_well_those_that_decode_do_both(
 
 @pytest.mark.parametrize(
     ("picker", "tables", "endpoints"),
-    [(SPLIT, DECODING, 2), (SPLIT, PODS, 2), ("", DECODING + PREFILLING, 3)],
+    [
+        (SPLIT, DECODING, 2),
+        (SPLIT, PODS, 2),
+        ("", DECODING + PREFILLING, 3),
+        ("fall-backs = 0", PODS, 1),
+    ],
+    ids=["no role prefill", "no role", "no header for it", "no fall-backs either"],
 )
 async def test_without_roles_or_a_header_for_it_one_pod_does_both(
     tmp_path: Path, picker: str, tables: str, endpoints: int
@@ -205,10 +194,8 @@ async def test_a_body_that_depends_on_the_chat_template_is_read_with_it(
     async with asking(tmp_path, model=model) as gateway:
         cached = []
         for _ in range(2):
-            one = gateway.exchange()
-            await one.routed(body, path="/v1/messages")
-            cached.append(int((await one.answered(ANSWER))["x-warmpath-cached-tokens"]))
-            await one.ended()
+            _, told = await gateway.whole(body, ANSWER, path="/v1/messages")
+            cached.append(int(told["x-warmpath-cached-tokens"]))
         assert cached[0] == 0
         assert cached[1] > 100
 
@@ -218,13 +205,12 @@ async def test_a_body_that_depends_on_the_chat_template_is_read_with_it(
     [([TWO], [TWO]), ("10.0.0.2:80,10.0.0.9:80", [TWO]), (["10.0.0.2"], [TWO]), ([ONE, TWO], None)],
 )
 async def test_only_endpoints_of_the_subset_are_picked(
-    tmp_path: Path, subset: Any, endpoints: list[str] | None
+    gateway: Gateway, subset: Any, endpoints: list[str] | None
 ) -> None:
-    async with asking(tmp_path) as gateway:
-        for body in (completion(), None):
-            one = gateway.exchange()
-            destination = await one.routed(body, subset=subset)
-            assert sorted(destination.endpoints) == (endpoints or [ONE, TWO])
+    for body in (completion(), None):
+        one = gateway.exchange()
+        destination = await one.routed(body, subset=subset)
+        assert sorted(destination.endpoints) == (endpoints or [ONE, TWO])
 
 
 @pytest.mark.parametrize("subset", [[], "", ["10.0.0.9:80"], ["10.0.0.2:81"]])
@@ -241,24 +227,22 @@ async def test_a_subset_that_matches_nothing_is_unavailable(tmp_path: Path, subs
         assert await gateway.metric(metric) == 1
 
 
-async def test_a_model_without_pods_is_unavailable(tmp_path: Path, transport: str) -> None:
-    async with asking(tmp_path, transport=transport) as gateway:
-        one = gateway.exchange()
-        await one.request()
-        await one.body(completion(model="empty"))
-        status, error, _ = await one.refused()
-        assert status == 503
-        assert error == {
-            "message": "no pod serves 'empty'", "type": "service_unavailable", "code": "NO_POD",
-        }  # fmt: skip
+async def test_a_model_without_pods_is_unavailable(either_gateway: Gateway) -> None:
+    one = either_gateway.exchange()
+    await one.request()
+    await one.body(completion(model="empty"))
+    status, error, _ = await one.refused()
+    assert status == 503
+    assert error == {
+        "message": "no pod serves 'empty'", "type": "service_unavailable", "code": "NO_POD",
+    }  # fmt: skip
 
 
-async def test_an_adapter_is_picked_for_by_its_name(tmp_path: Path) -> None:
-    async with asking(tmp_path) as gateway:
-        one = gateway.exchange()
-        await one.routed(completion(model="tuned"))
-        newest = await gateway.newest()
-        assert (newest.model, newest.prompt_tokens) == ("demo", 200)
+async def test_an_adapter_is_picked_for_by_its_name(gateway: Gateway) -> None:
+    one = gateway.exchange()
+    await one.routed(completion(model="tuned"))
+    newest = await gateway.newest()
+    assert (newest.model, newest.prompt_tokens) == ("demo", 200)
 
 
 async def test_a_model_is_asked_for_by_another_name(tmp_path: Path, transport: str) -> None:
@@ -327,20 +311,12 @@ async def test_requests_of_a_conversation_go_to_one_pod(tmp_path: Path) -> None:
     async with asking(tmp_path, tables=policy + QUIET + PODS) as gateway:
         found = set()
         for number in range(6):
-            one = gateway.exchange()
             body = completion(prompt=list(range(1000 * number, 1000 * number + 100)))
-            destination = await one.routed(body, ("x-warmpath-session", "conversation-17"))
+            session = ("x-warmpath-session", "conversation-17")
+            destination, _ = await gateway.whole(body, ANSWER, session)
             found.add(destination.endpoints[0])
             assert "x-warmpath-session" in destination.removed
-            await one.answered(ANSWER)
-            await one.ended()
         assert len(found) == 1
-
-
-async def test_gateways_that_take_one_address_get_one(tmp_path: Path) -> None:
-    async with asking(tmp_path, picker="fall-backs = 0") as gateway:
-        one = gateway.exchange()
-        assert len((await one.routed(completion())).endpoints) == 1
 
 
 async def test_headers_of_ours_have_the_names_that_are_configured(tmp_path: Path) -> None:
@@ -348,22 +324,9 @@ async def test_headers_of_ours_have_the_names_that_are_configured(tmp_path: Path
         '[endpoint-picker.headers]\npod = "x-served-by"\ncached-tokens = ""\nsaved-seconds = ""'
     )
     async with asking(tmp_path, picker=picker) as gateway:
-        one = gateway.exchange()
-        destination = await one.routed(completion())
+        destination, headers = await gateway.whole(completion(), ANSWER)
         assert "x-served-by" in destination.removed
-        headers = await one.answered(ANSWER)
         assert headers == {"x-served-by": NAMES[destination.endpoints[0]]}
-        await one.ended()
-
-
-@pytest.fixture
-def overload(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse every call for want of time."""
-
-    def enter(*_: object, **__: object) -> None:
-        raise BusyError(2.0, 1.5)
-
-    monkeypatch.setattr(Admission, "enter", enter)
 
 
 async def hanging(*_: object, **__: object) -> None:
@@ -374,74 +337,39 @@ async def failing(*_: object, **__: object) -> None:
     raise RuntimeError("unforeseen")
 
 
-async def refused(folder: Path, picker: str) -> tuple[int, str, dict[str, str]]:
-    async with asking(folder, picker=picker) as gateway:
+def busy(*_: object, **__: object) -> None:
+    raise BusyError(2.0, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "does", "status", "reason"),
+    [
+        (Admission, "enter", busy, 429, "OVERLOADED"),
+        (PickAnswerer, "pick", failing, 503, "INTERNAL_ERROR"),
+        (PickAnswerer, "pick", hanging, 503, "PICK_LATE"),
+    ],
+)
+async def test_a_router_that_cannot_pick_refuses_or_lets_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    owner: type, method: str, does: Any, status: int, reason: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(owner, method, does)
+    picker = "pick-seconds = 0.05" if does is hanging else ""
+    async with asking(tmp_path, picker=picker) as gateway:
         one = gateway.exchange()
         await one.request()
         await one.body(completion())
-        status, error, headers = await one.refused()
-        return status, error["code"], headers
-
-
-async def goes_on(folder: Path, picker: str) -> None:
-    async with asking(folder, picker=f'failure-mode = "fail-open"\n{picker}') as gateway:
-        one = gateway.exchange()
-        destination = await one.routed(completion(), (DESTINATION, "9.9.9.9:1"))
+        code, error, headers = await one.refused()
+    assert (code, error["code"]) == (status, reason)
+    assert headers.get("retry-after") == ("2" if does is busy else None)
+    assert ("unforeseen" in caplog.text) == (does is failing)
+    async with asking(tmp_path, picker=f'failure-mode = "fail-open"\n{picker}') as gateway:
+        destination, told = await gateway.whole(completion(), ANSWER, (DESTINATION, "9.9.9.9:1"))
         assert destination.endpoints == []
         assert DESTINATION in destination.removed
-        assert await one.answered(ANSWER) == {}
-        assert await one.ended() == grpc.StatusCode.OK
+        assert told == {}
         assert not await gateway.metric('warmpath_endpoint_picks_total{outcome="picked"}')
         assert not await gateway.metric("warmpath_bookings")
-
-
-@pytest.mark.usefixtures("overload")
-async def test_an_overloaded_router_sheds_or_lets_through(tmp_path: Path) -> None:
-    status, reason, headers = await refused(tmp_path, "")
-    assert (status, reason, headers["retry-after"]) == (429, "OVERLOADED", "2")
-    await goes_on(tmp_path, "")
-
-
-async def test_a_router_at_fault_refuses_or_lets_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(PickAnswerer, "pick", failing)
-    status, reason, _ = await refused(tmp_path, "")
-    assert (status, reason) == (503, "INTERNAL_ERROR")
-    assert "unforeseen" in caplog.text
-    await goes_on(tmp_path, "")
-
-
-async def test_a_pick_that_takes_too_long_is_refused_or_let_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PickAnswerer, "pick", hanging)
-    status, reason, _ = await refused(tmp_path, "pick-seconds = 0.05")
-    assert (status, reason) == (503, "PICK_LATE")
-    await goes_on(tmp_path, "pick-seconds = 0.05")
-
-
-async def test_a_client_that_goes_away_leaves_no_booking(tmp_path: Path, transport: str) -> None:
-    async with asking(tmp_path, transport=transport) as gateway:
-        held = gateway.exchange()
-        await held.request()
-        await held.body(b"{", ends=False)
-        await until_held(gateway, 1)
-        held.call.cancel()
-        picked = gateway.exchange()
-        await picked.routed(completion())
-        picked.call.cancel()
-        streaming = gateway.exchange()
-        await streaming.routed(completion())
-        headers = pb.HttpHeaders()
-        await streaming.tell(response_headers=headers)
-        await streaming.read()
-        streaming.call.cancel()
-        closed = gateway.exchange()
-        await closed.routed(completion())
-        assert await closed.ended() == grpc.StatusCode.OK
-        await gateway.until_nothing_is_left()
-        assert [state for state, _ in await gateway.decisions()] == ["FAILED"] * 3
 
 
 @pytest.mark.parametrize("queue", ["off", "on"])
@@ -468,30 +396,6 @@ async def test_exchanges_that_are_cancelled_at_any_moment_leave_nothing(
         await gateway.until_nothing_is_left()
 
 
-async def until_held(gateway: Any, size: int) -> None:
-    async def is_held() -> bool:
-        held: float = await gateway.metric("warmpath_endpoint_picker_held_bytes")
-        return held == size
-
-    await until(is_held)
-
-
-async def test_a_body_beyond_the_limit_passes_while_it_comes(
-    tmp_path: Path, transport: str
-) -> None:
-    tables = "[limits]\nmax-prompt-bytes = 10\n" + QUIET + PODS
-    async with asking(tmp_path, tables=tables, transport=transport) as gateway:
-        one = gateway.exchange()
-        await one.request()
-        await one.body(b'{"model":"demo",', ends=False)
-        assert len((await one.destination()).endpoints) == 2
-        await one.body(b'"prompt":', ends=False)
-        await one.body(b'"x"}')
-        assert await one.passed() == b'{"model":"demo","prompt":"x"}'
-        newest = await gateway.newest()
-        assert newest.prompt_tokens > 0
-
-
 async def test_a_body_that_stalls_passes_while_it_comes(
     tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -513,7 +417,7 @@ async def test_held_bodies_have_room_together(
         first, second = gateway.exchange(), gateway.exchange()
         await first.request()
         await first.body(b"12345678", ends=False)
-        await until_held(gateway, 8)
+        await gateway.until_it_is("warmpath_endpoint_picker_held_bytes", 8)
         await second.request()
         await second.body(b"123", ends=False)
         assert len((await second.destination()).endpoints) == 2
@@ -525,42 +429,16 @@ async def test_held_bodies_have_room_together(
 
 @pytest.mark.parametrize("is_booked", [False, True])
 async def test_a_gateway_that_breaks_the_order_is_refused_and_leaves_no_booking(
-    tmp_path: Path, transport: str, is_booked: bool
+    either_gateway: Gateway, is_booked: bool
 ) -> None:
-    async with asking(tmp_path, transport=transport) as gateway:
-        one = gateway.exchange()
-        if is_booked:
-            await one.routed(completion())
-        await one.body(b"late", ends=False)
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await one.read()
-        assert details_of(raised.value).reason == "BAD_REQUEST"
-        assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-        await gateway.until_nothing_is_left()
-
-
-async def test_a_watching_gateway_gets_shadow_picks_and_no_answers(
-    tmp_path: Path, transport: str
-) -> None:
-    async with asking(tmp_path, transport=transport) as gateway:
-        one = gateway.exchange()
-        one.is_watched = True
-        await one.request()
-        await one.body(completion())
-        await one.tell(response_headers=pb.HttpHeaders())
-        await one.ended()
-        two = gateway.exchange()
-        two.is_watched = True
-        await two.request()
-        await two.body(completion())
-        attributes = {"envoy.filters.http.ext_proc": {"upstream.address": ONE}}
-        message = pb.ProcessingRequest(observability_mode=True, response_headers=pb.HttpHeaders())
-        for name, fields in attributes.items():
-            message.attributes[name].update(fields)
-        await two.call.write(message)
-        await two.tell(response_body=pb.HttpBody(body=ANSWER, end_of_stream=True))
-        await two.ended()
-        assert await gateway.metric('warmpath_shadow_requests_total{model="demo"}') == 1
+    one = either_gateway.exchange()
+    if is_booked:
+        await one.routed(completion())
+    await one.body(b"late", ends=False)
+    with ends_with(grpc.StatusCode.INVALID_ARGUMENT) as raised:
+        await one.read()
+    assert details_of(raised.value).reason == "BAD_REQUEST"
+    await either_gateway.until_nothing_is_left()
 
 
 async def test_gateways_ask_for_health_by_many_names(tmp_path: Path, transport: str) -> None:
@@ -579,22 +457,21 @@ async def test_gateways_ask_for_health_by_many_names(tmp_path: Path, transport: 
             watched.cancel()
 
 
-async def test_a_stream_ends_with_its_exchange(tmp_path: Path, transport: str) -> None:
-    async with asking(tmp_path, transport=transport) as gateway:
-        one = gateway.exchange()
-        await one.routed(completion())
-        await one.answered(ANSWER)
-        assert await one.call.read() is grpc.aio.EOF
-        assert await one.call.code() == grpc.StatusCode.OK
+async def test_a_stream_ends_with_its_exchange(either_gateway: Gateway) -> None:
+    one = either_gateway.exchange()
+    await one.routed(completion())
+    await one.answered(ANSWER)
+    assert await one.call.read() is grpc.aio.EOF
+    assert await one.call.code() == grpc.StatusCode.OK
 
 
 async def test_a_router_that_ends_answers_what_has_begun_and_lets_go_of_the_rest(
     tmp_path: Path, transport: str
 ) -> None:
-    server = f'[server]\ndrain-delay-seconds = 0\ndrain-seconds = 5\nlisten = "127.0.0.1:0"\nmetrics-listen = "127.0.0.1:0"\ntransport = "{transport}"\n'
-    config = parse(f'{server}[[models]]\nname = "demo"\n{QUIET}{PODS}', "test")
+    tables = f'[[models]]\nname = "demo"\n{QUIET}{PODS}'
     async with AsyncExitStack() as stack:
-        router = await stack.enter_async_context(running(config, tmp_path))
+        ending_later = running_router(tmp_path, tables, transport=transport, drain_seconds=5)
+        router, _ = await stack.enter_async_context(ending_later)
         async with grpc.aio.insecure_channel(router.address) as channel:
             gateway = Gateway(router, channel)
             waiting, begun = gateway.exchange(), gateway.exchange()
