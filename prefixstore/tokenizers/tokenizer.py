@@ -178,8 +178,7 @@ class FolderTokenizer:
         self._tokenizer.no_padding()
         vocab = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = max(
-            max(vocab.values(), default=-1) + 1,
-            int(model_config.get("vocab_size") or 0),
+            max(vocab.values(), default=-1) + 1, int(model_config.get("vocab_size") or 0)
         )
         self.prefix, self.suffix = self._affixes(folder, vocab)
         normalizer = self._tokenizer.normalizer

@@ -255,20 +255,10 @@ class PromptReader:
         return tokenizer
 
     async def _encode(
-        self,
-        tokenizer_id: str,
-        tokenizer: Tokenizer,
-        text: str,
-        task: _Task,
-        *,
-        special: bool,
+        self, tokenizer_id: str, tokenizer: Tokenizer, text: str, task: _Task, *, special: bool
     ) -> Tokens:
         found = await self._texts.pool.encode(
-            tokenizer_id,
-            tokenizer,
-            text,
-            add_special_tokens=special,
-            timeout=task.left.seconds(),
+            tokenizer_id, tokenizer, text, add_special_tokens=special, timeout=task.left.seconds()
         )
         task.step("tokenise")
         self._troubles.pop(task.prompt.model.name, None)

@@ -58,10 +58,7 @@ class Texts:
 
 @asynccontextmanager
 async def texts(
-    config: Config,
-    folder: Path,
-    tls: EngineTls,
-    tracing: Tracing | None = None,
+    config: Config, folder: Path, tls: EngineTls, tracing: Tracing | None = None
 ) -> AsyncIterator[Texts]:
     """Provide the parts while the context is open; relative paths begin at `folder`.
 

@@ -117,9 +117,7 @@ def template_of(tokenizer: Tokenizer, model: ModelSpec) -> ModelTemplate | None:
 
 
 def with_template(
-    source: TokenizerSource,
-    model: ModelSpec,
-    register: Callable[[str, ModelTemplate], None],
+    source: TokenizerSource, model: ModelSpec, register: Callable[[str, ModelTemplate], None]
 ) -> TokenizerSource:
     """Return a source that also registers the chat template that comes with its tokenizer."""
 

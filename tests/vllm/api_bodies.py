@@ -27,13 +27,8 @@ def assistant(*blocks: Any) -> dict[str, Any]:
 
 
 def use(**fields: Any) -> dict[str, Any]:
-    return {
-        "type": "tool_use",
-        "id": "toolu_1",
-        "name": "weather",
-        "input": {"city": "Rome", "n": 1.5},
-        **fields,
-    }
+    block = {"type": "tool_use", "id": "toolu_1", "name": "weather"}
+    return block | {"input": {"city": "Rome", "n": 1.5}} | fields
 
 
 def result(content: Any, **fields: Any) -> dict[str, Any]:
@@ -106,13 +101,8 @@ def item(role: str, content: Any, **fields: Any) -> dict[str, Any]:
 
 
 def called(**fields: Any) -> dict[str, Any]:
-    return {
-        "type": "function_call",
-        "call_id": "c1",
-        "name": "weather",
-        "arguments": '{"city": "Rome"}',
-        **fields,
-    }
+    call = {"type": "function_call", "call_id": "c1", "name": "weather"}
+    return call | {"arguments": '{"city": "Rome"}'} | fields
 
 
 def output(value: Any, **fields: Any) -> dict[str, Any]:
@@ -125,12 +115,8 @@ def thought(**fields: Any) -> dict[str, Any]:
 
 INPUT = {"type": "input_text", "text": "What is this?"}
 OUTPUT = {"type": "output_text", "text": "A fish.", "annotations": []}
-FUNCTION = {
-    "type": "function",
-    "name": "weather",
-    "description": "Tells the weather.",
-    "parameters": SCHEMA,
-}
+FUNCTION = {"type": "function", "name": "weather", "description": "Tells the weather."}
+FUNCTION |= {"parameters": SCHEMA}
 
 RESPONSES = [
     responses("Tell me about the sea."),
@@ -201,12 +187,8 @@ RESPONSES = [
 
 
 def chat(*given: Any, **fields: Any) -> tuple[str, dict[str, Any]]:
-    return "/v1/chat/completions", {
-        "model": "tiny",
-        "max_tokens": 4,
-        "messages": list(given),
-        **fields,
-    }
+    body = {"model": "tiny", "max_tokens": 4, "messages": list(given), **fields}
+    return "/v1/chat/completions", body
 
 
 def completion(prompt: Any, **fields: Any) -> tuple[str, dict[str, Any]]:
@@ -215,12 +197,8 @@ def completion(prompt: Any, **fields: Any) -> tuple[str, dict[str, Any]]:
 
 def generate(ids: list[int], **fields: Any) -> tuple[str, dict[str, Any]]:
     sampling = {"max_tokens": 4, "temperature": 0}
-    return "/inference/v1/generate", {
-        "model": "tiny",
-        "token_ids": ids,
-        "sampling_params": sampling,
-        **fields,
-    }
+    body = {"model": "tiny", "token_ids": ids, "sampling_params": sampling, **fields}
+    return "/inference/v1/generate", body
 
 
 IDS = [(7 * n) % 2000 + 7 for n in range(100)]

@@ -17,11 +17,7 @@ from typing import Any
 import torch
 import vllm.v1.core.single_type_kv_cache_manager  # noqa: F401  registers the manager of each spec
 from vllm.v1.core import kv_cache_utils as real
-from vllm.v1.kv_cache_interface import (
-    FullAttentionSpec,
-    SlidingWindowSpec,
-    get_kv_cache_spec_kind,
-)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec, get_kv_cache_spec_kind
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "fp8": torch.uint8}

@@ -11,17 +11,14 @@ worker that copies: it decides which jobs end with which step. Lines have in add
     reset_connector      forget all chunks
 """
 
-import json
-import zlib
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import record_scheduler as base
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
 from vllm.v1.outputs import KVConnectorOutput
+from written import summary, written_of_host
 
 PAGE = 4096
 """Bytes of host memory that a chunk takes at least; the chunks of these small models take no more."""
@@ -180,7 +177,7 @@ class Driver(base.Driver):
         copied = [event for event, where in zip(events, mediums, strict=True) if where == "CPU"]
         return [[job.number for job in self.over]], {
             "gpu_events": mediums.count("GPU"),
-            "cpu_events": summary([written(event) for event in copied]),
+            "cpu_events": summary([written_of_host(event) for event in copied]),
         }
 
     def reset(self, reset_running_requests: bool) -> None:  # noqa: ARG002  the driver's
@@ -190,32 +187,6 @@ class Driver(base.Driver):
         if self.rng.random() < 0.7:
             self.scheduler.reset_connector_cache()
             self.record("reset_connector", [], None)
-
-
-def summary(events: list[list[Any]]) -> list[int]:
-    """Return how many chunks were stored, how many hashes removed, and a CRC-32 of the events as JSON.
-
-    Stored events between removals are sorted: vLLM takes a job's chunks from a set, in any order.
-    """
-    runs = groupby(events, key=itemgetter(0))
-    told = [
-        event
-        for kind, run in runs
-        for event in (sorted(run, key=repr) if kind == "stored" else run)
-    ]
-    removed = sum(len(event[1]) for event in told if event[0] == "removed")
-    stored = sum(event[0] == "stored" for event in told)
-    return [stored, removed, zlib.crc32(json.dumps(told).encode())]
-
-
-def written(event: Any) -> list[Any]:
-    if isinstance(event, base.BlockRemoved):
-        return ["removed", event.block_hashes, event.group_idx, event.medium]
-    return [
-        "stored", event.block_hashes, event.parent_block_hash, event.token_ids, event.block_size,
-        event.lora_id, event.lora_name, event.extra_keys, event.group_idx, event.medium,
-        event.kv_cache_spec_kind, event.kv_cache_spec_sliding_window,
-    ]  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ import gzip
 import json
 import os
 import random
-import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -42,7 +41,6 @@ from vllm.config import (
     SchedulerConfig,
     VllmConfig,
 )  # fmt: skip
-from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256_cbor
@@ -58,6 +56,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
+from written import checksum, prompt_of, written
 
 LORAS = {"one": 1, "two": 2, "three": 3}
 
@@ -289,9 +288,8 @@ class Driver:
         """Return what an update's line has as arguments, and beside the answers."""
         stats = outputs[0].scheduler_stats
         cache = stats.prefix_cache_stats
-        text = json.dumps([written(event) for event in events])
         return {}, {
-            "events": [len(events), zlib.crc32(text.encode())],
+            "events": [len(events), checksum([written(event) for event in events])],
             "waiting": stats.num_waiting_reqs, "skipped": stats.num_skipped_waiting_reqs,
             "usage": stats.kv_cache_usage,
             "prefix_cache": [cache.requests, cache.queries, cache.hits, cache.preempted_requests,
@@ -330,26 +328,8 @@ class Driver:
             self.step()
 
 
-def prompt_of(shape: list[int]) -> list[int]:
-    prefix, length, first, more = shape
-    tokens = [100 * prefix + 3 * index for index in range(length)]
-    return tokens + [(first + 7 * index) % 1000 for index in range(more)]
-
-
 def sample(request: Request) -> int:
     return (31 * int(request.request_id) + 7 * request.num_tokens) % 1000
-
-
-def written(event: Any) -> list[Any]:
-    match event:
-        case BlockStored():
-            return ["stored", event.block_hashes, event.parent_block_hash, event.token_ids,
-                    event.lora_name, event.group_idx]  # fmt: skip
-        case BlockRemoved():
-            return ["removed", event.block_hashes, event.group_idx]
-        case AllBlocksCleared():
-            return ["cleared"]
-    raise TypeError(event)
 
 
 def record(description: str, driver: type[Driver], scenarios: Iterable[Scenario]) -> None:

@@ -6,23 +6,15 @@
 import gzip
 import json
 import os
-import zlib
 from collections.abc import Iterator
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lab.simworker.v1.small_cache import full, window
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (
-    MEDIUM_CPU,
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
-    CacheEvent,
-)
+from tests.vllm.written import checksum, prompt_of, summary, written, written_of_host
+from warmpath.lab.simworker.v1.cache.kv_cache_event import MEDIUM_CPU
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
 from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher
@@ -92,15 +84,12 @@ class Replay:
         self.scheduler.check()
 
     def add_request(self, prompt: list[int], max_tokens: int, **args: Any) -> None:
-        prefix, length, first, more = prompt
-        tokens = [100 * prefix + 3 * index for index in range(length)]
-        tokens += [(first + 7 * index) % 1000 for index in range(more)]
         name = args.pop("lora_name")
         skip = args.pop("skip_reading_prefix_cache")
         self.scheduler.add_request(
             Request(
                 args.pop("request_id"),
-                tokens,
+                prompt_of(prompt),
                 SamplingParams(max_tokens=max_tokens, skip_reading_prefix_cache=skip),
                 lora_request=name and LoRARequest(name, LORAS[name], f"adapters/{name}"),
                 block_hasher=self.hasher,
@@ -178,7 +167,7 @@ class SchedulerReplay(Replay):
         assert running == len(self.scheduler.running)
         return {
             "outputs": outputs,
-            "events": [len(events), zlib.crc32(json.dumps(events).encode())],
+            "events": [len(events), checksum(events)],
             "waiting": waiting - skipped,
             "skipped": skipped,
             "usage": self.manager.usage,
@@ -187,17 +176,6 @@ class SchedulerReplay(Replay):
                 cache.preempted_requests, cache.preempted_queries, cache.preempted_hits,
             ],
         }  # fmt: skip
-
-
-def written(event: CacheEvent) -> list[Any]:
-    match event:
-        case BlockStored():
-            return ["stored", event.block_hashes, event.parent_block_hash, event.token_ids,
-                    event.lora_name, event.group_idx]  # fmt: skip
-        case BlockRemoved():
-            return ["removed", event.block_hashes, event.group_idx]
-        case AllBlocksCleared():
-            return ["cleared"]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -285,33 +263,6 @@ class OffloadReplay(Replay):
 
     def reset_connector(self) -> None:
         self.connector.reset_cache()
-
-
-def summary(events: list[list[Any]]) -> list[int]:
-    """Return how many chunks were stored, how many hashes removed, and a CRC-32 of the events as JSON.
-
-    What was stored between removals is sorted: vLLM takes a job's chunks from a set, in any order.
-    """
-    runs = groupby(events, key=itemgetter(0))
-    told = [
-        event
-        for kind, run in runs
-        for event in (sorted(run, key=repr) if kind == "stored" else run)
-    ]
-    removed = sum(len(event[1]) for event in told if event[0] == "removed")
-    stored = sum(event[0] == "stored" for event in told)
-    return [stored, removed, zlib.crc32(json.dumps(told).encode())]
-
-
-def written_of_host(event: CacheEvent) -> list[Any]:
-    if isinstance(event, BlockRemoved):
-        return ["removed", event.block_hashes, event.group_idx, event.medium]
-    assert isinstance(event, BlockStored)
-    return [
-        "stored", event.block_hashes, event.parent_block_hash, event.token_ids, event.block_size,
-        event.lora_id, event.lora_name, event.extra_keys, event.group_idx, event.medium,
-        event.kv_cache_spec_kind, event.kv_cache_spec_sliding_window,
-    ]  # fmt: skip
 
 
 @pytest.mark.deep
