@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from warmpath.indexer.index.slot import RankName
-from warmpath.router.load.overdue import FIRST_COME, Overdue, Precedence
+from warmpath.router.load.overdue import Overdue
 from warmpath.router.load.rank_bookings import Booking, RankBook, Work
 from warmpath.router.load.stuck import Ending, StuckRanks
 
@@ -32,17 +32,11 @@ class Bookings:
         expire_after: float,
         most: int,
         new_id: Callable[[], str],
-        late_seconds: float = 30.0,
-        precedence: Precedence = FIRST_COME,
-        expects_first_tokens: bool = True,
         batch: Callable[[str, int], int | None] = lambda *_: None,
     ) -> None:
         """Keep at most `most` bookings, each for at most `expire_after` seconds.
 
-        The report of a first token counts as lost `late_seconds` after several times its predicted wait
-        and prefill; or, if many first tokens are never reported, at its predicted time.
-        `expects_first_tokens` selects the first rule until reports show which one applies. Engines may
-        order prompts by `precedence`. `batch` is that of `StuckRanks`.
+        `batch` is that of `StuckRanks`.
         """
         self.expired = 0
         """Number of bookings that were released although nobody had reported their end."""
@@ -56,12 +50,7 @@ class Bookings:
         """The bookings of each rank; callers only read them."""
         self.stuck = StuckRanks(self.ranks, batch)
         """The ranks that answer nothing."""
-        self.overdue = Overdue(
-            seconds=late_seconds,
-            precedence=precedence,
-            expects_first_tokens=expects_first_tokens,
-            on_silence=self._let_go_unwatched,
-        )
+        self.overdue = Overdue(self._let_go_unwatched)
         self.picks = 0
         """The highest known number of a pick, of this router or another: as in Lamport's clocks, later
         picks have higher ones."""

@@ -37,8 +37,8 @@ FIRST_COME = Precedence(0.0)
 """First come, first served."""
 
 
-LATE_FACTOR = 4.0
-"""Multiple of its predicted time, plus some seconds, after which a first token's report is lost."""
+LATE_FACTOR, LATE_SECONDS = 4.0, 30.0
+"""Multiple of its predicted time, plus seconds, after which a first token's report counts as lost."""
 LEAST_TIMES = 10.0
 """Least multiple of its prefill for which a prompt may stand behind later ones: engines may let short
 prompts pass of their own accord, whatever `queue.prefill-times` says."""
@@ -59,24 +59,14 @@ class Overdue:
     token that is presumed to have come before its report counts as lost is overdue twice.
     """
 
-    def __init__(
-        self,
-        *,
-        seconds: float,
-        precedence: Precedence,
-        expects_first_tokens: bool,
-        on_silence: Callable[[], None],
-    ) -> None:
-        """Count a report as lost LATE_FACTOR times the predicted time plus `seconds` after the request.
-
-        Engines may order prompts by `precedence`. `on_silence` is called when reports
-        are expected no more.
-        """
-        self._seconds = seconds
-        self.precedence = precedence
+    def __init__(self, on_silence: Callable[[], None]) -> None:
+        """Call `on_silence` when reports are expected no more."""
+        self.precedence = FIRST_COME
+        """The order in which engines may begin prompts."""
         self._on_silence = on_silence
-        self.expects_none = not expects_first_tokens
-        """Whether too many first tokens are unreported, so that the router waits for no reports."""
+        self.expects_none = True
+        """Whether too many first tokens are unreported, or none was reported yet, so that the router
+        waits for no reports."""
         self._unreported = Unreported()
         self._due: Ranking[Booking] = Ranking()
         """The awaited bookings, by the time when their first token is overdue."""
@@ -84,7 +74,7 @@ class Overdue:
     def expect(self, booking: Booking, seconds: float, now: float) -> None:
         """Wait for a booking's first token, predicted in `seconds`."""
         booking.due_at = min(now + seconds, booking.expires)
-        booking.lost_at = min(now + LATE_FACTOR * seconds + self._seconds, booking.expires)
+        booking.lost_at = min(now + LATE_FACTOR * seconds + LATE_SECONDS, booking.expires)
         booking.late_at = booking.due_at if self.expects_none else booking.lost_at
         booking.is_missed = False
         booking.overtaken_at = None

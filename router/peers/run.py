@@ -33,7 +33,6 @@ async def sharing(
     reported: Callable[[bytes], None],
     read: Callable[[], None],
     rng: Random,
-    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[None]:
     """Share bookings while the context is open; `reported` receives reports that others hand on.
 
@@ -42,8 +41,8 @@ async def sharing(
     """
 
     async def exchange() -> None:
-        replies = await redis.run(bookings.ask(clock()), timeout=TIMEOUT_SECONDS)
-        for report in bookings.answer(replies, clock()):
+        replies = await redis.run(bookings.ask(time.monotonic()), timeout=TIMEOUT_SECONDS)
+        for report in bookings.answer(replies, time.monotonic()):
             reported(report)
 
     async def share() -> None:
@@ -51,8 +50,8 @@ async def sharing(
         while True:
             await exchange()
             # A pick that comes in between computes the loads that it needs.
-            async for name in in_turns(loads.take_changes(clock()), LOADS_AT_ONCE):
-                loads.renew(*name, clock())
+            async for name in in_turns(loads.take_changes(time.monotonic()), LOADS_AT_ONCE):
+                loads.renew(*name, time.monotonic())
             read()
             if bookings.problem != said:
                 said = bookings.problem
@@ -80,4 +79,4 @@ async def sharing(
         )  # fmt: skip
         if lost := bookings.relay.waiting:
             log.warning("%d reports for other routers are lost: Redis did not take them", lost)
-        await redis.run(bookings.leave(clock()), timeout=TIMEOUT_SECONDS)
+        await redis.run(bookings.leave(time.monotonic()), timeout=TIMEOUT_SECONDS)

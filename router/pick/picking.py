@@ -80,10 +80,9 @@ class Picking:
             # Where prefill and decoding are apart a pick is booked twice.
             most=2 * booking.max_bookings,
             new_id=new_id,
-            precedence=precedence_of(queue),
-            expects_first_tokens=False,
             batch=batch,
         )
+        self.bookings.overdue.precedence = precedence_of(queue)
         self.believed = beliefs(
             index, max_blocks=pick.max_believed_blocks, assumed_seconds=pick.assumed_seconds
         )

@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -61,18 +61,12 @@ class KubernetesSource:
     used within `WATCH_SECONDS`, and at once where the old ones are refused.
     """
 
-    def __init__(
-        self,
-        pods: config.PodSetSpec,
-        *,
-        api: Any = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, pods: config.PodSetSpec, *, api: Any = None) -> None:
         where = f"{pods.namespace}/{pods.inference_pool or pods.selector}"
         self.state = SourceState(
             f"pod-sets {pods.name} (kubernetes {where})",
             pods.model,
-            clock,
+            time.monotonic,
             WATCH_SECONDS + 2 * OVERDUE_SECONDS,
         )
         self._pods = pods

@@ -13,12 +13,19 @@ from warmpath.router.load.stuck import Ending
 from warmpath.scorer.candidate import Load
 
 
-def new_bookings(most: int = 1000, expire_after: float = 600.0, **settings: Any) -> Bookings:
-    """Return bookings whose ids are 0, 1, 2 and so on."""
+def new_bookings(
+    most: int = 1000,
+    expire_after: float = 600.0,
+    *,
+    expects_first_tokens: bool = True,
+    **settings: Any,
+) -> Bookings:
+    """Return bookings whose ids are 0, 1, 2 and so on, where first tokens are reported or not."""
     numbers = count()
-    return Bookings(
-        expire_after=expire_after, most=most, new_id=lambda: str(next(numbers)), **settings
-    )
+    settings.setdefault("new_id", lambda: str(next(numbers)))
+    bookings = Bookings(expire_after=expire_after, most=most, **settings)
+    bookings.overdue.expects_none = not expects_first_tokens
+    return bookings
 
 
 def load_of(bookings: Bookings, pod: str, rank: int, now: float) -> Load:

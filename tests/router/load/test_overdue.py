@@ -8,6 +8,7 @@ from tests.router.consistent import check
 from tests.router.load.reports import load_of, new_bookings
 from tests.router.pick.picker_parts import Parts, SizedPrompt
 from warmpath.router.config.schema import QueueTable
+from warmpath.router.load import overdue
 from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.overdue import FIRST_COME, Overdue, Precedence
 from warmpath.router.pick.picking import precedence_of
@@ -27,12 +28,7 @@ def test_a_steady_share_of_unreported_first_tokens_settles_the_question(
 
 
 def awaiting() -> Overdue:
-    return Overdue(
-        seconds=1.0,
-        precedence=FIRST_COME,
-        expects_first_tokens=True,
-        on_silence=lambda: None,
-    )
+    return Overdue(lambda: None)
 
 
 def test_where_reports_come_again_the_router_waits_for_them_again() -> None:
@@ -111,10 +107,11 @@ def test_short_prompts_may_pass_a_long_one_for_as_long_as_the_queues_order_lets_
 
 @pytest.mark.parametrize(("times", "waits_until"), [(0.0, 50.0), (30.0, 150.0)])
 def test_engines_that_favour_short_prompts_more_let_them_pass_for_longer(
-    times: float, waits_until: float
+    monkeypatch: pytest.MonkeyPatch, times: float, waits_until: float
 ) -> None:
     # So late that nothing is overdue of itself.
-    bookings = new_bookings(late_seconds=500.0)
+    monkeypatch.setattr(overdue, "LATE_SECONDS", 500.0)
+    bookings = new_bookings()
     bookings.overdue.precedence = Precedence(times)
     bookings.book(Work("m", "p", 0, 100, 0, 5.0), 0.0)
     for at in range(10, 200, 2):

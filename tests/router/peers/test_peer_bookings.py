@@ -12,14 +12,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
 from tests.router.consistent import check
-from tests.router.load.reports import started_on
+from tests.router.load.reports import new_bookings, started_on
 from tests.router.peers.fake_store import FakeStore
 from tests.router.pick.picker_parts import KeyedPrompt, Parts, first
 from warmpath.indexer.believed import Believed
 from warmpath.indexer.keys.key import WORD_BYTES, pack_words
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Command, CommandRefusedError, UnreachableError
-from warmpath.router.load.bookings import Bookings, Work
+from warmpath.router.load.bookings import Work
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.other_routers import NOBODY
 from warmpath.router.load.table import LoadTable
@@ -40,10 +40,8 @@ class Router:
         self.clock_ahead = clock_ahead
         self.name = f"{next(NUMBERS):012x}"
         numbers = count()
-        self.bookings = Bookings(
-            expire_after=600.0,
-            most=1000,
-            new_id=lambda: self.caller_says or f"{self.name}-{next(numbers):016x}",
+        self.bookings = new_bookings(
+            new_id=lambda: self.caller_says or f"{self.name}-{next(numbers):016x}"
         )
         self.caller_says = ""
         """What the next booking is called; empty: the router names it."""

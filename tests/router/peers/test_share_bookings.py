@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,6 +14,7 @@ import grpc
 import pytest
 
 from tests.conformance.reference_index import ReferenceIndex
+from tests.router.load.reports import new_bookings
 from tests.router.pick_stand import QUIET, UNENDING, Stand, pod, prompt, standing
 from tests.router.running_router import metrics_page
 from tests.servers.redis_cluster import RedisCluster
@@ -23,7 +25,7 @@ from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Redis, Reply
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.load.bookings import Bookings, Work
+from warmpath.router.load.bookings import Work
 from warmpath.router.load.table import LoadTable
 from warmpath.router.peers import booking_id
 from warmpath.router.peers.exchange import PeerBookings
@@ -35,9 +37,7 @@ class Sharer:
 
     def __init__(self, prefix: str, hash_seed: str = "") -> None:
         self.name = booking_id.new_router()
-        self.bookings = Bookings(
-            expire_after=600.0, most=100, new_id=lambda: booking_id.new_id(self.name)
-        )
+        self.bookings = new_bookings(100, new_id=lambda: booking_id.new_id(self.name))
         believed = Believed(ReferenceIndex(), max_blocks=100, assumed_seconds=60.0)
         self.peers = PeerBookings(
             self.name, KeyNames(prefix), self.bookings, believed, hash_seed=hash_seed
@@ -47,7 +47,7 @@ class Sharer:
 
     @property
     def now(self) -> float:
-        return asyncio.get_running_loop().time()
+        return time.monotonic()
 
     def book(self, pod: str = "p") -> str:
         return self.bookings.book(Work("m", pod, 0, 100, 28, 1.0), self.now).id
@@ -58,7 +58,6 @@ class Sharer:
     @asynccontextmanager
     async def sharing(self, url: str) -> AsyncIterator[Redis]:
         redis = await connect(RedisSettings(url))
-        clock = asyncio.get_running_loop().time
         try:
             async with sharing(
                 self.peers,
@@ -67,7 +66,6 @@ class Sharer:
                 reported=self.reports.append,
                 read=lambda: None,
                 rng=Random(1),
-                clock=clock,
             ):
                 yield redis
         finally:

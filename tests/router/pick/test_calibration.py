@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.router.consistent import check
 from tests.router.load.reports import new_bookings
 from warmpath.indexer.index.slot import RankName
+from warmpath.router.load import overdue
 from warmpath.router.load.bookings import Booking, Work
 from warmpath.router.pick.calibration import (
     FASTEST,
@@ -24,13 +25,16 @@ BASE = 0.02
 """Seconds of a prefill that its length does not change."""
 
 
+@pytest.fixture(autouse=True)
+def no_report_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overdue, "LATE_SECONDS", 1e8)
+
+
 class Ranks:
     """Ranks whose first tokens come as a test says, their bookings and their clock."""
 
     def __init__(self, *, expects_first_tokens: bool = True) -> None:
-        self.bookings = new_bookings(
-            expire_after=1e9, late_seconds=1e8, expects_first_tokens=expects_first_tokens
-        )
+        self.bookings = new_bookings(expire_after=1e9, expects_first_tokens=expects_first_tokens)
         self.calibration = Calibration(BASE)
         self.now = 0.0
 
