@@ -20,10 +20,9 @@ from warmpath.router.calls.intake import MESSAGE_SECONDS, STANDARD, STREAMS, Int
 from warmpath.router.calls.llmd import PodScores
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.score import Answerer
-from warmpath.router.calls.server import limit_of_connections
+from warmpath.router.calls.server import limit_of_connections, traced_methods
 from warmpath.router.calls.service import SERVICE, RouterService
 from warmpath.router.calls.standard import standard_methods
-from warmpath.router.calls.traced import traced_methods
 from warmpath.router.config.schema import Config
 from warmpath.router.diagnosis.findings import RouterFacts
 from warmpath.router.ending import Drain

@@ -1,12 +1,22 @@
-"""The gRPC server: it listens on one port, and loses no call at its end."""
+"""The gRPC server: it listens on one port, and loses no call at its end. Its calls may have spans.
 
+Each call has one while its handler runs, from before it waits for its turn. A stream is one call, and
+has one span to its end, as OpenTelemetry's conventions for RPC have it; each of its messages has a span
+in that one (`router.calls.service`).
+"""
+
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import grpc
 
 from warmpath.h2grpc.http2.library import LibraryError, load_library
 from warmpath.h2grpc.http2.limits import Http2Limits
-from warmpath.h2grpc.method import Gate, Method
+from warmpath.h2grpc.method import Gate, Method, RefusedError
 from warmpath.process.command_line import in_words
 from warmpath.process.health import HealthService
 from warmpath.process.listen import HALF_OF_DESCRIPTORS
@@ -15,6 +25,8 @@ from warmpath.process.tls import ServerTls
 from warmpath.router.calls.intake import MESSAGE_SECONDS
 from warmpath.router.config.schema import Config
 from warmpath.router.readiness import LISTENING, Readiness
+from warmpath.router.tracing.tracer import Span, Tracer
+from warmpath.router.transport.call import Call
 from warmpath.router.transport.grpcio import GrpcioServer
 from warmpath.router.transport.nghttp2 import Nghttp2Server
 
@@ -119,3 +131,48 @@ def limits_of(config: Config) -> Http2Limits:
         message_seconds=MESSAGE_SECONDS,
         received_bytes=max(RECEIVED_BYTES, 2 * config.limits.largest_message),
     )
+
+
+def traced_methods(methods: Mapping[str, Method], tracer: Tracer) -> dict[str, Method]:
+    """Return methods, by their names /SERVICE/METHOD, whose calls have spans."""
+    begun: WeakKeyDictionary[Call, Span] = WeakKeyDictionary()
+    """The spans of calls that could not be answered at once, until they run."""
+
+    def span_of(name: str, call: Call) -> Span:
+        of_rpc = {"rpc.system.name": "grpc", "rpc.method": name}
+        return tracer.call(name, call.metadata, of_rpc)
+
+    def at_once(
+        name: str, answer: Callable[[bytes, Call], bytes | None], message: bytes, call: Call
+    ) -> bytes | None:
+        """Return an answer at once; a call that is sampled runs with its span instead."""
+        span = span_of(name, call)
+        if not span.is_sampled:
+            answered = answer(message, call)
+            if answered is not None:
+                return answered
+        begun[call] = span
+        return None
+
+    async def traced(name: str, run: Callable[[Call], Awaitable[None]], call: Call) -> None:
+        with begun.pop(call, None) or span_of(name, call) as span:
+            code = grpc.StatusCode.UNKNOWN
+            try:
+                await run(call)
+                code = grpc.StatusCode.OK
+            except RefusedError as error:
+                code = error.refusal.code
+                raise
+            except asyncio.CancelledError:
+                code = grpc.StatusCode.CANCELLED
+                raise
+            finally:
+                span.ends_with(code.name)
+
+    return {
+        name: Method(
+            partial(traced, name[1:], method.run),
+            method.at_once and partial(at_once, name[1:], method.at_once),
+        )
+        for name, method in methods.items()
+    }

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
+from tests.h2grpc.http2.hostile_client import Http2Client
 from tests.lab.simworker.local_worker import LocalWorker
-from tests.router.http2_client import Http2Client
 from tests.router.pick.weighed import FakeRank
 from tests.router.pick_stand import pod
 from tests.router.running_router import running_router

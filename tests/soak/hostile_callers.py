@@ -13,8 +13,8 @@ import grpc.aio
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
-from tests.h2grpc.http2.raw_frames import HEADERS, SETTINGS, frame
-from tests.router.http2_client import Http2Client
+from tests.h2grpc.http2.hostile_client import Http2Client
+from tests.h2grpc.http2.raw_frames import HEADERS, PREFACE, SETTINGS, frame
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2
@@ -23,7 +23,6 @@ ROUTER = "/warmpath.v1.Router/"
 HEALTH = "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 CALLS = ("Score", "Pick", "Report", "Explain", "ListPods", "ListDecisions", "Diagnose")
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SOURCE = "127.0.0.2"
 """The address of callers that hold connections: innocent ones come from 127.0.0.1."""
 HALF_OPEN = 8

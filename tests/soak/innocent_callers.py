@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2
 
-from tests.router.http2_client import Http2Client
+from tests.h2grpc.http2.hostile_client import Http2Client
 from tests.soak.honest_engine import HonestEngine, chat_body
 from warmpath.client.failure import failure_of
 from warmpath.indexer.keys.key import pack_tokens

@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -31,22 +32,15 @@ SECONDS = 60.0
 Attack = Callable[..., AbstractAsyncContextManager["Attacked"]]
 
 
+@dataclass
 class Attacked:
-    def __init__(
-        self,
-        server: Nghttp2Server,
-        service: Service,
-        clock: Clock,
-        address: str,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        self._caplog = caplog
-        self.server = server
-        self.service = service
-        self.clock = clock
-        self.address = address
-        self.looks = 0
-        self.honest: grpc.aio.Channel | None = None
+    server: Nghttp2Server
+    service: Service
+    clock: Clock
+    address: str
+    caplog: pytest.LogCaptureFixture
+    looks: int = 0
+    honest: grpc.aio.Channel | None = None
 
     def client(self, **options: Any) -> HostileClient:
         return HostileClient(self.address, **options)
@@ -110,7 +104,7 @@ class Attacked:
         """Wait for the end of the only hostile client's connection, and check the reason in the log."""
         await client.until_closed()
         await until(lambda: not self.attackers)
-        found = [one.getMessage() for one in self._caplog.records]
+        found = [one.getMessage() for one in self.caplog.records]
         assert any("the connection" in one and re.search(why, one) for one in found), found
 
     async def alone(self) -> None:

@@ -1,13 +1,14 @@
-"""A client that writes any bytes, and reads only when the test says so."""
+"""Clients that write any bytes, read only when the test says so, accept no answer, and reset calls at once."""
 
 import asyncio
 import contextlib
 import ctypes as c
 import socket
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Self
 
+from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.http2.raw_frames import ACK, HEADERS, PING, PREFACE, SETTINGS, frame, settings
 
 _EMIT, _FINAL = 2, 1
@@ -72,47 +73,41 @@ class Frame:
     headers: dict[str, bytes] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class HostileClient:
     """A connection; without `reads` it takes nothing, and the system's buffers for it are small.
 
     `source` is the address of this machine that it comes from.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        reads: bool = True,
-        acks: bool = True,
-        preface: bytes = PREFACE + settings(),
-        tls: ssl.SSLContext | None = None,
-        source: str = "",
-    ) -> None:
-        self._host, _, port = address.rpartition(":")
-        self._port = int(port)
-        self._reads = reads
-        self._acks = acks
-        self._preface = preface
-        self._tls = tls
-        self._source = source
-        self.frames: list[Frame] = []
-        self.is_closed = False
+    address: str
+    _: KW_ONLY
+    reads: bool = True
+    acks: bool = True
+    preface: bytes = PREFACE + settings()
+    tls: ssl.SSLContext | None = None
+    source: str = ""
+    frames: list[Frame] = field(default_factory=list, init=False)
+    is_closed: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
         self._changed = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         socket_ = socket.socket()
         socket_.setblocking(False)
-        if not self._reads:
+        if not self.reads:
             socket_.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        if self._source:
-            socket_.bind((self._source, 0))
-        await asyncio.get_running_loop().sock_connect(socket_, (self._host, self._port))
+        if self.source:
+            socket_.bind((self.source, 0))
+        host, _, port = self.address.rpartition(":")
+        await asyncio.get_running_loop().sock_connect(socket_, (host, int(port)))
         self._reader, self.writer = await asyncio.open_connection(
-            sock=socket_, ssl=self._tls, server_hostname="localhost" if self._tls else None
+            sock=socket_, ssl=self.tls, server_hostname="localhost" if self.tls else None
         )
-        self.send(self._preface)
-        if self._reads:
+        self.send(self.preface)
+        if self.reads:
             self._reading = asyncio.create_task(self._read())
         else:
             self.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -165,7 +160,7 @@ class HostileClient:
                 headers = inflater.read(payload) if head[3] == HEADERS else {}
                 one = Frame(head[3], head[4], stream, payload, headers)
                 self.frames.append(one)
-                if self._acks and one.kind in {SETTINGS, PING} and not one.flags & ACK:
+                if self.acks and one.kind in {SETTINGS, PING} and not one.flags & ACK:
                     self.send(frame(one.kind, ACK, 0, payload if one.kind == PING else b""))
                 self._changed.set()
         except (OSError, EOFError):
@@ -173,3 +168,36 @@ class HostileClient:
         finally:
             self.is_closed = True
             self._changed.set()
+
+
+class Http2Client(HostileClient):
+    """Makes calls of a service; their streams take `window` bytes of data (RFC 9113, 6.9.2)."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        window: int = 0,
+        service: str = "warmpath.v1.Router",
+        source: str = "",
+        acks: bool = True,
+    ) -> None:
+        preface = raw.PREFACE + raw.settings(window=window)
+        super().__init__(address, preface=preface, source=source, acks=acks)
+        self._service = service
+        self._stream = -1
+
+    def call(self, method: str, *messages: bytes, reset: bool = False) -> int:
+        """Send a whole call of the service; with `reset`, cancel it in the same write."""
+        self._stream += 2
+        whole = raw.call(self._stream, method, *messages, service=self._service)
+        self.send(whole, raw.reset(self._stream) if reset else b"")
+        return self._stream
+
+    def begin(self, method: str) -> None:
+        """Begin a call, and send no message."""
+        self._stream += 2
+        self.send(raw.headers(self._stream, raw.fields(method, service=self._service)))
+
+    def cancel(self, stream: int) -> None:
+        self.send(raw.reset(stream))

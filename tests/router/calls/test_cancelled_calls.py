@@ -10,7 +10,7 @@ import pytest
 
 from tests.fake_engine import FakeEngine, tokenized
 from tests.fake_http import Answer, Asked
-from tests.router.http2_client import Http2Client
+from tests.h2grpc.http2.hostile_client import Http2Client
 from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing, until
 from tests.router.running_router import TRANSPORT, metrics_of
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

@@ -12,8 +12,8 @@ import grpc
 import grpc.aio
 import pytest
 
+from tests.h2grpc.http2.hostile_client import Http2Client
 from tests.router.consistent import check
-from tests.router.http2_client import Http2Client
 from tests.router.pick_calls import Codes
 from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing
 from warmpath.h2grpc.http2.limits import Http2Limits
