@@ -51,35 +51,35 @@ def test_proving_ends_at_a_block_that_was_freed_and_touches_no_other_pod(side: S
     assert side.blocks(prompt, B) == {"p": 1, "q": 2}
 
 
-def settled(side: Side, pod: str) -> None:
+def turn_over(side: Side, capacity: int) -> None:
     """Store twice as many blocks as the cache holds, which evict each other."""
-    rank = side.rank(pod)
-    for n in range(1000, 1000 + 2 * rank.capacity + 1):
-        side.send(pod, stored([n], block(n), None, B), removed([n]))
+    rank = side.rank("p")
+    rank.learn_capacity(capacity)
+    # Each removal of a known block asks for one more store.
+    for n in range(1000, 1000 + 2 * capacity + 1):
+        side.send("p", stored([n], block(n), None, B), removed([n]))
     assert rank.trust.level is Level.EXACT
 
 
 def test_a_parent_that_was_freed_and_stored_anew_is_proven_by_its_child(side: Side) -> None:
-    side.rank("p").learn_capacity(8)
     side.send("p", stored([7], block(70), None, B))
     side.send("p", stored([1, 2], PROMPT[: 2 * B], None, B))
     side.send("p", removed([1]))
     side.send("p", stored([1], PROMPT[:B], None, B))
     side.lose("p")
     side.send("p", stored([3], PROMPT[2 * B :], 2, B))
-    settled(side, "p")
+    turn_over(side, 8)
     assert side.blocks(PROMPT, B) == {"p": 3}
     assert side.blocks(block(70), B) == {}
 
 
 def test_a_store_proves_its_parent_where_part_of_it_is_not_plain(side: Side) -> None:
-    side.rank("p").learn_capacity(8)
     side.send("p", stored([1], PROMPT[:B], None, B))
     side.send("p", stored([8, 9], block(80) + block(90), None, B))
     side.lose("p")
     side.send("p", stored([9], block(90), 8, B))
     side.send("p", stored([2, 9], PROMPT[B:], 1, B))
-    settled(side, "p")
+    turn_over(side, 8)
     assert side.blocks(PROMPT, B)["p"] >= 2
 
 
@@ -126,7 +126,6 @@ def test_a_name_twice_in_one_event_counts_as_often_as_it_is_named(
 
 def orphaned(side: Side) -> None:
     """Let a child be stored whose parent's batch was lost."""
-    side.rank("p").learn_capacity(8)
     side.send("p", stored([1, 2], block(90) + block(91), None, B))
     side.lose("p")
     side.send("p", stored([102], block(30), 101, B))
@@ -143,7 +142,7 @@ def test_a_child_is_adopted_when_its_parent_comes_in_a_plain_batch(side: Side) -
 def test_a_rank_whose_orphans_were_adopted_heals(side: Side) -> None:
     orphaned(side)
     side.send("p", stored([100, 101], PROMPT[: 2 * B], None, B))
-    settled(side, "p")
+    turn_over(side, 8)
     assert side.blocks(PROMPT, B) == {"p": 3}
 
 
@@ -221,16 +220,6 @@ def test_a_name_twice_in_one_event_is_not_stored_again(side: Side) -> None:
 
 # In doubt. A block that is used proves the content before it; of that content only a name that is its sole
 # one in the place is proven with it.
-
-
-def turn_over(side: Side, blocks: int) -> None:
-    """Store enough other blocks that those still in doubt are dropped."""
-    side.rank("p").learn_capacity(blocks)
-    # Each removal of a known block asks for one more store.
-    names = [700 + at for at in range(2 * blocks)]
-    tokens = [9 + at for at in range(B * 2 * blocks)]
-    side.send("p", stored(names, tokens, None, B), removed(names))
-    assert side.rank("p").trust.level is Level.EXACT
 
 
 def shown(side: Side, *tokens: int) -> int:
