@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,14 +55,3 @@ def test_only_owners_that_may_have_changed_are_asked() -> None:
     outside.count()
     asked = [number for number, one in enumerate(owners) if one.asked > before[one]]
     assert asked == [3, 99]  # the last one was still at work
-
-
-def test_a_change_without_a_word_is_noticed() -> None:
-    outside, owner = Outside(), Owner()
-    outside.add(owner, owner.nbytes)
-    other = Owner()
-    outside.add(other, other.nbytes)
-    check(outside)
-    owner.bytes = 1
-    with pytest.raises(AssertionError):
-        check(outside)
