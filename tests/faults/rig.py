@@ -153,7 +153,8 @@ class Rig:
         for task in self._tasks:
             if task.done() and not task.cancelled() and (error := task.exception()):
                 raise error
-        parts = [task for one in (*self.readers, *self.publishers) for task in one.tasks]
+        groups = [one.tasks for one in self.readers] + [one.tasks for one in self.publishers]
+        parts = [task for group in groups for task in group]
         ended = [task.get_name() for task in parts if task.done()]
         assert self._is_closed or not ended, f"{ended} ended by themselves"
         for reader in self.readers:

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from tests.indexer.shared.writer_model import read_bucket
+from tests.indexer.shared.redis_model import read_bucket
 from tests.indexer.trtllm_answers import CREATED, answer
 from tests.publisher.published_pod import FULL, IDS, Pod, asking, router_config, watching
 from tests.servers.certificates import Authority, Certificate

@@ -48,13 +48,6 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Commands:
-    """Commands to run now; their replies are to be sent back, in order."""
-
-    asked: Sequence[Command | Call]
-
-
-@dataclass(frozen=True, slots=True)
 class Rest:
     """A pause of `seconds`; with `until_news` it ends early when the journal has grown."""
 
@@ -63,8 +56,9 @@ class Rest:
 
 
 Result = TypeVar("Result")
-Steps = Generator[Commands | Rest, Sequence[Reply], Result]
-"""Steps to do one after the other, and their result. Send the replies of each `Commands`."""
+Steps = Generator[Sequence[Command | Call] | Rest, Sequence[Reply], Result]
+"""Steps to do one after the other, and their result: pauses, and commands whose replies are to be sent
+back, in order."""
 
 
 class AnewError(Exception):
@@ -146,7 +140,7 @@ class Lease:
         """
         if not self.token:
             return
-        (reply,) = yield Commands([self.keep_call(reason)])
+        (reply,) = yield [self.keep_call(reason)]
         if not isinstance(reply, Exception):
             self.kept_at = self.clock()
             if reply[0] < 0 and not self.is_given_up:
@@ -171,17 +165,17 @@ class Lease:
         Keys of another type than warmpath's are removed. With `over`, the replies end the trouble.
         Raises AnewError where the record was lost meanwhile.
         """
-        replies = list((yield Commands(asked)))
+        replies = list((yield asked))
         pause = FIRST_PAUSE
         while failed := [n for n, reply in enumerate(replies) if isinstance(reply, Exception)]:
             self.in_trouble(str(replies[failed[0]]))
             if damaged := [asked[n] for n in failed if is_wrong_type(replies[n])]:
-                yield Commands([heal_call(*map(str, one.keys)) for one in damaged])
+                yield [heal_call(*map(str, one.keys)) for one in damaged]
             yield from self.keep(self.trouble)
             yield Rest(pause)
             pause = self.longer(pause)
             self.counts.retries += len(failed)
-            again = yield Commands([asked[n] for n in failed])
+            again = yield [asked[n] for n in failed]
             for n, reply in zip(failed, again, strict=True):
                 replies[n] = reply
         if over:

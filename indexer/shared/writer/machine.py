@@ -127,7 +127,7 @@ class Writer(Lease):
         return self.tenure.applied if self.tenure else 0
 
     def steps(self) -> Steps[NoReturn]:
-        """Yield the writer's steps, one after the other. Send the replies of each `Commands`."""
+        """Yield the writer's steps, without end."""
         cause, floor, pause = Cause.START, 0, 0.0
         while True:
             self.counts.rebuilds[cause] += 1

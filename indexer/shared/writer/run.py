@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from warmpath.indexer.shared.redis.command import Call, Command, Redis, Reply, UnreachableError
-from warmpath.indexer.shared.writer.lease import LAST_PAUSE, Commands
+from warmpath.indexer.shared.writer.lease import LAST_PAUSE, Rest
 from warmpath.indexer.shared.writer.machine import Writer
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ async def _run(
     steps = writer.steps()
     step = next(steps)
     while True:
-        if isinstance(step, Commands):
-            step = steps.send(await _replies(redis, step.asked, timeout))
+        if not isinstance(step, Rest):
+            step = steps.send(await _replies(redis, step, timeout))
         elif step.until_news:
             try:
                 async with asyncio.timeout(step.seconds):

@@ -1,8 +1,9 @@
-"""Redis that gets one command at a time: a real server whose clock and connections a test sets, or an edge."""
+"""Redis for tests: a real server that gets one command at a time, hashes in memory, the product's connections."""
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar
 
 import redis
@@ -10,6 +11,7 @@ import redis
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.schema import ensure_call, judge
+from warmpath.indexer.shared.redis.client import RedisClient
 from warmpath.indexer.shared.redis.command import (
     Call,
     Command,
@@ -103,3 +105,71 @@ async def ensure(redis: Redis, names: KeyNames) -> None:
     """Write the schema, or check the one that is there."""
     [reply] = await redis.run([ensure_call(names)], timeout=5)
     judge(names, good(reply))
+
+
+class HeldRedis:
+    """Hashes in memory; some cannot be reached, and in the place of some is an error."""
+
+    def __init__(self) -> None:
+        self.disruptions = 0
+        self.hashes: dict[str, Any] = {}
+        self.unreachable: set[str] = set()
+        self.asked: list[Command] = []
+        self.fails_in: int | None = None
+        """After so many commands one fails."""
+
+    async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
+        assert timeout >= 0
+        return [self._reply(one) for one in asked]
+
+    def _reply(self, one: Command | Call) -> Reply:
+        assert isinstance(one, Command), "who reads writes nothing"
+        self.asked.append(one)
+        name, key, *words = one.words
+        assert isinstance(key, str)
+        fails = self.fails_in == 0
+        if self.fails_in is not None:
+            self.fails_in = None if fails else self.fails_in - 1
+        if fails or key in self.unreachable:
+            return UnreachableError("it is away")
+        fields = self.hashes.get(key, {})
+        if isinstance(fields, Exception):
+            return fields
+        if name == "HGETALL":
+            return [word for pair in fields.items() for word in pair]
+        if name == "DEL":
+            return self.hashes.pop(key, None) is not None
+        if name == "HSET":
+            raw = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+            self.hashes.setdefault(key, {}).update(zip(raw[::2], raw[1::2], strict=True))
+            return 0
+        if name == "HGET":
+            return fields.get(words[0]) if isinstance(words[0], bytes) else None
+        assert name == "HMGET"
+        return [fields.get(word) for word in words if isinstance(word, bytes)]
+
+    async def close(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def connected(url: str, **settings: str) -> AsyncIterator[RedisClient]:
+    redis = await connect(RedisSettings(url, **settings))
+    try:
+        yield redis
+    finally:
+        await redis.close()
+
+
+async def ask(redis: Redis, *words: bytes | str | int, timeout: float = 20) -> Reply:
+    [reply] = await redis.run([Command(words)], timeout=timeout)
+    return reply
+
+
+async def answers(
+    redis: Redis, *words: bytes | str | int, reply: bytes, timeout: float = 20
+) -> None:
+    """Ask again and again until this is the reply."""
+    async with asyncio.timeout(60):
+        while await ask(redis, *words, timeout=timeout) != reply:
+            await asyncio.sleep(0.01)

@@ -10,7 +10,7 @@ from tests.indexer.followed import published
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Call, Command, Reply
-from warmpath.indexer.shared.writer.lease import AnewError, Commands, Rest
+from warmpath.indexer.shared.writer.lease import AnewError, Rest
 from warmpath.indexer.shared.writer.machine import Writer, WriterState
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
@@ -80,7 +80,7 @@ class Driven:
         self.rests_until = 0.0
         self._take(next(self._steps))
 
-    def _take(self, step: Commands | Rest) -> None:
+    def _take(self, step: Sequence[Command | Call] | Rest) -> None:
         self.step = step
         if isinstance(step, Rest):
             self.rests_until = self._clock() + step.seconds
@@ -92,7 +92,7 @@ class Driven:
     @property
     def asked(self) -> Sequence[Command | Call]:
         """Its commands; none while it rests."""
-        return self.step.asked if isinstance(self.step, Commands) else ()
+        return () if isinstance(self.step, Rest) else self.step
 
     @property
     def has_news(self) -> bool:
@@ -103,9 +103,7 @@ class Driven:
     @property
     def is_due(self) -> bool:
         """Whether it wants something now."""
-        if isinstance(self.step, Commands):
-            return True
-        return self._clock() >= self.rests_until or self.has_news
+        return bool(self.asked) or self._clock() >= self.rests_until or self.has_news
 
 
 class PublisherModel(FollowedPod):
@@ -169,10 +167,10 @@ class PublisherModel(FollowedPod):
         for _ in range(2):
             steps = tenure.confirm()
             step = next(steps)
-            assert isinstance(step, Commands)
+            assert not isinstance(step, Rest)
             # That the record is lost the writer finds at its next audit.
             with contextlib.suppress(StopIteration, AnewError):
-                steps.send([self._do(one) for one in step.asked])
+                steps.send([self._do(one) for one in step])
 
     def end(self) -> None:
         """End in order."""

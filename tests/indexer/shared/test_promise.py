@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 from tests.examples import examples
 from tests.indexer.shared.timed_publisher import World
 from warmpath.indexer.shared.redis.command import Call, Command, Reply, UnreachableError
-from warmpath.indexer.shared.writer.lease import Cause, Commands
+from warmpath.indexer.shared.writer.lease import Cause
 from warmpath.indexer.trust import PROMISED_SECONDS
 
 LOST = UnreachableError("no answer")
@@ -28,8 +28,8 @@ CORRECTED = [1.1, 0.9]
 RATES = st.sampled_from([1.0, 1.0001, 0.9999, *CORRECTED])
 
 
-def is_renewal(step: Commands) -> bool:
-    return isinstance(step.asked[0], Call) and step.asked[0].script.name == "renew"
+def is_renewal(first: Command | Call) -> bool:
+    return isinstance(first, Call) and first.script.name == "renew"
 
 
 class Promise(RuleBasedStateMachine):
@@ -74,7 +74,7 @@ class Promise(RuleBasedStateMachine):
     @rule(turns=st.integers(1, 30))
     def live(self, turns: int) -> None:
         """Let everybody go on without any fault."""
-        if isinstance(self.world.step, Commands):
+        if self.world.asked:
             self.answer(are_lost=False)
         for number in range(turns):
             self.world.now += 0.06
@@ -111,9 +111,9 @@ class Promise(RuleBasedStateMachine):
             if polls:
                 self.read(0.0, 0.0)
             self.what_is_believed_is_of_the_last_seconds()
-        if isinstance(world.step, Commands) and calls == "held up" and self.replies is None:
+        if world.asked and calls == "held up" and self.replies is None:
             self.arrive()
-        if isinstance(world.step, Commands):
+        if world.asked:
             self.answer(are_lost=calls == "lost")
         for _ in range(8):
             self.read(0.0, 0.0)
@@ -126,12 +126,12 @@ class Promise(RuleBasedStateMachine):
         """Let the writer go on until its next commands are on their way; or its next renewal."""
         world = self.world
         for _ in range(60):
-            if not isinstance(world.step, Commands):
+            if not world.asked:
                 world.now += 0.06
                 world.turn()
                 if world.is_due:
                     world.go_on([])
-            elif renewal and not is_renewal(world.step):
+            elif renewal and not is_renewal(world.asked[0]):
                 self.answer(are_lost=False)
             else:
                 return
@@ -140,21 +140,19 @@ class Promise(RuleBasedStateMachine):
     @rule()
     def ask(self) -> None:
         """Let the writer go on to its next commands, which are on their way then."""
-        if not isinstance(self.world.step, Commands):
+        if not self.world.asked:
             self.world.go_on([])
 
-    @precondition(lambda self: isinstance(self.world.step, Commands) and self.replies is None)
+    @precondition(lambda self: self.world.asked and self.replies is None)
     @rule()
     def arrive(self) -> None:
-        assert isinstance(self.world.step, Commands)
-        self.replies = [self.world.redis.run(one) for one in self.world.step.asked]
+        self.replies = [self.world.redis.run(one) for one in self.world.asked]
 
-    @precondition(lambda self: isinstance(self.world.step, Commands))
+    @precondition(lambda self: self.world.asked)
     @rule(are_lost=st.booleans())
     def answer(self, are_lost: bool) -> None:
         """Give the writer the replies, or let it give up; what is on its way arrives late."""
-        assert isinstance(self.world.step, Commands)
-        asked = list(self.world.step.asked)
+        asked = list(self.world.asked)
         if are_lost:
             self.late += [] if self.replies else asked
             self.replies = [LOST] * len(asked)
@@ -380,12 +378,12 @@ class Far(Day):
     def write(self) -> None:
         """Let the writer's commands arrive after half of the time, and their replies after all of it."""
         world = self.world
-        if not isinstance(world.step, Commands):
+        if not world.asked:
             if world.is_due:
                 world.go_on([])
             self.sent_at = world.now
         elif self.replies is None and world.now >= self.sent_at + self.trip / 2:
-            self.replies = [world.redis.run(one) for one in world.step.asked]
+            self.replies = [world.redis.run(one) for one in world.asked]
         elif self.replies is not None and world.now >= self.sent_at + self.trip:
             replies, self.replies = self.replies, None
             world.go_on(replies)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import published
 from tests.indexer.shared.publisher_model import Driven, new_writer
-from tests.indexer.shared.writer_model import RedisModel
+from tests.indexer.shared.redis_model import RedisModel
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.records.registry import Registry

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.indexer.shared.asked_server import ensure
-from tests.indexer.shared.connected import connected
+from tests.indexer.shared.asked_server import connected, ensure
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.shared.layout import schema

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conformance.reference_index import ReferenceIndex
 from tests.indexer.followed import new_ingest
-from tests.indexer.shared.connected import connected
+from tests.indexer.shared.asked_server import connected
 from tests.indexer.shared.inside import check_remote
 from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod, prompt_of
 from tests.router.pick.picker_parts import KeyedPrompt

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.examples import examples
 from tests.indexer.segment_values import encode, pack
-from tests.indexer.shared.held_redis import HeldRedis
+from tests.indexer.shared.asked_server import HeldRedis
 from tests.indexer.shared.inside import check_remote
 from tests.indexer.shared.written_pod import GPU, KEYSPACE, WrittenPod, prompt_of
 from warmpath.indexer.keys.key import pack_words

@@ -6,7 +6,7 @@ import math
 import msgspec
 import pytest
 
-from tests.indexer.shared.held_redis import HeldRedis
+from tests.indexer.shared.asked_server import HeldRedis
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.shared.layout.names import SCHEMA, KeyNames
 from warmpath.indexer.shared.layout.record import Claim, SpotOf

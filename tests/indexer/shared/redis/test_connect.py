@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from tests.indexer.shared.connected import answers, ask, connected
+from tests.indexer.shared.asked_server import answers, ask, connected
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 from warmpath.indexer.shared.redis import node

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from tests.indexer.shared.connected import answers, ask, connected
+from tests.indexer.shared.asked_server import answers, ask, connected
 from tests.servers.certificates import Authority
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.indexer.shared.connected import answers, ask, connected
+from tests.indexer.shared.asked_server import answers, ask, connected
 from tests.servers.redis_cluster import RedisCluster, RedisSentinel
 from warmpath.indexer.shared.redis.command import (
     Call,

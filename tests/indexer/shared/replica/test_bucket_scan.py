@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.indexer.shared.connected import connected
+from tests.indexer.shared.asked_server import connected
 from tests.indexer.shared.written_pod import WrittenPod
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.examples import examples
-from tests.indexer.shared.bucket_model import BucketModel, Change
+from tests.indexer.shared.redis_model import BucketModel, Change
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.shared.layout.names import BORN, WRITES, KeyNames, checkpoint
 from warmpath.indexer.shared.redis.command import Call, Script, script

@@ -10,11 +10,10 @@ from typing import NamedTuple
 import pytest
 
 from tests.indexer.engine_model import EngineModel
-from tests.indexer.shared.bucket_model import found_under
-from tests.indexer.shared.connected import connected
+from tests.indexer.shared.asked_server import connected
 from tests.indexer.shared.inside import check_writer
 from tests.indexer.shared.publisher_model import FollowedPod, new_writer
-from tests.indexer.shared.writer_model import read_bucket
+from tests.indexer.shared.redis_model import found_under, read_bucket
 from tests.servers.redis_server import RedisServer
 from tests.until import until
 from warmpath.indexer.engines.event import Tier
@@ -103,14 +102,8 @@ class Pod(FollowedPod):
         )
 
     async def told(self) -> Record:
-        """Wait until Redis says that it has everything; then it has."""
+        """Wait until Redis says that it has everything; readers then find it under the living places."""
         await until(self.is_told, "Redis has everything")
-        self.check()
-        assert self.record is not None
-        return self.record
-
-    def check(self) -> None:
-        """Compare what readers find under the living places."""
         record = self.record
         assert record is not None
         assert record.claim is not None
@@ -120,6 +113,7 @@ class Pod(FollowedPod):
         for spot, key in found_under(record.claim, buckets):
             found.setdefault(spot.tier, set()).add(key)
         assert found == {tier: keys for (tier, _), keys in self.held(0).items()}
+        return record
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.indexer.shared.bucket_model import BucketModel
 from tests.indexer.shared.inside import check_log
 from tests.indexer.shared.publisher_model import Driven, FollowedPod, new_writer
-from tests.indexer.shared.writer_model import RedisModel
+from tests.indexer.shared.redis_model import BucketModel, RedisModel
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.writer.lease import (

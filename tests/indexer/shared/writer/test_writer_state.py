@@ -28,10 +28,9 @@ from tests.examples import examples
 from tests.indexer.consistent import check
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer
-from tests.indexer.shared.bucket_model import BucketModel
 from tests.indexer.shared.inside import check_writer
 from tests.indexer.shared.publisher_model import Driven, FollowedPod, new_writer
-from tests.indexer.shared.writer_model import RedisModel, read_bucket
+from tests.indexer.shared.redis_model import BucketModel, RedisModel, read_bucket
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.keys import segment

@@ -1,21 +1,98 @@
-"""The writer's scripts and commands in Python: Redis as the writer sees it, with a clock.
+"""The scripts and commands of the shared index in Python: a bucket, and Redis as a writer sees it, with a clock.
 
 Buckets are kept unpacked: checkpoints, and the slots of each block. The tests of the writer run the model
 beside a real server, which must reply and hold the same.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from tests.indexer.shared.bucket_model import Blocks, BucketModel, found_under
 from warmpath.indexer.keys.key import WORD_BYTES, unpack_words
 from warmpath.indexer.keys.segment_value import decode, spilled_blocks
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim, SpotOf
 from warmpath.indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply
 from warmpath.indexer.shared.writer.calls import Status
-from warmpath.lab.verify.structure import holders
+from warmpath.lab.verify.structure import Bucket, holders
+
+Change = tuple[int, int, list[int], list[int]]
+"""Segment, slot, added keys, gone keys."""
+Blocks = dict[int, set[int]]
+"""Block's key -> the slots that hold it."""
+
+
+def found_under(claim: Claim, contents: Iterable[Blocks]) -> Iterator[tuple[SpotOf, int]]:
+    """Yield what readers find of buckets' contents: a place of the claim, and a block that it holds."""
+    places = {claim.slot(n): spot for n, spot in enumerate(claim.places) if spot is not None}
+    for blocks in contents:
+        for key, slots in blocks.items():
+            for slot in slots & places.keys():
+                yield places[slot], key
+
+
+class BucketModel:
+    """Blocks by segment. `most` records are packed; a segment with more is spilled."""
+
+    def __init__(self, most: int = 512) -> None:
+        self.most = most
+        self.blocks: dict[int, Blocks] = {}
+        self.spilled: set[int] = set()
+        self.checkpoints: dict[bytes, tuple[int, int]] = {}
+
+    def apply(
+        self, field: bytes, token: int, before: int, changes: Iterable[Change]
+    ) -> tuple[Status, int, int]:
+        stored = self.checkpoints.get(field, (0, 0))
+        if stored[0] > token:
+            return Status.FENCED, *stored
+        if stored != (token, before) or field not in self.checkpoints:
+            again = stored[0] == token and stored[1] > before
+            return Status.DUPLICATE if again else Status.GAP, *stored
+        for segment, slot, added, gone in changes:
+            self._change(segment, slot, added, gone)
+        self.checkpoints[field] = token, before + 1
+        return Status.APPLIED, token, before + 1
+
+    def _change(self, segment: int, slot: int, added: list[int], gone: list[int]) -> None:
+        held = self.blocks.setdefault(segment, {})
+        for key in added:
+            held.setdefault(key, set()).add(slot)
+        for key in gone:
+            held.get(key, set()).discard(slot)
+        self._tidy(segment)
+        if len(held) > self.most:
+            self.spilled.add(segment)
+
+    def fence(self, field: bytes, token: int) -> tuple[Status, int, int]:
+        stored = self.checkpoints.get(field, (0, 0))
+        if stored[0] >= token:
+            return Status.FENCED if stored[0] > token else Status.DUPLICATE, *stored
+        self.checkpoints[field] = token, 0
+        return Status.APPLIED, token, 0
+
+    def purge(self, dead: set[int]) -> None:
+        for segment, held in list(self.blocks.items()):
+            for slots in held.values():
+                slots.difference_update(dead)
+            self._tidy(segment)
+
+    def _tidy(self, segment: int) -> None:
+        held = self.blocks[segment]
+        for key in [key for key, slots in held.items() if not slots]:
+            del held[key]
+        if not held:
+            del self.blocks[segment]
+            self.spilled.discard(segment)
+
+    @property
+    def all_blocks(self) -> Blocks:
+        return {key: slots for blocks in self.blocks.values() for key, slots in blocks.items()}
+
+    def contents(self) -> Bucket:
+        checkpoints = {field: b"%d:%d" % at for field, at in self.checkpoints.items()}
+        return Bucket(self.blocks, self.spilled, checkpoints)
+
 
 OOM = CommandRefusedError("OOM command not allowed when used memory > 'maxmemory'.")
 
