@@ -95,7 +95,7 @@ def _check(file: Path, now: datetime, longest: float) -> Checked:
 
 def _fields(file: Path, checked: Checked, warnings: Sequence[Warned]) -> dict[str, Any]:
     found = checked.found
-    named = sorted(pod.id for pod in found.config.pods)
+    configured = Looked(CONFIGURATION, sorted(found.config.pods, key=lambda pod: pod.id))
     return {
         "file": str(file),
         "ok": not checked.mistakes,
@@ -107,8 +107,8 @@ def _fields(file: Path, checked: Checked, warnings: Sequence[Warned]) -> dict[st
             if not one.problem
         ],
         "sources": [
-            {"source": one.source, "pods": one.pods, "problem": one.problem}
-            for one in (Looked(CONFIGURATION, named, ""), *checked.looked)
+            {"source": one.source, "pods": [pod.id for pod in one.pods], "problem": one.problem}
+            for one in (configured, *checked.looked)
         ],
         "certificates": [
             {"key": dotted(one.at), "file": str(one.path), "ends": one.validity.ends.isoformat()}
@@ -157,7 +157,7 @@ def _at(found: Mistakes, at: KeyPath, doubt: str) -> Warned:
 def _doubtful_pods(checked: Checked) -> Iterator[Warned]:
     found = checked.found
     named = [(CONFIGURATION, pod) for pod in found.config.pods]
-    others = [(one.source, spec) for one in checked.looked for spec in one.specs]
+    others = [(one.source, spec) for one in checked.looked for spec in one.pods]
     places: dict[str, str] = {}
     followed = []
     for source, spec in (*named, *others):

@@ -243,7 +243,7 @@ def _find(config: Config, folder: Path, seconds: float) -> tuple[list[Placed], l
     problems = []
     found = look(sources(config, folder), seconds)
     for table, looked in zip([*tables, "pods-file"], found, strict=False):
-        for spec in looked.specs:
+        for spec in looked.pods:
             placed.setdefault(spec.id, Placed(spec, table))
         said = filter(None, (looked.problem, *looked.mistakes))
         change = f"correct {table}, or let this machine reach the source that it names"

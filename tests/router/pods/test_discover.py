@@ -14,8 +14,8 @@ from warmpath.indexer.index.slot import RankName
 from warmpath.router.config.read import ConfigError, parse_pods
 from warmpath.router.config.schema import MOST_ID_CHARACTERS, ModelSpec, PodSetSpec, PodSpec
 from warmpath.router.pods.discover import Reconciler, twins
+from warmpath.router.pods.look import DnsSource
 from warmpath.router.pods.names import FoundPod, Names, Place
-from warmpath.router.pods.polled import DnsSource
 from warmpath.router.pods.table import Role, Status
 
 

@@ -14,7 +14,7 @@ from tests.router.running_router import running_router
 from tests.servers.api_server import NAMESPACE, ApiServer
 from warmpath.router.pods import kubernetes
 from warmpath.router.pods.discover import STAY, SourceState, Trouble, unasked
-from warmpath.router.pods.polled import DnsSource, FileSource
+from warmpath.router.pods.look import DnsSource, FileSource
 
 ROLE: list[dict[str, Any]] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
