@@ -13,8 +13,7 @@ import grpc.aio
 import pytest
 
 from tests.router.pick_stand import QUIET, pod
-from tests.router.running_router import metrics_page
-from tests.router.serving import serving, started
+from tests.router.running_router import metrics_page, serving, started
 from tests.servers.redis_server import RedisServer
 from tests.until import until
 from warmpath.lab.local.ports import HeldPorts

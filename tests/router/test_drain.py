@@ -15,8 +15,7 @@ import pytest
 from tests.clock import Clock
 from tests.router.error_details import ErrorDetails, details_of
 from tests.router.pick_stand import QUIET, pod, prompt
-from tests.router.running_router import TRANSPORT
-from tests.router.serving import serving, started
+from tests.router.running_router import TRANSPORT, serving, started
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.config.schema import ServerTable

@@ -15,8 +15,7 @@ import pytest
 from tests.odd_files import ODD, become, remove
 from tests.router.config.test_environment import reloadable_keys
 from tests.router.pick_stand import QUIET, pod, prompt
-from tests.router.running_router import TRANSPORT, running_router
-from tests.router.serving import serving
+from tests.router.running_router import TRANSPORT, running_router, serving
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.assemble.calls import Calls

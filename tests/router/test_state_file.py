@@ -11,8 +11,7 @@ import pytest
 
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.router.pick_stand import pod, prompt
-from tests.router.running_router import running_router
-from tests.router.serving import serving
+from tests.router.running_router import running_router, serving
 from tests.router.shared_stand import IDS, WORKER, generate
 from warmpath.cli import check_config
 from warmpath.lab.local.cluster import MODEL, Worker

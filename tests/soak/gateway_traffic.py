@@ -15,8 +15,7 @@ from random import Random
 import aiohttp
 import grpc.aio
 
-from tests.soak.honest_engine import new_prompt
-from tests.soak.serving_engine import Fault, ServingEngine
+from tests.soak.engines import Fault, ServingEngine, new_prompt
 from warmpath.client.failure import failure_of
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

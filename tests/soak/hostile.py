@@ -31,12 +31,11 @@ import grpc.aio
 import zmq.asyncio
 
 from tests.recordings import TOKENIZER
+from tests.soak.engines import HonestEngine, ServingEngine, new_prompt
 from tests.soak.gateway_traffic import GatewayTraffic
-from tests.soak.honest_engine import HonestEngine, new_prompt
 from tests.soak.hostile_callers import HostileCallers
 from tests.soak.hostile_peers import LyingEngine, RewrittenFile, again, lying_pages, serve_lies
 from tests.soak.innocent_callers import InnocentCallers
-from tests.soak.serving_engine import ServingEngine
 from tests.soak.watched_process import WatchedProcess
 from warmpath.indexer.keys.key import fingerprint, pack_tokens
 from warmpath.lab.local.ports import HeldPorts

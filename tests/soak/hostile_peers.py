@@ -13,7 +13,7 @@ import zmq
 import zmq.asyncio
 
 from tests.engine_sockets import http
-from tests.soak.honest_engine import BLOCK
+from tests.soak.engines import BLOCK
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 ABSURD = (-(1 << 63), -5, -1, 0, 1, 1 << 20, 1 << 31, 1 << 32, 1 << 62, (1 << 64) - 1)

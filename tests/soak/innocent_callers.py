@@ -14,7 +14,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2
 
 from tests.h2grpc.http2.hostile_client import Http2Client
-from tests.soak.honest_engine import HonestEngine, chat_body
+from tests.soak.engines import HonestEngine, chat_body
 from warmpath.client.failure import failure_of
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.ranks import STOOD_STILL

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from tests.indexer.consistent import check
-from tests.soak.honest_engine import BLOCK, TrueCache
+from tests.soak.engines import BLOCK, TrueCache
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource

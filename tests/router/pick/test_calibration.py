@@ -231,12 +231,15 @@ def test_the_same_report_again_is_no_second_prefill() -> None:
     assert rank.factor == 1.0
 
 
-def test_what_found_something_else_cached_says_nothing() -> None:
+@pytest.mark.parametrize(("cached", "seconds"), [(100, 5.0), (None, 2e8)])
+def test_what_found_something_else_cached_or_was_given_up_says_nothing(
+    cached: int | None, seconds: float
+) -> None:
     rank = Ranks()
     for _ in range(20):
         booking = rank.book()
-        booking.actual_cached = 100
-        rank.now += 5.0
+        booking.actual_cached = cached
+        rank.now += seconds
         rank.computed(booking)
     assert rank.factor == 1.0
 
@@ -248,15 +251,6 @@ def test_what_has_no_first_token_says_nothing() -> None:
         rank.calibration.learn(booking)
         rank.bookings.end(booking.id, rank.now)
         rank.calibration.learn(booking)
-    assert rank.factor == 1.0
-
-
-def test_what_was_given_up_says_nothing() -> None:
-    rank = Ranks()
-    for _ in range(20):
-        booking = rank.book()
-        rank.now += 2e8
-        rank.computed(booking)
     assert rank.factor == 1.0
 
 
