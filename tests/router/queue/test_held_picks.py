@@ -44,21 +44,25 @@ async def waiting(stand: Stand) -> list[pb.Decision]:
     return [one for one in await stand.decisions() if one.state == pb.Decision.WAITING]
 
 
-def begin(stand: Stand, first: int, **fields: object) -> "asyncio.Task[pb.PickResponse]":
-    return asyncio.ensure_future(stand.pick(prompt(first=first), **fields))
-
-
 async def wait_for(stand: Stand, number: int) -> None:
     while len(await waiting(stand)) != number:
         await asyncio.sleep(0.01)
+
+
+async def begin(
+    stand: Stand, first: int, number: int = 1, **fields: Any
+) -> "asyncio.Task[pb.PickResponse]":
+    """Begin a pick, and wait until this number of picks wait."""
+    held = asyncio.ensure_future(stand.pick(prompt(first=first), **fields))
+    await wait_for(stand, number)
+    return held
 
 
 async def test_a_pick_waits_until_the_first_token_of_another_one(
     tmp_path: Path, transport: str
 ) -> None:
     async with full(tmp_path, transport=transport) as (stand, before):
-        held = begin(stand, 3)
-        await wait_for(stand, 1)
+        held = await begin(stand, 3)
         [decision] = await waiting(stand)
         assert decision.model == "demo"
         assert decision.standing.pod == "a"
@@ -82,10 +86,8 @@ async def test_waiting_picks_of_a_class_that_is_reloaded_away_get_the_usual_one(
     tmp_path: Path,
 ) -> None:
     async with full(tmp_path) as (stand, before):
-        high = begin(stand, 3, priority="high")
-        await wait_for(stand, 1)
-        low = begin(stand, 4, priority="low")
-        await wait_for(stand, 2)
+        high = await begin(stand, 3, priority="high")
+        low = await begin(stand, 4, 2, priority="low")
         one_more = '[queue]\nclasses = ["normal", "low"]\nwait-seconds = 50\n'
         assert stand.reload is not None
         await stand.reload(parse(f'{one_more}{QUEUE}[[models]]\nname = "demo"\n', "file"))
@@ -110,8 +112,7 @@ async def test_a_caller_that_goes_leaves_the_queue_and_no_booking(
     tmp_path: Path, transport: str
 ) -> None:
     async with full(tmp_path, transport=transport) as (stand, before):
-        held = begin(stand, 3)
-        await wait_for(stand, 1)
+        held = await begin(stand, 3)
         await stop(held)
         await wait_for(stand, 0)
         assert await stand.report(before, "FAILED")
@@ -122,8 +123,7 @@ async def test_a_caller_that_goes_leaves_the_queue_and_no_booking(
 
 async def test_the_end_of_a_waiting_pick_ends_its_call(tmp_path: Path) -> None:
     async with full(tmp_path) as (stand, _):
-        held = begin(stand, 3, booking_id="mine")
-        await wait_for(stand, 1)
+        held = await begin(stand, 3, booking_id="mine")
         assert await stand.report("mine", "FAILED")
         code, _ = await stand.refused(held)
         assert code is grpc.StatusCode.ABORTED
@@ -133,8 +133,7 @@ async def test_the_end_of_a_waiting_pick_ends_its_call(tmp_path: Path) -> None:
 async def test_the_wait_is_a_span_of_its_pick_and_of_no_report(tmp_path: Path) -> None:
     recorded = Recorded()
     async with full(tmp_path, tracer=recorded.tracer) as (stand, before):
-        held = begin(stand, 3)
-        await wait_for(stand, 1)
+        held = await begin(stand, 3)
         assert await stand.report(before, "FIRST_TOKEN")
         waited = await held
     spans = recorded.exporter.get_finished_spans()
@@ -162,7 +161,8 @@ async def test_waiting_picks_are_answered_when_the_router_ends(
             channel = grpc.aio.insecure_channel(stand.address)
             await outlives.enter_async_context(channel)
             other = Stand(stand.address, router_pb2_grpc.RouterStub(channel))
-            held = [begin(other, first) for first in range(3, 43)]
+            picks = (other.pick(prompt(first=first)) for first in range(3, 43))
+            held = [*map(asyncio.ensure_future, picks)]
             # No more are listed than are looked at.
             await wait_for(stand, 32)
         for one in held:
@@ -171,8 +171,7 @@ async def test_waiting_picks_are_answered_when_the_router_ends(
 
 async def test_a_full_queue_refuses_with_a_time_to_retry(tmp_path: Path) -> None:
     async with full(tmp_path, f"[queue]\nmax-requests = 1\n{QUEUE}") as (stand, _):
-        held = begin(stand, 3)
-        await wait_for(stand, 1)
+        held = await begin(stand, 3)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stand.pick(prompt(first=4))
         told = details_of(refused.value)
@@ -180,7 +179,7 @@ async def test_a_full_queue_refuses_with_a_time_to_retry(tmp_path: Path) -> None
         assert told.metadata["limit"] == "queue.max-requests"
         assert told.retry_seconds == 1
         # A higher class takes the place of a lower one.
-        urgent = begin(stand, 5, priority="high")
+        urgent = asyncio.ensure_future(stand.pick(prompt(first=5), priority="high"))
         code, _ = await stand.refused(held)
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
         await stop(urgent)
@@ -189,8 +188,7 @@ async def test_a_full_queue_refuses_with_a_time_to_retry(tmp_path: Path) -> None
 async def test_half_of_a_connections_calls_may_wait(tmp_path: Path) -> None:
     tables = f"[server.http2]\nmax-streams = 4\n{QUEUE}"
     async with full(tmp_path, tables) as (stand, _):
-        held = [begin(stand, first) for first in (3, 4)]
-        await wait_for(stand, 2)
+        held = [await begin(stand, 2 + number, number) for number in (1, 2)]
         answer = await stand.pick(prompt(first=5))
         assert answer.waited_seconds == 0
         for one in held:
@@ -208,8 +206,7 @@ async def test_an_unknown_class_is_refused_with_the_known_ones(tmp_path: Path) -
 
 async def test_the_metrics_count_by_class(tmp_path: Path) -> None:
     async with full(tmp_path, metrics="127.0.0.1:0") as (stand, before):
-        held = begin(stand, 3, priority="low")
-        await wait_for(stand, 1)
+        held = await begin(stand, 3, priority="low")
         page = await metrics_page(stand.http_address)
         assert 'warmpath_queue_waiting{class="low"} 1.0' in page
         assert "warmpath_queue_hold_seconds 0.4" in page

@@ -323,12 +323,6 @@ def test_there_is_no_lag(samples: list[tuple[int, float, int]]) -> None:
     assert 0.0 <= stand.lag.seconds < (0.02 if len(samples) > 1 else 1e-12)
 
 
-def test_nothing_is_held_before_the_lag_is_known() -> None:
-    stand = QueueStand(pods=1, knows_lag=False)
-    stand.enter(200_000)
-    assert not stand.enter(200_000).is_waiting
-
-
 def test_who_waited_behind_another_request_is_no_sample() -> None:
     stand = QueueStand(pods=1, hears=False, knows_lag=False)
     for _ in range(LEAST):

@@ -115,8 +115,6 @@ async def test_a_chat_whose_template_cannot_be_compiled_is_picked_for_by_length(
     (tmp_path / "chat_template.jinja").write_text("{% broken", encoding="utf-8")
     problem = "the chat template is broken: "
     async with standing(tmp_path, PODS, models='tokenizer = "."') as stand:
-        for _ in range(3):
-            assert problem in (await stand.pick(chat())).reckoned_because
         await by_length(stand, chat(), problem, "NO_TOKENIZER")
         scored = stand.stub.Score(pb.ScoreRequest(prompt=chat()), timeout=30)
         code, said = await stand.refused(scored)
@@ -124,23 +122,6 @@ async def test_a_chat_whose_template_cannot_be_compiled_is_picked_for_by_length(
         assert said.startswith("prompt.chat_body")
         assert problem in said
         assert not (await stand.pick(text())).reckoned_because
-
-
-@pytest.mark.parametrize(
-    "prompt",
-    [
-        text(""),
-        pb.Prompt(chat_body=b'{"model": "demo", "messages": 5}'),
-        pb.Prompt(completions_body=b'{"model": "demo", "prompt": {}}'),
-    ],
-    ids=["empty text", "chat", "completion"],
-)
-async def test_what_is_wrong_with_a_prompt_is_refused_as_ever(
-    prompt: pb.Prompt, tmp_path: Path
-) -> None:
-    async with standing(tmp_path, PODS) as stand:
-        code, _ = await stand.refused(stand.pick(prompt))
-        assert code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def until_read(stand: Stand, prompt: pb.Prompt) -> None:

@@ -85,6 +85,21 @@ async def test_what_cannot_be_picked_for_is_refused_with_its_reason(stand: Stand
         assert (scored.reason, scored.metadata) == ("BAD_REQUEST", {"field": "prompt"})
 
 
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        pb.Prompt(model="demo", text=""),
+        pb.Prompt(chat_body=b'{"model": "demo", "messages": 5}'),
+        pb.Prompt(completions_body=b'{"model": "demo", "prompt": {}}'),
+    ],
+    ids=["empty text", "chat", "completion"],
+)
+async def test_what_is_wrong_with_a_prompt_is_refused_as_ever(
+    stand: Stand, prompt: pb.Prompt
+) -> None:
+    assert (await refused(stand.pick(prompt))).code is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_it_measures_nothing(stand: Stand) -> None:
     for number in range(40):
         name = f"attempt-{number}"
