@@ -213,6 +213,18 @@ def test_broken_queues_are_noticed(
         queues.check_queues()
 
 
+def test_a_request_counts_once_however_often_it_is_counted() -> None:
+    budget = SchedulingBudget(token_budget=10, max_num_seqs=10)
+    for _ in range(2):
+        budget.add_num_batched_tokens("a", 3, 1)
+        budget.add_num_seqs("a", 2)
+    assert (budget.num_batched_tokens, budget.num_cached_tokens) == (3, 1)
+    assert budget.num_curr_seqs == 2
+    for _ in range(2):
+        budget.subtract_num_seqs("a", 2)
+    assert budget.num_curr_seqs == 0
+
+
 @pytest.mark.parametrize(
     ("field", "reason"), [("num_batched_tokens", "tokens"), ("num_curr_seqs", "sequences")]
 )

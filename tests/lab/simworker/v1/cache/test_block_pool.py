@@ -10,7 +10,11 @@ from tests.lab.simworker.state_machines import long_test
 from tests.lab.simworker.v1.small_cache import SIZE, request
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
-from warmpath.lab.simworker.v1.cache.kv_cache_block import FreeKVCacheBlockQueue, KVCacheBlock
+from warmpath.lab.simworker.v1.cache.kv_cache_block import (
+    BlockHashToBlockMap,
+    FreeKVCacheBlockQueue,
+    KVCacheBlock,
+)
 from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored
 from warmpath.lab.simworker.v1.hashing.block_hash import (
     get_block_hash,
@@ -41,6 +45,18 @@ def cached(one_pool: BlockPool, one: Request, count: int, group: int = 0) -> lis
 def test_sizes_below_one_are_refused(blocks: int, size: int, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}: 0, at least 1"):
         BlockPool(blocks, True, size)
+
+
+def test_a_key_finds_the_block_that_is_cached_longest_of_several() -> None:
+    held = BlockHashToBlockMap()
+    first, second, other = (KVCacheBlock(block_id) for block_id in range(3))
+    for block in (first, second, first):
+        held.insert(b"a", block)
+    assert held.get_one_block(b"a") is first
+    assert [held.contain(b"a", block_id) for block_id in range(3)] == [True, True, False]
+    assert held.pop(b"a", other.block_id) is None
+    assert held.pop(b"a", first.block_id) is first
+    assert [held.contain(b"a", block_id) for block_id in range(3)] == [False, True, False]
 
 
 def test_an_event_names_parent_tokens_adapter_and_bare_extra_keys() -> None:
