@@ -12,6 +12,7 @@ from typing import Any
 
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.prefixstore.chats.conversation import BILLING_HEADER
+from warmpath.prefixstore.chats.traits import EFFORTS
 from warmpath.router.inference_api.request import (
     MadeChat,
     list_of,
@@ -20,8 +21,6 @@ from warmpath.router.inference_api.request import (
     object_of,
     text_of,
 )
-
-EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 Block = dict[str, Any]
 

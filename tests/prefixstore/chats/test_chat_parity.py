@@ -50,11 +50,7 @@ CALL = {
 
 
 def message(role: str, content: Any = None, **more: Any) -> dict[str, Any]:
-    return (
-        {"role": role, "content": content, **more}
-        if content is not None
-        else {"role": role, **more}
-    )
+    return {"role": role, **({} if content is None else {"content": content}), **more}
 
 
 def parts(*texts: str) -> list[dict[str, Any]]:

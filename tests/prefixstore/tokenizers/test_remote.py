@@ -70,21 +70,15 @@ def one(engine: Engine, text: str = "a") -> bytes:
     return engine.tokenize(text, add_special_tokens=False)
 
 
-def test_it_tokenises_as_the_engines_own_does(engine: Engine) -> None:
+def test_it_tokenises_as_the_engines_own_does(engine: Engine, fake: FakeEngine) -> None:
     remote, local = EngineTokenizer(engine), ByteTokenizer()
     for text in ("a", "Grüße, 世界", PROMPT * 100):
         assert remote.encode([text.encode()], at_start=True) == local.encode(
             [text.encode()], at_start=True
         )
+        assert fake.bodies()[-1] == {"model": "demo", "prompt": text, "add_special_tokens": False}
     assert (remote.prefix, remote.suffix) == (local.prefix, local.suffix)
     assert not remote.has_cuts
-
-
-def test_the_engine_is_asked_for_its_model_without_special_tokens(
-    engine: Engine, fake: FakeEngine
-) -> None:
-    EngineTokenizer(engine).encode([PROMPT.encode()], at_start=True)
-    assert fake.bodies()[-1] == {"model": "demo", "prompt": PROMPT, "add_special_tokens": False}
 
 
 def test_the_engine_is_given_its_newest_key_where_it_has_one(fake: FakeEngine, make: Make) -> None:

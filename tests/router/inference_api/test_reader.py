@@ -263,22 +263,20 @@ async def test_a_body_of_any_depth_is_a_request(engine: str) -> None:
 async def test_a_form_tells_its_model() -> None:
     request = await read("/v1/audio/transcriptions", FORM, "multipart/form-data; boundary=x")
     assert (request.model, request.problem) == ("whisper", table.AUDIO)
-    for form in (
-        FORM.replace(b'{"model":"no"}', b"\0" * 900_000),
-        b"--x\r\n"
-        + FORM.partition(b"\r\n--x\r\n")[2].partition(b"--x--")[0]
-        + FORM.replace(b"whisper", b"other"),
-        FORM.replace(b'name="model"\r\n', b"name=model\r\nContent-Type: text/plain\r\n"),
+    first = FORM.partition(b"\r\n--x\r\n")[2].partition(b"--x--")[0]
+    units = (b"; name=model\n", b"; name=model\n\n", b"; name=model\n" + b"x\n" * 9)
+    for form, model in (
+        (FORM.replace(b'{"model":"no"}', b"\0" * 900_000), "whisper"),
+        (b"--x\r\n" + first + FORM.replace(b"whisper", b"other"), "whisper"),
+        (
+            FORM.replace(b'name="model"\r\n', b"name=model\r\nContent-Type: text/plain\r\n"),
+            "whisper",
+        ),
+        *((unit * 40_000, "") for unit in units),
+        (FORM.replace(b"whisper", b"m" * 2000), ""),
     ):
-        assert (
-            await read("/v1/audio/transcriptions", form, "multipart/form-data")
-        ).model == "whisper"
-    for unit in (b"; name=model\n", b"; name=model\n\n", b"; name=model\n" + b"x\n" * 9):
-        assert (
-            await read("/v1/audio/translations", unit * 40_000, "multipart/form-data")
-        ).model == ""
-    long = FORM.replace(b"whisper", b"m" * 2000)
-    assert (await read("/v1/audio/translations", long, "multipart/form-data")).model == ""
+        request = await read("/v1/audio/translations", form, "multipart/form-data")
+        assert request.model == model
 
 
 PATH = st.sampled_from([f"/{path}" for path in PATHS])

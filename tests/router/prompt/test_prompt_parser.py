@@ -160,7 +160,6 @@ async def test_a_prompt_in_no_form_need_not_name_a_model(parser: PromptParser) -
     ("message", "field"),
     [
         (pb.Prompt(text="hi"), "prompt.model"),
-        (pb.Prompt(token_ids_packed=PACKED), "prompt.model"),
         (pb.Prompt(model="m", token_ids_packed=b""), "prompt.token_ids_packed"),
         (pb.Prompt(model="m", token_ids=pb.TokenIds()), "prompt.token_ids.ids"),
         (pb.Prompt(model="m", text="hi", token_ids_packed=PACKED), "prompt"),

@@ -69,19 +69,10 @@ RESPONSES = events(
 CHAT = events(
     {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}], "usage": None},
     {"choices": [{"index": 0, "delta": {"content": "Hi"}}]},
-    {
-        "choices": [],
-        "usage": {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": None},
-    },
+    {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": None}},
     "[DONE]",
-)
-META = {
-    "id": "x",
-    "finish_reason": None,
-    "prompt_tokens": 9,
-    "cached_tokens": 8,
-    "e2e_latency": 0.1,
-}
+)  # fmt: skip
+META = {"finish_reason": None, "prompt_tokens": 9, "cached_tokens": 8, "e2e_latency": 0.1}
 SGLANG = events(
     {"text": "H", "output_ids": [1], "meta_info": META | {"completion_tokens": 1}},
     {"text": "Hi", "output_ids": [1, 2], "meta_info": META | {"completion_tokens": 2}},

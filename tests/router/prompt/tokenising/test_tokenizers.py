@@ -17,20 +17,18 @@ import pytest
 from tests.fake_engine import FakeEngine, tokenized
 from tests.fake_http import Answer, Asked
 from tests.fake_hub import COMMIT, REPO, FakeHub, sha256
+from tests.router.running_router import running_router
 from warmpath.cli import check_config
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.local.cluster import Process, Worker, WorkerSettings
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.assemble.running import running
-from warmpath.router.config.read import parse
 from warmpath.router.prompt import texts, tokenizer_sources
 
 TEXT = "You are a patient assistant that explains prefix caching, step by step."
 CHAT = {"messages": [{"role": "user", "content": TEXT}]}
 PATIENT = "[limits]\ntokenize-seconds = 30.0\n"
-SERVER = '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
 
 
 @pytest.fixture(autouse=True)
@@ -62,11 +60,7 @@ class Router:
 
 @asynccontextmanager
 async def routing(folder: Path, models: str) -> AsyncIterator[Router]:
-    config = parse(SERVER + models, "test")
-    async with (
-        running(config, folder) as router,
-        grpc.aio.insecure_channel(router.address) as channel,
-    ):
+    async with running_router(folder, models, metrics="") as (_, channel):
         yield Router(router_pb2_grpc.RouterStub(channel))
 
 
