@@ -48,17 +48,13 @@ class FakeSocket(asyncio.Transport):
     def resume_reading(self) -> None:
         self.is_read = True
 
-    def close(self) -> None:
-        self.lose()
-
-    def abort(self) -> None:
-        self.lose()
-
     def lose(self) -> None:
         """Lose the connection, as if the client had closed it."""
         if not self._is_closing:
             self._is_closing = True
             asyncio.get_running_loop().call_soon(self._lost)
+
+    close = abort = lose
 
     def _lost(self) -> None:
         self.is_lost = True

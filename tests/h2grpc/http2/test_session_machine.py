@@ -27,7 +27,7 @@ STREAMS = 8
 MOST = 100_000
 SIZES = st.one_of(st.integers(0, 10), st.sampled_from([16_379, 65_530, 65_531, MOST]))
 WINDOWS = st.sampled_from([0, 1, 100, 65_535, 1 << 20])
-CODES = {"finish": b"0", "abort": b"9", "fail": b"2"}
+CODES = {"finish": b"0", "abort": b"9"}
 
 
 class Told:
@@ -41,8 +41,6 @@ class Told:
         """Messages of the client that are whole."""
         self.end = ""
         """The last order, if it was to end."""
-        self.waits = 0
-        """Orders that have not been carried out."""
         self.is_unsure = False
         """Whether the client, a deadline or the server's end may have come between."""
         self.has_ended = False
@@ -89,7 +87,6 @@ class Machine(RuleBasedStateMachine):
                 return
             elif order == "abort":
                 raise RefusedError(Refusal(grpc.StatusCode.FAILED_PRECONDITION, "told to"))
-            told.waits -= 1
 
     @property
     def open(self) -> list[int]:
@@ -143,7 +140,6 @@ class Machine(RuleBasedStateMachine):
         _, told = self._pick(data)
         if told.end:
             return
-        told.waits += 1
         self.loop.turn(lambda: told.orders.put_nowait((order, bytes([size % 251]) * size)))
         self.stand.carry()
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import aiohttp
 from aiohttp import web
@@ -90,7 +90,8 @@ class Front:
         named["content-type"] = "application/json"
         raw = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
         async with self.http.post(path, headers=named, data=raw) as response:
-            return Answer(response.status, dict(response.headers), await response.read())
+            told = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(response.status, told, await response.read())
 
     async def counted(self, name: str) -> int:
         return await asyncio.to_thread(self.envoy.counted, f"http.inference.ext_proc.{name}")
@@ -108,11 +109,10 @@ class Front:
             await asyncio.sleep(0.02)
 
 
-class Answer:
-    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.status = status
-        self.headers = {name.lower(): value for name, value in headers.items()}
-        self.body = body
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
 
     @property
     def pod(self) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -46,15 +46,24 @@ def changes(request: pytest.FixtureRequest) -> list[Change]:
 
 @asynccontextmanager
 async def echoing(
-    folder: Path, changes: Sequence[Change] = (), *, picker: str = ""
+    folder: Path,
+    changes: Sequence[Change] | Callable[[Echo, Echo], Sequence[Change]] = (),
+    *,
+    picker: str = "",
+    is_watched: bool = False,
 ) -> AsyncIterator[tuple[Front, Gateway, Echo, Echo]]:
-    """Run two engines that keep what they get, a router that picks them, and Envoy in front."""
+    """Run two engines that keep what they get, a router that picks them, and Envoy in front.
+
+    With `is_watched` the router only watches.
+    """
     async with Echo() as one, Echo() as two:
         tables = QUIET + pod("pod-1", one.address) + pod("pod-2", two.address)
         async with asking(folder, tables=tables, picker=picker) as gateway:
             addresses = [one.address, two.address]
-            async with front(config([gateway.router.address], addresses, changes)) as envoy:
-                await envoy.until_routers_are_asked()
+            changed = changes(one, two) if callable(changes) else changes
+            async with front(config([gateway.router.address], addresses, changed)) as envoy:
+                if not is_watched:
+                    await envoy.until_routers_are_asked()
                 for echo in (one, two):
                     echo.requests.clear()
                 yield envoy, gateway, one, two
@@ -233,26 +242,16 @@ async def test_a_subset_from_the_route_is_kept_and_unmatched_is_503(
             f"                          value: {{x-gateway-destination-endpoint-subset: {listed}}}\n{FILTER}"
         )
 
-    async with Echo() as one, Echo() as two:
-        tables = QUIET + pod("pod-1", one.address) + pod("pod-2", two.address)
-        async with asking(tmp_path, tables=tables) as gateway:
-            addresses = [one.address, two.address]
-            text = config([gateway.router.address], addresses, [*changes, only(two.address)])
-            async with front(text) as envoy:
-                await envoy.until_routers_are_asked()
-                for _ in range(4):
-                    answer = await envoy.post({"model": "demo", "prompt": IDS})
-                    assert (answer.status, answer.pod) == (200, "pod-2")
-                assert not one.requests
-            nobody = [*changes, only("127.0.0.1:1")]
-            text = config([gateway.router.address], addresses, nobody)
-            async with front(text) as envoy:
-                await envoy.until_routers_are_asked()
-                answer = await envoy.post({"model": "demo", "prompt": IDS})
-                assert (answer.status, answer.headers["x-warmpath-reason"]) == (
-                    503,
-                    "SUBSET_UNMATCHED",
-                )
+    own = echoing(tmp_path, lambda _, two: [*changes, only(two.address)])
+    async with own as (envoy, _, one, _):
+        for _ in range(4):
+            answer = await envoy.post({"model": "demo", "prompt": IDS})
+            assert (answer.status, answer.pod) == (200, "pod-2")
+        assert not one.requests
+    async with echoing(tmp_path, [*changes, only("127.0.0.1:1")]) as (envoy, *_):
+        answer = await envoy.post({"model": "demo", "prompt": IDS})
+        assert answer.status == 503
+        assert answer.headers["x-warmpath-reason"] == "SUBSET_UNMATCHED"
 
 
 async def test_an_engine_that_fails_is_followed_by_its_fall_back(
@@ -334,22 +333,16 @@ async def test_requests_are_shadowed_where_envoy_only_shows_them(
         ("                      status_on_error: {code: ServiceUnavailable}\n", ""),
         (REQUEST_MODE, "request_body_mode: STREAMED"),
     ]  # fmt: skip
-    async with Echo() as one, Echo() as two:
-        tables = QUIET + pod("pod-1", one.address) + pod("pod-2", two.address)
-        async with asking(tmp_path, tables=tables) as gateway:
-            text = config([gateway.router.address], [one.address, two.address], changes)
-            async with front(text) as envoy:
+    async with echoing(tmp_path, changes, is_watched=True) as (envoy, gateway, _, _):
 
-                async def counts() -> bool:
-                    answer = await envoy.post({"model": "demo", "prompt": IDS})
-                    assert answer.status == 200
-                    assert "x-warmpath-pod" not in answer.headers
-                    return await gateway.metric('warmpath_shadow_requests_total{model="demo"}') >= 3
+        async def counts() -> bool:
+            answer = await envoy.post({"model": "demo", "prompt": IDS})
+            assert answer.status == 200
+            assert "x-warmpath-pod" not in answer.headers
+            return await gateway.metric('warmpath_shadow_requests_total{model="demo"}') >= 3
 
-                await until(counts)
-                assert not await gateway.metric(
-                    'warmpath_pick_requests_total{pod="pod-1",model="demo"}'
-                )
+        await until(counts)
+        assert not await gateway.metric('warmpath_pick_requests_total{pod="pod-1",model="demo"}')
 
 
 async def test_an_adapter_that_only_an_engine_lists_is_picked_for_by_its_name(
@@ -419,16 +412,10 @@ async def test_envoys_resets_of_streams_do_not_count_as_an_attack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "Http2Limits", partial(Http2Limits, resets_per_second=1))
-    async with Echo() as one:
-        tables = QUIET + pod("pod-1", one.address)
-        async with (
-            asking(tmp_path, tables=tables) as gateway,
-            front(config([gateway.router.address], [one.address], [FAIL_CLOSE])) as envoy,
-        ):
-            await envoy.until_routers_are_asked()
-            for _ in range(100):
-                assert (await envoy.post({"model": "demo", "prompt": IDS})).status == 200
-            assert await envoy.counted("streams_failed") == 0
+    async with echoing(tmp_path, [FAIL_CLOSE]) as (envoy, *_):
+        for _ in range(100):
+            assert (await envoy.post({"model": "demo", "prompt": IDS})).status == 200
+        assert await envoy.counted("streams_failed") == 0
 
 
 async def test_a_websocket_is_opened_at_once(
