@@ -200,12 +200,17 @@ class Gateway:
         return one
 
     async def whole(
-        self, body: bytes | None, answer: bytes, *headers: tuple[str, str], **fields: Any
+        self,
+        body: bytes | None,
+        answer: bytes,
+        *headers: tuple[str, str],
+        status: str = "200",
+        **fields: Any,
     ) -> tuple[Destination, dict[str, str]]:
         """Make a whole exchange; return where the request is to go, and the response's headers."""
         one = self.exchange()
         destination = await one.routed(body, *headers, **fields)
-        told = await one.answered(answer)
+        told = await one.answered(answer, status=status)
         assert await one.ended() == grpc.StatusCode.OK
         return destination, told
 

@@ -62,12 +62,9 @@ async def test_bodies_of_lies_are_picked_for_and_pass_unchanged(
     caplog.set_level(logging.DEBUG)
     async with asking(tmp_path, picker="pick-seconds = 60") as gateway:
         for name, body in BODIES.items():
-            one = gateway.exchange()
             headers = [("content-encoding", "gzip")] if "gzip" in name else []
-            destination = await one.routed(body, *headers, path=path)
-            assert set(destination.endpoints) == {ONE, TWO}, name
-            await one.answered(b'{"error": {}}', status="400")
-            await one.ended()
+            told = await gateway.whole(body, b'{"error": {}}', *headers, path=path, status="400")
+            assert set(told[0].endpoints) == {ONE, TWO}, name
         states = {state for state, _ in await gateway.decisions()}
         assert states == {"FAILED"}
     assert not [one for one in caplog.records if one.levelno >= logging.ERROR], caplog.text
@@ -124,8 +121,5 @@ async def test_messages_beyond_bounds_end_the_stream(
 async def test_no_prompt_is_logged(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     for body in (completion(prompt="open sesame"), b'{"prompt": "open sesame'):
-        one = gateway.exchange()
-        await one.routed(body)
-        await one.answered(b"open sesame", status="500")
-        await one.ended()
+        await gateway.whole(body, b"open sesame", status="500")
     assert "sesame" not in caplog.text
