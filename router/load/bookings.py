@@ -95,7 +95,9 @@ class Bookings:
         if behind is not None:
             booking.first_token_at, booking.due_at = now, behind.due_at
         self._bookings[booking.id] = booking
-        self._place(booking, now, is_owed=is_watched or self._tells(work.name))
+        book = self.ranks.get(work.name)
+        tells = not self.overdue.expects_none or (book is not None and book.is_reported)
+        self._place(booking, now, is_owed=is_watched or tells)
         self.ranks[work.name].picked(booking.number)
         return booking
 
@@ -238,11 +240,6 @@ class Bookings:
         if is_owed:
             book.unanswered[booking.id] = booking
             self.stuck.sent(name, booking, now)
-
-    def _tells(self, name: RankName) -> bool:
-        """Return whether the answers of a rank are reported, as a rule."""
-        book = self.ranks.get(name)
-        return not self.overdue.expects_none or (book is not None and book.is_reported)
 
     def _let_go_unwatched(self) -> None:
         """Wait for no answers whose reports may not come."""

@@ -194,14 +194,12 @@ def _series(names: MetricNames, page: bytes) -> dict[int | None, Figures]:
         if labels.get(b"priority"):
             # SGLang adds a line per priority; the line without a priority is the total.
             continue
-        figures = said.setdefault(_rank(labels.get(names.rank_label)), {})
+        label = labels.get(names.rank_label)
+        rank = int(label) if label and label.isdigit() and len(label) < 6 else None
+        figures = said.setdefault(rank, {})
         # Several processes of a tensor-parallel group may report: the maximum counts, errors (inf) win.
         figures[kind] = max(number, figures.get(kind, 0.0))
     return said
-
-
-def _rank(label: bytes | None) -> int | None:
-    return int(label) if label and label.isdigit() and len(label) < 6 else None
 
 
 def _number(text: bytes) -> float:

@@ -155,8 +155,13 @@ class StuckRanks:
 
     def expire(self, now: float) -> None:
         """Find the ranks that owe an answer for too long by now."""
-        if self._stuck:
-            self._forget_untried(now)
+        for name, owing in [*self._stuck.items()]:
+            if self._books[name].owed is None and now - owing.tried_at >= UNTRIED_SECONDS:
+                self.forget(name)
+                log.info(
+                    "pod %s rank %d: no request has tried for %.0f s whether it answers again",
+                    *name, now - owing.tried_at,
+                )  # fmt: skip
         while self._due and self._due.first[0][0] <= now:
             _, name = self._due.first
             owing = self._owing[name]
@@ -187,15 +192,6 @@ class StuckRanks:
             for name, owing in self._stuck.items()
             if now - owing.tried_at < (OPEN_SECONDS if self._books[name].owed else RETRY_SECONDS)
         )
-
-    def _forget_untried(self, now: float) -> None:
-        for name, owing in [*self._stuck.items()]:
-            if self._books[name].owed is None and now - owing.tried_at >= UNTRIED_SECONDS:
-                self.forget(name)
-                log.info(
-                    "pod %s rank %d: no request has tried for %.0f s whether it answers again",
-                    *name, now - owing.tried_at,
-                )  # fmt: skip
 
     def __contains__(self, name: RankName) -> bool:
         return name in self._stuck

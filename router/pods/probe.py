@@ -170,7 +170,9 @@ class Prober:
 
     async def look(self, session: aiohttp.ClientSession) -> None:
         self._session = session
-        self._note_events()
+        sequences, self._sequences = self._sequences, [rank.sequence for rank in self.pod.ranks]
+        if sequences and sequences != self._sequences:
+            self._event_at = self.clock()
         before = self.pod.status
         asked_at = self.clock()
         status, _, error = await self._ask("/health")
@@ -231,6 +233,7 @@ class Prober:
             version = said.version if said and is_named else before.version
             told = replace(before, models=models, adapters=adapters, version=version)
         self._looks = self._looks + 1 if before.healthy else 1
+        beside = (value for name in HYBRID for _, _, value in samples_of(page, name))
         return replace(
             told,
             healthy=not sleep.state,
@@ -239,7 +242,8 @@ class Prober:
             is_late=False,
             refusal=self._refusal(),
             looked_at=asked_at,
-            is_hybrid=_is_hybrid(page) or (told.is_hybrid and not is_anew),
+            is_hybrid=any(0 < used < math.inf for used in beside)
+            or (told.is_hybrid and not is_anew),
             drafts=any(lines(page, DRAFTS)) or (told.drafts and not is_anew),
         )
 
@@ -274,11 +278,6 @@ class Prober:
         if self._failures >= FAILURES and self.clock() - last > SIGN_SECONDS:
             healthy = False
         return replace(before, healthy=healthy, reason=problem, is_late=True)
-
-    def _note_events(self) -> None:
-        before, self._sequences = self._sequences, [rank.sequence for rank in self.pod.ranks]
-        if before and before != self._sequences:
-            self._event_at = self.clock()
 
     def _note_start(self, metrics: bytes) -> bool:
         """Record the engine's start time; a later one than before is a restart.
@@ -410,11 +409,6 @@ def _restarts(rank: Rank) -> int:
 
 def _adapters(ranks: Iterable[Rank]) -> int:
     return sum(rank.adapters for rank in ranks)
-
-
-def _is_hybrid(metrics: bytes) -> bool:
-    values = (value for name in HYBRID for _, _, value in samples_of(metrics, name))
-    return any(0 < value < math.inf for value in values)
 
 
 def _problem(status: int, error: Exception | None) -> tuple[str, bool]:
