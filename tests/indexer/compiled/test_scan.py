@@ -140,9 +140,8 @@ def test_a_store_as_maps_and_as_arrays_write_it_is_plain() -> None:
     assert agrees("sglang", batch(list(event.values())[:7]))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+PLAIN: dict[str, list[dict[str, object]]] = {
+    "vllm": [
         {"parent_block_hash": None}, {"medium": None}, {"medium": "CPU"}, {"medium": "cpu_pinned"},
         {"extra_keys": None}, {"extra_keys": []}, {"extra_keys": [None, None]}, {"group_idx": 0},
         {"kv_cache_spec_kind": "full_attention"}, {"kv_cache_spec_sliding_window": None},
@@ -164,14 +163,15 @@ def test_a_store_as_maps_and_as_arrays_write_it_is_plain() -> None:
         {"token_ids": [1], "lookahead_token_ids": [[5], [6]]},
         {"lookahead_token_ids": [[5], [6]], "lora_name": "a", "extra_keys": [["a"], ["a"]]},
     ],
-)  # fmt: skip
-def test_what_engines_usually_add_is_plain(change: dict[str, object]) -> None:
-    assert agrees("vllm", batch(stored(**change)))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
+    "sglang": [
+        {"token_ids": [[token, 1 << 31] for token in range(8)]}, {"cache_salt": "salt"},
+        {"lora_name": "a"}, {"lora_name": "a", "parent_block_hash": None, "cache_salt": "s"},
+        {"token_ids": [[1, (1 << 32) - 1]] * 8, "lora_name": "a", "parent_block_hash": None},
+    ],
+}  # fmt: skip
+"""What engines usually add."""
+ODD: dict[str, list[dict[str, object]]] = {
+    "vllm": [
         {"block_hashes": ["x", "y"]}, {"parent_block_hash": "x"},
         {"block_size": -4}, {"block_size": 4.0}, {"lora_name": "\u00e9"}, {"lora_name": 5},
         {"extra_keys": [["salt"], None]}, {"group_idx": -1}, {"group_idx": 1 << 31},
@@ -186,38 +186,28 @@ def test_what_engines_usually_add_is_plain(change: dict[str, object]) -> None:
         {"unknown": {"a": 1}}, {"unknown": [[]]}, {"unknown": "\u00e9"}, {"locality": 3},
         {"lookahead_token_ids": [[5, 6], [7, 8]]}, {"lookahead_token_ids": [[5], [6, 7]]},
     ],
-)  # fmt: skip
-def test_what_needs_thought_is_left_to_the_codec(change: dict[str, object]) -> None:
-    assert not agrees("vllm", batch(stored(**change)))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"token_ids": [[token, 1 << 31] for token in range(8)]}, {"cache_salt": "salt"},
-        {"lora_name": "a"}, {"lora_name": "a", "parent_block_hash": None, "cache_salt": "s"},
-        {"token_ids": [[1, (1 << 32) - 1]] * 8, "lora_name": "a", "parent_block_hash": None},
-    ],
-)  # fmt: skip
-def test_what_sglang_adds_is_plain(change: dict[str, object]) -> None:
-    assert agrees("sglang", batch(stored(**change)))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
+    "sglang": [
         {"token_ids": [1, 2, 3]}, {"token_ids": [[1, 2]] * 7}, {"token_ids": [[1, 2, 3]] * 8},
         {"token_ids": [*[[1, 2]] * 7, 3]}, {"token_ids": [3, *[[1, 2]] * 7]}, {"block_size": 0},
         {"token_ids": [[1, -2]] * 8}, {"cache_salt": {"cache_salt": "s"}}, {"token_ids": [[1]] * 8},
     ],
-)  # fmt: skip
-def test_what_sglang_says_otherwise_is_left_to_the_codec(change: dict[str, object]) -> None:
-    assert not agrees_or_malformed("sglang", batch(stored(**change)))
+}  # fmt: skip
+"""What needs thought."""
 
 
-def agrees_or_malformed(engine: str, payload: bytes) -> bool:
-    """Whether a payload is plain; one that is malformed is not."""
-    return bool(scanned(engine, payload)) and agrees(engine, payload)
+def changes(of: dict[str, list[dict[str, object]]]) -> list[tuple[str, dict[str, object]]]:
+    return [(engine, change) for engine, some in of.items() for change in some]
+
+
+@pytest.mark.parametrize(("engine", "change"), changes(PLAIN))
+def test_what_engines_usually_add_is_plain(engine: str, change: dict[str, object]) -> None:
+    assert agrees(engine, batch(stored(**change)))
+
+
+@pytest.mark.parametrize(("engine", "change"), changes(ODD))
+def test_what_needs_thought_is_left_to_the_codec(engine: str, change: dict[str, object]) -> None:
+    # What the codec finds malformed is not plain either.
+    assert not scanned(engine, batch(stored(**change)))
 
 
 def test_removals_are_plain_and_clears_are_not() -> None:

@@ -1,12 +1,10 @@
 """Keys: equal prefixes, and nothing else, have equal keys, whoever makes them."""
 
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.indexer.embedded import _compiled, packed_keys, stored_keys
+from warmpath.indexer.embedded import packed_keys, stored_keys
 from warmpath.indexer.keys.extra import Item, extras_of
 from warmpath.indexer.keys.key import Chain, Keyspace, chain, pack_tokens, pack_words, unpack_tokens
 
@@ -119,16 +117,3 @@ def test_made_keys_are_returned_as_they_are() -> None:
 def test_too_few_tokens_are_an_error() -> None:
     with pytest.raises(ValueError, match="buffer"):
         packed_keys(Chain(1, bytes(100), 16, 2))
-
-
-def test_keys_are_made_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    prompt = Chain(5, bytes(range(256)), 4, 16)
-    for name in [name for name in sys.modules if name.startswith("warmpath.indexer.compiled")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "numba", None)
-    _compiled.cache_clear()
-    try:
-        assert _compiled() is None
-        assert packed_keys(prompt) == pack_words(prompt.keys())
-    finally:
-        _compiled.cache_clear()
