@@ -283,10 +283,6 @@ class Drifting(RuleBasedStateMachine):
         self.hear(self.engine.clear())
         self.is_sound = True
 
-    def is_called_exact(self) -> bool:
-        trust = self.rank.trust
-        return trust.level is Level.EXACT or (not self.capacity and trust.reason == REPEATED)
-
     @invariant()
     def parts_agree(self) -> None:
         check(self.rank)
@@ -297,18 +293,15 @@ class Drifting(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_shown_that_is_gone(self) -> None:
-        if self.is_sound:
-            assert held(self.rank) <= self.engine.held()
-
-    @invariant()
-    def nothing_is_shown_exact_that_is_gone(self) -> None:
-        if not self.capacity and self.rank.trust.level is Level.EXACT:
+        is_exact = not self.capacity and self.rank.trust.level is Level.EXACT
+        if self.is_sound or is_exact:
             assert held(self.rank) <= self.engine.held()
 
     @invariant()
     def without_a_report_it_is_exact(self) -> None:
         if self.engine.sequence >= 0 and not self.rank.drifts and self.is_sound:
-            assert self.is_called_exact()
+            trust = self.rank.trust
+            assert trust.level is Level.EXACT or (not self.capacity and trust.reason == REPEATED)
             assert held(self.rank) == self.engine.held()
 
 

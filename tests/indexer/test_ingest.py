@@ -273,23 +273,17 @@ class HostileTransport(RuleBasedStateMachine):
         for deed, which in deeds:
             line.say(deed(line.engine, which))
 
-    @rule(n=WHICH)
-    def restart(self, n: int) -> None:
+    @rule(n=WHICH, unnoticed=st.booleans())
+    def restart(self, n: int, *, unnoticed: bool) -> None:
         line = self.at(n)
         line.engine.restart()
         line.lives.append(line.engine.snapshots)
-        line.cut()
-
-    @rule(n=WHICH)
-    def restart_unnoticed(self, n: int) -> None:
-        # A proxy between keeps our connection, so that only the sequence can tell.
-        line = self.at(n)
-        if not self.has_replay:
-            return
-        line.wire.clear()
-        line.engine.restart()
-        line.lives.append(line.engine.snapshots)
-        line.restarts_seen = line.rank.stream.counts.restarts
+        if unnoticed and self.has_replay:
+            # A proxy between keeps our connection, so that only the sequence can tell.
+            line.wire.clear()
+            line.restarts_seen = line.rank.stream.counts.restarts
+        else:
+            line.cut()
 
     @rule(n=WHICH, one_by_one=st.booleans())
     def restart_router(self, n: int, *, one_by_one: bool) -> None:
@@ -350,20 +344,16 @@ class HostileTransport(RuleBasedStateMachine):
         if line.rank.sequence is not None and line.connected:
             assert line.rank.trust.level is not Level.EXACT
 
-    @rule(n=WHICH)
-    def junk(self, n: int) -> None:
+    @rule(n=WHICH, is_batch=st.booleans())
+    def junk(self, n: int, *, is_batch: bool) -> None:
+        """Let something arrive that is no frame, perhaps in place of a batch."""
         line = self.at(n)
-        if line.connected:
-            line.rank.frame_malformed("junk")
-
-    @rule(n=WHICH)
-    def tear(self, n: int) -> None:
-        """Let a batch arrive as something that is no frame."""
-        line = self.at(n)
-        if line.wire and line.lossy:
+        if is_batch and line.wire and line.lossy:
             line.wire.popleft()
             line.rank.frame_malformed("torn")
             assert line.rank.trust.level is not Level.EXACT
+        elif line.connected:
+            line.rank.frame_malformed("junk")
 
     @rule(
         n=WHICH, steps=STEPS, which=WHICH, how=st.sampled_from(ODDITIES), later=st.just([]) | LATER
@@ -441,16 +431,13 @@ class HostileTransport(RuleBasedStateMachine):
     def tick(self, budget: int) -> None:
         self.ingest.tick(budget)
 
-    @rule(n=WHICH)
-    def settle(self, n: int) -> None:
-        self.at(n).settle()
-
-    @rule(n=WHICH)
-    def clear_and_settle(self, n: int) -> None:
+    @rule(n=WHICH, clears=st.booleans())
+    def settle(self, n: int, *, clears: bool) -> None:
         line = self.at(n)
-        if not line.connected:
-            line.connect()
-        line.say(line.engine.clear())
+        if clears:
+            if not line.connected:
+                line.connect()
+            line.say(line.engine.clear())
         line.settle()
 
     @invariant()
