@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -15,7 +16,7 @@ from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import (
     DecisionLog,
     Decisions,
-    WallOffset,
+    wall_offset_of,
     write_decisions,
     write_now,
 )
@@ -37,7 +38,7 @@ class Picks:
     decisions: Decisions
     attribution: Attribution
     logged: DecisionLog | None
-    wall_offset: WallOffset
+    wall_offset: Callable[[], float]
 
 
 def random() -> Random:
@@ -48,7 +49,7 @@ def random() -> Random:
 def picks(means: Means, indexed: Indexed) -> Picks:
     """Build what chooses pods; `means.stack` closes it."""
     config, folder, steps = means.config, means.folder, means.steps
-    wall_offset = WallOffset()
+    wall_offset = wall_offset_of()
     decisions = Decisions(config.pick.kept_decisions, wall_offset=wall_offset)
     attribution = Attribution()
     witnesses: list[Witness] = [decisions, attribution, DoubtedModels(indexed.doubt_models)]

@@ -42,24 +42,23 @@ STEP_SECONDS = 0.05
 out, so that the same moment is told as the same number."""
 
 
-class WallOffset:
-    """Returns what to add to a time of `clock` to get a time of `wall`, Unix time in seconds.
+def wall_offset_of(
+    wall: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic
+) -> Callable[[], float]:
+    """Return what returns what to add to a time of `clock` to get one of `wall`, Unix time in seconds.
 
     It holds even after the machine's clock was set.
     """
+    known = wall() - clock()
 
-    def __init__(
-        self, wall: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._wall = wall
-        self._clock = clock
-        self._offset = wall() - clock()
+    def offset() -> float:
+        nonlocal known
+        now = wall() - clock()
+        if abs(now - known) > STEP_SECONDS:
+            known = now
+        return known
 
-    def __call__(self) -> float:
-        offset = self._wall() - self._clock()
-        if abs(offset - self._offset) > STEP_SECONDS:
-            self._offset = offset
-        return self._offset
+    return offset
 
 
 class Kept(NamedTuple):

@@ -4,36 +4,30 @@ A true engine (`tests/indexer/engine_model.py`) is followed by a publisher; a ro
 publisher through cuts, restarts of either, and a journal that is far too short.
 """
 
-import sys
 from collections import deque
-from pathlib import Path
 
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.examples import examples
 from tests.indexer.consistent import check
+from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import new_ingest
-from warmpath.indexer.follow.instance import Engine
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.follow.instance import Engine, RankSource
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.trust import BEHIND, Level
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
+from warmpath.indexer.watch.watched_source import WatchedRank
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.publisher.metrics import PublisherCollector
 from warmpath.publisher.watch_server import WatchServer
 from warmpath.router.diagnosis.attribution import Row
 from warmpath.router.diagnosis.findings import findings
 from warmpath.router.diagnosis.mispredictions import PodFacts, RankFacts
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "indexer"))
-
-from tests.examples import examples
-from tests.indexer.engine_model import EngineModel
-from warmpath.indexer.engines import vllm
-from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.watch.watched_source import WatchedRank
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 TOKENS = st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple)
 

@@ -27,7 +27,7 @@ from warmpath.router.diagnosis.decisions import (
     STEP_SECONDS,
     DecisionLog,
     Decisions,
-    WallOffset,
+    wall_offset_of,
     write_now,
 )
 from warmpath.router.load.correction import Part
@@ -285,7 +285,7 @@ class Clock:
 
 def test_the_offset_follows_the_clock_that_is_set_and_not_its_noise() -> None:
     wall, steady = Clock(100.0), Clock(7.0)
-    offset = WallOffset(wall, steady)
+    offset = wall_offset_of(wall, steady)
     assert offset() == 93.0
     wall.now += STEP_SECONDS / 2
     assert offset() == 93.0
@@ -299,7 +299,9 @@ async def test_all_times_that_a_router_tells_follow_its_machines_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = Clock(1000.0)
-    monkeypatch.setattr("warmpath.router.assemble.picks.WallOffset", partial(WallOffset, begun))
+    monkeypatch.setattr(
+        "warmpath.router.assemble.picks.wall_offset_of", partial(wall_offset_of, begun)
+    )
     async with standing(tmp_path, QUIET + pod("a") + '[pick]\nqueue = "on"\n') as stand:
 
         async def times() -> list[float]:
