@@ -119,12 +119,9 @@ def test_a_tokenizer_of_the_hub_is_kept_where_a_container_may_write() -> None:
         "import huggingface_hub.constants as names; print(names.HF_HUB_CACHE, names.HF_XET_CACHE)"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**variables, "HOME": "/home/warmpath"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        [sys.executable, "-c", code], env={**variables, "HOME": "/home/warmpath"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
     folders = ended.stdout.split()
     assert len(folders) == 2
     assert all(Path(folder).is_relative_to("/tmp") for folder in folders)
@@ -147,15 +144,11 @@ ALLOWED = {
 """Licences by their SPDX names. All let a package be given on beside code under Apache-2.0; MPL-2.0 wants
 changes of the package's own files to be published, and none is changed."""
 OLDER = {
-    "3-Clause BSD License": "BSD-3-Clause",
-    "Apache 2.0": "Apache-2.0",
-    "Apache Software License": "Apache-2.0",
-    "BSD": "BSD-3-Clause",
-    "BSD License": "BSD-3-Clause",
-    "MIT License": "MIT",
-    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "3-Clause BSD License": "BSD-3-Clause", "Apache 2.0": "Apache-2.0",
+    "Apache Software License": "Apache-2.0", "BSD": "BSD-3-Clause", "BSD License": "BSD-3-Clause",
+    "MIT License": "MIT", "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "Python Software Foundation License": "PSF-2.0",
-}
+}  # fmt: skip
 """Names that packages without an SPDX expression use; BSD's forms differ in nothing that matters here."""
 
 

@@ -180,13 +180,10 @@ def named(whole: FileDescriptorSet) -> dict[str, Any]:
     watch, router = files["cache_watch.proto"], files["router.proto"]
     of_watch = {message.name: message for message in watch.message_type}
     return {
-        "watch": watch,
-        "router": router,
-        "hello": of_watch["Hello"],
-        "change": of_watch["Change"],
+        "watch": watch, "router": router, "hello": of_watch["Hello"], "change": of_watch["Change"],
         "optional": next(one for one in of_watch["RankState"].field if one.proto3_optional),
         "enum": next(one.enum_type[0] for one in router.message_type if one.enum_type),
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,10 @@ class RedisCluster(Service):
         self.masters = masters
         self.replicas = replicas
         options: dict[str, Any] = {
-            "cluster_enabled": "yes",
-            "cluster_config_file": "nodes.conf",
-            "cluster_node_timeout": 1000,
-            "repl_diskless_sync": "yes",
-            "repl_diskless_sync_delay": 0,
-            "cluster_replica_validity_factor": 0,
-        }
+            "cluster_enabled": "yes", "cluster_config_file": "nodes.conf",
+            "cluster_node_timeout": 1000, "repl_diskless_sync": "yes",
+            "repl_diskless_sync_delay": 0, "cluster_replica_validity_factor": 0,
+        }  # fmt: skip
         self.nodes = [
             RedisServer(binary, **(options | config)) for _ in range(masters * (1 + replicas))
         ]

@@ -166,12 +166,9 @@ class RedisServer(Service):
         mode = ["--sentinel"] if self._sentinel else []
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [find_server(self.name), self._config_file, *mode],
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                env=os.environ | self._environment,
-            )
+                [find_server(self.name), self._config_file, *mode], stdout=log, stderr=log,
+                cwd=self.folder, env=os.environ | self._environment,
+            )  # fmt: skip
 
     def _answers(self) -> bool:
         """Wait until the process that was started answers; return False if it ended."""

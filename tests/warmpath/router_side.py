@@ -73,12 +73,9 @@ class RouterSide:
         self.now = 0.0
         self._runner = runner
         self._ingest = Ingest(
-            embedded_index(1 << 24),
-            hash_seed="",
-            pending_bytes=PENDING_BYTES,
-            stale_after=config.EventsTable().stale_seconds,
-            clock=lambda: self.now,
-        )
+            embedded_index(1 << 24), hash_seed="", pending_bytes=PENDING_BYTES,
+            stale_after=config.EventsTable().stale_seconds, clock=lambda: self.now,
+        )  # fmt: skip
         self._table = PodTable()
         scorer = Scorer(self._ingest, "")
         self._answerer = Answerer(

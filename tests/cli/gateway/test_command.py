@@ -80,13 +80,10 @@ def test_the_configuration_is_printed_without_an_envoy_or_a_router(
     ]  # fmt: skip
     assert main(options) == 0
     expected = GatewayDescription(
-        listen=HostPort("0.0.0.0", 80),
-        router=HostPort("router", 7400),
-        pods=[HostPort("10.0.0.1", 8000), HostPort("fd00::1", 1)],
-        failure_mode="fail-open",
-        router_tls=TlsPaths(Path("/tls/ca.pem")),
-        logs_requests=True,
-    )
+        listen=HostPort("0.0.0.0", 80), router=HostPort("router", 7400),
+        pods=[HostPort("10.0.0.1", 8000), HostPort("fd00::1", 1)], failure_mode="fail-open",
+        router_tls=TlsPaths(Path("/tls/ca.pem")), logs_requests=True,
+    )  # fmt: skip
     assert output.json() == bootstrap(expected)
 
 

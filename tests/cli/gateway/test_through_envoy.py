@@ -85,12 +85,9 @@ async def gateway(
         return json.loads(text)  # type: ignore[no-any-return]
 
     described = GatewayDescription(
-        listen=address_of(f"{HOST}:0"),
-        router=address_of(router),
-        pods=[address_of(one) for one in addresses.values()],
-        failure_mode=mode,
-        **fields,
-    )
+        listen=address_of(f"{HOST}:0"), router=address_of(router),
+        pods=[address_of(one) for one in addresses.values()], failure_mode=mode, **fields,
+    )  # fmt: skip
     async with (
         EnvoyProcess(find_envoy(None), described, configured) as envoy,
         aiohttp.ClientSession(

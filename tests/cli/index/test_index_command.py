@@ -270,12 +270,9 @@ def test_a_dump_ends_quietly_where_nobody_reads_on(redis_server: RedisServer, pr
     try:
         words = ("index", "dump", "--url", redis_server.url, "--prefix", prefix)
         ended = subprocess.run(
-            [sys.executable, "-m", "warmpath.cli", *words],
-            stdout=writing,
-            stderr=subprocess.PIPE,
-            timeout=60,
-            check=False,
-        )
+            [sys.executable, "-m", "warmpath.cli", *words], stdout=writing, stderr=subprocess.PIPE,
+            timeout=60, check=False,
+        )  # fmt: skip
     finally:
         os.close(writing)
     assert (ended.returncode, ended.stderr) == (0, b"")

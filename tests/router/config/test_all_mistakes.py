@@ -96,12 +96,9 @@ def test_files_of_tls_are_each_named_with_what_is_wrong(tmp_path: Path) -> None:
     assert one.cert.is_file()
     assert other.key.is_file()
     assert [line.split(": ")[:2] for line in found] == [
-        ["2", "server.tls.cert"],
-        ["4", "server.tls.client-ca"],
-        ["6", "watch.ca"],
-        ["8", "watch.key"],
-        ["12", "shared-index.cert"],
-    ]
+        ["2", "server.tls.cert"], ["4", "server.tls.client-ca"], ["6", "watch.ca"],
+        ["8", "watch.key"], ["12", "shared-index.cert"],
+    ]  # fmt: skip
     assert "mismatch" in found[0].lower()
 
 

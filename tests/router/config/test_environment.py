@@ -43,16 +43,13 @@ def test_values_are_typed_as_the_file_types_them(file: Path) -> None:
     config = load(
         file,
         {
-            "WARMPATH_PICK__KEPT_DECISIONS": "3",
-            "WARMPATH_PICK__QUEUE": "on",
-            "WARMPATH_PICK__OPTIONS": "{ kappa = 0.2 }",
-            "WARMPATH_SERVER__READY": '["pods"]',
-            "WARMPATH_EVENTS__TRUSTED_NETWORK": "true",
-            "WARMPATH_INDEX__HASH_SEED": "12",
+            "WARMPATH_PICK__KEPT_DECISIONS": "3", "WARMPATH_PICK__QUEUE": "on",
+            "WARMPATH_PICK__OPTIONS": "{ kappa = 0.2 }", "WARMPATH_SERVER__READY": '["pods"]',
+            "WARMPATH_EVENTS__TRUSTED_NETWORK": "true", "WARMPATH_INDEX__HASH_SEED": "12",
             "WARMPATH_SERVER__HTTP2__MAX_STREAMS": "7",
             "WARMPATH_PODS": '[{id = "a", model = "m", address = "h:1"}]',
         },
-    )
+    )  # fmt: skip
     assert config.pick.kept_decisions == 3
     assert config.pick.queue == "on"
     assert config.pick.options == {"kappa": 0.2}

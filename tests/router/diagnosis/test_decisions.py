@@ -311,14 +311,11 @@ async def test_all_times_that_a_router_tells_follow_its_machines_clock(
             scored = await stand.stub.Score(pb.ScoreRequest(prompt=prompt(50)), timeout=30)
             explained = await stand.stub.Explain(pb.ExplainRequest(prompt=prompt(50)), timeout=30)
             return [
-                picked.engine_priority / 1000,
-                picked.candidates[0].trust.since,
-                listed.ranks[0].trust.since,
-                *(one.at for one in decisions.decisions),
-                decisions.decisions[-1].candidates[0].trust.since,
-                scored.scores[0].trust.since,
+                picked.engine_priority / 1000, picked.candidates[0].trust.since,
+                listed.ranks[0].trust.since, *(one.at for one in decisions.decisions),
+                decisions.decisions[-1].candidates[0].trust.since, scored.scores[0].trust.since,
                 explained.candidates[0].trust.since,
-            ]
+            ]  # fmt: skip
 
         for one in await times():
             assert abs(one - 1000.0) < 1e5

@@ -105,13 +105,10 @@ TestChannels = Channels.TestCase
 UNAVAILABLE, EXHAUSTED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED
 
 FAILURES = st.builds(
-    CallError,
-    st.sampled_from(list(grpc.StatusCode)),
-    st.just("text"),
+    CallError, st.sampled_from(list(grpc.StatusCode)), st.just("text"),
     reason=st.sampled_from([None, "NO_POD", "OVERLOADED"]),
-    retry_after=st.one_of(st.none(), st.floats(0, 100)),
-    may_repeat=st.booleans(),
-)
+    retry_after=st.one_of(st.none(), st.floats(0, 100)), may_repeat=st.booleans(),
+)  # fmt: skip
 
 
 @st.composite
