@@ -303,13 +303,10 @@ async def _listening(host: str, port: int, *, reuse_port: bool) -> list[socket.s
         is_dual = socket.has_dualstack_ipv6()
         return [
             socket.create_server(
-                ("", port),
-                family=socket.AF_INET6 if is_dual else socket.AF_INET,
-                reuse_port=reuse_port,
-                dualstack_ipv6=is_dual,
-                backlog=BACKLOG,
+                ("", port), family=socket.AF_INET6 if is_dual else socket.AF_INET,
+                reuse_port=reuse_port, dualstack_ipv6=is_dual, backlog=BACKLOG,
             )
-        ]
+        ]  # fmt: skip
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []

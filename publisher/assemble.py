@@ -190,12 +190,9 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         cache = PodCache(settings.pod, Journal(secrets.token_hex(8), settings.journal_bytes))
         for source in settings.sources():
             cache.add(
-                source,
-                hash_seed=settings.hash_seed,
-                stale_after=STALE_SECONDS,
-                segmented=bool(settings.redis),
-                clock=time.monotonic,
-            )
+                source, hash_seed=settings.hash_seed, stale_after=STALE_SECONDS,
+                segmented=bool(settings.redis), clock=time.monotonic,
+            )  # fmt: skip
         keyspace = fingerprint(settings.model, settings.hash_seed)
         server = WatchServer(
             cache, keyspace=keyspace, most=settings.max_watchers, heartbeat=HEARTBEAT_SECONDS,

@@ -33,15 +33,12 @@ MOST_RANKS = 1024
 PARENT_SECONDS = 0.5
 
 OF_ITS_OWN: Mapping[str, Mapping[str, Any]] = {
-    "pod": {"required": True},
-    "model": {"required": True},
-    "engine": {"default": "vllm", "choices": tuple(ENGINES)},
-    "events": {"required": True},
+    "pod": {"required": True}, "model": {"required": True},
+    "engine": {"default": "vllm", "choices": tuple(ENGINES)}, "events": {"required": True},
     "log_format": {"default": "text", "choices": FORMS},
     "exit_with_parent": {"action": "store_true"},
-    "tls_client_name": {"action": "append", "default": []},
-    "insecure": {"action": "store_true"},
-}
+    "tls_client_name": {"action": "append", "default": []}, "insecure": {"action": "store_true"},
+}  # fmt: skip
 """Options that are more than a value with a default, as `argparse` takes them."""
 
 

@@ -15,11 +15,8 @@ from warmpath.router.config.schema import PodSpec
 Verdict = Literal["ok", "WRONG", "not known"]
 
 SET_KEYS = {
-    "address": "port",
-    "events": "events-port",
-    "replay": "replay-port",
-    "watch": "watch-port",
-}
+    "address": "port", "events": "events-port", "replay": "replay-port", "watch": "watch-port",
+}  # fmt: skip
 """A pod's keys, and those of [[pod-sets]] from which they are made."""
 
 

@@ -321,10 +321,8 @@ async def _ask_engine(
         if form in ours
     ]
     return [
-        of_engine.reachable(pod, health),
-        of_engine.clock(pod, health),
-        of_engine.served(pod, models, model),
-        of_engine.kind(pod, metrics),
+        of_engine.reachable(pod, health), of_engine.clock(pod, health),
+        of_engine.served(pod, models, model), of_engine.kind(pod, metrics),
         *of_engine.cache(pod, metrics, info, sizes),
         *(check for check in compared if check is not None),
-    ]
+    ]  # fmt: skip

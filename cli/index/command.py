@@ -147,12 +147,9 @@ def _parser() -> argparse.ArgumentParser:
     def add(act: Act, summary: str) -> argparse.ArgumentParser:
         name = act.__name__.removeprefix("_")
         command = commands.add_parser(
-            name,
-            help=summary,
-            description=f"{summary[0].upper()}{summary[1:]}.",
-            formatter_class=Help,
-            epilog=f"example:\n  warmpath index {name} --config router.toml",
-        )
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.",
+            formatter_class=Help, epilog=f"example:\n  warmpath index {name} --config router.toml",
+        )  # fmt: skip
         command.set_defaults(act=act)
         add_access(command)
         return command

@@ -100,12 +100,9 @@ def _keys(table: type[Table] = Config, at: Path = ()) -> Iterator[tuple[Path, An
 
 
 DECIDED_BY: dict[str, tuple[str, ...]] = {
-    "server": ("clients", "limits"),
-    "clients": ("server", "queue"),
-    "index": ("server",),
-    "pods": ("models",),
-    "pod-sets": ("models",),
-}
+    "server": ("clients", "limits"), "clients": ("server", "queue"), "index": ("server",),
+    "pods": ("models",), "pod-sets": ("models",),
+}  # fmt: skip
 """Other tables whose values decide whether a table has a mistake."""
 
 

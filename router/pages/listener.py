@@ -143,12 +143,10 @@ def file_pages() -> Mapping[str, Page]:
 
 
 CALL_STATUSES = {
-    grpc.StatusCode.INVALID_ARGUMENT: 400,
-    grpc.StatusCode.NOT_FOUND: 404,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
-    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.INVALID_ARGUMENT: 400, grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429, grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
-}
+}  # fmt: skip
 """HTTP's statuses by gRPC's, which `RouterService` gives to errors."""
 LIMIT = "limits.max-prompt-bytes"
 """The configuration's key of the longest body."""
