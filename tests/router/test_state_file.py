@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.simworker.local_worker import LocalWorker
+from tests.odd_files import ODD
 from tests.router.pick_stand import pod, prompt
 from tests.router.running_router import running_router, serving
 from tests.router.shared_stand import IDS, WORKER, generate
@@ -125,15 +125,8 @@ def _other(path: Path) -> None:
     path.write_text("somebody's notes")
 
 
-def _socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-
-
 FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "folder": (Path.mkdir, "is a folder"),
-    "pipe": (os.mkfifo, "is a pipe"),
-    "socket": (_socket, "is a socket"),
+    **{kind: (ODD[kind][0], f"is a {kind}") for kind in ("folder", "pipe", "socket")},
     "link to a folder": (lambda path: path.symlink_to(path.parent), "is a folder"),
     "link to a device": (lambda path: path.symlink_to("/dev/null"), "is a device"),
     "link in a circle": (lambda path: path.symlink_to(path), "is a link"),
