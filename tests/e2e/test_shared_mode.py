@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -54,47 +55,49 @@ class Asker:
         )
 
 
+@dataclass
+class Fleet:
+    """A pod, its publisher, and routers that know it through Redis alone."""
+
+    pod: Pod
+    prefix: str
+    folder: Path
+
+    async def publish(self, server: RedisServer) -> None:
+        """Start the publisher, and let the pod hold IDS."""
+        options = f"--redis-prefix={self.prefix}", f"--redis-lease-seconds={LEASE}"
+        await self.pod.publish(f"--redis={server.url}", *options)
+        await self.pod.generate(IDS)
+
+    @asynccontextmanager
+    async def asking(
+        self, url: str, deadline: float = 0.5, tracer: Tracer = NO_TRACER
+    ) -> AsyncIterator[Asker]:
+        more = f'mode = "shared"\ndeadline-seconds = {deadline}\nstale-seconds = 3\n'
+        pods = seen(self.pod.worker, "p")
+        async with router(self.folder, url, self.prefix, pods, more, tracer=tracer) as one:
+            yield Asker(one.stub)
+            assert one.running.ingest.remote is not None
+            check_remote(one.running.ingest.remote)
+            check(one.running.ingest)
+
+
 @pytest.fixture
-async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
+async def fleet(tmp_path: Path, prefix: str) -> AsyncIterator[Fleet]:
     async with Pod(tmp_path) as pod:
-        yield pod
-
-
-async def publish(pod: Pod, server: RedisServer, prefix: str) -> None:
-    await pod.publish(
-        f"--redis={server.url}", f"--redis-prefix={prefix}", f"--redis-lease-seconds={LEASE}"
-    )
-
-
-@asynccontextmanager
-async def asking(
-    pod: Pod,
-    url: str,
-    prefix: str,
-    folder: Path,
-    deadline: float = 0.5,
-    tracer: Tracer = NO_TRACER,
-) -> AsyncIterator[Asker]:
-    more = f'mode = "shared"\ndeadline-seconds = {deadline}\nstale-seconds = 3\n'
-    pods = seen(pod.worker, "p")
-    async with router(folder, url, prefix, pods, more, tracer=tracer) as one:
-        yield Asker(one.stub)
-        assert one.running.ingest.remote is not None
-        check_remote(one.running.ingest.remote)
-        check(one.running.ingest)
+        yield Fleet(pod, prefix, tmp_path)
 
 
 async def test_what_one_publisher_writes_every_call_of_the_router_knows(
-    pod: Pod, redis_server: RedisServer, prefix: str, tmp_path: Path
+    fleet: Fleet, redis_server: RedisServer
 ) -> None:
-    await publish(pod, redis_server, prefix)
-    await pod.generate(IDS)
+    await fleet.publish(redis_server)
     recorded = Recorded()
-    async with asking(pod, redis_server.url, prefix, tmp_path, tracer=recorded.tracer) as asker:
+    async with fleet.asking(redis_server.url, tracer=recorded.tracer) as asker:
         score = await asker.until_warm()
         assert score.ready
         recorded.exporter.clear()
-        assert await pod.generate(IDS) == FULL
+        assert await fleet.pod.generate(IDS) == FULL
         picked = await asker.stub.Pick(pb.PickRequest(prompt=PROMPT), timeout=PATIENCE)
         assert picked.candidates[0].matched_tokens == FULL
         spans = recorded.taken()
@@ -109,11 +112,10 @@ async def test_what_one_publisher_writes_every_call_of_the_router_knows(
 
 
 async def test_no_call_fails_while_redis_is_killed_and_comes_back_with_nothing(
-    pod: Pod, redis_server: RedisServer, prefix: str, tmp_path: Path
+    fleet: Fleet, redis_server: RedisServer
 ) -> None:
-    await publish(pod, redis_server, prefix)
-    await pod.generate(IDS)
-    async with asking(pod, redis_server.url, prefix, tmp_path) as asker:
+    await fleet.publish(redis_server)
+    async with fleet.asking(redis_server.url) as asker:
         await asker.until_warm()
         asker.answers.clear()
         redis_server.kill()
@@ -137,28 +139,26 @@ async def test_no_call_fails_while_redis_is_killed_and_comes_back_with_nothing(
 
 
 async def test_a_publisher_that_dies_holds_nothing_when_its_lease_is_over(
-    pod: Pod, redis_server: RedisServer, prefix: str, tmp_path: Path
+    fleet: Fleet, redis_server: RedisServer
 ) -> None:
-    await publish(pod, redis_server, prefix)
-    await pod.generate(IDS)
-    async with asking(pod, redis_server.url, prefix, tmp_path) as asker:
+    await fleet.publish(redis_server)
+    async with fleet.asking(redis_server.url) as asker:
         await asker.until_warm()
-        pod.publisher.kill()
+        fleet.pod.publisher.kill()
         gone = await asker.until(lambda score: score.trust.level == pb.Trust.COLD)
         assert gone.matched_tokens == 0
         assert not gone.ready
-        await pod.publisher.stop()
-        await publish(pod, redis_server, prefix)
+        await fleet.pod.publisher.stop()
+        await fleet.publish(redis_server)
         await asker.until_warm()
 
 
 async def test_what_waits_for_redis_holds_up_nothing_else_of_a_stream(
-    pod: Pod, redis_server: RedisServer, prefix: str, tmp_path: Path
+    fleet: Fleet, redis_server: RedisServer
 ) -> None:
-    await publish(pod, redis_server, prefix)
-    await pod.generate(IDS)
+    await fleet.publish(redis_server)
     with Relay(redis_server.port) as relay:
-        async with asking(pod, relay.url, prefix, tmp_path, deadline=10.0) as asker:
+        async with fleet.asking(relay.url, deadline=10.0) as asker:
             await asker.until_warm()
             stream = asker.stub.ScoreStream(timeout=PATIENCE)
             relay.pause()
