@@ -22,22 +22,15 @@ PROBE = "[probe]\ninterval-seconds = 0.05\n[events]\nstale-seconds = 0.05\n"
 
 
 @asynccontextmanager
-async def working(folder: Path, *options: Sequence[str]) -> AsyncIterator[list[Worker]]:
-    """Run a worker for each list of options: a, b, c."""
-    # Nobody else answers where one was that is killed.
-    ports = HeldPorts()
-    workers = [
-        Worker.held(name, folder / f"{name}.log", ports)
-        for name, _ in zip("abc", options, strict=False)
-    ]
-    try:
-        await asyncio.gather(
-            *(worker.start(SETTINGS, *more) for worker, more in zip(workers, options, strict=True))
-        )
-        yield workers
-    finally:
-        await asyncio.gather(*(worker.process.stop() for worker in workers))
-        ports.close()
+async def working(folder: Path) -> AsyncIterator[list[Worker]]:
+    """Run the workers a and b; nobody else answers where one was that is killed."""
+    with HeldPorts() as ports:
+        workers = [Worker.held(name, folder / f"{name}.log", ports) for name in "ab"]
+        try:
+            await asyncio.gather(*(worker.start(SETTINGS) for worker in workers))
+            yield workers
+        finally:
+            await asyncio.gather(*(worker.process.stop() for worker in workers))
 
 
 def tables(workers: Sequence[Worker], **events: str) -> str:
@@ -46,6 +39,14 @@ def tables(workers: Sequence[Worker], **events: str) -> str:
         pod(one.id, one.address, events=events.get(one.id, one.events), replay=one.replay)
         for one in workers
     )
+
+
+@asynccontextmanager
+async def following(folder: Path) -> AsyncIterator[tuple[list[Worker], Stand]]:
+    """Run both workers, and a router that has followed them from the first event on."""
+    async with working(folder) as workers, standing(folder, PROBE + tables(workers)) as stand:
+        await until(lambda: all_exact(stand))
+        yield workers, stand
 
 
 async def all_exact(stand: Stand) -> bool:
@@ -71,11 +72,7 @@ async def offered(stand: Stand) -> dict[str, pb.Candidate]:
 async def test_the_warm_pod_is_picked_and_named_as_the_source_where_it_is_not(
     tmp_path: Path,
 ) -> None:
-    async with (
-        working(tmp_path, [], []) as workers,
-        standing(tmp_path, PROBE + tables(workers)) as stand,
-    ):
-        await until(lambda: all_exact(stand))
+    async with following(tmp_path) as (workers, stand):
         await generate(workers[0], ids(1600))
         await until(lambda: holds(stand, "a", 100))
         warm = await stand.pick(prompt(1600))
@@ -103,7 +100,7 @@ async def test_a_killed_worker_is_passed_over_and_when_it_leaves_nothing_is_kept
     listed = tmp_path / "pods.toml"
     # Top-level keys come before tables.
     models = "[probe]\ninterval-seconds = 0.05\n"
-    async with working(tmp_path, [], []) as workers:
+    async with working(tmp_path) as workers:
         listed.write_text(tables(workers))
         async with standing(tmp_path, models, top='pods-file = "pods.toml"') as stand:
             await until(lambda: known(stand, "a", "b"))
@@ -131,10 +128,7 @@ async def test_a_killed_worker_is_passed_over_and_when_it_leaves_nothing_is_kept
 async def test_no_call_fails_while_a_pod_dies_and_its_score_falls_to_zero_and_recovers(
     tmp_path: Path,
 ) -> None:
-    async with (
-        working(tmp_path, [], []) as workers,
-        standing(tmp_path, PROBE + tables(workers)) as stand,
-    ):
+    async with following(tmp_path) as (workers, stand):
         victim, other = workers
         calls = 0
         over = False
@@ -187,7 +181,7 @@ async def test_a_pod_whose_events_are_cut_goes_on_with_part_of_what_it_held(
     tmp_path: Path,
 ) -> None:
     async with AsyncExitStack() as stack:
-        workers = await stack.enter_async_context(working(tmp_path, [], []))
+        workers = await stack.enter_async_context(working(tmp_path))
         relay = stack.enter_context(Relay(int(workers[0].events.rpartition(":")[2])))
         pods = tables(workers, a=f"tcp://127.0.0.1:{relay.port}")
         stand = await stack.enter_async_context(standing(tmp_path, PROBE + pods))
@@ -210,11 +204,7 @@ async def test_a_pod_whose_events_are_cut_goes_on_with_part_of_what_it_held(
 async def test_the_commands_tell_of_a_running_router(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with (
-        working(tmp_path, [], []) as workers,
-        standing(tmp_path, PROBE + tables(workers)) as stand,
-    ):
-        await until(lambda: all_exact(stand))
+    async with following(tmp_path) as (workers, stand):
         answer = await stand.pick(prompt(1600), pods=["a"])
         cached = await generate(workers[0], ids(1600))
         await stand.report(answer.booking_id, "FIRST_TOKEN")
