@@ -103,6 +103,19 @@ def test_what_ends_after_an_observation_is_not_taken_away_twice() -> None:
     assert table.load("p", 0, 12.0).in_flight == 1
 
 
+def test_what_an_engines_queue_had_weighs_no_more_than_what_is_left_of_it() -> None:
+    bookings, table, _ = booked()
+    names = [bookings.book(work(tokens=tokens), 0.0).id for tokens in (500, 500, 40)]
+    for name in names:
+        bookings.first_token(name, 1.0)
+    table.observe("p", 0, seen(running=0, waiting=3))
+    for name in names[:2]:
+        bookings.end(name, 10.5)
+    load = table.load("p", 0, 10.5)
+    assert (load.waiting, load.in_flight, load.context_tokens) == (1, 1, 40)
+    assert (load.waiting_uncached_tokens, load.waiting_prompt_tokens) == (40, 40)
+
+
 def test_what_is_booked_after_an_observation_is_added_to_it() -> None:
     bookings, table, _ = booked()
     table.observe("p", 0, seen(running=0))
