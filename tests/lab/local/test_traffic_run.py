@@ -1,4 +1,4 @@
-"""A request that a pod does not serve goes to its fall-backs, unless its answer has begun; texts are rendered alike everywhere."""
+"""A request that a pod does not serve goes to its fall-backs, unless its answer has begun; policies that know no caches."""
 
 import json
 from array import array
@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
 from warmpath.lab.local.measure import TrafficRun
-from warmpath.lab.local.rules import PodChoice, RoundRobin
+from warmpath.lab.local.rules import LeastLoad, PodChoice, RoundRobin
 from warmpath.lab.local.tokenizer import TEMPLATE, write_tokenizer
 from warmpath.lab.local.traffic_run import prepare, run_traffic
 from warmpath.lab.local.workload import Arrival
@@ -146,3 +146,35 @@ def test_a_message_without_content_has_an_empty_text(tmp_path: Path, said: dict[
     write_tokenizer(tmp_path)
     engine = FolderText(tmp_path)
     assert engine.detokenize(engine.render(messages, {})) == text
+
+
+async def test_round_robin_goes_round() -> None:
+    policy = RoundRobin(3)
+    assert [(await policy.choose(b"")).pods[0] for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+
+
+async def test_least_load_takes_the_pod_with_the_fewest_in_flight() -> None:
+    policy = LeastLoad(3)
+    choices = [await policy.choose(b"") for _ in range(3)]
+    assert [choice.pods[0] for choice in choices] == [0, 1, 2]
+    await policy.finished(choices[1], 1, 0)
+    assert (await policy.choose(b"")).pods[0] == 1
+
+
+async def test_least_load_breaks_ties_by_who_waited_longest() -> None:
+    policy = LeastLoad(2)
+    for expected in (0, 1, 0, 1):
+        choice = await policy.choose(b"")
+        assert choice.pods[0] == expected
+        await policy.finished(choice, expected, None)
+
+
+async def test_fall_backs_are_all_other_pods_and_a_request_counts_where_it_went() -> None:
+    assert (await RoundRobin(3).choose(b"")).pods == (0, 1, 2)
+    policy = LeastLoad(3)
+    choice = await policy.choose(b"")
+    assert choice.pods == (0, 1, 2)
+    await policy.fell_back(choice, 0, 1)
+    assert [(await policy.choose(b"")).pods[0] for _ in range(2)] == [2, 0]
+    await policy.finished(choice, 1, 0)
+    assert (await policy.choose(b"")).pods[0] == 1

@@ -56,11 +56,6 @@ def test_the_ceiling_is_what_was_seen_before_as_a_prefix() -> None:
     assert ceilings(requests)[-1] == 1023 / 3072
 
 
-def conversation(request: TraceRequest) -> int:
-    """Return the prompt's second block, which names its conversation; all prompts share the first."""
-    return request.hash_ids[min(1, len(request.hash_ids) - 1)]
-
-
 def sample_conversations(requests: Iterable[TraceRequest], one_in: int) -> list[TraceRequest]:
     """Keep whole conversations, one in `one_in`, chosen by a hash of their name.
 
@@ -69,7 +64,8 @@ def sample_conversations(requests: Iterable[TraceRequest], one_in: int) -> list[
     """
 
     def chosen(request: TraceRequest) -> bool:
-        name = f"0:{conversation(request)}".encode()
+        # The prompt's second block names its conversation; all prompts share the first.
+        name = f"0:{request.hash_ids[min(1, len(request.hash_ids) - 1)]}".encode()
         return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") % one_in == 0
 
     return [request for request in requests if chosen(request)]

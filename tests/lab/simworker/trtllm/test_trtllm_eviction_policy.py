@@ -33,9 +33,9 @@ class Bench:
         self.policy.claim_block(block, priority, ms)
         return block
 
-    def drain(self, level: int = 0) -> list[int]:
+    def drain(self) -> list[int]:
         """Take all blocks that are free; return their ids."""
-        return [self.take(level).block_id for _ in range(self.policy.get_num_free_blocks(level))]
+        return [self.take().block_id for _ in range(self.policy.get_num_free_blocks(0))]
 
 
 def test_lower_priorities_go_first_and_are_not_worth_offloading() -> None:

@@ -75,8 +75,8 @@ def ignore(_tokens: list[int], _last: bool) -> None:
     pass
 
 
-def generation(name: str, prompt: Sequence[int], tokens: int, priority: int = 0) -> Generation:
-    return Generation(name, prompt, tokens, ignore, priority=priority)
+def generation(name: str, prompt: Sequence[int], tokens: int) -> Generation:
+    return Generation(name, prompt, tokens, ignore)
 
 
 class Told:

@@ -24,16 +24,14 @@ SIZE = 4
 RUNNING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.SWAPPED
 
 
-def manager_of(
-    gpu: int = 10, cpu: int = 10, watermark: float = 0.0, **options: Any
-) -> BlockManager:
-    return BlockManager(SIZE, gpu, cpu, watermark, **options)
+def manager_of(gpu: int = 10, cpu: int = 10, **options: Any) -> BlockManager:
+    return BlockManager(SIZE, gpu, cpu, 0.0, **options)
 
 
-def group_of(number: int, tokens: list[int], count: int = 1, **options: Any) -> SequenceGroup:
+def group_of(number: int, tokens: list[int], count: int = 1) -> SequenceGroup:
     inputs = {"prompt_token_ids": tokens}
     seqs = [Sequence(number * 10 + at, inputs, SIZE) for at in range(count)]
-    return SequenceGroup(f"r{number}", seqs, 0.0, **options)
+    return SequenceGroup(f"r{number}", seqs, 0.0)
 
 
 def set_status(group: SequenceGroup, status: SequenceStatus) -> None:
@@ -52,11 +50,6 @@ def admitted(
         seq.data.update_num_computed_tokens(len(tokens))
     manager.mark_blocks_as_computed(group, len(tokens))
     return group
-
-
-def sample(seq: Sequence, *tokens: int) -> None:
-    for token in tokens:
-        seq.append_token_id(token, {token: Logprob(0.0)})
 
 
 def make(gpu: int = 20, cpu: int = 10, *, caching: bool = False) -> CpuGpuBlockAllocator:
@@ -120,7 +113,7 @@ def test_a_copy_given_up_does_not_overwrite_a_block_swapped_in() -> None:
     # Appending 4 copies the shared block, and gives the copy up for the cached one. The block that
     # was to be the copy is then taken for what comes back from the CPU.
     first = group.seqs[0]
-    sample(first, 4)
+    first.append_token_id(4, {4: Logprob(0.0)})
     copies = manager.append_slots(first, 0)
     back = manager.swap_in(away)
     set_status(away, RUNNING)

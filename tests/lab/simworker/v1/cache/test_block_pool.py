@@ -34,10 +34,10 @@ def pool(num_gpu_blocks: int = 9, hash_block_size: int = SIZE, **more: bool) -> 
     return BlockPool(num_gpu_blocks, True, hash_block_size, True, **more)
 
 
-def cached(one_pool: BlockPool, one: Request, count: int, group: int = 0) -> list[KVCacheBlock]:
+def cached(one_pool: BlockPool, one: Request, count: int) -> list[KVCacheBlock]:
     """Take blocks and cache them as the request's first."""
     blocks = one_pool.get_new_blocks(count)
-    one_pool.cache_full_blocks(one, blocks, 0, count, SIZE, group)
+    one_pool.cache_full_blocks(one, blocks, 0, count, SIZE, 0)
     return blocks
 
 

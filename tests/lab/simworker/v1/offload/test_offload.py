@@ -64,9 +64,9 @@ class Desk:
             num_scheduled_tokens={}, new_block_ids={}, finished_req_ids=[one.request_id]
         )
 
-    def found(self, one: Request, computed: int = 0) -> tuple[int | None, bool]:
+    def found(self, one: Request) -> tuple[int | None, bool]:
         self.connector.on_new_request(one)
-        return self.connector.get_num_new_matched_tokens(one, computed)
+        return self.connector.get_num_new_matched_tokens(one, 0)
 
 
 def blocks_of(*groups: list[tuple[int, bytes | None]]) -> Any:
