@@ -41,9 +41,14 @@ async def test_a_prompt_seen_before_is_cached_until_the_cache_is_reset(engine: s
         assert await worker.cached() == 0
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-async def test_only_an_engine_that_publishes_events_names_their_sockets(engine: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "version"), [("vllm-v1", "0.32.0"), ("vllm-v0", "0.9.2"), ("trtllm", "1.2.0")]
+)
+async def test_an_engine_says_who_it_is_and_names_the_sockets_that_it_has(
+    engine: str, version: str
+) -> None:
     async with LocalWorker(f"--engine={engine}", "--data-parallel-size=2") as worker:
+        assert await worker.get("/version") == (200, {"version": version})
         named = {"events", "replay", "ranks"} if engine == "vllm-v1" else set()
         assert set(worker.ready) == {"address"} | named
         _, sources = await worker.get("/kv_event_sources")
@@ -148,12 +153,6 @@ async def test_a_request_that_loads_is_withdrawn_before_the_cache_goes() -> None
         status, answer = await loading
         assert status == 200
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-
-
-@pytest.mark.parametrize(("engine", "version"), [("vllm-v0", "0.9.2"), ("trtllm", "1.2.0")])
-async def test_an_engine_without_a_stream_says_who_it_is(engine: str, version: str) -> None:
-    async with LocalWorker(f"--engine={engine}") as worker:
-        assert await worker.get("/version") == (200, {"version": version})
 
 
 async def test_a_drafter_gives_up_the_last_block_of_a_hit() -> None:

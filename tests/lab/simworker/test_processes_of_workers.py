@@ -170,22 +170,6 @@ async def test_sigterm_waits_no_longer_than_it_may(http: aiohttp.ClientSession) 
             await asked
 
 
-@pytest.mark.deep
-async def test_a_port_that_is_taken_is_named() -> None:
-    async with Spawned() as spawned:
-        taken = spawned.ready["events"]
-        async with Spawned(f"--events-endpoint={taken}") as second:
-            status, errors = await second.ended()
-            assert status == 1
-            assert f"{taken}: another process listens there" in errors
-            assert "Traceback" not in errors
-        async with Spawned(f"--listen={spawned.ready['address']}") as third:
-            status, errors = await third.ended()
-            assert status == 1
-            assert "another process listens there" in errors
-            assert "Errno" not in errors
-
-
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
