@@ -103,21 +103,6 @@ def test_numbers_out_of_range_are_refused(build: object, message: str) -> None:
         build()
 
 
-def test_requests_are_in_order_of_priority_then_arrival_then_name() -> None:
-    ranked = [
-        request("b", [1], priority=0, arrival_time=5.0),
-        request("c", [1], priority=1, arrival_time=2.0),
-        request("a", [1], priority=1, arrival_time=3.0),
-        request("d", [1], priority=1, arrival_time=3.0),
-    ]
-    assert [one.request_id for one in sorted((ranked[2], ranked[0], ranked[3], ranked[1]))] == [
-        "b",
-        "c",
-        "a",
-        "d",
-    ]
-
-
 def test_a_request_is_finished_by_its_status() -> None:
     one = request("a", [1])
     finished = []
