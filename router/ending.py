@@ -85,7 +85,6 @@ class Drain:
 
     @contextmanager
     def streaming(self) -> Iterator[None]:
-        """Count a stream while the context is open."""
         self.streams += 1
         try:
             yield

@@ -49,7 +49,6 @@ class Readiness:
         self._looks[name] = lambda: condition
 
     def look(self, name: str, look: Callable[[], Condition]) -> None:
-        """Have a condition looked at: `look` returns it."""
         self._looks[name] = look
 
     def end(self) -> None:

@@ -68,7 +68,6 @@ class Reloader:
             before = found
 
     async def run(self, asked: asyncio.Event) -> None:
-        """Reload whenever `asked` is set, until cancelled."""
         while True:
             await asked.wait()
             asked.clear()

@@ -206,7 +206,6 @@ class Admission:
 
     @property
     def most_waiting(self) -> int:
-        """The number of calls that may wait now."""
         # Reading may take a part of each turn, too.
         share = ANSWERING_TIMES / (ANSWERING_TIMES + 1)
         return max(LEAST_WAITING, round(share * self.wait_seconds / self.call_seconds))

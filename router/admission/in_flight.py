@@ -237,7 +237,6 @@ class InFlight:
         place.bytes = size
 
     def _take(self, place: Reservation, more: int) -> None:
-        """Count `more` bytes of a place."""
         self.bytes += more
         if place.client.startswith(STRANGER):
             self._strangers += more

@@ -102,7 +102,6 @@ class WaitingCalls:
         return list(found.calls.get(connection, ())) if found else []
 
     def add(self, place: Reservation) -> None:
-        """Add a call of the client that it names."""
         client = self._clients.get(place.client)
         if client is None:
             client = self._clients[place.client] = Client(next(self._numbers))

@@ -121,7 +121,6 @@ async def running(
 async def _reload(
     means: Means, indexed: Indexed, chosen: Picks, made: Calls, config: Config
 ) -> None:
-    """Take over the reloadable keys of a configuration that was checked."""
     limits = config.limits
     _require_coverage(means.readiness, indexed, config)
     means.readiness.require(config.server.ready)

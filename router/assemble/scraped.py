@@ -154,7 +154,6 @@ def ranks(ingest: Ingest, loads: LoadTable) -> Iterator[Metric | None]:
 
 
 def _texts(of: Texts) -> Iterator[Metric]:
-    """Yield the metrics of the parts that turn texts and chats into tokens."""
     stores = [store.stats for store in of.pool.stores.values()]
     for name in ("bytes", "hit_bytes", "missed_bytes", "evictions"):
         yield single(f"prefix_store_{name}", sum(getattr(stats, name) for stats in stores))
@@ -178,7 +177,6 @@ def _texts(of: Texts) -> Iterator[Metric]:
 
 
 def _picks(chosen: Picks) -> Iterator[Metric]:
-    """Yield the metrics of picks, their bookings, beliefs and reports."""
     picking = chosen.picking
     bookings = picking.bookings
     yield single("bookings", len(bookings))
@@ -225,7 +223,6 @@ def _queued(held: HeldPicks) -> Iterator[Metric]:
 
 
 def _copies(replica: Replica) -> Iterator[Metric]:
-    """Yield the metrics of the copies of pods."""
     name = "shared_index"
     yield single(f"{name}_disruptions", replica.redis.disruptions)
     yield single(f"{name}_log_entries", replica.counts.entries)

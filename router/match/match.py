@@ -81,7 +81,6 @@ def _joined(spans: Sequence[Span]) -> list[tuple[int, int]]:
 
 
 def _leading(spans: Sequence[Span]) -> int:
-    """Return how many leading blocks are held."""
     joined = _joined(spans)
     return joined[0][1] if joined and joined[0][0] == 0 else 0
 

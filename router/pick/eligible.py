@@ -44,7 +44,6 @@ class Field:
 
     @property
     def has_ranks(self) -> bool:
-        """Whether some pod has several ranks."""
         return any(len(pod.ranks) > 1 for pod in self.of)
 
     def part(self, role: Role, avoided: Collection[RankName]) -> "Field":

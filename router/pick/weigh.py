@@ -115,12 +115,6 @@ class Choice(msgspec.Struct, frozen=True):
         )
 
     @property
-    def usual_prefill(self) -> float:
-        """The seconds of the prefill on the first option, as on a rank of typical speed."""
-        first = self.options[0].candidate
-        return first.prefill / first.slowness
-
-    @property
     def source(self) -> Option | None:
         """The option that holds most of the prompt, if that is more than the first one holds."""
         most = self.options.fullest()
@@ -203,7 +197,9 @@ class Weigher:
 
     def see(self, model: str, choice: Choice, now: float) -> None:
         """Record a choice that is carried out as part of the model's traffic."""
-        self._traffic[model].see(choice.shares, choice.usual_prefill, now)
+        first = choice.options[0].candidate
+        # As on a rank of typical speed.
+        self._traffic[model].see(choice.shares, first.prefill / first.slowness, now)
 
     def _options(
         self,

@@ -48,14 +48,12 @@ class Crowd:
         return sum(one.count for one in self._all.groups.values())
 
     def __iter__(self) -> Iterator[Waiting]:
-        """Yield all requests, in no order."""
         for one in self._all.groups.values():
             for caller in one.groups.values():
                 for tenant in caller.groups.values():
                     yield from tenant.requests.values()
 
     def counts(self) -> Mapping[int, int]:
-        """Return the number of requests by class."""
         return {priority: one.count for priority, one in self._all.groups.items()}
 
     def add(self, waiting: Waiting) -> None:

@@ -124,7 +124,6 @@ class HeldPicks:
         )
 
     def waiting(self) -> Mapping[str, int]:
-        """Return the number of waiting picks by class."""
         counts = self.queue.crowd.counts()
         return {name: counts.get(at, 0) for at, name in enumerate(self.classes.names)}
 

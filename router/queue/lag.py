@@ -41,7 +41,6 @@ class FirstTokenLag(Witness):
 
     @property
     def is_known(self) -> bool:
-        """Whether there are enough samples."""
         return len(self._samples) >= LEAST
 
     def picked(self, placed: Pick, choice: Choice) -> None:

@@ -166,7 +166,6 @@ class Order:
         places: Iterator[tuple[tuple[float, float, int], _Share]],
         lanes: Collection[Wanted],
     ) -> Iterator[Waiting]:
-        """Yield the requests of one class."""
         given: dict[_Share, float] = {}
         # The requests' numbers are unique, so that no shares are compared.
         heap: list[tuple[float, float, int, _Share, Wanted, int]] = []

@@ -351,5 +351,4 @@ class Queue:
 
 
 def _among(ask: Ask, field: Field) -> Ask:
-    """Return a request with the ranks that may take it now."""
     return ask if ask.field is field else replace(ask, field=field)

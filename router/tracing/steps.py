@@ -66,7 +66,6 @@ class Steps:
 
     @contextmanager
     def step(self, step: str) -> Iterator[None]:
-        """Tell of a step that lasts as long as the context."""
         begun = self.begin()
         try:
             with self.tracer.span(step):
