@@ -7,6 +7,7 @@ given out again.
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -139,6 +140,15 @@ def name_of(pod: str, one: Said, end: int) -> int | bytes:
     return digest if pod == "bytes" else int.from_bytes(digest[-8:], "big")
 
 
+HAPPENINGS: dict[str, Callable[[Side, str], object]] = {
+    "a clear": lambda side, pod: side.send(pod, CLEARED),
+    "a lost batch": Side.lose,
+    "a doubt": Side.doubt,
+    "a doubt's end": lambda side, pod: side.rank(pod).state.settle(),
+    "too many blocks": lambda side, pod: side.rank(pod).state.give_up_excess(),
+}
+
+
 class FormsAgree(RuleBasedStateMachine):
     """The same frames to both forms.
 
@@ -186,13 +196,13 @@ class FormsAgree(RuleBasedStateMachine):
         self.tell(pod, Said(path, len(path) - 1, is_removal=True))
         if again:
             self.tell(pod, Said(path, len(path) - 1))
-        self.doubt(pod)
+        self.happen(pod, "a doubt")
         self.tell(pod, Said(whole, len(whole) - 1))
 
-    @rule(pod=st.sampled_from(PODS))
-    def doubt(self, pod: str) -> None:
+    @rule(pod=st.sampled_from(PODS), what=st.sampled_from(sorted(HAPPENINGS)))
+    def happen(self, pod: str, what: str) -> None:
         for side in self.sides:
-            side.doubt(pod)
+            HAPPENINGS[what](side, pod)
 
     @rule()
     def give_numbers_out_again(self) -> None:
@@ -219,26 +229,6 @@ class FormsAgree(RuleBasedStateMachine):
                 payloads.append(msgspec.msgpack.encode([0.5, events, 0]))
             for side in self.sides:
                 side.frames(pod, payloads)
-
-    @rule(pod=st.sampled_from(PODS))
-    def clear(self, pod: str) -> None:
-        for side in self.sides:
-            side.send(pod, CLEARED)
-
-    @rule(pod=st.sampled_from(PODS))
-    def lose(self, pod: str) -> None:
-        for side in self.sides:
-            side.lose(pod)
-
-    @rule(pod=st.sampled_from(PODS))
-    def settle(self, pod: str) -> None:
-        for side in self.sides:
-            side.rank(pod).state.settle()
-
-    @rule(pod=st.sampled_from(PODS))
-    def give_up_excess(self, pod: str) -> None:
-        for side in self.sides:
-            side.rank(pod).state.give_up_excess()
 
     @rule(pod=st.sampled_from(PODS), swaps=st.booleans(), one_by_one=st.booleans())
     def restart(self, pod: str, *, swaps: bool, one_by_one: bool) -> None:
