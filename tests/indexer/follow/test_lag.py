@@ -5,12 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.indexer.followed import new_ingest
-from warmpath.indexer.engines import vllm
+from tests.indexer.followed import new_ingest, source
 from warmpath.indexer.engines.wire import timestamp_of
-from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.lag import WINDOW_SECONDS, Lag
-from warmpath.indexer.follow.stream_source import LAG_SECONDS, RankIngest
+from warmpath.indexer.follow.stream_source import LAG_SECONDS
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.trust import BEHIND, Level
 
@@ -22,13 +20,12 @@ BOUND = LAG_SECONDS
 class Followed:
     """A rank whose engine has a clock of its own, and whose batches come as late as is said."""
 
-    def __init__(self, *, has_replay: bool = False, topic: str = "") -> None:
+    def __init__(self, **changes: object) -> None:
         self.now = self.made = 100.0
         self.ahead = AHEAD
         self.sequence = 0
         ingest = new_ingest(MemoryIndex, clock=lambda: self.now)
-        source = RankSource("p", 0, "m", vllm.decode, has_replay=has_replay, topic=topic)
-        self.rank: RankIngest = ingest.add(source)
+        self.rank = ingest.add(source(**{"has_replay": False} | changes))  # type: ignore[arg-type]
         self.rank.connected()
 
     def batch(self, *, late: float = 0.0) -> None:
