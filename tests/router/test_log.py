@@ -89,34 +89,26 @@ async def telling(look: Callable[[], list[Refused]]) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-async def test_calls_that_were_refused_since_the_last_look_are_told_by_limit(
+async def test_calls_and_connections_that_were_refused_since_the_last_look_are_told_by_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    refused = {"limits.one": 7, "limits.two": 0}
-    async with telling(lambda: [Refused(*one, "a-section") for one in refused.items()]):
+    refused = {"limits.one": 7, "limits.two": 0, "a-limit": 0}
+    more = {"a-limit": ("connections", "10.0.0.7:51234")}
+    section = "a-section"
+    async with telling(
+        lambda: [Refused(*one, section, *more.get(one[0], ())) for one in refused.items()]
+    ):
         assert not caplog.messages, "those were refused before"
-        for at, (limit, count) in enumerate((("limits.one", 3), ("limits.two", 1))):
+        for at, (limit, count) in enumerate((("limits.one", 3), ("limits.two", 1), ("a-limit", 2))):
             refused[limit] += count
             while len(caplog.messages) == at:
                 await asyncio.sleep(0.001)
+    runbook = "docs/guides/operate.md#a-section"
     assert caplog.messages == [
-        "3 calls were refused by limits.one: docs/guides/operate.md#a-section",
-        "1 calls were refused by limits.two: docs/guides/operate.md#a-section",
+        f"3 calls were refused by limits.one: {runbook}",
+        f"1 calls were refused by limits.two: {runbook}",
+        f"2 connections were refused by a-limit, the last one from 10.0.0.7:51234: {runbook}",
     ]
-
-
-async def test_what_is_refused_may_be_connections(caplog: pytest.LogCaptureFixture) -> None:
-    count = 0
-    more = "a-section", "connections", "10.0.0.7:51234"
-    async with telling(lambda: [Refused("a-limit", count, *more)]):
-        count = 2
-        while not caplog.messages:
-            await asyncio.sleep(0.001)
-    [told] = caplog.messages
-    assert told == (
-        "2 connections were refused by a-limit, the last one from 10.0.0.7:51234: "
-        "docs/guides/operate.md#a-section"
-    )
 
 
 async def test_a_connection_beyond_the_most_busy_ones_of_its_address_is_counted_and_told_with_its_address(

@@ -23,20 +23,21 @@ from warmpath.router.tracing.environment import asked_by, exporters, tracer_of, 
 from warmpath.router.tracing.steps import MOST_CHARS, NO_STEPS, Step, Steps, request_id_of
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
-ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+VARIABLE, PROTOCOL = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROTOCOL"
+ENDPOINT = {VARIABLE: "http://127.0.0.1:9"}
 
 
 @pytest.mark.parametrize(
     ("environ", "asking"),
     [
         ({}, ""),
-        (ENDPOINT, "OTEL_EXPORTER_OTLP_ENDPOINT"),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, ""),
+        (ENDPOINT, VARIABLE),
+        ({VARIABLE: ""}, ""),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://h"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
         ({"OTEL_TRACES_EXPORTER": "console"}, "OTEL_TRACES_EXPORTER"),
         (ENDPOINT | {"OTEL_TRACES_EXPORTER": "none"}, ""),
         (ENDPOINT | {"OTEL_SDK_DISABLED": "True"}, ""),
-        (ENDPOINT | {"OTEL_SDK_DISABLED": "false"}, "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        (ENDPOINT | {"OTEL_SDK_DISABLED": "false"}, VARIABLE),
         ({"OTEL_SERVICE_NAME": "router"}, ""),
     ],
 )
@@ -50,14 +51,8 @@ def test_an_endpoint_or_an_exporter_asks_for_traces_unless_the_sdk_is_disabled(
     ("environ", "names"),
     [
         ({}, ["otlp_json_http"]),
-        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, ["otlp_proto_grpc"]),
-        (
-            {
-                "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
-                "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json",
-            },
-            ["otlp_json_http"],
-        ),
+        ({PROTOCOL: "grpc"}, ["otlp_proto_grpc"]),
+        ({PROTOCOL: "grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json"}, ["otlp_json_http"]),
         ({"OTEL_TRACES_EXPORTER": "console, otlp"}, ["console", "otlp_json_http"]),
     ],
 )
@@ -81,13 +76,10 @@ def test_an_endpoint_that_is_no_url_is_said_and_the_router_serves_without_traces
     [
         {},
         ENDPOINT,
-        {"OTEL_EXPORTER_OTLP_ENDPOINT": "HTTPS://collector"},
-        ENDPOINT | {"OTEL_EXPORTER_OTLP_ENDPOINT": "h:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
-        {"OTEL_EXPORTER_OTLP_ENDPOINT": "foo", "OTEL_TRACES_EXPORTER": "console"},
-        {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": "foo",
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector/v1/traces",
-        },
+        {VARIABLE: "HTTPS://collector"},
+        ENDPOINT | {VARIABLE: "h:1", PROTOCOL: "grpc"},
+        {VARIABLE: "foo", "OTEL_TRACES_EXPORTER": "console"},
+        {VARIABLE: "foo", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector/v1/traces"},
     ],
 )
 def test_an_endpoint_that_its_exporter_takes_is_left_alone(environ: dict[str, str]) -> None:
@@ -97,7 +89,7 @@ def test_an_endpoint_that_its_exporter_takes_is_left_alone(environ: dict[str, st
 def test_a_protocol_without_a_package_is_said_and_the_router_serves_without_traces(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert tracer_of(ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "carrier-pigeon"}, "1") is NO_TRACER
+    assert tracer_of(ENDPOINT | {PROTOCOL: "carrier-pigeon"}, "1") is NO_TRACER
     [line] = caplog.messages
     assert "no traces, though OTEL_EXPORTER_OTLP_ENDPOINT is set" in line
     assert "the exporter carrier-pigeon is installed" in line
