@@ -10,7 +10,6 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.score import Answerer, HeldBlocks
 from warmpath.router.calls.service import RouterService, named
 from warmpath.router.config.schema import LlmdTable
-from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.models import UnknownModelError
 from warmpath.scorer.match import TIERS, Match, spans_of
@@ -92,17 +91,12 @@ class PodScores:
             scores = [score for match in matches if (score := score_of(match)) is not None]
             if not scores:
                 continue
-            names = identifiers(pod)
+            host = pod.address.rpartition(":")[0].strip("[]")
+            names = {"address": pod.address, "host": host, "id": pod.id}
             called = {name for name in names.values() if name in wanted}
             for name in called if wanted else (names[self._identifier],):
                 best[name] = max(best.get(name, 0.0), *scores)
         return best
-
-
-def identifiers(pod: Pod) -> Mapping[str, str]:
-    """Return a pod's names for llm-d's callers, by kind of name (`llmd.identifier`)."""
-    host = pod.address.rpartition(":")[0].strip("[]")
-    return {"address": pod.address, "host": host, "id": pod.id}
 
 
 SERVICE = llmd.DESCRIPTOR.services_by_name["IndexerService"]

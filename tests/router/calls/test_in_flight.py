@@ -24,6 +24,7 @@ from warmpath.router.admission.in_flight import (
 from warmpath.router.admission.waiting_calls import CallState, Reservation
 
 LIMIT, LARGEST, SECONDS, MOST_WAITING = 100, 10, 5.0, 12
+READING, WAITING = CallState.READING, CallState.WAITING
 
 
 def new_places(clock: Clock, most_waiting: int = MOST_WAITING) -> InFlight:
@@ -49,7 +50,7 @@ class Machine(RuleBasedStateMachine):
     def a_call_comes(self, client: str, size: int | None) -> None:
         def wake(error: Exception | None) -> None:
             if error is None:
-                assert place.state is CallState.READING
+                assert place.state is READING
             else:
                 self.ended.append(place)
 
@@ -60,10 +61,10 @@ class Machine(RuleBasedStateMachine):
             return
         self.calls.append(place)
 
-    @precondition(lambda self: self.of(CallState.READING))
+    @precondition(lambda self: self.of(READING))
     @rule(data=st.data())
     def a_message_is_read(self, data: st.DataObject) -> None:
-        place = data.draw(st.sampled_from(self.of(CallState.READING)))
+        place = data.draw(st.sampled_from(self.of(READING)))
         self.places.has_read(place, data.draw(st.integers(0, place.bytes)))
 
     @precondition(lambda self: self.calls)
@@ -97,9 +98,7 @@ class Machine(RuleBasedStateMachine):
         self.calls = [place for place in self.calls if place not in self.ended]
         self.ended = []
         check(self.places)
-        inside = [
-            place for place in self.calls if place.state in {CallState.READING, CallState.READ}
-        ]
+        inside = [place for place in self.calls if place.state in {READING, CallState.READ}]
         assert self.places.bytes == sum(place.bytes for place in inside)
         assert self.places.bytes <= self.allowed or len(inside) == 1
         self.allowed = max(self.places.limit, self.places.bytes)
@@ -107,7 +106,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Whoever waits is let in when those before end, and nothing is left then."""
         for _ in range(len(self.calls)):
-            inside = [place for place in self.calls if place.state is not CallState.WAITING]
+            inside = [place for place in self.calls if place.state is not WAITING]
             if self.calls:
                 assert inside
                 self.end(inside[0])
@@ -151,7 +150,7 @@ def test_the_client_that_waits_most_loses_its_latest_call(places: InFlight) -> N
     for client in "bcdef":
         places.enter(client, _ignored)
     assert not refused
-    assert places.enter("g", _ignored).state is CallState.WAITING
+    assert places.enter("g", _ignored).state is WAITING
     [error] = refused
     assert isinstance(error, NoPlaceError)
     with pytest.raises(NoPlaceError):
@@ -162,20 +161,16 @@ def test_many_connections_of_one_address_are_one_client(places: InFlight) -> Non
     for number in range(100):
         send(places, f"greedy:{number}")
     many = [places.enter(f"greedy:{number}", _ignored) for number in range(5 + MOST_WAITING)]
-    assert sum(place.state is CallState.READING for place in many) == 5
+    assert sum(place.state is READING for place in many) == 5
     # Clients without places find room beside it, however many of its connections wait.
-    assert [places.enter(client, _ignored).state for client in "abc"] == [CallState.READING] * 3
+    assert [places.enter(client, _ignored).state for client in "abc"] == [READING] * 3
     refused: list[Exception | None] = []
     with pytest.raises(NoPlaceError):
         places.enter("greedy:99", refused.append)
     waiting = [places.enter(client, _ignored) for client in "def"]
-    assert [place.state for place in waiting] == [
-        CallState.READING,
-        CallState.READING,
-        CallState.WAITING,
-    ]
+    assert [place.state for place in waiting] == [READING, READING, WAITING]
     places.leave(many[0])
-    assert waiting[-1].state is CallState.READING
+    assert waiting[-1].state is READING
 
 
 def test_a_late_message_hurts_nobody_while_nobody_waits(places: InFlight, clock: Clock) -> None:
@@ -209,9 +204,9 @@ def test_who_waits_for_places_of_its_own_ends_no_other_client(
 
 def test_connections_that_have_sent_nothing_yet_share_the_places_of_one(places: InFlight) -> None:
     strangers = [places.enter(f"stranger {number}", _ignored) for number in range(MOST_WAITING)]
-    assert sum(place.state is CallState.READING for place in strangers) == 5
+    assert sum(place.state is READING for place in strangers) == 5
     for connection in "abc":
-        assert places.enter(connection, _ignored).state is CallState.READING
+        assert places.enter(connection, _ignored).state is READING
         send(places, connection)
 
 
@@ -228,9 +223,9 @@ def test_a_connection_whose_message_was_late_is_a_stranger_and_the_last_of_them(
     fresh = places.enter("fresh", _ignored)
     for place in hoarded:
         places.leave(place)
-    assert waiting.state is CallState.READING
-    assert fresh.state is CallState.READING
-    assert [place.state for place in again] == [CallState.READING] * 2 + [CallState.WAITING] * 3
+    assert waiting.state is READING
+    assert fresh.state is READING
+    assert [place.state for place in again] == [READING] * 2 + [WAITING] * 3
 
 
 def _unexpected(error: Exception | None) -> None:
@@ -239,10 +234,10 @@ def _unexpected(error: Exception | None) -> None:
 
 def test_strangers_of_one_address_leave_room_for_those_of_another(places: InFlight) -> None:
     many = [places.enter(f"new:{number}", _ignored) for number in range(MOST_WAITING)]
-    assert sum(place.state is CallState.READING for place in many) < 5
-    assert places.enter("newer:1", _ignored).state is CallState.READING
+    assert sum(place.state is READING for place in many) < 5
+    assert places.enter("newer:1", _ignored).state is READING
     # Nor do all strangers together keep out who has sent a message.
-    assert [places.enter(one, _ignored).state for one in "ab"] == [CallState.READING] * 2
+    assert [places.enter(one, _ignored).state for one in "ab"] == [READING] * 2
 
 
 def test_a_new_connection_waits_once_for_those_of_its_address_that_say_nothing(
@@ -271,7 +266,7 @@ def test_a_new_connection_waits_once_for_those_of_its_address_that_say_nothing(
     pass_time()
     honest = places.enter("new:honest", _ignored)
     pass_time()
-    assert honest.state is CallState.READING
+    assert honest.state is READING
 
 
 def test_the_message_of_a_known_connection_or_length_may_take_longer(
@@ -281,7 +276,7 @@ def test_the_message_of_a_known_connection_or_length_may_take_longer(
     places.enter("a", ended.append, LIMIT // 2)
     places.enter("new:1", ended.append, LARGEST)
     places.enter("new:2", ended.append)
-    assert places.enter("b", _ignored, LIMIT // 2).state is CallState.WAITING
+    assert places.enter("b", _ignored, LIMIT // 2).state is WAITING
     clock.now += STRANGER_SECONDS
     places.end_late()
     [error] = ended
@@ -294,16 +289,16 @@ def test_a_stranger_without_places_comes_before_a_client_that_has_some(places: I
     waiting = places.enter("a", _ignored, 20)
     stranger = places.enter("new:1", _ignored, 20)
     places.leave(first[1])
-    assert stranger.state is CallState.READING
-    assert waiting.state is CallState.WAITING
+    assert stranger.state is READING
+    assert waiting.state is WAITING
 
 
 def test_a_small_message_passes_a_large_one_of_its_client_that_has_no_room(
     places: InFlight,
 ) -> None:
     places.enter("new:1", _ignored, 20)
-    assert places.enter("new:1", _ignored, 70).state is CallState.WAITING
-    assert places.enter("new:2", _ignored, 1).state is CallState.READING
+    assert places.enter("new:1", _ignored, 70).state is WAITING
+    assert places.enter("new:2", _ignored, 1).state is READING
 
 
 def test_the_connections_of_a_client_take_turns(places: InFlight) -> None:
@@ -313,9 +308,9 @@ def test_the_connections_of_a_client_take_turns(places: InFlight) -> None:
     many = [places.enter("x:1", _ignored, LIMIT) for _ in range(3)]
     one = places.enter("x:2", _ignored, LIMIT)
     places.leave(whole)
-    assert many[0].state is CallState.READING
+    assert many[0].state is READING
     places.leave(many[0])
-    assert one.state is CallState.READING
+    assert one.state is READING
 
 
 def test_a_connection_that_waits_until_it_is_forgotten_is_a_stranger(places: InFlight) -> None:

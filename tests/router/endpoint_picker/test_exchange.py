@@ -61,6 +61,13 @@ FROM_ONE = Reply("response", "headers", TOLD, ("x-warmpath-reason",))
 REFUSAL = refusal(503, "NO_POD", "no pod serves 'm'")
 
 
+def picked(*events: Event) -> Exchange:
+    """Return an exchange that is picked for with these events, or with a short body."""
+    one = exchange()
+    pick(one, *(events or (post(), body(b"{}"))))
+    return one
+
+
 def sent_back(*pieces: bytes, side: str = "request", ends: bool = True) -> list[Reply]:
     last = len(pieces) - 1
     return [
@@ -172,8 +179,7 @@ def test_no_engine_tells_clients_what_only_the_picker_may_tell() -> None:
 
 
 def test_a_response_passes_and_its_usage_is_reported() -> None:
-    one = exchange()
-    pick(one, post(), body(b"{}"))
+    one = picked()
     assert one.receive(answer()) == [FROM_ONE]
     assert one.receive(piece(b'{"usage": ')) == sent_back(
         b'{"usage": ', side="response", ends=False
@@ -187,8 +193,7 @@ def test_a_response_passes_and_its_usage_is_reported() -> None:
 
 
 def test_the_first_token_of_a_streamed_response_is_reported_once() -> None:
-    one = exchange()
-    pick(one, post(modes=BUFFERED), body(b"{}"))
+    one = picked(post(modes=BUFFERED), body(b"{}"))
     one.receive(answer(kind="text/event-stream"))
     reply = Reply("response", "body")
     assert one.receive(piece(b": ping\n\n")) == [reply]
@@ -245,16 +250,14 @@ NO_POD = (("x-warmpath-reason", "NO_POD"),)
 def test_what_a_response_tells_is_reported_and_told(
     request_: list[Event], response: list[Event], actions: list[Reply | Report]
 ) -> None:
-    one = exchange()
-    pick(one, *request_)
+    one = picked(*request_)
     for event_ in response[:-1]:
         one.receive(event_)
     assert one.receive(response[-1]) == actions
 
 
 def test_an_endpoint_that_was_not_told_releases_the_booking_and_is_not_named() -> None:
-    one = exchange()
-    pick(one, post(), body(b"{}"))
+    one = picked()
     assert one.receive(answer(served="10.0.0.9:80")) == [
         Report("b-1", "failed", is_refusal=True),
         Reply("response", "headers", (), NAMES.in_response),
@@ -268,8 +271,7 @@ def test_an_endpoint_that_was_not_told_releases_the_booking_and_is_not_named() -
 def test_an_engines_error_releases_the_booking_at_once_and_tells_nothing_of_the_cache(
     status: int,
 ) -> None:
-    one = exchange()
-    pick(one, post(), body(b"{}"))
+    one = picked()
     report, told = one.receive(answer(status))
     assert report == Report("b-1", "failed", is_refusal=status not in (408, 504))
     assert isinstance(told, Reply)
@@ -385,8 +387,7 @@ def test_the_stream_may_end_where_no_part_of_a_body_is_here() -> None:
     assert one.may_end
     one.receive(answer())
     assert not one.may_end, "Envoy may have sent a chunk that it expects back"
-    one = exchange()
-    pick(one, post(modes=BUFFERED), body(b"{}"))
+    one = picked(post(modes=BUFFERED), body(b"{}"))
     one.receive(answer())
     assert one.may_end
 
