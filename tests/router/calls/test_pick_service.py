@@ -139,6 +139,7 @@ async def test_bad_picks_are_refused_with_the_field_and_its_limit(stand: Stand) 
     for fields, problem in [
         ({"session_id": "s" * 257}, "session_id: is longer than 256 bytes"),
         ({"session_id": "é" * 129}, "session_id: is longer than 256 bytes"),
+        ({"tenant": "t" * 257}, "tenant: is longer than 256 bytes"),
         ({"loads": loads}, "loads[1].kv_usage: is 1.5, not 0 to 1"),
         ({"loads": [pb.PodLoad(kv_usage=math.nan)]}, "loads[0].kv_usage: is nan"),
         ({"loads": [pb.PodLoad(age=-1)]}, "loads[0].age: is -1.0 s, not 0 or more"),
