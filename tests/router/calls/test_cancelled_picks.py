@@ -108,6 +108,26 @@ def report(calls: Calls, name: str, event: str = "FAILED") -> bool:
     return known
 
 
+@pytest.mark.parametrize("event", ["FAILED", "FINISHED"])
+@pytest.mark.parametrize("waits", [0, 1])
+def test_a_pick_whose_end_is_reported_while_it_waits_is_not_made(
+    calls: Calls, waits: int, event: str
+) -> None:
+    calls.start(1, booking_id="x")
+    for _ in range(waits):
+        calls.go_on()
+    assert report(calls, "x", event)
+    assert not calls.running
+    [(status, said)] = calls.aborted
+    assert status is grpc.StatusCode.ABORTED
+    assert said == "booking_id: the end of this pick was reported before it was made"
+    calls.finish()
+    assert not len(calls.parts.bookings)
+    assert not report(calls, "x")
+    calls.check()
+    calls.check_over()
+
+
 def test_a_retry_replaces_what_the_first_pick_booked(calls: Calls) -> None:
     calls.start(1, booking_id="x", session_id="a")
     calls.finish()
