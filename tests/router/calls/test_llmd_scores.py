@@ -170,6 +170,7 @@ def test_llmds_own_examples_score_the_same() -> None:
 @given(
     stretches, weights, st.sampled_from([(16, 16), (16, 64), (64, 16), (24, 16), (16, 24), (5, 3)])
 )
+@settings(max_examples=examples(600))
 def test_leading_blocks_of_any_size_are_whole_and_as_heavy_as_their_lightest_part(
     held: list[tuple[int, int, str]], weight: dict[str, float], sizes: tuple[int, int]
 ) -> None:
