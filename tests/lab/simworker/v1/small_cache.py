@@ -1,11 +1,19 @@
 """Managers and requests small enough to be followed by hand."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
+from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored, CacheEvent
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
-from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher
+from warmpath.lab.simworker.v1.hashing.block_hash import (
+    get_block_hash,
+    get_group_id,
+    get_request_block_hasher,
+    maybe_convert_block_hash,
+)
 from warmpath.lab.simworker.v1.requests.request import Request, SamplingParams
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
     FullAttentionSpec,
@@ -66,3 +74,25 @@ def free_ids(one_manager: KVCacheManager) -> list[int]:
 
 def table(one_manager: KVCacheManager, one: Request) -> tuple[list[int], ...]:
     return one_manager.get_block_ids(one.request_id)
+
+
+class Announced:
+    """How often each name was announced as cached, by group."""
+
+    def __init__(self) -> None:
+        self.count: Counter[tuple[object, int | None]] = Counter()
+
+    def check(self, events: Sequence[CacheEvent], pool: BlockPool) -> None:
+        """Hear events; what was announced must be what the pool has cached."""
+        for event in events:
+            if isinstance(event, BlockStored):
+                self.count.update((digest, event.group_idx) for digest in event.block_hashes)
+            elif isinstance(event, BlockRemoved):
+                self.count.subtract((digest, event.group_idx) for digest in event.block_hashes)
+            else:
+                self.count.clear()
+        assert min(self.count.values(), default=0) >= 0
+        assert +self.count == Counter(
+            (maybe_convert_block_hash(get_block_hash(key)), get_group_id(key))
+            for key, _ in pool.cached_block_hash_to_block.items()
+        )

@@ -4,28 +4,17 @@ from typing import Any
 
 import pytest
 
-from tests.lab.simworker.v0.groups import append, make_group
 from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
 from warmpath.lab.simworker.v0.requests.sequence import (
     Logprob,
     Sequence,
     SequenceStage,
-    SequenceStatus,
 )
 from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 
 
 def sequence(tokens: list[int]) -> Sequence:
     return Sequence(0, {"prompt_token_ids": tokens}, 4)
-
-
-def test_tokens_are_those_of_prompt_and_output() -> None:
-    data = sequence([1, 2, 3])
-    assert (data.get_output_len(), data.get_last_token_id()) == (0, 3)
-    data.append_token_id(4, {4: Logprob(-0.5)})
-    assert data.get_token_ids() == [1, 2, 3, 4]
-    assert (data.prompt_token_ids, data.get_output_len()) == ((1, 2, 3), 1)
-    assert (data.get_len(), data.get_last_token_id()) == (4, 4)
 
 
 def test_a_prefill_is_over_when_every_known_token_is_computed() -> None:
@@ -37,29 +26,6 @@ def test_a_prefill_is_over_when_every_known_token_is_computed() -> None:
     assert (data.stage, data.get_num_uncomputed_tokens()) == (SequenceStage.DECODE, 1)
     with pytest.raises(AssertionError, match="6 computed tokens of 5"):
         data.update_num_computed_tokens(2)
-
-
-def test_recomputing_starts_from_the_first_token_and_keeps_the_output() -> None:
-    group = make_group("0", 4)
-    seq = group.first_seq
-    group.update_num_computed_tokens(4)
-    append(group)
-    assert seq.get_num_new_tokens() == 1
-    seq.reset_state_for_recompute()
-    assert seq.is_prefill()
-    assert (seq.get_num_computed_tokens(), seq.get_num_new_tokens(), seq.get_len()) == (0, 5, 5)
-
-
-def test_a_fork_goes_its_own_way() -> None:
-    group = make_group("0", 5, lora=3)
-    group.update_num_computed_tokens(5)
-    parent = group.first_seq
-    parent.status = SequenceStatus.RUNNING
-    child = parent.fork(1)
-    parent.append_token_id(9, {9: Logprob(-1.0)})
-    assert (child.seq_id, child.status, child.lora_int_id) == (1, SequenceStatus.RUNNING, 3)
-    assert (child.get_len(), child.get_num_computed_tokens(), child.is_prefill()) == (5, 5, False)
-    assert (parent.get_len(), parent.n_blocks) == (6, 2)
 
 
 def make_sequence(lora: int, salt: str) -> Sequence:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.lab.simworker.state_machines import long_test
-from tests.lab.simworker.v1.small_cache import SIZE, request
+from tests.lab.simworker.v1.small_cache import SIZE, Announced, request
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
 from warmpath.lab.simworker.v1.cache.kv_cache_block import (
@@ -15,10 +15,8 @@ from warmpath.lab.simworker.v1.cache.kv_cache_block import (
     FreeKVCacheBlockQueue,
     KVCacheBlock,
 )
-from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored
+from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockStored
 from warmpath.lab.simworker.v1.hashing.block_hash import (
-    get_block_hash,
-    get_group_id,
     make_block_hash_with_group_id,
     maybe_convert_block_hash,
 )
@@ -164,7 +162,7 @@ class AnyUse(RuleBasedStateMachine):
         super().__init__()
         self.pool = pool(7, 2)
         self.held: list[KVCacheBlock] = []
-        self.announced: Counter[tuple[object, int | None]] = Counter()
+        self.announced = Announced()
         self.requests = [request(str(at), [at % 2, *range(7)], 2) for at in range(3)]
 
     @rule(count=st.integers(0, 4))
@@ -219,18 +217,7 @@ class AnyUse(RuleBasedStateMachine):
 
     @invariant()
     def events_tell_what_is_cached(self) -> None:
-        for event in self.pool.take_events():
-            if isinstance(event, BlockStored):
-                self.announced.update((digest, event.group_idx) for digest in event.block_hashes)
-            elif isinstance(event, BlockRemoved):
-                self.announced.subtract((digest, event.group_idx) for digest in event.block_hashes)
-            else:
-                self.announced.clear()
-        assert min(self.announced.values(), default=0) >= 0
-        assert +self.announced == Counter(
-            (maybe_convert_block_hash(get_block_hash(key)), get_group_id(key))
-            for key, _ in self.pool.cached_block_hash_to_block.items()
-        )
+        self.announced.check(self.pool.take_events(), self.pool)
 
 
 TestAnyUse = long_test(AnyUse)

@@ -1,6 +1,5 @@
 """The manager, whatever its groups, over a pool that is too small for all that is asked of it."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,13 +7,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.lab.simworker.state_machines import long_test
-from tests.lab.simworker.v1.small_cache import free_ids, full, manager, request, table, window
-from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored
+from tests.lab.simworker.v1.small_cache import (
+    Announced,
+    free_ids,
+    full,
+    manager,
+    request,
+    table,
+    window,
+)
 from warmpath.lab.simworker.v1.hashing.block_hash import (
-    get_block_hash,
-    get_group_id,
     make_block_hash_with_group_id,
-    maybe_convert_block_hash,
 )
 from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import SlidingWindowSpec
@@ -42,7 +45,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.hash_size = self.cache.block_pool.hash_block_size
         self.running: list[Request] = []
         self.waiting: list[Request] = []
-        self.announced: Counter[tuple[object, int | None]] = Counter()
+        self.announced = Announced()
         self.number = 0
 
     def holds(self, one: Request, group: int, length: int) -> bool:
@@ -171,17 +174,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def events_tell_what_is_cached(self) -> None:
-        for event in self.cache.take_events():
-            if isinstance(event, BlockStored):
-                self.announced.update((digest, event.group_idx) for digest in event.block_hashes)
-            elif isinstance(event, BlockRemoved):
-                self.announced.subtract((digest, event.group_idx) for digest in event.block_hashes)
-            else:
-                self.announced.clear()
-        assert +self.announced == Counter(
-            (maybe_convert_block_hash(get_block_hash(key)), get_group_id(key))
-            for key, _ in self.cache.block_pool.cached_block_hash_to_block.items()
-        )
+        self.announced.check(self.cache.take_events(), self.cache.block_pool)
 
 
 TestAnyHistory = long_test(AnyHistory)
