@@ -1,4 +1,4 @@
-"""Policies that others published (Dynamo, llm-d, SGLang, Preble, LMetric), for comparison with ours.
+"""Policies for comparison with ours: simple ones, and those that others published.
 
-Each docstring names its source.
+Docstrings name the sources: Dynamo, llm-d, SGLang, Preble, LMetric.
 """

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from random import Random
 
+from warmpath.lab.policies.longest_prefix import LongestPrefix
 from warmpath.scorer.candidate import Request
 from warmpath.scorer.columns import Columns, Costs
-from warmpath.scorer.policies.longest_prefix import LongestPrefix
 from warmpath.scorer.policy import check_option
 
 
