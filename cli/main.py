@@ -13,7 +13,7 @@ from collections.abc import Sequence
 GROUP = "warmpath.commands"
 PARTS = (
     "envoy", "grpc_reflection", "httpx2", "huggingface_hub", "jinja2", "numba", "pygtrie", "rich",
-    "tokenizers", "uvloop",
+    "shtab", "tokenizers", "uvloop",
 )  # fmt: skip
 """Modules of the extra `router`, which a publisher's environment may lack."""
 QUIET = "GRPC_VERBOSITY", "NONE"

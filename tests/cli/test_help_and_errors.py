@@ -178,7 +178,7 @@ def script(output: Output, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def completed(script: str, *words: str) -> list[str]:
     """Return what bash offers for the last of these words."""
-    ask = 'COMP_WORDS=(warmpath "$@"); COMP_CWORD=$#; _warmpath; printf "%s\\n" "${COMPREPLY[@]}"'
+    ask = 'COMP_WORDS=(warmpath "$@"); COMP_CWORD=$#; _shtab_warmpath; printf "%s\\n" "${COMPREPLY[@]}"'
     line = ["bash", "--norc", "-c", f"{script}\n{ask}", "-", *words]
     return subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()
 
@@ -187,7 +187,7 @@ def completed(script: str, *words: str) -> list[str]:
     ("words", "offers"),
     [
         (["sco"], ["score"]),
-        (["index", ""], ["stats", "sweep", "dump", "--help"]),
+        (["index", ""], ["stats", "sweep", "dump"]),
         (["index", "stats", "--js"], ["--json"]),
         (["publish", "--engine", "s"], ["sglang"]),
         (["serve", "--log-level", ""], ["debug", "info", "warning", "error"]),
@@ -216,7 +216,7 @@ def test_zsh_reads_its_script(output: Output, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: commands())
     assert main(["zsh"]) == 0
     script = output.out()
-    assert "'--engine[its kind]:engine:(vllm sglang trtllm)'" in script
+    assert '"--engine[its kind]:engine:(vllm sglang trtllm)"' in script
     if (zsh := shutil.which("zsh")) is not None:
         subprocess.run([zsh, "--no-rcs", "-n"], input=script, text=True, check=True)
 
