@@ -23,31 +23,6 @@ from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 
 
-def test_prompts_are_computed_together_and_then_decode_together() -> None:
-    scheduler = make_scheduler(max_num_batched_tokens=16, max_model_len=16)
-    make_groups(scheduler, 4, 4, 4)
-    outputs = step(scheduler)
-    assert chunks(outputs) == {"0": 4, "1": 4, "2": 4}
-    assert outputs.num_prefill_groups == 3
-    assert outputs.num_batched_tokens == 12
-    outputs = step(scheduler)
-    assert chunks(outputs) == {"0": 1, "1": 1, "2": 1}
-    assert outputs.num_prefill_groups == 0
-    assert outputs.blocks_to_swap_in == outputs.blocks_to_swap_out == outputs.blocks_to_copy == []
-
-
-def test_a_step_without_anything_to_do_is_empty() -> None:
-    assert not step(make_scheduler()).scheduled_seq_groups
-
-
-def test_a_prompt_that_the_memory_can_never_hold_is_ignored_and_others_go_on() -> None:
-    scheduler = make_scheduler(gpu=5)
-    large, small = make_groups(scheduler, 21, 8)
-    outputs = step(scheduler)
-    assert outputs.ignored_seq_groups == [large]
-    assert chunks(outputs) == {small.request_id: 8}
-
-
 @pytest.mark.parametrize("field", ["num_gpu_blocks", "num_cpu_blocks"])
 def test_a_scheduler_needs_sized_pools(field: str) -> None:
     cache = CacheConfig(4, num_gpu_blocks=1, num_cpu_blocks=1)
