@@ -47,18 +47,13 @@ def check(cache: TokenizerCache) -> None:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def sources() -> dict[str, Source]:
     return {name: Source() for name in IDS}
 
 
 @pytest.fixture
-async def cache(clock: Clock, sources: dict[str, Source]) -> AsyncIterator[TokenizerCache]:
-    cache = TokenizerCache(most=MOST, retry_after=RETRY, clock=clock)
+async def cache(sources: dict[str, Source]) -> AsyncIterator[TokenizerCache]:
+    cache = TokenizerCache(most=MOST, retry_after=RETRY, clock=Clock())
     for name, source in sources.items():
         cache.register(name, source)
     yield cache
@@ -159,8 +154,9 @@ class CacheMachine(RuleBasedStateMachine):
             task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         # A load goes on when all its callers have gone.
-        while any(known.load for known in self.cache._known.values()):
-            await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            while any(known.load for known in self.cache._known.values()):
+                await asyncio.sleep(0)
         return ended[:callers]
 
     @rule(name=st.sampled_from(IDS), broken=st.booleans())

@@ -1,6 +1,7 @@
 """What is left of a prompt that the engine is to cut is what vLLM leaves of it."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,7 @@ def special_folder(request: pytest.FixtureRequest, model_folder: Path, tmp_path:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=single, special_tokens=known
         )
-    folder = tmp_path / "tokenizer"
-    folder.mkdir()
-    for file in model_folder.iterdir():
-        if file.is_file():
-            (folder / file.name).write_bytes(file.read_bytes())
+    folder = shutil.copytree(model_folder, tmp_path / "tokenizer")
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
