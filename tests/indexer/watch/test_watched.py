@@ -256,7 +256,7 @@ def test_whatever_it_says_its_exact_ranks_hold_what_was_said_and_others_keep_the
         fleet.check()
 
 
-class OnceWrong(grpc.GenericRpcHandler):  # type: ignore[misc]  untyped there
+class OnceWrong(grpc.GenericRpcHandler):  # type: ignore[misc]
     """A publisher whose first answer ends with a message that cannot be."""
 
     def __init__(self, wrong: bytes) -> None:
