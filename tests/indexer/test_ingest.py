@@ -464,7 +464,7 @@ def test_exact_means_exact_whatever_the_transport_does(
 ) -> None:
     run_state_machine_as_test(
         lambda: HostileTransport(index, has_replay=has_replay),
-        settings=settings(max_examples=examples(300) // share, stateful_step_count=50),
+        settings=settings(max_examples=examples(300) // share, stateful_step_count=40),
     )
 
 
