@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.redis import replica
 from warmpath.lab.bench.redis.content import fleet_of, prompts_of
-from warmpath.lab.bench.redis.layout import PipelineClient
+from warmpath.lab.bench.redis.layout import PackedLayout, PipelineClient
 from warmpath.lab.bench.redis.llmd_layout import LlmdLayout
-from warmpath.lab.bench.redis.packed_layout import PackedLayout
 from warmpath.lab.bench.redis.rounds import (
     Figures,
     Layouts,

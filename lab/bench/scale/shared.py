@@ -12,8 +12,7 @@ from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.redis.content import prompts_of
-from warmpath.lab.bench.redis.layout import PipelineClient, run_on
-from warmpath.lab.bench.redis.packed_layout import PackedLayout
+from warmpath.lab.bench.redis.layout import PackedLayout, PipelineClient, run_on
 from warmpath.lab.bench.redis.replica import PODS, Publisher, copying, until_as_many, writing
 from warmpath.lab.bench.redis.rounds import begin, fill, server_times
 from warmpath.lab.bench.stand.look_up import BLOCKS, no_collector

@@ -6,9 +6,8 @@ from typing import Any
 
 from aiohttp import web
 
-from warmpath.lab.simworker.api.admin import Cache, Health, KvCacheEvents
+from warmpath.lab.simworker.api.admin import Cache, Faults, Health, KvCacheEvents
 from warmpath.lab.simworker.api.errors import ApiError, bad, json_response, refusals
-from warmpath.lab.simworker.api.faults import Faults
 from warmpath.lab.simworker.api.fields import Endpoints, read_body
 from warmpath.lab.simworker.api.inference.completions import ChatForms, Completions
 from warmpath.lab.simworker.api.inference.request_options import find_model

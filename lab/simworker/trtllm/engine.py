@@ -16,7 +16,7 @@ from warmpath.lab.simworker.engine import (
 )
 from warmpath.lab.simworker.latency import LatencyModel, StepWork
 from warmpath.lab.simworker.sampler import extend_seed, next_token, seed_of
-from warmpath.lab.simworker.trtllm.blocks.cache_salt import get_cache_salt_id
+from warmpath.lab.simworker.trtllm.blocks.block_key import get_cache_salt_id
 from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.trtllm.events.kv_cache_event import KVCacheEvent, serialise

@@ -39,10 +39,6 @@ class SequenceGroupQueues:
     def add_seq_group(self, seq_group: SequenceGroup) -> None:
         self.waiting.append(seq_group)
 
-    def has_unfinished_seqs(self) -> bool:
-        """Whether any group is left."""
-        return bool(self.waiting or self.running or self.swapped)
-
     def take_out(self, request_ids: set[str]) -> list[SequenceGroup]:
         """Remove the groups of some requests from all queues, and return them."""
         taken = [group for group in self.groups() if group.request_id in request_ids]

@@ -3,8 +3,12 @@
 import pytest
 
 from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock, Slot
-from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey, hash_block_key
-from warmpath.lab.simworker.trtllm.blocks.cache_salt import blake3, get_cache_salt_id
+from warmpath.lab.simworker.trtllm.blocks.block_key import (
+    BlockKey,
+    blake3,
+    get_cache_salt_id,
+    hash_block_key,
+)
 from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from warmpath.lab.simworker.trtllm.blocks.retention import TokenRangeRetentionConfig as Range
 from warmpath.lab.simworker.trtllm.blocks.reuse_tree import ReuseTree

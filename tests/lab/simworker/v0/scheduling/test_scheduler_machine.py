@@ -135,10 +135,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         for _ in range(3000):
-            if not self.scheduler.has_unfinished_seqs():
+            if not list(self.scheduler.groups()):
                 break
             self.step()
-        assert not self.scheduler.has_unfinished_seqs()
+        assert not list(self.scheduler.groups())
         self.scheduler.check()
         assert all(group.is_finished() for group in self.groups)
         assert not self.ignored
