@@ -1,4 +1,4 @@
-"""Layouts of the shared index in benchmarks, the product's own too: commands to Redis, without sockets."""
+"""Layouts of the shared index in benchmarks, and the product's own: commands to Redis, no sockets."""
 
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
