@@ -1,4 +1,4 @@
-"""Chooses the compiled or the pure form of the embedded index, and of the state behind each rank.
+"""Makes the embedded index, and the compiled or the pure form of the state behind each rank.
 
 Also makes a prompt's keys, packed, so that its look-ups and beliefs share them.
 """
@@ -10,7 +10,6 @@ from functools import cache
 
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import TOKEN_BYTES, WORD_BYTES, Chain, pack_words, unpack_words
 from warmpath.indexer.resolve.rank_slots import RankSlots
 from warmpath.indexer.resolve.rank_state import PureState, RankState
@@ -19,29 +18,24 @@ from warmpath.indexer.resolve.resolver import Resolver
 log = logging.getLogger(__name__)
 
 
-def embedded_index(max_bytes: int, *, pure: bool = False) -> Index:
-    """Return an empty index of at most `max_bytes`: compiled if Numba is installed, else pure Python.
+def embedded_index(max_bytes: int) -> Index:
+    """Return an empty index of at most `max_bytes`. Raises ImportError if Numba is not installed.
 
-    With `pure` it is always the one in pure Python. A process's first compiled index takes up to a
-    minute to compile, half a second if the compiled code is cached on disk.
+    A process's first index takes up to a minute to compile, half a second if the compiled code is cached
+    on disk.
     """
-    if pure:
-        return MemoryIndex(max_bytes)
     try:
-        from warmpath.indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  may be missing
-    except ImportError as error:
-        log.warning("the index runs in pure Python, about six times slower: %s", error)
-        return MemoryIndex(max_bytes)
+        from warmpath.indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  needs Numba
+    except ModuleNotFoundError as error:
+        problem = f"the index needs {error.name}: pip install 'warmpath-router[router]'"
+        raise ModuleNotFoundError(problem, name=error.name) from error
     warm_up_compiled()
     return ArrayIndex(max_bytes)
 
 
 @cache
 def warm_up_compiled() -> None:
-    """Compile the functions of the index, or load them from disk; once per process.
-
-    Raises ImportError if Numba is not installed.
-    """
+    """Compile the functions of the index, or load them from disk; once per process."""
     from warmpath.indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415
     from warmpath.indexer.compiled.jit import is_compiled  # noqa: PLC0415
     from warmpath.indexer.compiled.warm_up import warm_up  # noqa: PLC0415
@@ -57,35 +51,33 @@ def new_state(
     source: RankSource, index: Index, slots: RankSlots, *, hash_seed: str, orphan_bytes: int
 ) -> RankState:
     """Return the state to which a rank's batches are applied."""
-    if source.dialect and not isinstance(index, MemoryIndex):
-        from warmpath.indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  may be missing
-        from warmpath.indexer.compiled.array_rank import ArrayState  # noqa: PLC0415
+    from warmpath.indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  needs Numba
+    from warmpath.indexer.compiled.array_rank import ArrayState  # noqa: PLC0415
 
-        if isinstance(index, ArrayIndex):
-            return ArrayState(
-                source.model,
-                hash_seed,
-                orphan_bytes=orphan_bytes,
-                index=index,
-                slots=slots,
-                dialect=source.dialect,
-                decode=source.decode,
-            )
+    if source.dialect and isinstance(index, ArrayIndex):
+        return ArrayState(
+            source.model,
+            hash_seed,
+            orphan_bytes=orphan_bytes,
+            index=index,
+            slots=slots,
+            dialect=source.dialect,
+            decode=source.decode,
+        )
     resolver = Resolver(source.model, hash_seed, orphan_bytes=orphan_bytes, waiting=index.waiting)
     return PureState(resolver, slots)
 
 
 def packed_keys(chain: Chain) -> bytes:
-    """Return a chain's keys, packed (`indexer.keys.key`); compiled code makes them with Numba.
+    """Return a chain's keys, packed (`indexer.keys.key`).
 
-    With extras, or without Numba, pure Python makes them in at least five times as long.
+    Compiled code makes them; with extras pure Python does, in at least five times as long.
     """
     if chain.made:
         return chain.made
-    compiled = None if any(chain.extras) else _compiled()
-    if compiled is None:
+    if any(chain.extras):
         return pack_words(chain.keys())
-    return compiled(chain.tokens, chain.block_size, chain.blocks, chain.root)
+    return _packed()(chain.tokens, chain.block_size, chain.blocks, chain.root)
 
 
 def stored_keys(chain: Chain) -> bytes:
@@ -103,10 +95,8 @@ def stored_keys(chain: Chain) -> bytes:
 
 
 @cache
-def _compiled() -> Callable[[bytes, int, int, int], bytes] | None:
-    # Imported at the first call: importing Numba takes a while, and not every router has it.
-    try:
-        from warmpath.indexer.compiled.keys import packed  # noqa: PLC0415
-    except ImportError:
-        return None
+def _packed() -> Callable[[bytes, int, int, int], bytes]:
+    # Imported at the first call: importing Numba takes a while.
+    from warmpath.indexer.compiled.keys import packed  # noqa: PLC0415
+
     return packed

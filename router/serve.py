@@ -63,8 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = share_of(config, args.process)
         # Compiling takes minutes where no compiled code is on disk; nothing serves before it.
         end_at_once()
-        with contextlib.suppress(ImportError):
-            warm_up_compiled()
+        warm_up_compiled()
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(_serve(config, begun, args, handler))
     except ConfigError as error:

@@ -1,1 +1,1 @@
-"""The contract of a block-to-slots index, its form in pure Python, and its slots."""
+"""The contract of a block-to-slots index, and its slots."""

@@ -25,7 +25,7 @@ from warmpath.process.command_line import FINE, FOUND, USAGE, command_parser, in
 
 TRACE_GROUP = "warmpath.trace_verifiers"
 """Entry points that replay traces of operations, since the router must not import simulators."""
-FOLLOWING = ("start_at", "drop", "no_replay", "pure")
+FOLLOWING = ("start_at", "drop", "no_replay")
 """Options that change how a recording's events are followed."""
 
 
@@ -55,9 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="lose this share of the live batches on the way (0 to 1)",
     )
     parser.add_argument("--seed", type=int, default=0, help="says which ones")
-    parser.add_argument(
-        "--pure", action="store_true", help="follow as a router does that has no compiled index"
-    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
     for option in ("start_at", "drop"):
@@ -72,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                         f"--{option.replace('_', '-')}: a trace of operations has no events"
                     )
             return _verify_operations(args.recording, as_json=args.json)
-        outcome = verify(read_recording(args.recording), conditions, pure=args.pure)
+        outcome = verify(read_recording(args.recording), conditions)
     except (BadRecordingError, OSError) as error:
         print(f"warmpath verify: {_problem(args.recording, error)}", file=sys.stderr)
         return USAGE

@@ -9,6 +9,7 @@ from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Event, MalformedEventError, Stored
 from warmpath.indexer.follow.instance import Engine
+from warmpath.indexer.index.contract import Index
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.stream.replay import AskReplay
 from warmpath.indexer.trust import Level, Trust
@@ -64,19 +65,20 @@ class _Open:
 
 
 def verify(
-    recording: Recording, conditions: Conditions | None = None, *, pure: bool = False
+    recording: Recording, conditions: Conditions | None = None, index: Index | None = None
 ) -> RecordingOutcome:
     """Replay a recording through the router's parts and compare each request.
 
-    With `pure` the parts are those of a router without Numba.
+    The blocks lie in `index`, or in a compiled one.
     """
-    return _Verification(recording, conditions or Conditions(), pure=pure).run()
+    index = index or embedded_index(INDEX_BYTES)
+    return _Verification(recording, conditions or Conditions(), index).run()
 
 
 class _Verification:
     """One run over one recording."""
 
-    def __init__(self, recording: Recording, conditions: Conditions, *, pure: bool) -> None:
+    def __init__(self, recording: Recording, conditions: Conditions, index: Index) -> None:
         self._recording = recording
         self._conditions = conditions
         self._rng = Random(conditions.seed)
@@ -88,7 +90,7 @@ class _Verification:
         self._adapters = set(recording.adapters)
         self._now = 0.0
         self._ingest = Ingest(
-            embedded_index(INDEX_BYTES, pure=pure),
+            index,
             hash_seed="",
             pending_bytes=1 << 30,
             stale_after=1.0,

@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
 from tests.indexer.consistent import check
+from tests.indexer.memory_index import MemoryIndex
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.index.contract import Index, Stretch
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import Chain, pack_words
 
 BACKENDS: dict[str, Callable[[], Index]] = {

@@ -12,10 +12,10 @@ from tests.clock import Clock
 from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
 from tests.indexer.consistent import check
+from tests.indexer.memory_index import MemoryIndex
 from warmpath.indexer.compiled import array_index
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.index.memory import MemoryIndex
 
 Bounded = Callable[[int, Clock], Index]
 BACKENDS: dict[str, Bounded] = {"memory": MemoryIndex, "arrays": ArrayIndex}

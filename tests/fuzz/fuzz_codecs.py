@@ -17,6 +17,7 @@ from tests.fuzz.guided import COMPILED, ROOT, asked, fuzz
 
 with atheris.instrument_imports(include=["warmpath.indexer"], exclude=COMPILED):
     from tests.indexer.consistent import check
+    from tests.indexer.memory_index import MemoryIndex
     from warmpath.indexer.compiled.array_index import ArrayIndex
     from warmpath.indexer.compiled.scan.dialect import DIALECTS
     from warmpath.indexer.compiled.warm_up import warm_up
@@ -25,7 +26,6 @@ with atheris.instrument_imports(include=["warmpath.indexer"], exclude=COMPILED):
     from warmpath.indexer.follow.instance import RankSource
     from warmpath.indexer.follow.stream_source import RankIngest
     from warmpath.indexer.index.contract import Index
-    from warmpath.indexer.index.memory import MemoryIndex
     from warmpath.indexer.ranks import Ingest
 
 MOST_EVENTS = 4

@@ -31,11 +31,11 @@ with atheris.instrument_imports(include=["warmpath"], exclude=COMPILED):
     from tests.fuzz.asked_service import AskedService
     from tests.fuzz.http2_input import SEEDS, attack
     from tests.indexer.consistent import check
+    from tests.indexer.memory_index import MemoryIndex
     from tests.indexer.segment_values import encode
     from warmpath.indexer.compiled.array_index import ArrayIndex
     from warmpath.indexer.compiled.segments import stretches_of
     from warmpath.indexer.compiled.warm_up import warm_up
-    from warmpath.indexer.index.memory import MemoryIndex
     from warmpath.indexer.keys import segment_value
     from warmpath.indexer.keys.key import WORD_BYTES, Chain, pack_words
     from warmpath.indexer.keys.segment import SEGMENT

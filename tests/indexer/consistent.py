@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.conformance.reference_index import ReferenceIndex
+from tests.indexer.memory_index import MemoryIndex, _bits
 from warmpath.indexer.believed import Belief, Believed
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.array_rank import ArrayState
@@ -20,7 +21,6 @@ from warmpath.indexer.compiled.outside import Outside
 from warmpath.indexer.engines.event import EngineHash
 from warmpath.indexer.follow.backlog import Backlog
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.index.memory import MemoryIndex, _bits
 from warmpath.indexer.index.orphans import Orphans
 from warmpath.indexer.index.slot import SlotTable
 from warmpath.indexer.keys.key import WORD_BYTES, unpack_words

@@ -6,11 +6,11 @@ import msgspec
 
 from tests.conformance.reference_index import ReferenceIndex
 from tests.indexer.followed import new_ingest, source
+from tests.indexer.memory_index import MemoryIndex
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines import sglang, vllm
 from warmpath.indexer.follow.stream_source import RankIngest, SavedRank
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import Chain, Keyspace, pack_tokens
 

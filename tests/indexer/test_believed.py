@@ -13,11 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
 from tests.indexer.consistent import check
+from tests.indexer.memory_index import MemoryIndex
 from warmpath.indexer.believed import Belief, Believed
 from warmpath.indexer.compiled.array_index import LEAST_BYTES, ArrayIndex
 from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import Chain, pack_tokens
 
 BACKENDS: dict[str, Callable[[], Index]] = {

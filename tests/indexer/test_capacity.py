@@ -14,12 +14,12 @@ from tests.indexer import sides, trtllm_answers
 from tests.indexer.consistent import check
 from tests.indexer.engine_model import BLOCK, EngineModel
 from tests.indexer.followed import following, held
+from tests.indexer.memory_index import MemoryIndex
 from tests.indexer.sides import Event, Side, removed
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines import trtllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.stream_source import REPEATED, RankIngest
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.trust import DRIFTED, Level, Trust
 

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -13,9 +12,7 @@ import pytest
 from warmpath.h2grpc.http2.library import LibraryError
 from warmpath.indexer.compiled import jit
 from warmpath.indexer.compiled.array_index import ArrayIndex
-from warmpath.indexer.embedded import _compiled, embedded_index, packed_keys
-from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.keys.key import Chain, pack_words
+from warmpath.indexer.embedded import embedded_index
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,23 +29,12 @@ def test_the_compiled_index_is_chosen_where_numba_is() -> None:
     assert isinstance(embedded_index(1 << 24), ArrayIndex)
 
 
-@pytest.fixture
-def _without_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def test_without_numba_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("warmpath.indexer.compiled")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numba", None)
-    _compiled.cache_clear()
-    yield
-    _compiled.cache_clear()
-
-
-@pytest.mark.usefixtures("_without_numba")
-def test_pure_python_serves_where_numba_is_not(caplog: pytest.LogCaptureFixture) -> None:
-    assert isinstance(embedded_index(1 << 24), MemoryIndex)
-    assert "pure Python" in caplog.text
-    assert _compiled() is None
-    chain = Chain(5, bytes(range(256)), 4, 16)
-    assert packed_keys(chain) == pack_words(chain.keys())
+    with pytest.raises(ModuleNotFoundError, match=r"warmpath-router\[router\]"):
+        embedded_index(1 << 24)
 
 
 def test_nothing_is_left_to_compile_when_the_index_is_ready() -> None:

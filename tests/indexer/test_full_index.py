@@ -11,12 +11,12 @@ import pytest
 
 from tests.indexer.consistent import check
 from tests.indexer.followed import published
+from tests.indexer.memory_index import MemoryIndex
 from tests.indexer.sides import Event, Side, stored
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.blocks.blocks import DEPTH
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.pod_cache import PART_KEYS, Journal, PodCache
 from warmpath.indexer.watch.watched_source import WatchedRank

@@ -19,12 +19,12 @@ from tests.examples import examples
 from tests.indexer.consistent import check
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import following, held, new_ingest, source
+from tests.indexer.memory_index import MemoryIndex
 from tests.indexer.sides import stored
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.stream_source import COPIES, NAMESPACES, RankIngest, SavedRank
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.stream.machine import StreamState

@@ -15,10 +15,10 @@ from tests.examples import examples
 from tests.indexer.consistent import check
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import new_ingest
+from tests.indexer.memory_index import MemoryIndex
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import Engine, RankSource
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.trust import BEHIND, Level
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
 from warmpath.indexer.watch.watched_source import WatchedRank

@@ -21,12 +21,12 @@ from typing import Any
 import msgspec
 
 from tests.indexer.consistent import check
+from tests.indexer.memory_index import MemoryIndex
 from tests.soak.engines import BLOCK, TrueCache
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.stream.replay import AskReplay

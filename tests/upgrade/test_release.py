@@ -17,6 +17,7 @@ import pytest
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
+from tests.indexer.memory_index import MemoryIndex
 from tests.indexer.shared.asked_server import AskedServer
 from tests.publisher.published_pod import IDS, Pod
 from tests.recordings import LAST_RELEASE
@@ -24,7 +25,6 @@ from tests.servers.redis_server import RedisServer
 from tests.upgrade.record_release import words
 from warmpath.indexer.engines.vllm import decode as decode_vllm
 from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import Chain, Keyspace, chain, fingerprint, pack_tokens, pack_words
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames

@@ -52,13 +52,9 @@ def test_index_scorer_and_picker_work_without_grpc_and_tokenizers() -> None:
     assert "grpc" in imported("import warmpath\nwarmpath.Client")
 
 
-def test_the_base_install_suffices_for_all_but_texts() -> None:
-    done = run(
-        FED + "assert warmpath.Picker(index).pick(range(17)).candidates[0].matched_tokens == 16\n"
-        "warmpath.Client, warmpath.AsyncClient\n"
-        "warmpath.Scorer(index, tokenizer='folder')"
-    )
-    assert "ValueError: tokenizer: needs the extra `router`" in done.stderr
+def test_the_base_install_suffices_for_the_clients_and_the_index_names_its_extra() -> None:
+    done = run("import warmpath\nwarmpath.Client, warmpath.AsyncClient\nwarmpath.Index('m')")
+    assert "the index needs numba: pip install 'warmpath-router[router]'" in done.stderr
 
 
 def test_every_public_name_is_there_and_declared_for_type_checkers() -> None:

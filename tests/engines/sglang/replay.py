@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.indexer.consistent import check
+from tests.indexer.memory_index import MemoryIndex
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import sglang
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Trust

@@ -12,10 +12,10 @@ import pytest
 from tests.examples import examples
 from tests.indexer.consistent import check
 from tests.indexer.followed import new_ingest, source
+from tests.indexer.memory_index import MemoryIndex
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.arrays import STEP
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import Chain, Keyspace, pack_tokens
 from warmpath.lab.bench.stand.made_up_fleet import batches_of, prompt_of
 

@@ -8,10 +8,10 @@ import pytest
 import zmq.asyncio
 
 from tests.indexer.followed import new_ingest, source
+from tests.indexer.memory_index import MemoryIndex
 from warmpath.indexer.follow.instance import Patience
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
-from warmpath.indexer.index.memory import MemoryIndex
 
 Run = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 Follow = Callable[..., RankIngest]

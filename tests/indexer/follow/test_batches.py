@@ -12,12 +12,12 @@ from tests.examples import examples
 from tests.indexer.consistent import check
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import new_ingest
+from tests.indexer.memory_index import MemoryIndex
 from tests.indexer.sides import FORMS, Side, stored
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Batch, Cleared, Removed, Stored
 from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.trust import Level
 
 TOKENS = st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple)

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.indexer.followed import new_ingest, source
+from tests.indexer.memory_index import MemoryIndex
 from warmpath.indexer.engines.wire import timestamp_of
 from warmpath.indexer.follow.lag import WINDOW_SECONDS, Lag
 from warmpath.indexer.follow.stream_source import LAG_SECONDS
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.trust import BEHIND, Level
 
 AHEAD = 1.7e9

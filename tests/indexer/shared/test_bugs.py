@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from tests.indexer.followed import new_ingest
+from tests.indexer.memory_index import MemoryIndex
 from tests.indexer.shared.asked_server import AskedServer, ensure
 from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod
 from tests.until import until
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import BadRecordError, read_record

@@ -18,6 +18,7 @@ import pytest
 
 from tests.indexer.consistent import check
 from tests.indexer.followed import new_ingest
+from tests.indexer.memory_index import MemoryIndex
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.recordings import KV_CACHE_MANAGER
 from warmpath.indexer.compiled.array_index import ArrayIndex
@@ -27,7 +28,6 @@ from warmpath.indexer.follow.instance import Patience, RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.stream.replay import AskReplay
 from warmpath.indexer.trust import Level
 from warmpath.lab.simworker.v1.hashing.block_hash import maybe_convert_block_hash

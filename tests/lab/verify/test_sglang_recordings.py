@@ -15,10 +15,10 @@ import pytest
 from tests.engines.sglang.replay import Answer
 from tests.engines.sglang.replay import answers as replayed
 from tests.indexer.followed import new_ingest
+from tests.indexer.memory_index import MemoryIndex
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import sglang
 from warmpath.indexer.follow.instance import RankSource
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 

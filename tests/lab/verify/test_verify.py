@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.indexer.memory_index import MemoryIndex
 from tests.recordings import KV_CACHE_MANAGER, VLLM_TRACE
-from warmpath.indexer.compiled.array_index import ArrayIndex
-from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Stored
-from warmpath.indexer.index.contract import Index
 from warmpath.indexer.keys.key import Keyspace, chain
 from warmpath.indexer.trust import Level
-from warmpath.lab.verify import predict, recording
+from warmpath.lab.verify import recording
 from warmpath.lab.verify.command import main
 from warmpath.lab.verify.predict import Conditions, verify
 from warmpath.lab.verify.recording import Frame, Life, read_recording
@@ -140,24 +138,7 @@ def test_the_compiled_path_and_the_pure_one_say_the_same_of_each_request(
     conditions: Conditions,
 ) -> None:
     recording = read_recording(VLLM_TRACE)
-    assert verify(recording, conditions) == verify(recording, conditions, pure=True)
-
-
-def test_what_serves_is_what_is_verified(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made: list[bool] = []
-
-    def make(max_bytes: int, *, pure: bool = False) -> Index:
-        index = embedded_index(max_bytes, pure=pure)
-        made.append(isinstance(index, ArrayIndex))
-        return index
-
-    monkeypatch.setattr(predict, "embedded_index", make)
-    assert main([str(VLLM_TRACE)]) == main([str(VLLM_TRACE), "--pure"]) == 0
-    assert made == [True, False]
-    printed = capsys.readouterr().out
-    assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
+    assert verify(recording, conditions) == verify(recording, conditions, MemoryIndex())
 
 
 EXPLAINED = (

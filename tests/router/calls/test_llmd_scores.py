@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.indexer.engine_model import BLOCK, EngineModel
 from tests.indexer.followed import new_ingest, source
+from tests.indexer.memory_index import MemoryIndex
 from tests.recordings import VLLM_TRACE
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Cleared, Event, Removed, Stored
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import pack_tokens, unpack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.lab.verify.recording import Frame, Life, RecordedRequest, read_recording

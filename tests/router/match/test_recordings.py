@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.indexer.consistent import check
+from tests.indexer.memory_index import MemoryIndex
 from tests.recordings import LMCACHE, VLLM_LOOKAHEAD
 from warmpath.indexer.embedded import embedded_index, packed_keys
 from warmpath.indexer.engines import vllm
@@ -20,7 +21,6 @@ from warmpath.indexer.engines.cache_groups import Lookahead
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.extra import Item
 from warmpath.indexer.keys.key import pack_tokens, unpack_words
 from warmpath.indexer.ranks import Ingest

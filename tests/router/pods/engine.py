@@ -12,8 +12,8 @@ import aiohttp
 from aiohttp import web
 
 from tests.indexer.followed import new_ingest, source
+from tests.indexer.memory_index import MemoryIndex
 from tests.servers.http import listening
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.trust import Trust
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.pods.probe import Links, Prober

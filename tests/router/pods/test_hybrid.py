@@ -10,10 +10,10 @@ import pytest
 
 from tests.indexer.consistent import check
 from tests.indexer.followed import new_ingest, source
+from tests.indexer.memory_index import MemoryIndex
 from tests.recordings import VLLM_EVENTS
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Stored
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.key import pack_tokens, unpack_tokens
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt

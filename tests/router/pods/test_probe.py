@@ -14,6 +14,7 @@ from aiohttp import web
 
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import new_ingest, source
+from tests.indexer.memory_index import MemoryIndex
 from tests.indexer.sides import stored
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.router.pods.engine import Engine
@@ -23,7 +24,6 @@ from tests.waiting import until
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import Patience
 from warmpath.indexer.follow.subscribe import Subscriber
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.trust import Level
 from warmpath.router.config.files import engine_credentials
 from warmpath.router.config.schema import ProbeTable

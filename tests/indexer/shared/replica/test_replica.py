@@ -9,13 +9,13 @@ import pytest
 from tests.indexer.consistent import check
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import new_ingest
+from tests.indexer.memory_index import MemoryIndex
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.inside import check_replica
 from tests.indexer.shared.publisher_model import PublisherModel
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.records.registry import LATE

@@ -1,8 +1,7 @@
 """The embedded index in pure Python: one dict from key to an interned bit set of slots.
 
-The compiled index (`indexer.compiled.array_index`) is used wherever Numba is installed. This one
-has two uses: the library without the extra `router` uses it, at a sixth of the speed;
-and tests compare the compiled code with it and with the pure resolver, which every publisher runs.
+It is the reference for the compiled index (`indexer.compiled.array_index`): tests compare the two, each with
+the state of ranks of its kind.
 
 Most blocks share few distinct holder sets, and Python's integers are immutable, so a set is an
 integer with one bit for each slot, interned: a block costs a dict entry and nothing else, and two blocks
