@@ -1,4 +1,6 @@
-"""Threads for work that blocks; a thread that hangs is given up and does not delay the process's exit.
+"""Threads for work that blocks, and processes for code that is not ours (`isolated`).
+
+A thread that hangs is given up and does not delay the process's exit.
 
 An executor's threads are joined at the interpreter's exit, so a download that hangs would keep the
 process from ending; these are daemons. A thread cannot be killed, so its memory is lost until its work
@@ -9,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -145,3 +148,18 @@ def outcome(work: Callable[[], Result]) -> tuple[Result | None, Exception | None
         return None, error
     except BaseException as error:  # noqa: BLE001  a panic in Rust
         return None, WorkFailedError(f"it crashed: {type(error).__name__}")
+
+
+ROOT = Path(__file__).absolute().parents[2]
+
+
+def isolated(module: str) -> tuple[str, ...]:
+    """Return the interpreter's arguments that run a module's `main` and exit with its result.
+
+    The environment, the user's packages and the working directory are not searched for modules. The
+    process runs the same version of the code as this one, even if several are installed.
+    """
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {module} as m; sys.exit(m.main())"
+    )
+    return "-I", "-c", code

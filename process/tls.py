@@ -57,7 +57,6 @@ def _validity(der: bytes) -> Validity:
 
 
 def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the tag and the content of each element, one after the other."""
     at = 0
     while at < len(der):
         tag, length, begin = der[at], der[at + 1], at + 2

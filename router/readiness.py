@@ -135,7 +135,6 @@ def _why(pod: Pod) -> str:
 
 
 def _doubt(pod: Pod) -> str:
-    """Return why the view of a pod is not exact; empty if it is."""
     for rank in pod.ranks:
         trust = rank.trust
         if trust.level is not Level.EXACT:

@@ -17,9 +17,9 @@ from warmpath.client.failure import CallError
 from warmpath.client.sync_client import Client
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.keys.key import pack_tokens, unpack_tokens
+from warmpath.router.config.files import REFUSALS
 from warmpath.router.config.schema import ModelSpec
 from warmpath.router.load.engine_metrics import CACHE_CONFIG, lines
-from warmpath.router.pods.engine_key import REFUSALS
 from warmpath.router.pods.probe import REFUSES
 
 CLOCK_SECONDS = 2.0

@@ -261,7 +261,6 @@ class Arrays:
         blocks_of.wake(self.blocks)
 
     def _give_up(self, more: int) -> None:
-        """Give up blocks, so that there is room for `more`."""
         state = self.blocks.state
         wanted = max(4 * more, int(state[LIVE]) // SHARE)
         when, depth = leave.choose(self.blocks, wanted)

@@ -245,7 +245,6 @@ class Stream:
         self._held_bytes += len(payload)
 
     def _take_held(self) -> deque[tuple[int, bytes]]:
-        """Return all held batches, and hold none from here on."""
         taken, self._held, self._held_bytes = self._held, deque(), 0
         return taken
 

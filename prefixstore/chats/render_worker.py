@@ -13,7 +13,7 @@ import msgspec
 from warmpath.prefixstore.chats.chat import ModelTemplate
 from warmpath.prefixstore.chats.jinja_template import RenderLimitError, TemplateError
 from warmpath.prefixstore.chats.render_process import HEAD, Done, Load, Reply
-from warmpath.prefixstore.isolated import isolated
+from warmpath.prefixstore.workers import isolated
 
 COMMAND = isolated("warmpath.prefixstore.chats.render_process")
 

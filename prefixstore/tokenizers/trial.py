@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from warmpath.prefixstore.isolated import isolated
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
+from warmpath.prefixstore.workers import isolated
 
 MOST_BYTES = 4 << 30
 """Largest address space; a vocabulary of 262,144 tokens takes a quarter of it."""

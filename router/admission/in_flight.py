@@ -169,7 +169,6 @@ class InFlight:
                 place.wake(None)
 
     def _next(self) -> Reservation | None:
-        """Return the waiting call whose turn it is if it may read its message now, otherwise None."""
         fair = None
         for place in self._waiting.firsts():
             if place.client not in self._taken and self._is_fair(place):

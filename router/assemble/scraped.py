@@ -212,7 +212,6 @@ def _shared_bookings(peers: PeerBookings) -> Iterator[Metric]:
 
 
 def _queued(held: HeldPicks) -> Iterator[Metric]:
-    """Yield the metrics of the queue; its waits: `router.metrics.calls`."""
     queue = held.queue
     yield metric("queue_waiting", [([name], count) for name, count in held.waiting().items()])
     yield single("queue_bytes", queue.crowd.bytes)

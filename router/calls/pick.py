@@ -284,7 +284,6 @@ class PickAnswerer:
 
 
 def _told(pick: Pick) -> Attributes:
-    """Return what a span tells of a pick."""
     return {
         "warmpath.model": pick.model,
         "warmpath.policy": pick.choice.policy,

@@ -25,9 +25,8 @@ from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import TimeLeft, check_name
 from warmpath.router.prompt.parse import LONG, gives_ids
 from warmpath.router.prompt.plain import PlainPrompt
-from warmpath.router.prompt.reader import PromptReader
+from warmpath.router.prompt.reader import PromptReader, Trace
 from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt
-from warmpath.router.prompt.trace import Trace
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.scorer.candidate import Load
 from warmpath.scorer.strategies import DEFAULT, STRATEGIES, Strategy, longest_prefix

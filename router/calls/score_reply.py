@@ -121,7 +121,6 @@ class Beginnings(dict[int, bytes]):
 
 @lru_cache(MOST_RANKS)
 def _beginnings(pod: str, rank: int, trust: Trust, ready: bool, wall_offset: float) -> Beginnings:
-    """Return the beginnings of a rank's entries, the same until one of the arguments changes."""
     score = pb.PodScore(pod=pod, rank=rank, trust=trust_message(trust, wall_offset), ready=ready)
     return Beginnings(score.SerializeToString())
 
@@ -159,7 +158,6 @@ class Replies:
     def _beginnings(
         self, pods: Sequence[Pod], ranks: list[Rank], trusts: list[Trust]
     ) -> list[Beginnings]:
-        """Return the beginnings of the entries of pods' ranks."""
         ready = [
             # Nearly all pods have a connected first rank, which is tested faster than the property.
             (

@@ -107,7 +107,6 @@ class Decisions(Witness):
         self._kept[placed.number] = Kept(message, placed.at, options, choice.reason)
 
     def _message(self, placed: Pick) -> pb.Decision:
-        """Return the message of a pick; one that nobody sees if the pick is not kept."""
         kept = self._kept.get(placed.number)
         return pb.Decision() if kept is None else kept.message
 

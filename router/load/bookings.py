@@ -254,7 +254,6 @@ class Bookings:
             book.changed()
 
     def _miss(self, booking: Booking) -> None:
-        """Record that a request ended and nobody reported its first token."""
         self.unreported += 1
         if booking.work.name not in self.stuck:
             self.overdue.miss(booking)

@@ -182,7 +182,6 @@ def _figure(value: object, most: float) -> float | None:
 
 
 def _series(names: MetricNames, page: bytes) -> dict[int | None, Figures]:
-    """Read the Prometheus format."""
     kinds = {names.running: "running", names.waiting: "waiting"}
     kinds |= dict.fromkeys(names.kv_usage, "kv_usage")
     said: dict[int | None, Figures] = {}

@@ -168,7 +168,6 @@ class Picker:
         self._end(placed, "cancelled", now)
 
     def _release(self, booking_id: str, now: float) -> None:
-        """Release the pick with this booking id, if there is one, before a new pick takes the id."""
         if booking_id in self._placed:
             self.withdraw(self._placed[booking_id], now)
         if booking_id in self._placed:

@@ -67,7 +67,6 @@ class Reason:
         return text
 
     def _against(self, best: Option, second: Option) -> str:
-        """Return why the most obvious other candidate lost."""
         warmest = max(self.contenders, key=lambda one: one.match.matched_tokens)
         if warmest.match.matched_tokens > best.match.matched_tokens:
             return self._tie(best, second) or self._warmer(best, warmest)

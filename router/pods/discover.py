@@ -252,7 +252,6 @@ class Reconciler:
                 )  # fmt: skip
 
     def _served(self) -> frozenset[tuple[str, str]]:
-        """Return the models, each with a role, that pods serve which their sources still list."""
         return frozenset(
             _part(followed)
             for pod_id, (owner, followed) in self._followed.items()
@@ -280,7 +279,6 @@ class Reconciler:
         log.info("pod %s: %s according to %s", pod_id, what, source)
 
     def _follow(self, pod_id: str) -> None:
-        """Follow a pod as the first source that has it describes it, unless it is followed."""
         if pod_id in self._followed:
             return
         for source, found in self._found.items():

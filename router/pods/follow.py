@@ -27,9 +27,9 @@ from warmpath.indexer.watch.client import Watcher
 from warmpath.process.tasks import Work, cancel, kept
 from warmpath.router import state_file
 from warmpath.router.config import schema as config
+from warmpath.router.config.files import EngineKey
 from warmpath.router.config.schema import Config, IndexTable, PodSpec
 from warmpath.router.pods.discover import CONFIGURATION, PodSource, Reconciler
-from warmpath.router.pods.engine_key import EngineKey
 from warmpath.router.pods.names import FoundPod
 from warmpath.router.pods.probe import Links, Prober
 from warmpath.router.pods.table import Pod, PodTable
@@ -191,7 +191,6 @@ class Follower:
 
 
 def _restore(rank: RankIngest, saved: SavedRank) -> None:
-    """Restore a rank from the state file, or let it begin cold if that fails."""
     try:
         rank.restore(saved)
     except Exception as error:  # noqa: BLE001  the router starts with any file

@@ -18,8 +18,8 @@ from warmpath.indexer.follow.instance import EngineTls
 from warmpath.indexer.follow.poll import problem_of
 from warmpath.indexer.rank import Rank
 from warmpath.process.bytes import UNREADABLE
+from warmpath.router.config.files import REFUSALS, EngineKey
 from warmpath.router.load.engine_metrics import Observed, cache_blocks, lines, parse, samples_of
-from warmpath.router.pods.engine_key import REFUSALS, EngineKey
 from warmpath.router.pods.namespaces import limit_known
 from warmpath.router.pods.sleep import PATHS, Answer, Sleep
 from warmpath.router.pods.table import WELL, Pod, Status

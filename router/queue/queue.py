@@ -90,7 +90,6 @@ class Queue:
         """Requests that found no place, or lost theirs to others, since the start."""
 
     def _take(self, settings: QueueTable) -> None:
-        """Take settings; order and crowd begin empty."""
         self._settings = settings
         self._precedence = precedence_of(settings)
         self._order = Order(settings.shares)

@@ -76,7 +76,6 @@ def _waiting(queue: Queue, now: float, wall_offset: float) -> Iterator[pb.Decisi
 
 
 def _place(standing: Standing) -> str:
-    """Return a standing in words: "behind 3; vllm-2 has room in 0.4 s"."""
     best = standing.choice.options[0]
     name = best.candidate.pod
     if standing.choice.options.field.has_ranks:

@@ -73,7 +73,6 @@ def tokens_at(
 
 @inlined
 def _token(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint32, int]:
-    """Read a token id."""
     word, at, sign = integer_at(data, at, end)
     if sign != 1 or word > np.uint64(0xFFFFFFFF):
         return np.uint32(0), -1

@@ -122,7 +122,6 @@ def _tls(settings: RedisSettings) -> ssl.SSLContext:
 
 
 async def _dial(settings: RedisSettings, place: HostPort, *, tls: bool, log_in: bool) -> Wire:
-    """Open a connection. Raises as `node.Dial` does."""
     options: dict[str, Any] = {
         "host": place.host,
         "port": place.port,

@@ -238,7 +238,6 @@ class Tenure:
         return replies
 
     def _said(self, ranks: Collection[int]) -> list[Argument]:
-        """Return the fields of the record about some ranks, and their values."""
         words: list[Argument] = []
         for rank in sorted(ranks):
             words += [f"state:{rank}", self.claimed.states[rank].SerializeToString()]

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.router.pods.engine import Engine
+from warmpath.router.config.files import EngineKey
 from warmpath.router.diagnosis.attribution import Row
 from warmpath.router.diagnosis.findings import findings
 from warmpath.router.diagnosis.mispredictions import PodFacts
-from warmpath.router.pods.engine_key import EngineKey
 from warmpath.router.pods.probe import LOOKS
 
 
