@@ -96,11 +96,7 @@ class Journal:
     Calls of `refusable` methods, paths with whether each is urgent, can be refused.
     """
 
-    def __init__(
-        self,
-        limits: Http2Limits,
-        refusable: Mapping[str, bool] | None = None,
-    ) -> None:
+    def __init__(self, limits: Http2Limits, refusable: Mapping[str, bool] | None = None) -> None:
         # A call whose headers find no room is refused, as one with too many.
         top = HEADERS_BOTTOM + limits.streams * limits.header_bytes
         # The pages that are never written take no memory.

@@ -107,10 +107,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "submit_rst_stream": (c.c_int, (Session, c.c_uint8, c.c_int32, c.c_uint32)),
     "submit_ping": (c.c_int, (Session, c.c_uint8, c.c_char_p)),
     "submit_shutdown_notice": (c.c_int, (Session,)),
-    "submit_goaway": (
-        c.c_int,
-        (Session, c.c_uint8, c.c_int32, c.c_uint32, c.c_char_p, c.c_size_t),
-    ),
+    "submit_goaway": (c.c_int, (Session, c.c_uint8, c.c_int32, c.c_uint32, c.c_char_p, c.c_size_t)),
     "strerror": (c.c_char_p, (c.c_int,)),
 }
 _ALLOWS_SPACES = "option_set_no_rfc9113_leading_and_trailing_ws_validation"

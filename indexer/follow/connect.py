@@ -14,10 +14,7 @@ from warmpath.process.tasks import Work
 
 
 def connections(
-    engine: Engine,
-    ranks: Sequence[RankIngest],
-    context: zmq.asyncio.Context,
-    patience: Patience,
+    engine: Engine, ranks: Sequence[RankIngest], context: zmq.asyncio.Context, patience: Patience
 ) -> list[Work]:
     """Return the tasks that follow an engine."""
     if ENGINES[engine.engine].is_polled:

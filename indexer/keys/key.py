@@ -132,10 +132,7 @@ def fingerprint(model: str, hash_seed: str) -> str:
 
 
 def chain(
-    parent: int,
-    tokens: bytes,
-    block_size: int,
-    extras: Sequence[bytes | None] | None = None,
+    parent: int, tokens: bytes, block_size: int, extras: Sequence[bytes | None] | None = None
 ) -> list[int]:
     """Return the keys of the full blocks in `tokens`, chained to `parent`.
 

@@ -165,10 +165,7 @@ async def _kill_half_way(setting: DemoSetting, cluster: Cluster) -> None:
 
 
 def _present(
-    setting: DemoSetting,
-    results: dict[str, TrafficRun],
-    made: Mapping[str, str],
-    console: Console,
+    setting: DemoSetting, results: dict[str, TrafficRun], made: Mapping[str, str], console: Console
 ) -> None:
     summed = {name: figures(result, setting.pods) for name, result in results.items()}
     rows = [HEAD, *(_row(name, one) for name, one in summed.items())]

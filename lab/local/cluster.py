@@ -119,13 +119,7 @@ class Cluster:
     """Workers, and a router that follows them. An async context manager."""
 
     def __init__(
-        self,
-        settings: WorkerSettings,
-        pods: int,
-        logs: Path,
-        *,
-        router: bool,
-        queue: bool = False,
+        self, settings: WorkerSettings, pods: int, logs: Path, *, router: bool, queue: bool = False
     ) -> None:
         """With `queue`, the router lets picks wait."""
         self.router_address = ""

@@ -24,12 +24,7 @@ from warmpath.lab.simulate.study import STUDY_NAMES
 from warmpath.process.command_line import USAGE, in_words
 
 PAGE, ROWS = "report.html", "results.jsonl"
-COLUMNS = (
-    TextColumn("{task.description}"),
-    BarColumn(),
-    MofNCompleteColumn(),
-    TimeElapsedColumn(),
-)
+COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

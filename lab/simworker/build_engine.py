@@ -187,9 +187,7 @@ def _trtllm(settings: EngineSettings, clock: Clock) -> TrtllmEngine:
     manager = TrtllmKVCacheManager(
         whole | {window: pools for window in windows if window < settings.max_model_len},
         CacheOptions(
-            settings.block_size,
-            event_manager=KVCacheEventManager(TRTLLM_EVENT_BUFFER),
-            clock=clock,
+            settings.block_size, event_manager=KVCacheEventManager(TRTLLM_EVENT_BUFFER), clock=clock
         ),
         max_sequence_length=settings.max_model_len,
         enable_block_reuse=settings.enable_prefix_caching,
@@ -212,18 +210,10 @@ def _no_stream(_: Sequence[Any], __: LoraId) -> list[WireEvent]:
 
 ENGINES = {
     "vllm-v1": EngineKind(
-        _vllm_v1,
-        from_v1,
-        ("sha256_cbor", "sha256", "xxhash_cbor", "xxhash"),
-        ("fcfs", "priority"),
+        _vllm_v1, from_v1, ("sha256_cbor", "sha256", "xxhash_cbor", "xxhash"), ("fcfs", "priority")
     ),
     "vllm-v0": EngineKind(
-        _vllm_v0,
-        _no_stream,
-        ("none",),
-        ("fcfs", "priority"),
-        version="0.9.2",
-        metrics="vllm",
+        _vllm_v0, _no_stream, ("none",), ("fcfs", "priority"), version="0.9.2", metrics="vllm"
     ),
     "trtllm": EngineKind(
         _trtllm,

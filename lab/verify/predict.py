@@ -90,11 +90,7 @@ class _Verification:
         self._adapters = set(recording.adapters)
         self._now = 0.0
         self._ingest = Ingest(
-            index,
-            hash_seed="",
-            pending_bytes=1 << 30,
-            stale_after=1.0,
-            clock=lambda: self._now,
+            index, hash_seed="", pending_bytes=1 << 30, stale_after=1.0, clock=lambda: self._now
         )
         engine = Engine(
             POD,

@@ -154,11 +154,7 @@ def _room(config: Config, most: int) -> InFlight:
 
 
 def _endpoint_picker(
-    means: Means,
-    indexed: Indexed,
-    texts: Texts,
-    service: RouterService,
-    admission: Admission,
+    means: Means, indexed: Indexed, texts: Texts, service: RouterService, admission: Admission
 ) -> EndpointPickerService:
     config, limits = means.config, means.config.limits
     table = config.endpoint_picker

@@ -109,14 +109,7 @@ async def index(means: Means, publishers: ClientTls | None, engines: EngineTls) 
 
         await thread.enter(shared(table, folder, ingest, settled), stack)
     return Indexed(
-        means,
-        ingest,
-        PodTable(),
-        thread,
-        redis,
-        list(sources(config, folder)),
-        publishers,
-        engines,
+        means, ingest, PodTable(), thread, redis, list(sources(config, folder)), publishers, engines
     )
 
 

@@ -20,12 +20,7 @@ from warmpath.router.prompt.texts import Texts
 
 
 async def pages(
-    means: Means,
-    indexed: Indexed,
-    *,
-    texts: Texts,
-    chosen: Picks,
-    calls: Calls,
+    means: Means, indexed: Indexed, *, texts: Texts, chosen: Picks, calls: Calls
 ) -> str:
     """Serve HTTP until `means.stack` closes; return the address, empty without one."""
     views = Views(

@@ -39,11 +39,7 @@ def scraped(
     yield from means.metrics.collect()
     yield metric("build_info", [([version()], 1)])
     yield from readiness(means.readiness)
-    tls = {
-        "server.tls": means.enter.tls,
-        "watch": indexed.publishers,
-        "probe": indexed.engines.tls,
-    }
+    tls = {"server.tls": means.enter.tls, "watch": indexed.publishers, "probe": indexed.engines.tls}
     yield certificates({table: one for table, one in tls.items() if one is not None})
     sources = indexed.states
     yield metric("pod_source_up", [([one.name], float(one.trouble is None)) for one in sources])

@@ -177,10 +177,7 @@ class PickAnswerer:
         return response
 
     async def explain(
-        self,
-        request: pb.ExplainRequest,
-        timeout: float,
-        patience: float = math.inf,
+        self, request: pb.ExplainRequest, timeout: float, patience: float = math.inf
     ) -> pb.ExplainResponse:
         """Answer Explain; books nothing. Raises NoPodError. Times are as in `pick`."""
         priority = self._priority(request, ANYBODY)

@@ -131,10 +131,7 @@ class RouterService:
             return task
 
         ending: Exception | None = None
-        async with (
-            asyncio.TaskGroup() as tasks,
-            aclosing(self.intake.messages(call)) as messages,
-        ):
+        async with asyncio.TaskGroup() as tasks, aclosing(self.intake.messages(call)) as messages:
             try:
                 async for raw, done in self.drain.each(messages):
                     span, task = NO_SPAN, None
@@ -191,9 +188,7 @@ class RouterService:
         return pb.ScoreStreamResponse(request_id=request_id, error=refused).SerializeToString()
 
     def answer(
-        self,
-        method: MethodDescriptor,
-        answer: Callable[[Any, float, float], Awaitable[Message]],
+        self, method: MethodDescriptor, answer: Callable[[Any, float, float], Awaitable[Message]]
     ) -> Answer:
         """Return what answers a method's messages, of this service or of one beside it.
 

@@ -67,12 +67,7 @@ class Bookings:
         return not self.overdue.expects_none
 
     def book(
-        self,
-        work: Work,
-        now: float,
-        *,
-        behind: Booking | None = None,
-        is_watched: bool = False,
+        self, work: Work, now: float, *, behind: Booking | None = None, is_watched: bool = False
     ) -> Booking:
         """Book work on a rank. Raises ValueError if the work's figures are impossible.
 

@@ -74,10 +74,7 @@ class LoadTable:
     """The load of every rank. Use it and its bookings from one thread."""
 
     def __init__(
-        self,
-        bookings: Bookings,
-        stale_seconds: float,
-        others: Others | None = None,
+        self, bookings: Bookings, stale_seconds: float, others: Others | None = None
     ) -> None:
         """Observations count for `stale_seconds`."""
         self._bookings = bookings

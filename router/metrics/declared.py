@@ -195,7 +195,7 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
     "The shared index: both modes": {
         "shared_index_poll_age_seconds": gauge(
             "Seconds since Redis last answered for all pods, or since the start."
-        ),
+        )
     },
     "The shared index: replica mode": {
         "shared_index_disruptions": counter(

@@ -26,14 +26,7 @@ from warmpath.router.pick.weigh import Ask
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.limits import MOST_TENANT_BYTES
 from warmpath.router.queue.queue import Queue
-from warmpath.router.queue.request import (
-    ANYBODY,
-    Asker,
-    Classes,
-    QueueFullError,
-    Release,
-    Waiting,
-)
+from warmpath.router.queue.request import ANYBODY, Asker, Classes, QueueFullError, Release, Waiting
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 
 ANSWER_SHARE = 0.1

@@ -162,9 +162,7 @@ class Order:
             yield from self._passing(places, lanes)
 
     def _passing(
-        self,
-        places: Iterator[tuple[tuple[float, float, int], _Share]],
-        lanes: Collection[Wanted],
+        self, places: Iterator[tuple[tuple[float, float, int], _Share]], lanes: Collection[Wanted]
     ) -> Iterator[Waiting]:
         given: dict[_Share, float] = {}
         # The requests' numbers are unique, so that no shares are compared.

@@ -103,10 +103,7 @@ class OtelTracer(Tracer):
 
     @contextmanager
     def _child(
-        self,
-        name: str,
-        kind: SpanKind = SpanKind.INTERNAL,
-        attributes: Attributes | None = None,
+        self, name: str, kind: SpanKind = SpanKind.INTERNAL, attributes: Attributes | None = None
     ) -> Iterator[otel.Span]:
         """Make a child of the current span the current one; if that is not sampled, it stays so."""
         current = get_current_span()

@@ -190,10 +190,7 @@ def test_pods_come_and_go_with_those_of_the_router(tmp_path: Path) -> None:
 
         assert served() == first
         both = f"pods: {', '.join(f'127.0.0.1:{port}' for port in sorted((first, second)))}\n"
-        for ports, line in (
-            ((first, second), both),
-            ((second,), f"pods: 127.0.0.1:{second}\n"),
-        ):
+        for ports, line in (((first, second), both), ((second,), f"pods: 127.0.0.1:{second}\n")):
             listed(*ports)
             assert any(said == line for said in started.said)
         # Envoy reads the list on its own time; until then the router's pick is not known to it.

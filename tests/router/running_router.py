@@ -56,10 +56,7 @@ async def running_router(
 
 async def metrics_page(address: str) -> str:
     """Return the metrics that are served at `address`, host:port."""
-    async with (
-        aiohttp.ClientSession() as http,
-        http.get(f"http://{address}/metrics") as response,
-    ):
+    async with aiohttp.ClientSession() as http, http.get(f"http://{address}/metrics") as response:
         return await response.text()
 
 

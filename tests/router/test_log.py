@@ -136,10 +136,7 @@ async def test_a_connection_beyond_the_most_busy_ones_of_its_address_is_counted_
 
 @pytest.mark.parametrize(
     ("most", "limit"),
-    [
-        (3000, "server.http2.max-connections (3000)"),
-        (9000, "half of the file descriptors (5000)"),
-    ],
+    [(3000, "server.http2.max-connections (3000)"), (9000, "half of the file descriptors (5000)")],
 )
 def test_the_limit_of_connections_is_the_lesser_and_is_named(
     most: int, limit: str, monkeypatch: pytest.MonkeyPatch

@@ -177,9 +177,7 @@ async def test_no_call_fails_while_a_pod_dies_and_its_score_falls_to_zero_and_re
         assert (await score(other.id)).matched_tokens == 384
 
 
-async def test_a_pod_whose_events_are_cut_goes_on_with_part_of_what_it_held(
-    tmp_path: Path,
-) -> None:
+async def test_a_pod_whose_events_are_cut_goes_on_with_part_of_what_it_held(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         workers = await stack.enter_async_context(working(tmp_path))
         relay = stack.enter_context(Relay(int(workers[0].events.rpartition(":")[2])))

@@ -201,9 +201,7 @@ def test_a_name_that_can_be_no_state_file_is_refused(
     assert "warmpath.toml:6: index.state-file: " in capsys.readouterr().err
 
 
-def test_what_came_there_meanwhile_is_not_replaced_at_the_end(
-    tmp_path: Path,
-) -> None:
+def test_what_came_there_meanwhile_is_not_replaced_at_the_end(tmp_path: Path) -> None:
     async def run() -> None:
         async with running(parse(written(tmp_path, "state").read_text(), "test"), tmp_path):
             _other(tmp_path / "state")

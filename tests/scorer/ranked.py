@@ -53,8 +53,7 @@ def columns_of(loads: Sequence[Load]) -> LoadColumns:
 
 
 def figures(
-    candidates: Sequence[Candidate],
-    known: Mapping[tuple[str, int], int] = MappingProxyType({}),
+    candidates: Sequence[Candidate], known: Mapping[tuple[str, int], int] = MappingProxyType({})
 ) -> Columns:
     """Return the figures of candidates."""
     names = [(one.pod, one.rank) for one in candidates]

@@ -182,10 +182,7 @@ STICKY = queued("warm", 9000, 999, waiting=4), queued("b", 10), queued("c", 5)
     ],
 )  # fmt: skip
 def test_candidates_come_in_the_order_of_the_policys_description(
-    policy: str,
-    candidates: tuple[Candidate, ...],
-    options: dict[str, float] | None,
-    expected: str,
+    policy: str, candidates: tuple[Candidate, ...], options: dict[str, float] | None, expected: str
 ) -> None:
     """Options by which one wins that others lose to are tried by their winner alone."""
     names = expected.split()

@@ -155,10 +155,7 @@ def test_the_fuller_the_fleet_the_longer_a_wait_is_worth_a_warm_cache() -> None:
 
 def test_the_terms_are_what_the_docstring_says() -> None:
     policy = Warmpath(g=0.5, mu=0.01)
-    given = [
-        Candidate("a", 0, 0, 0.4, Load(wait=1.0, waiting=3, in_flight=18)),
-        one("b", 99.0),
-    ]
+    given = [Candidate("a", 0, 0, 0.4, Load(wait=1.0, waiting=3, in_flight=18)), one("b", 99.0)]
     ranked = rank(policy, Request(1000, 0.5, long_share=0.05), given, Random(0))
     # Crowded: (1 + 3) / (1 + 1.5) x (1 + 15) / (1 + 7.5), to the power of g / 2: half of a tenth is long.
     assert dict(ranked[0].terms) == pytest.approx(

@@ -134,9 +134,7 @@ def test_a_cold_rank_pulls_what_the_warmest_one_holds_and_computes_the_rest() ->
 
 
 @given(
-    st.lists(st.integers(0, TOKENS - 1), min_size=1),
-    st.integers(0, TOKENS - 1),
-    st.floats(0, 1e-3),
+    st.lists(st.integers(0, TOKENS - 1), min_size=1), st.integers(0, TOKENS - 1), st.floats(0, 1e-3)
 )
 def test_no_prefill_takes_longer_and_none_that_has_as_much_changes(
     cached: list[int], held: int, per_token: float

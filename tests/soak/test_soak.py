@@ -14,13 +14,7 @@ def test_exact_ranks_that_are_right_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"wrong": 1},
-        {"trust": {"degraded": 64}},
-        {"trust": {}},
-        {"growth": 0.02},
-    ],
+    "change", [{"wrong": 1}, {"trust": {"degraded": 64}}, {"trust": {}}, {"growth": 0.02}]
 )
 def test_a_wrong_rank_no_exact_rank_or_a_leak_fail(change: dict[str, Any]) -> None:
     assert not passes(GOOD | change)

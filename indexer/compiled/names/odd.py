@@ -39,20 +39,10 @@ class OddNames:
     """The resolver of one rank's odd names; to it, plain names are `indexer.resolve.names`."""
 
     def __init__(
-        self,
-        model: str,
-        hash_seed: str,
-        *,
-        orphan_bytes: int,
-        index: ArrayIndex,
-        slots: RankSlots,
+        self, model: str, hash_seed: str, *, orphan_bytes: int, index: ArrayIndex, slots: RankSlots
     ) -> None:
         self.resolver = Resolver(
-            model,
-            hash_seed,
-            orphan_bytes=orphan_bytes,
-            waiting=index.waiting,
-            elsewhere=self,
+            model, hash_seed, orphan_bytes=orphan_bytes, waiting=index.waiting, elsewhere=self
         )
         self.names = self.resolver.names
         self.plain = PlainNames(index, slots)

@@ -185,11 +185,7 @@ class PlainNames:
     # Following
 
     def follow(
-        self,
-        ends: NDArray[np.int64],
-        position: NDArray[np.int64],
-        carried: Words,
-        bounds: Bounds,
+        self, ends: NDArray[np.int64], position: NDArray[np.int64], carried: Words, bounds: Bounds
     ) -> int:
         """Apply a step of the scanned batches (`follow.follow`). The caller has reserved the room."""
         index, arrays = self._index, self._arrays

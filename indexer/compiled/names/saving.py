@@ -21,12 +21,7 @@ def save(index: ArrayIndex, slots: RankSlots, plain: PlainNames) -> SavedPlain:
     """Return all plain names of a rank, and which of its places hold them."""
     arrays = index.arrays
     return pack(
-        arrays.blocks,
-        arrays.sets,
-        *plain.all(),
-        list(plain.groups),
-        slots.certain,
-        slots.doubted,
+        arrays.blocks, arrays.sets, *plain.all(), list(plain.groups), slots.certain, slots.doubted
     )
 
 

@@ -196,12 +196,7 @@ def _has_plain_extras(data: NDArray[np.uint8], end: int, row: NDArray[np.int64])
 
 @compiled
 def _event(
-    data: NDArray[np.uint8],
-    at: int,
-    end: int,
-    dialect: Dialect,
-    scanned: Scanned,
-    event: int,
+    data: NDArray[np.uint8], at: int, end: int, dialect: Dialect, scanned: Scanned, event: int
 ) -> int:
     """Read one event; return the position after it, or -1 where it is not plain."""
     row = scanned.events[event]

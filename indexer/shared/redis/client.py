@@ -92,10 +92,7 @@ class _Round:
     """The commands of one `run`, until each has its reply."""
 
     def __init__(
-        self,
-        topology: Topology,
-        asked: Sequence[Command | Call],
-        disrupted: Callable[[], None],
+        self, topology: Topology, asked: Sequence[Command | Call], disrupted: Callable[[], None]
     ) -> None:
         self._topology = topology
         self._asked = asked

@@ -15,13 +15,7 @@ import hiredis
 from redis.asyncio.connection import Connection, DefaultParser, SSLConnection
 from redis.exceptions import ResponseError
 
-from warmpath.indexer.shared.redis.address import (
-    ACCESS,
-    Address,
-    RedisKind,
-    contradictions,
-    parse,
-)
+from warmpath.indexer.shared.redis.address import ACCESS, Address, RedisKind, contradictions, parse
 from warmpath.indexer.shared.redis.client import RedisClient
 from warmpath.indexer.shared.redis.command import (
     Argument,

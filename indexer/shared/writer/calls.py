@@ -53,12 +53,7 @@ def outcome(reply: Reply) -> ScriptOutcome:
 
 
 def apply_calls(  # noqa: PLR0917 - whose writer, how far it is, what it writes: none can be left out
-    names: KeyNames,
-    pod: str,
-    token: int,
-    counts: Mapping[int, int],
-    changes: Changes,
-    ttl_ms: int,
+    names: KeyNames, pod: str, token: int, counts: Mapping[int, int], changes: Changes, ttl_ms: int
 ) -> list[tuple[int, Call]]:
     """Return the calls that bring `changes` into the index, each with its bucket.
 

@@ -6,8 +6,4 @@ from warmpath.lab.bench.scale import calls, picks, shared
 
 def measure(*, quick: bool) -> list[Figure]:
     """Measure calls beside events, the shared index, and picks by the number of ranks."""
-    return [
-        *calls.measure(quick=quick),
-        *shared.measure(quick=quick),
-        *picks.measure(quick=quick),
-    ]
+    return [*calls.measure(quick=quick), *shared.measure(quick=quick), *picks.measure(quick=quick)]

@@ -22,10 +22,7 @@ REFUSED_US = 5000.0
 def measure(*, quick: bool) -> list[Figure]:
     """Measure Score for a prompt of 10,000 packed ids that 8 pods hold, from 16 clients."""
     rounds, seconds = (1, 1.0) if quick else (5, 4.0)
-    with (
-        holding("nghttp2") as client,
-        tempfile.TemporaryDirectory(prefix="warmpath-") as folder,
-    ):
+    with holding("nghttp2") as client, tempfile.TemporaryDirectory(prefix="warmpath-") as folder:
         body = Path(folder) / "body"
         body.write_bytes(framed(client.packed))
         address = f"127.0.0.1:{client.fleet.router.port}"

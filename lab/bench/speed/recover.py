@@ -76,13 +76,7 @@ async def _snapshot(batches: list[bytes]) -> float:
     feed(rank, batches)
     keyspace = fingerprint(MODEL, "")
     server = grpc.aio.server()
-    watch = WatchServer(
-        cache,
-        keyspace=keyspace,
-        most=4,
-        heartbeat=5.0,
-        slow_seconds=10.0,
-    )
+    watch = WatchServer(cache, keyspace=keyspace, most=4, heartbeat=5.0, slow_seconds=10.0)
     server.add_generic_rpc_handlers((watch.handler(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -49,10 +49,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 @contextmanager
 def holding(
-    *transports: str,
-    addresses: Sequence[str] = (),
-    limits: Sequence[str] = (),
-    processes: int = 1,
+    *transports: str, addresses: Sequence[str] = (), limits: Sequence[str] = (), processes: int = 1
 ) -> Iterator["ScoreClient"]:
     """Yield a client of routers, and of the peer, that know all prompts.
 

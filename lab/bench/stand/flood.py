@@ -61,9 +61,7 @@ def _messages(
 
 
 def _send(
-    sockets: Sequence["zmq.Socket[bytes]"],
-    messages: list[tuple[int, bytes, bytes, int]],
-    pace: int,
+    sockets: Sequence["zmq.Socket[bytes]"], messages: list[tuple[int, bytes, bytes, int]], pace: int
 ) -> None:
     """Send all messages, at most `pace` blocks a second unless that is 0."""
     begun = time.perf_counter()

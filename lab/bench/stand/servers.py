@@ -268,10 +268,7 @@ def release(flood: Python) -> None:
 
 
 def _config(
-    server: Mapping[str, object],
-    events: Sequence[str],
-    addresses: Sequence[str],
-    tokenizer: str,
+    server: Mapping[str, object], events: Sequence[str], addresses: Sequence[str], tokenizer: str
 ) -> str:
     """Return a router's configuration."""
     own = {"metrics-listen": "", "drain-delay-seconds": 0}

@@ -20,10 +20,7 @@ class Tokens(Endpoints):
     """Endpoints that turn text to ids and back with the worker's own tokenizer."""
 
     def routes(self) -> list[web.RouteDef]:
-        return [
-            web.post("/tokenize", self.tokenize),
-            web.post("/detokenize", self.detokenize),
-        ]
+        return [web.post("/tokenize", self.tokenize), web.post("/detokenize", self.detokenize)]
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """Answer with the ids of a prompt, special tokens added, or of a chat in its template."""

@@ -82,12 +82,7 @@ class Rank(Generic[EventT]):
         self._begin_stream()
         self._observer = self._new_observer()
         self.engine = self._new_engine()
-        self._shell = EngineShell(
-            self.engine,
-            self._announce,
-            clock=self._clock,
-            pace=self.pace,
-        )
+        self._shell = EngineShell(self.engine, self._announce, clock=self._clock, pace=self.pace)
         self._running = self._tasks.start(self._run(self._shell), f"engine of rank {self.number}")
 
     async def _run(self, shell: EngineShell[EventT]) -> None:

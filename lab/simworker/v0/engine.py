@@ -140,11 +140,7 @@ class V0Engine:
         )
         self._sequences += 1
         group = SequenceGroup(
-            generation.request_id,
-            [seq],
-            self.now,
-            lora_request=lora,
-            priority=generation.priority,
+            generation.request_id, [seq], self.now, lora_request=lora, priority=generation.priority
         )
         self._open[generation.request_id] = _Open(generation, group, seed_of(generation.prompt))
         self.scheduler.add_seq_group(group)
@@ -313,10 +309,7 @@ class V0Engine:
 
 def _execute(worker: Worker[Any], chunks: list[Chunk], outputs: SchedulerOutputs) -> None:
     worker.execute_model(
-        chunks,
-        outputs.blocks_to_swap_in,
-        outputs.blocks_to_swap_out,
-        outputs.blocks_to_copy,
+        chunks, outputs.blocks_to_swap_in, outputs.blocks_to_swap_out, outputs.blocks_to_copy
     )
 
 

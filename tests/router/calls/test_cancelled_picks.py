@@ -53,9 +53,7 @@ def test_a_report_proves_an_answer_whose_write_has_not_ended(calls: Calls) -> No
     assert calls.parts.picker.get(name) is not None
 
 
-def test_a_pod_that_goes_before_the_answer_is_written_keeps_no_blocks(
-    calls: Calls,
-) -> None:
+def test_a_pod_that_goes_before_the_answer_is_written_keeps_no_blocks(calls: Calls) -> None:
     calls.start(1, session_id="a", pods=["pod-blind"])
     calls.go_on()
     calls.go_on()

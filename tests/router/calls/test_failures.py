@@ -57,10 +57,7 @@ def test_details_are_what_googles_own_messages_write() -> None:
         retry_seconds=2.25,
         limit="limits.wait-seconds",
     )
-    assert written == (
-        ("grpc-status-details-bin", GOOGLES),
-        ("grpc-retry-pushback-ms", "2250"),
-    )
+    assert written == (("grpc-status-details-bin", GOOGLES), ("grpc-retry-pushback-ms", "2250"))
 
 
 def test_every_reason_is_given_somewhere_and_no_call_fails_without_one() -> None:

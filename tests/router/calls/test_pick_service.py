@@ -262,9 +262,7 @@ async def test_the_policy_of_a_request_is_used_and_named(stand: Stand) -> None:
     assert told.reason.startswith("llmd-token puts")
 
 
-async def test_pods_without_events_are_believed_to_hold_what_was_sent_to_them(
-    stand: Stand,
-) -> None:
+async def test_pods_without_events_are_believed_to_hold_what_was_sent_to_them(stand: Stand) -> None:
     answer = await stand.pick(prompt(1000))
     home = answer.candidates[0].pod
     assert answer.candidates[0].matched_tokens == 0

@@ -325,9 +325,7 @@ async def test_without_a_router_requests_go_on_or_fail_at_once(
                 assert len(one.requests) == len(two.requests) == 1, "pods in turn"
 
 
-async def test_requests_are_shadowed_where_envoy_only_shows_them(
-    tmp_path: Path,
-) -> None:
+async def test_requests_are_shadowed_where_envoy_only_shows_them(tmp_path: Path) -> None:
     changes = [
         ("failure_mode_allow: true", "observability_mode: true\n                      response_attributes: [upstream.address]"),
         ("                      status_on_error: {code: ServiceUnavailable}\n", ""),

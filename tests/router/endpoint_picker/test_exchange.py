@@ -26,13 +26,7 @@ from tests.router.endpoint_picker.gateway_events import (
     refusal,
     token,
 )
-from warmpath.router.endpoint_picker.events import (
-    Event,
-    Modes,
-    OrderError,
-    Reply,
-    WantPick,
-)
+from warmpath.router.endpoint_picker.events import Event, Modes, OrderError, Reply, WantPick
 from warmpath.router.endpoint_picker.exchange import Exchange
 from warmpath.router.endpoint_picker.protocol import (
     DESTINATION,
@@ -358,8 +352,7 @@ def test_what_http_does_not_allow_is_refused(events: list[object]) -> None:
 
 @pytest.mark.parametrize("mode", BodyMode)
 @pytest.mark.parametrize(
-    "headers",
-    [[("upgrade", "WebSocket"), ("connection", "Upgrade")], [(":method", "CONNECT")]],
+    "headers", [[("upgrade", "WebSocket"), ("connection", "Upgrade")], [(":method", "CONNECT")]]
 )
 def test_a_websocket_is_picked_for_at_its_headers(
     mode: BodyMode, headers: list[tuple[str, str]]

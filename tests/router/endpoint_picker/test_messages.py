@@ -45,10 +45,7 @@ def recorded(mode: str) -> list[Event]:
 
 @pytest.mark.parametrize(
     ("mode", "modes"),
-    [
-        ("full-duplex", Modes()),
-        ("buffered", Modes(BodyMode.BUFFERED_PARTIAL, BodyMode.STREAMED)),
-    ],
+    [("full-duplex", Modes()), ("buffered", Modes(BodyMode.BUFFERED_PARTIAL, BodyMode.STREAMED))],
 )
 def test_what_envoy_sends_is_read(mode: str, modes: Modes) -> None:
     headers, *events = recorded(mode)

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.waiting import until
 from warmpath.indexer.engines.table import ENGINES
-from warmpath.router.load.engine_metrics import (
-    MOST_LINE_BYTES,
-    MOST_LINES,
-    Observed,
-    lines,
-    parse,
-)
+from warmpath.router.load.engine_metrics import MOST_LINE_BYTES, MOST_LINES, Observed, lines, parse
 
 VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge

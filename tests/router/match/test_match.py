@@ -56,8 +56,7 @@ def test_a_rank_whose_first_event_tells_of_its_blocks_has_their_form_from_then_o
 
 @given(
     st.lists(
-        st.tuples(st.lists(st.integers(0, 3), unique=True), st.integers(0, 3), LAYOUTS),
-        max_size=8,
+        st.tuples(st.lists(st.integers(0, 3), unique=True), st.integers(0, 3), LAYOUTS), max_size=8
     )
 )
 def test_whatever_changed_forms_are_those_made_anew(

@@ -28,11 +28,7 @@ def keys(seed: int, blocks: int, after: bytes = b"") -> bytes:
     return after + pack_words([rng.getrandbits(64) for _ in range(own)])
 
 
-@given(
-    common=st.integers(0, 3000),
-    sent=st.integers(1, 3000),
-    asked=st.integers(1, 3000),
-)
+@given(common=st.integers(0, 3000), sent=st.integers(1, 3000), asked=st.integers(1, 3000))
 def test_a_common_beginning_is_known_to_within_a_twelfth_of_an_octave(
     common: int, sent: int, asked: int
 ) -> None:

@@ -98,11 +98,7 @@ class Parts(Witness):
             config.QueueTable(),
             index=ReferenceIndex(),
             scorer=partial(
-                Scorer,
-                self.ingest,
-                "",
-                shared_tiers={"m": shared_tiers},
-                assumed_block_size=BLOCK,
+                Scorer, self.ingest, "", shared_tiers={"m": shared_tiers}, assumed_block_size=BLOCK
             ),
             new_id=lambda: next(names),
             rng=Random(1),

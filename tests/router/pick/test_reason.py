@@ -45,11 +45,7 @@ def contender(
     cached = held if counted is None else counted
     prefill = (TOKENS - cached) * 1e-4 if prefill is None else prefill
     candidate = Candidate(pod, rank, cached, prefill, Load(wait=wait, in_flight=in_flight))
-    terms = (
-        ("wait", wait),
-        ("prefill", prefill),
-        ("decode", in_flight * 0.002),
-    )
+    terms = (("wait", wait), ("prefill", prefill), ("decode", in_flight * 0.002))
     known = held - believed
     match = Match((Span(0, known, "gpu"),) if known else (), 1, assumed_tokens=believed and held)
     return weighed(candidate, match, trust, terms)

@@ -229,10 +229,7 @@ class Source:
 def test_every_source_says_its_pods_or_why_it_cannot_be_asked() -> None:
     asked = [Source("a", "y", "x"), Source("b", error=SourceError("no such name", empty=True))]
     specs = [PodSpec(one, "m", "h:1") for one in ("x", "y")]
-    assert look(asked, 60.0) == [
-        Looked("a", specs),
-        Looked("b", problem="no such name"),
-    ]
+    assert look(asked, 60.0) == [Looked("a", specs), Looked("b", problem="no such name")]
     assert look([], 60.0) == []
 
 

@@ -187,8 +187,7 @@ async def test_another_versions_data_are_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    "options",
-    ['mode = "shared"', 'mode = "replica"', 'mode = "replica"\nshare-bookings = true'],
+    "options", ['mode = "shared"', 'mode = "replica"', 'mode = "replica"\nshare-bookings = true']
 )
 async def test_a_router_sweeps_once_however_it_uses_the_index(
     tmp_path: Path,

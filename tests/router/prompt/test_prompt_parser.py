@@ -228,9 +228,7 @@ def test_a_long_text_is_encoded_in_turns_where_its_bytes_may_be_too_many(
     )
 
 
-def test_a_text_of_more_characters_than_bytes_may_be_is_told_its_bytes(
-    roomy: PromptParser,
-) -> None:
+def test_a_text_of_more_characters_than_bytes_may_be_is_told_its_bytes(roomy: PromptParser) -> None:
     with pytest.raises(BadRequestError, match=f"has {2 * (BYTES + 1)} bytes"):
         turns_and_result(roomy.parse(prompt_of(text="é" * (BYTES + 1))))
 

@@ -74,10 +74,7 @@ class AnyEvents(RuleBasedStateMachine):
         self.left += 1
 
     @precondition(lambda self: self.flying)
-    @rule(
-        data=st.data(),
-        event=st.sampled_from(["first_token", "finished", "failed", "elsewhere"]),
-    )
+    @rule(data=st.data(), event=st.sampled_from(["first_token", "finished", "failed", "elsewhere"]))
     def report(self, data: st.DataObject, event: str) -> None:
         picker, now = self.stand.parts.picker, self.stand.parts.now
         one = data.draw(st.sampled_from(self.flying))
@@ -124,10 +121,7 @@ class AnyEvents(RuleBasedStateMachine):
         self.stand.hears = hears
         self.release()
 
-    @rule(
-        weight=st.sampled_from([0.5, 2.0]),
-        places=st.tuples(*[st.integers(0, 2)] * 3),
-    )
+    @rule(weight=st.sampled_from([0.5, 2.0]), places=st.tuples(*[st.integers(0, 2)] * 3))
     def settings_are_reloaded(self, weight: float, places: Sequence[int]) -> None:
         reloaded = QueueTable(
             max_requests=MOST,

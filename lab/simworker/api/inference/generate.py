@@ -56,11 +56,7 @@ async def generate(
 
 
 def _submit(
-    worker: Worker,
-    ask: Generation,
-    tokens: TokenStream,
-    choice: int,
-    options: RequestOptions,
+    worker: Worker, ask: Generation, tokens: TokenStream, choice: int, options: RequestOptions
 ) -> Flight:
     try:
         return worker.submit(ask, tokens.sink(choice), options.rank)

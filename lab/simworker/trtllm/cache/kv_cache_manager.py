@@ -45,10 +45,7 @@ class KVCacheManager:
             raise ValueError(f"blocks_per_window: a window of {min(blocks_per_window)} tokens")
         self.windows = {
             window: WindowBlockManager(
-                window,
-                *blocks_per_window[window],
-                options,
-                is_swa=window < max_sequence_length,
+                window, *blocks_per_window[window], options, is_swa=window < max_sequence_length
             )
             for window in sorted(blocks_per_window)
         }

@@ -131,10 +131,7 @@ class BlockTable:
         shared = self._allocator.fork(self._blocks[-1])
         dropped = self._blocks[: len(self._blocks) - len(shared)]
         table = BlockTable(
-            self._block_size,
-            self._allocator,
-            [*dropped, *shared],
-            self._max_block_sliding_window,
+            self._block_size, self._allocator, [*dropped, *shared], self._max_block_sliding_window
         )
         table._num_full_slots = self._num_full_slots
         return table

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v0.blocks.block import Block, BlockId, NoFreeBlocksError, NullBlock
 from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlockAllocator
-from warmpath.lab.simworker.v0.blocks.prefix_caching_block import (
-    PrefixCachingBlockAllocator,
-)
+from warmpath.lab.simworker.v0.blocks.prefix_caching_block import PrefixCachingBlockAllocator
 from warmpath.lab.simworker.v0.device import Device
 
 

@@ -79,10 +79,7 @@ class CacheEngine(Generic[ArrayT]):
         self._copy(self.gpu_cache, self.gpu_cache, src_to_dsts)
 
     def _copy(
-        self,
-        source: list[ArrayT],
-        destination: list[ArrayT],
-        pairs: Sequence[tuple[int, int]],
+        self, source: list[ArrayT], destination: list[ArrayT], pairs: Sequence[tuple[int, int]]
     ) -> None:
         from_blocks, to_blocks = self._num_blocks(source), self._num_blocks(destination)
         for from_block, to_block in pairs:

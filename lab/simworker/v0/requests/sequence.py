@@ -110,11 +110,7 @@ class Sequence:
     def fork(self, new_seq_id: int) -> "Sequence":
         """Return a copy under a new id, with the same tokens, status and computed tokens."""
         child = Sequence(
-            new_seq_id,
-            self.inputs,
-            self.block_size,
-            self.lora_request,
-            cache_salt=self.cache_salt,
+            new_seq_id, self.inputs, self.block_size, self.lora_request, cache_salt=self.cache_salt
         )
         child.status, child.stage = self.status, self.stage
         child._all_token_ids = list(self._all_token_ids)

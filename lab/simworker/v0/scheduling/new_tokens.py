@@ -136,10 +136,7 @@ class NewTokens:
         return new - found, found
 
     def _cut(
-        self,
-        new: int,
-        budget: SchedulingBudget,
-        prefills: PartialPrefillMetadata | None,
+        self, new: int, budget: SchedulingBudget, prefills: PartialPrefillMetadata | None
     ) -> int:
         config = self._scheduler_config
         remaining = budget.remaining_token_budget()

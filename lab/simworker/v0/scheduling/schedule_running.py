@@ -136,10 +136,7 @@ class SwappedScheduling(SchedulerState):
     """Schedules sequence groups whose blocks were swapped to the CPU's memory."""
 
     def _schedule_swapped(
-        self,
-        budget: SchedulingBudget,
-        curr_loras: set[int] | None,
-        enable_chunking: bool = False,
+        self, budget: SchedulingBudget, curr_loras: set[int] | None, enable_chunking: bool = False
     ) -> SchedulerSwappedInOutputs:
         """Swap groups in, in order, until one does not fit.
 

@@ -179,10 +179,7 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
             blocks_to_swap_in=swapped_in.blocks_to_swap_in,
             blocks_to_swap_out=running.blocks_to_swap_out,
             blocks_to_copy=[*running.blocks_to_copy, *swapped_in.blocks_to_copy],
-            ignored_seq_groups=[
-                *prefills.ignored_seq_groups,
-                *swapped_in.infeasible_seq_groups,
-            ],
+            ignored_seq_groups=[*prefills.ignored_seq_groups, *swapped_in.infeasible_seq_groups],
             num_lookahead_slots=num_lookahead_slots,
             running_queue_size=len(self.running),
             preempted=running.num_preempted,

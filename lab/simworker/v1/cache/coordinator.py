@@ -211,10 +211,7 @@ class KVCacheCoordinator(ABC):
             manager.free(request_id)
 
     def remove_skipped_blocks(
-        self,
-        request_id: str,
-        processed_computed_tokens: int,
-        num_prompt_tokens: int | None = None,
+        self, request_id: str, processed_computed_tokens: int, num_prompt_tokens: int | None = None
     ) -> None:
         for manager in self.single_type_managers:
             manager.remove_skipped_blocks(request_id, processed_computed_tokens, num_prompt_tokens)

@@ -297,10 +297,7 @@ class KVCacheManager:
         request.discard_block_hashes()
 
     def remove_skipped_blocks(
-        self,
-        request_id: str,
-        processed_computed_tokens: int,
-        num_prompt_tokens: int | None = None,
+        self, request_id: str, processed_computed_tokens: int, num_prompt_tokens: int | None = None
     ) -> None:
         """Free blocks that no later step reads; ended steps have computed the given tokens."""
         self.coordinator.remove_skipped_blocks(

@@ -112,11 +112,7 @@ class SingleTypeKVCacheManager(ABC):
         needed = -(-total // self.block_size) - len(blocks)
         blocks += self.block_pool.get_new_blocks(max(needed, 0))
 
-    def allocate_new_blocks(
-        self,
-        request_id: str,
-        num_tokens: int,
-    ) -> list[KVCacheBlock]:
+    def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
         """Take blocks until the request has `num_tokens` slots in all; return the new ones."""
         blocks = self.req_to_blocks[request_id]
         needed = -(-num_tokens // self.block_size) - len(blocks)

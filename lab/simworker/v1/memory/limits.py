@@ -88,8 +88,7 @@ def estimate_max_model_len(
     """Return the longest request that fits, up to `max_model_len` tokens; 0 if none fits."""
     specs = list(kv_cache_spec.values())
     return _longest(
-        vllm_config,
-        lambda limits: max_memory_usage_bytes(limits, specs) <= available_memory,
+        vllm_config, lambda limits: max_memory_usage_bytes(limits, specs) <= available_memory
     )
 
 

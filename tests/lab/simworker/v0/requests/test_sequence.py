@@ -5,11 +5,7 @@ from typing import Any
 import pytest
 
 from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
-from warmpath.lab.simworker.v0.requests.sequence import (
-    Logprob,
-    Sequence,
-    SequenceStage,
-)
+from warmpath.lab.simworker.v0.requests.sequence import Logprob, Sequence, SequenceStage
 from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 
 

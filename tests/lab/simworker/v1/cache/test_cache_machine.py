@@ -16,9 +16,7 @@ from tests.lab.simworker.v1.small_cache import (
     table,
     window,
 )
-from warmpath.lab.simworker.v1.hashing.block_hash import (
-    make_block_hash_with_group_id,
-)
+from warmpath.lab.simworker.v1.hashing.block_hash import make_block_hash_with_group_id
 from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import SlidingWindowSpec
 
