@@ -41,10 +41,7 @@ def pack_words(words: Iterable[int]) -> bytes:
 
 
 def words_of(packed: bytes) -> "array[int]":
-    """Return packed words as an array.
-
-    Raises ValueError where the length is not a multiple of 8.
-    """
+    """Return packed words as an array. Raises ValueError where the length is not a multiple of 8."""
     return _little_endian(array("Q", packed))
 
 

@@ -11,10 +11,9 @@ from warmpath.router.assemble.index import Indexed
 from warmpath.router.assemble.means import Means
 from warmpath.router.assemble.picks import Picks
 from warmpath.router.assemble.scraped import scraped
-from warmpath.router.metrics.scrape import MetricsPage
 from warmpath.router.pages import dynamo
 from warmpath.router.pages.json_calls import json_calls
-from warmpath.router.pages.listener import Pages, file_pages, http_app
+from warmpath.router.pages.listener import MetricsPage, Pages, file_pages, http_app
 from warmpath.router.pages.live_stream import LIVE, LiveStream, Views
 from warmpath.router.prompt.texts import Texts
 

@@ -18,8 +18,7 @@ from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level, Trust
 from warmpath.router.match.forms import UNKNOWN, BlockForm, KeptForms, Layouts
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
-from warmpath.scorer.match import NOTHING, Match, Span, match_of, spans_of
-from warmpath.scorer.reuse import Window, reusable
+from warmpath.scorer.match import NOTHING, Match, Span, Window, match_of, reusable, spans_of
 from warmpath.scorer.strategies import LEADING, Strategy
 
 log = logging.getLogger(__name__)

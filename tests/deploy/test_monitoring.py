@@ -32,7 +32,7 @@ from warmpath.indexer.trust import Level
 from warmpath.lab.local.cluster import MODEL
 from warmpath.proto.errors import Reason
 from warmpath.publisher.assemble import publishing
-from warmpath.router.metrics.scrape import MetricsPage
+from warmpath.router.pages.listener import MetricsPage
 
 pytestmark = needs_helm
 

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.scorer.match import TIERS, Match, Span, match_of
+from warmpath.scorer.match import TIERS, Match, Span, Window, match_of, reusable
 from warmpath.scorer.prefill import PrefillModel
-from warmpath.scorer.reuse import Window, reusable
 from warmpath.scorer.strategies import STRATEGIES
 from warmpath.scorer.weigh import with_pull
 

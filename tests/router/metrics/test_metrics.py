@@ -28,7 +28,7 @@ from warmpath.process.tls import ServerTls, TlsPaths, expiries
 from warmpath.router.assemble.scraped import certificates, ranks
 from warmpath.router.metrics.calls import Metrics
 from warmpath.router.metrics.declared import DECLARED, metric, single
-from warmpath.router.metrics.scrape import REST, MetricsPage
+from warmpath.router.pages.listener import REST, MetricsPage
 from warmpath.router.tracing.tracer import Tracer
 
 ROOT = Path(__file__).parents[3]
