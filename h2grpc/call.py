@@ -1,4 +1,4 @@
-"""One call: its messages in, its answer out."""
+"""One call: its messages in, its answer out; one file, as both directions share the stream's state."""
 
 import asyncio
 import logging

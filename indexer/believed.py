@@ -2,8 +2,8 @@
 
 *Arriving* are the blocks of a prompt whose rank was just picked: the engine has not announced them yet,
 and the next prompt must not be answered as if no rank had them. *Assumed* are the blocks of prompts that
-were sent to a rank whose events are missing. Both lie in an index of their own, since only one thread
-may write an index, and the thread that answers picks is not the one that follows events.
+were sent to a rank whose events are missing. Both lie in one index of their own, and so in one file:
+only one thread may write an index, and the thread that answers picks is not the one that follows events.
 """
 
 import heapq

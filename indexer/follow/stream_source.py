@@ -3,6 +3,7 @@
 The stream (`indexer.stream`) decides which batch is next, and the rank applies it to its state (keys in
 the index); what the batch shows may change the trust. The caller (`indexer.follow.subscribe`, a
 recording, a test) passes on the frames that arrived, and sets `RankIngest.ask` to carry out replays.
+One file, since every method changes the state of one rank.
 """
 
 import logging

@@ -2,7 +2,7 @@
 
 An engine names a block by a hash that is opaque to us. It announces the block's tokens and parent once,
 when the block is stored, and afterwards only the name. The resolver keeps the keys of each live name, so
-that it can chain a child to its parent and follow a removal.
+that it can chain a child to its parent and follow a removal. One file, since each rule reads all names.
 
 One name may be announced several times: an engine keeps duplicates, several tiers hold copies, and
 each cache group has its own. A place (tier and group) holds

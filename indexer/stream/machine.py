@@ -2,7 +2,7 @@
 
 Sequence numbers decide everything. An engine numbers its batches from 0 in each life, publishes them on
 a lossy socket, and answers replay requests from a ring of its last batches. The machine lets every batch
-be applied once and in order; where it cannot, it lowers the trust.
+be applied once and in order; where it cannot, it lowers the trust. One file has all its states.
 
              connected                      replay ended, nothing missing
     WAITING ───────────► REPLAYING ──────────────────────────────────────► FOLLOWING

@@ -1,4 +1,4 @@
-"""Computes how much of a prompt a request could reuse on each rank, and the trust in that."""
+"""Computes how much of a prompt a request can reuse on each rank, and the trust in that, in one walk."""
 
 import logging
 import math

@@ -1,4 +1,7 @@
-"""Asks an engine over HTTP for its health, models, version, cache size and load."""
+"""Asks an engine over HTTP for its health, models, version, cache size and load.
+
+One file, since what one page says decides how the next one is read.
+"""
 
 import asyncio
 import contextlib

@@ -6,7 +6,7 @@
 A request that is sent at once waits in one pod's queue and can no longer go elsewhere. Here the rank is
 chosen only when one has room, and short prefills need not wait behind a long one.
 
-No sockets, no tasks and no clock of its own: the router and `warmpath simulate` run this same code. They
+One file, without sockets, tasks or a clock of its own: the router and `warmpath simulate` run it. They
 call `release` after each event that may give room (an arrival, a report, an engine's load, a change of
 pods) and at the time that the last `release` returned.
 """

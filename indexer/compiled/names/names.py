@@ -1,4 +1,4 @@
-"""The names that one rank's engine gives to blocks, where nothing is odd about them.
+"""The names that one rank's engine gives to blocks, where nothing is odd about them; one file of arrays.
 
 A *plain* name stands for one block and is held once in each place (tier and cache group) that holds
 it. Most names are plain, and in most fleets all pods give a block the same name. So the block keeps the
