@@ -257,6 +257,11 @@ class BlockCache:
             found = parent.next_blocks.get(key)
             if found is None:
                 found = self.pools.blocks[block_id]
+                if found.in_tree:
+                    if len(found.key.tokens) > len(key.tokens):
+                        break  # The cached block holds the tail's tokens, and more.
+                    self._removed(found)
+                    self.tree.detach_leaf(found)
                 self.tree.insert(parent, key, found)
                 stored.append(found)
             parent = found

@@ -3,11 +3,12 @@
 Source: TensorRT-LLM's `WindowBlockManager` (`batch_manager/kvCacheManager.cpp`, 1.2, commit b35ac1b6),
 for one beam, without connectors; its part that handles the blocks' content is `BlockCache`.
 
-The source corrupts its own tree in three cases, in which this module does as the source intends:
+The source corrupts its own tree in four cases, in which this module does as the source intends:
 
 - A block that slid out of a sequence's window stays in its table, and another sequence may get it. A
   sequence that lists such a block is never stored; the source checks the block's last owner only, and
   may put a block with another sequence's content into the tree.
+- A tail that is stored again after it grew is first taken out under its old key.
 - Each window counts the blocks that slid out of it; the source has one counter for all windows.
 - A block that is about to be copied is not overwritten first; see `BlockCache`.
 """

@@ -168,6 +168,21 @@ def test_a_request_aborted_within_a_step_gets_no_token_of_it() -> None:
     assert (len(bench.answers["a"]), len(bench.answers["b"])) == (1, 2)
 
 
+def test_a_request_whose_shorter_tail_is_cached_already_is_aborted_within_a_step() -> None:
+    bench = new_bench({6: (10, 0), FULL: (9, 2)}, size=2, max_num_tokens=7, max_batch_size=2)
+    prompts = [([1, 2, 1], 1, 0), ([1], 3, 1), ([1] * 6, 4, 3), ([1] * 5, 2, 1), ([1, 2, 1], 1, 0)]
+    for number, (prompt, tokens, steps) in enumerate(prompts, 1):
+        bench.submit(str(number), prompt, tokens)
+        for _ in range(steps):
+            bench.step()
+    bench.engine.abort("4")
+    bench.engine.begin_step()
+    bench.engine.abort("5")
+    bench.engine.end_step()
+    bench.run()
+    assert sorted(bench.ended) == ["1", "2", "3"]
+
+
 def test_adapters_and_salts_share_nothing() -> None:
     bench = new_bench({FULL: (64, 0)})
     kinds: list[dict[str, str]] = [
