@@ -60,10 +60,10 @@ class Work:
     """The calibration factor that `prefill` includes (`router.pick.calibration`)."""
     shared: float = 0.0
     """The seconds of `prefill` that it is predicted to share with those that wait with it."""
+    name: RankName = field(init=False, repr=False, compare=False)
 
-    @property
-    def name(self) -> RankName:
-        return RankName(self.pod, self.rank)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", RankName(self.pod, self.rank))  # read often
 
     @property
     def uncached(self) -> int:

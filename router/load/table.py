@@ -95,7 +95,9 @@ class LoadTable:
     def _room(self, rows: int) -> None:
         """Allocate empty columns for `rows` ranks."""
         self._row_of.clear()
-        self._asked: tuple[list[RankName], NDArray[np.intp]] = ([], np.empty(0, np.intp))
+        self._names: list[RankName] = []
+        """The ranks by row."""
+        self._asked: tuple[list[RankName], NDArray[np.intp] | slice] = ([], slice(0))
         """The ranks of the last call and their rows, since the next call mostly has the same ranks."""
         self._figures = np.zeros((SEEN + 1, rows))
         """By figure and rank; a rank's index here is called its row."""
@@ -191,7 +193,7 @@ class LoadTable:
         had = np.maximum(0.0, now - figures[TURN])
         left = np.maximum(whole - had * NANOSECONDS, HEAD_FLOOR * whole)
         waits = (figures[BEHIND] + left) / NANOSECONDS
-        figures[0] = np.where(figures[TURN] < NEVER, waits, figures[0])
+        np.copyto(figures[0], waits, where=figures[TURN] < NEVER)
         return LoadColumns(*figures[:FIGURES])
 
     def drained(self, ranks: Sequence[RankName], now: float) -> list[float]:
@@ -215,16 +217,17 @@ class LoadTable:
         self._take_in(now)
         rows = self._rows(names)
         # An observation may have become stale. There may be none: NaN is not more than anything.
-        is_due = self._is_changed[rows] | (now - self._figures[SEEN, rows] > self._stale)
+        is_due = self._is_changed[rows]
+        if self._seen:
+            is_due = is_due | (now - self._figures[SEEN, rows] > self._stale)
         if is_due.any():
-            due = np.unique(rows[is_due])
-            name_of = [*self._row_of]
-            made = [_row(self._unaged(name_of[row], now)) for row in due.tolist()]
-            self._figures[:, due] = np.array(made, dtype=np.float64).T
+            due = np.flatnonzero(is_due) if isinstance(rows, slice) else rows[is_due]
+            for row in due.tolist():
+                self._figures[:, row] = _row(self._unaged(self._names[row], now))
             self._is_changed[due] = False
-        return self._figures[:, rows]
+        return self._figures[:, rows].copy() if isinstance(rows, slice) else self._figures[:, rows]
 
-    def _rows(self, names: Sequence[RankName]) -> NDArray[np.intp]:
+    def _rows(self, names: Sequence[RankName]) -> NDArray[np.intp] | slice:
         """Return the rows of these ranks; add those that are missing."""
         wanted = [*names]
         if wanted == self._asked[0]:
@@ -237,7 +240,11 @@ class LoadTable:
             missing = [*dict.fromkeys(wanted)]
         for name in missing:
             row_of[name] = len(row_of)
-        rows = np.array([row_of[name] for name in wanted], dtype=np.intp)
+            self._names.append(name)
+        found = [row_of[name] for name in wanted]
+        # Mostly they are the first ones in order, and a slice of an array is found faster.
+        is_first = found == [*range(len(found))]
+        rows = slice(len(found)) if is_first else np.array(found, dtype=np.intp)
         self._asked = wanted, rows
         return rows
 

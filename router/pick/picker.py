@@ -106,7 +106,7 @@ class Picker:
         where = kept[0].name
         predicted: Mapping[RankName, Predicted] = Predictions(options, tokens, self._room)
         if not ask.shadow:
-            predicted = {one.name: predicted[one.name] for one in kept}
+            predicted = {(name := one.name): predicted[name] for one in kept}
         self._picks += 1
         placed = Pick(
             self._picks,
