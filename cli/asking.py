@@ -1,4 +1,4 @@
-"""`warmpath score` and `warmpath pods`: ask a running router."""
+"""`warmpath score` and `warmpath pods`, and what all commands share that ask a running router."""
 
 import argparse
 import json

@@ -145,7 +145,7 @@ async def http_listener(
 
 @contextmanager
 def lasting(request: web.Request) -> Iterator[None]:
-    """Within the context a request's connection may live longer than others; its handler bounds it."""
+    """Within the context a request's connection may outlast the usual seconds; its handler bounds it."""
     connection = request.protocol
     assert isinstance(connection, _Connection)
     connection.place.becomes(State.BUSY)

@@ -5,15 +5,12 @@
     s       = key[i-1], or xxh64(extra[i], seed = key[i-1]) where the block has an extra
 
 Two prompts have an equal key at depth i iff (unless 64-bit hashes collide) they are in one keyspace
-and agree in every token and extra up to there. Chaining through the seed is the scheme of
-a prototype. The root comes from a keyed cryptographic hash, so a
-tenant cannot construct a salt that leads into another's chain; the chain itself is not proof
-against someone who can choose tokens freely within one keyspace, where a collision costs a wrong
-estimate and discloses nothing.
+and agree in every token and extra up to there. The root comes from a keyed cryptographic hash, so a
+tenant cannot construct a salt that leads into another's chain; the chain itself is not proof against
+someone who can choose tokens freely within one keyspace, where a collision costs a wrong estimate and
+discloses nothing.
 
-Unsigned 64-bit words, keys and names, as bytes: 8 each, little-endian.
-
-Token ids in their packed form: little-endian uint32, 4 bytes each.
+Words (keys and names) are packed as 8 bytes each, token ids as 4, all little-endian.
 """
 
 import hashlib

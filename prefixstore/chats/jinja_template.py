@@ -149,7 +149,7 @@ def _up_to_tag(text: str, final: str) -> str:
 
 
 def _with_reasoning(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message with its reasoning under each of the names that templates read."""
+    """Return a message with its reasoning as `thinking` and `reasoning_content`, for templates."""
     for field in REASONING_FIELDS:
         reasoning = message.get(field)
         if reasoning is not None:

@@ -116,7 +116,7 @@ def _affixes(engine: Engine) -> tuple[bytes, bytes]:
 def engine_source(
     engine: Engine, local: TokenizerSource | None = None, *, vocab_size: int = 0
 ) -> TokenizerSource:
-    """Return a source of tokenizers that use engines, and one of `local` while none answers.
+    """Return a source of tokenizers that ask engines, and use the one of `local` while none answers.
 
     Without `local`, or if that cannot be loaded, the engines serve alone.
     """

@@ -104,7 +104,7 @@ def _unready(pod: Pod) -> str:
 
 
 def _still_picked(pod: Pod) -> str:
-    """Return what follows for a healthy pod that only lacks events."""
+    """Return the end of a finding: a healthy pod without events is still picked; empty for others."""
     if not (pod.status.healthy and pod.serves):
         return ""
     picked = (

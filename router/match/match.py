@@ -69,7 +69,7 @@ def reusable_match(held: Sequence[Held], layout: Layout, blocks: int) -> Match:
 
 
 def _joined(spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """Return the spans as (first, past the last), with adjacent ones joined."""
+    """Return spans, in order and apart, as (first, past the last), with adjacent ones joined."""
     found: list[tuple[int, int]] = []
     for start, stop, _ in spans:
         if found and found[-1][1] == start:
@@ -131,7 +131,7 @@ class Elsewhere(Protocol):
     """Prompts that other routers have sent and no event has announced (`router.peers.marks`)."""
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return whether any prompt is on its way."""
 
     def match(self, keys: bytes) -> Mapping[RankName, int]:
         """Return how many leading blocks of a prompt are on their way to each rank, by packed keys."""

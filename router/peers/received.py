@@ -33,7 +33,7 @@ class RouterSums(msgspec.Struct, frozen=True, array_like=True):
     number: Count
     """Grows with each write, so that an unchanged value shows that the router is silent."""
     picks: Count
-    """The number of its last pick (`Bookings.overtake`)."""
+    """The highest number of a pick that it knows (`Bookings.picks`)."""
     ranks: list[RankSums]
     has_ended: bool = False
     """Whether the router has ended: it takes no reports, and its bookings on a rank count until the
@@ -212,7 +212,7 @@ def _decode(value: bytes) -> RouterSums:
     sums = msgspec.msgpack.decode(value, type=RouterSums)
     if sums.picks > MOST_PICKS:
         # Routers continue counting after the highest number, so it would spread to all.
-        raise ValueError(f"the last pick is number {sums.picks}, above {MOST_PICKS}")
+        raise ValueError(f"the highest pick is number {sums.picks}, above {MOST_PICKS}")
     if len({(one.pod, one.rank) for one in sums.ranks}) != len(sums.ranks):
         raise ValueError("a rank is listed twice")
     for one in sums.ranks:

@@ -1,4 +1,4 @@
-"""The default policy: the least work in seconds, so that warm pods are used but not overloaded."""
+"""The default policy: the least wait, prefill and delay of others, all in seconds."""
 
 from dataclasses import dataclass
 from random import Random
@@ -36,8 +36,8 @@ class Warmpath:
     ((1 + waiting) / (1 + mean waiting) x (1 + decoding) / (1 + mean decoding)) ^ (g x rarity).
     Crowding gathers long prompts on the ranks that few others use. That shortens the wait of the others
     if long prompts are rare; if not, they mostly wait for each other while other ranks are idle. So the
-    rarity falls from 1 to 0 as their share grows from 0 to a tenth. Where ranks differ in speed it is at
-    least half of the share of unlike ranks, since a slow rank is the crowded one.
+    rarity falls from 1 to 0 as their share grows from 0 to a tenth. Where ranks differ in speed, it is
+    at least half of the share of unlike ranks, since a slow rank is the crowded one.
     Where KV memory is short, prompts wait for it, and a copy of blocks that another rank has takes it
     from all of them. So the term is (1 + memory x f) times as large, with f the share of ranks whose
     memory is nearly full.

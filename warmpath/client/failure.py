@@ -90,7 +90,7 @@ def _reason_and_retry(details: object) -> tuple[str | None, float | None]:
 
 
 class Names(NamedTuple):
-    """How the user of a client names its settings."""
+    """The words by which errors name a client's settings: arguments, or options of commands."""
 
     address: str
     timeout: str

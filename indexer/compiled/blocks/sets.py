@@ -150,7 +150,7 @@ def flipped(sets: Sets, number: int, slot: int) -> int:
 
 @inlined
 def move(sets: Sets, before: int, after: int) -> None:
-    """Count a block's change from one set to another; free a set that no block has any more."""
+    """Count a block's change from one set of holders to another (0: none); free a set without blocks."""
     if after:
         sets.uses[after] += np.uint32(1)
     if before:

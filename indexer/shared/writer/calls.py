@@ -39,7 +39,7 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScriptOutcome:
-    """A script's status, and the bucket's checkpoint after it."""
+    """A script's status, and the bucket's checkpoint after it: a claim's token and its calls."""
 
     status: Status
     token: int

@@ -1,4 +1,4 @@
-"""The table of inference APIs, by path; OpenAI's and those of whose bodies each engine makes a chat.
+"""The inference APIs by path: OpenAI's, and others that each engine turns into chats in its own way.
 
 Paths of vLLM 0.32, SGLang 0.5.23 and TensorRT-LLM, and of Ollama's API, which SGLang has too.
 """

@@ -87,7 +87,7 @@ STORIES: dict[str, list[list[Event] | Check]] = {
     "a store that is wholly removed waits no longer": [[stored(0, 0), stored(2, 3), removed("b2"), removed("b3")], NOTHING_WAITS],
     "a removal from another tier does not touch what waits": [[stored(0, 0), stored(2, 2), removed("b2", tier=Tier.CPU)], [stored(1, 1)], holds(0, 1, 2)],
     "a clear lets what waits go": [[stored(0, 0), stored(2, 2), Cleared(), stored(0, 1)], holds(0, 1)],
-    # LMCache stores chunks of several blocks, under names of its own (`engine-events.md`, 6.3).
+    # LMCache stores chunks of several blocks, under names of its own.
     "a chunk of an offload tier holds the engine's own blocks": [
         [stored(0, 5), chunk(0, 0, size=6), chunk(1, 1, size=6)], ON_CPU(*ALL), [removed(*(f"b{n}" for n in ALL))], holds(), ON_CPU(*ALL), [removed("c1", tier=Tier.CPU)], ON_CPU(0, 1, 2),
     ],

@@ -101,7 +101,7 @@ class Loss(RuleBasedStateMachine):
 
     @rule(lost=st.sampled_from(["", "", "", "before", "after"]), elsewhere=st.booleans())
     def read(self, lost: str, *, elsewhere: bool) -> None:
-        """Read as `Registry.take` does; what is read is lost before or after the record is read.
+        """Read as `Registry._take` does; what is read is lost before or after the record is read.
 
         Mostly another call has noticed by then what the connections have to tell.
         """

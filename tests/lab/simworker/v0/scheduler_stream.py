@@ -1,7 +1,7 @@
 """One stream of operations on a v0 scheduler, and the result of each step.
 
 The same code drives vLLM 0.9.2's own scheduler (`tests/vllm/record_v0_scheduler.py`) and ours
-(`test_scheduler_recording.py`): an `Api` has the classes to use. Operations, as lists:
+(`test_v0_recordings.py`): an `Api` has the classes to use. Operations, as lists:
 
     ["add", request id, [[first token, how many], ...], priority, adapter]
     ["fork", request id, parent's sequence id, child's sequence id]
