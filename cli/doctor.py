@@ -174,7 +174,6 @@ def _share(part: int, whole: int) -> str:
 
 
 def _saved(one: pb.Shadow) -> str:
-    """Return the text about the time and tokens that following the shadow's picks would have saved."""
     chosen = _share(one.chosen_tokens, one.prompt_tokens)
     ours = _share(one.warmpath_tokens, one.prompt_tokens)
     saved = (one.chosen_ttft - one.warmpath_ttft) / one.requests

@@ -118,7 +118,6 @@ class Workers:
         self._idle.release()
 
     def _return(self) -> None:
-        """Take back a thread that was given up, or end one if there are enough."""
         self.lost -= 1
         if self._count == self._wanted:
             self._work.put(None)

@@ -123,7 +123,6 @@ class WatchServer:
     async def _serve(
         self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[Any, Any], place: Place
     ) -> str:
-        """Serve a watcher for as long as it reads; return why it has to leave."""
         async for response in self._watch(request, context):
             place.stalls(is_stalled=True)
             try:

@@ -158,7 +158,6 @@ class Processes:
 
 
 def _ended(status: int) -> str:
-    """Return how a process ended, by its status as asyncio has it: below 0 a signal's number."""
     if status >= 0:
         return f"ended with status {status}"
     return f"was ended by the signal {-status} ({signal.strsignal(-status)})"

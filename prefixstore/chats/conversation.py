@@ -107,7 +107,6 @@ class Conversation:
 
     @staticmethod
     def _part(part: Any, field: str) -> dict[str, Any] | None:
-        """Return a part as templates expect it, or None for one without content."""
         if isinstance(part, str):
             return {"type": "text", "text": part}
         if not isinstance(part, dict):

@@ -186,7 +186,6 @@ def entrance(config: Config, folder: Path) -> Entrance:
 
 
 def _shown_by(call: Call) -> tuple[list[str], Sequence[str]]:
-    """Return a caller's authorization headers, and the names in its certificate."""
     return [str(value) for key, value in call.metadata if key == HEADER], call.names
 
 

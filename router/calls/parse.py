@@ -237,6 +237,5 @@ async def _check_loads(loads: Sequence[pb.PodLoad]) -> None:
 
 
 def _check_booking_id(name: str) -> None:
-    """Raise BadRequestError if a caller cannot give this booking id."""
     if problem := booking_ids.problem_of(name):
         raise BadRequestError("booking_id", problem)

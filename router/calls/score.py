@@ -159,7 +159,6 @@ class Answerer:
         return HeldBlocks(prompt, pods, matches)
 
     def _wanted(self, request: wire.ScoreRequest, read: ReadPrompt) -> Wanted:
-        """Return what a Score asks about: a model's pods or, if it names any, only those."""
         pods, unknown = self._pods.of_model(read.prompt.model), list[str]()
         if request.pods:
             for name in request.pods:

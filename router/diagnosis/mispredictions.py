@@ -208,7 +208,6 @@ def _apart(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _of_all(facts: PodFacts, whole: ReportCounts) -> Finding:
-    """Return the likely cause if requests of all kinds are predicted wrong."""
     how_much = f"predictions are wrong, {_how_much(whole)}"
     blocks = sum(rank.blocks for rank in facts.ranks)
     if not facts.has_events:

@@ -228,7 +228,6 @@ class LoadTable:
         return self._figures[:, rows].copy() if isinstance(rows, slice) else self._figures[:, rows]
 
     def _rows(self, names: Sequence[RankName]) -> NDArray[np.intp] | slice:
-        """Return the rows of these ranks; add those that are missing."""
         wanted = [*names]
         if wanted == self._asked[0]:
             return self._asked[1]

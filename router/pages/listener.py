@@ -284,7 +284,6 @@ class _Read(Collector, list[Metric]):
 
 
 def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    """Return what writes the metrics in a form that is accepted, and the form's content type."""
     try:
         return choose_encoder(accept)
     except (TypeError, ValueError):

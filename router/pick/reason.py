@@ -87,7 +87,6 @@ class Reason:
         return f"{self._name(second)} costs the same, and {rule}"
 
     def _warmer(self, best: Option, one: Option) -> str:
-        """Return why a contender lost though it holds more of the prompt."""
         held, counted = one.match.matched_tokens, one.candidate.cached
         if counted < min(held, self.prompt_tokens - 1) and one.trust.level != "exact":
             view = f"the view of its cache is {one.trust.level}"
@@ -105,7 +104,6 @@ class Reason:
         return f"{self._name(second)}, next, {how_much}: {self._drawback(best, second)}"
 
     def _drawback(self, best: Option, one: Option) -> str:
-        """Return the reason for a contender's largest cost above the winner's."""
         name = _dearest(best, one)
         if name in _DRAWBACKS:
             return _DRAWBACKS[name](one, self.prompt_tokens)

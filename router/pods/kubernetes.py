@@ -258,7 +258,6 @@ class KubernetesSource:
             raise self._refused(verb, resource, answer.status, answer.reason, text)
 
     async def _ask_pool(self, api: Any) -> bool:
-        """Read the InferencePool, if there is one; return whether its labels or ports have changed."""
         from kubernetes_asyncio import client  # noqa: PLC0415  an extra
 
         name, namespace = self._pods.inference_pool, self._pods.namespace

@@ -91,7 +91,6 @@ class PolledSource(ABC):
             await asyncio.sleep(self.pause)
 
     def _believed(self, found: Mapping[str, FoundPod]) -> dict[str, FoundPod]:
-        """Return the pods that are there after an answer."""
         now = self._clock()
         before = {name: (pod, now, 0) for name, pod in (self._found or {}).items()}
         gone = {name: one for name, one in (before | self._lacking).items() if name not in found}

@@ -354,7 +354,6 @@ class Prober:
             return None
 
     async def _get(self, path: str) -> bytes:
-        """Return the body of an answer with status 200; empty for any other. Raises nothing."""
         answer = await self._ask(path)
         return answer.body if answer.status == 200 else b""
 

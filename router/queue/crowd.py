@@ -63,7 +63,6 @@ class Crowd:
         del self._change(waiting, -1).requests[waiting.number]
 
     def _change(self, waiting: Waiting, sign: int) -> _Group:
-        """Add a request to the sums of its groups, or subtract it; return its tenant's group."""
         # In whole numbers, so that sums do not drift: the part times both limits.
         limits, of = self._settings, self._all
         weight = limits.shares.get(waiting.tenant, 1.0)

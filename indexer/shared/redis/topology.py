@@ -158,7 +158,6 @@ class Cluster(Topology):
             self._refreshing = self._loop.create_task(self._look_up())
 
     async def _look_up(self) -> Exception | None:
-        """Ask nodes for the slots until one answers: connected ones first, another order each time."""
         problem: Exception = NotSentError("no node of the cluster is known")
         try:
             self._turn += 1

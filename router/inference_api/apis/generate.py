@@ -43,7 +43,6 @@ async def _vllm(body: Body) -> pb.Prompt:
 
 
 def _items(features: Any) -> list[pb.MultimodalItem]:
-    """Return the media, in the order of their places. Raises UnreadError."""
     if features is None:
         return []
     found = object_of(features, "features")
