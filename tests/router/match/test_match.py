@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.conformance.reference_index import ReferenceIndex
 from tests.indexer.followed import new_ingest, source
 from tests.indexer.memory_index import MemoryIndex
+from tests.router.match.test_hybrid import TOKENS, Fleet, removed, stored
 from tests.router.pick.picker_parts import BLOCK, Parts, first
 from tests.router.pick.weighed import FakeRank
-from tests.router.pods.test_hybrid import TOKENS, Fleet, removed, stored
 from tests.router.service_stand import Stand, packed, standing
 from warmpath.indexer.believed import Believed
 from warmpath.indexer.engines.cache_groups import Group, Layout

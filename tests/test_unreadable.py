@@ -31,7 +31,7 @@ MSGPACK = {
     "cut off": b"\x93\xcb",
 }
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 def _rival(raw: bytes) -> None:
