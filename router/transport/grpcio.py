@@ -35,9 +35,15 @@ class GrpcioCall:
     def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         self._context = context
         self.peer = context.peer() or ""
-        self.names = [*names(context.auth_context())]
-        self.metadata = tuple((key, value) for key, value in context.invocation_metadata() or ())
         self._put: list[bytes] = []
+
+    @property
+    def names(self) -> list[str]:
+        return [*names(self._context.auth_context())]
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        return tuple((key, value) for key, value in self._context.invocation_metadata() or ())
 
     @property
     def seconds_left(self) -> float:
