@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
@@ -10,7 +11,8 @@ import grpc
 
 from warmpath.h2grpc.metadata import trailers_of
 from warmpath.h2grpc.method import RefusedError
-from warmpath.router.assemble import running as assemble
+from warmpath.router.assemble import calls
+from warmpath.router.assemble.running import running
 from warmpath.router.calls.service import SERVICE, RouterService
 from warmpath.router.config.read import parse
 
@@ -60,6 +62,9 @@ class Call:
     async def write(self, message: bytes) -> None:
         """Take an answer."""
 
+    def if_gone(self, call: Callable[[], None]) -> None:
+        """Do nothing: the client reads each answer."""
+
 
 class AskedService:
     """A router that runs until the process ends; its service is called directly."""
@@ -75,8 +80,8 @@ class AskedService:
         self._runner = runner
         self._stack = ExitStack()
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
-        with patch.object(assemble, "RouterService", Kept):
-            self._router = assemble.running(parse(CONFIG, "fuzz"), folder)
+        with patch.object(calls, "RouterService", Kept):
+            self._router = running(parse(CONFIG, "fuzz"), folder)
             runner.run(self._router.__aenter__())
         [self._service] = made
         self.methods = [one for one in SERVICE.methods_by_name if one != "ScoreStream"]

@@ -32,7 +32,7 @@ with atheris.instrument_imports(include=["warmpath"], exclude=COMPILED):
     from tests.fuzz.http2_input import SEEDS, attack
     from tests.indexer.consistent import check
     from tests.indexer.memory_index import MemoryIndex
-    from tests.indexer.segment_values import encode
+    from tests.indexer.segment_values import encode, pack
     from warmpath.indexer.compiled.array_index import ArrayIndex
     from warmpath.indexer.compiled.segments import stretches_of
     from warmpath.indexer.compiled.warm_up import warm_up
@@ -289,10 +289,8 @@ def seeds(target: str) -> list[bytes]:
     if target == "bodies":
         return [CHAT, COMPLETION, b'{"prompt": [1, 2, 3], "echo": true, "logprobs": 1}']
     if target == "segments":
-        value = segment_value.encode(
-            segment_value.pack({key: [7, 9] if key % 2 else [7] for key in range(1, 17)})
-        )
-        lone = segment_value.encode(segment_value.pack({SEGMENT + 1: range(20)}))
+        value = encode(pack({key: [7, 9] if key % 2 else [7] for key in range(1, 17)}))
+        lone = encode(pack({SEGMENT + 1: range(20)}))
         return [joined(value, lone), joined(b"\2\0\0\0\5\0\0\0", lone)]
     keys = watch_pb.Keys(tier="gpu", keys=pack_words([1, 2]), segments=[1], counts=[2])
     group = watch_pb.Group(kind="full_attention", block_size=16)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "out" / "fuzz"
 # Functions that Numba compiles cannot be instrumented; atheris wants each module named.
 COMPILED = [
-    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    ".".join(("warmpath", *path.relative_to(ROOT).with_suffix("").parts))
     for path in (ROOT / "indexer/compiled").rglob("*.py")
 ]
 os.environ["NUMBA_BOUNDSCHECK"] = "1"
