@@ -1,4 +1,7 @@
-"""Computes how much of a prompt a request can reuse on each rank, and the trust in that, in one walk."""
+"""Computes how much of a prompt a request can reuse on each rank, and the trust in that, in one walk.
+
+One file, since the steps of the walk share its state.
+"""
 
 import logging
 import math

@@ -1,4 +1,7 @@
-"""The chart and the overlays: what they render is Kubernetes', ours, and the same."""
+"""The chart and the overlays: what they render is Kubernetes', ours, and the same.
+
+One file: all tests render one chart.
+"""
 
 import copy
 import json

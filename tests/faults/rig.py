@@ -3,6 +3,7 @@
 Engines change all the time, publishers write their caches, and both kinds of routers score prompts. Each
 answer is judged by what the engines held (`tests/faults/history.py`): no Score may fail, and a claim with
 exact trust must have been true within the promised time.
+One file, since each fault acts on all parts at once.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 What is asserted after every step are the design's invariants: names, copies, keys and index agree;
 while a rank's trust is exact the index holds what its engine held at that batch; no rank ever changes
-another's holdings.
+another's holdings. One file: the tests by hand send over the state machine's transport.
 """
 
 from collections import deque

@@ -1,4 +1,7 @@
-"""Calls of Pick to a service whose waits a test ends one by one; a call can be cancelled at any wait."""
+"""Calls of Pick to a service whose waits a test ends one by one; a call can be cancelled at any wait.
+
+One file: the machine and the calls that it makes.
+"""
 
 import asyncio
 import math

@@ -6,6 +6,7 @@ gateway hang, sleep, are cut off, and answer late (`tests/soak/gateway_traffic.p
 fail but by a refusal that docs/reference/failures.md promises, or get a wrong answer; memory and descriptors are the same in the last quarter as in the second one; nothing
 in the logs is long, frequent or a traceback; at the end every honest rank is exact, and SIGTERM ends both in
 time with the state saved. `tests/soak/watched_process.py` states the limits.
+One file: everything happens at the same time.
 """
 
 import argparse

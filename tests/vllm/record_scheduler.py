@@ -17,6 +17,7 @@ model, and samples tokens itself. Each line is one call of the scheduler:
              afterwards: ids in order, free blocks
 
 A request samples the token (31 x its number + 7 x its tokens so far) mod 1000.
+One file, since vLLM's environment runs it alone.
 """
 
 import argparse

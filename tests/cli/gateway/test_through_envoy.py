@@ -1,4 +1,7 @@
-"""Requests through a real Envoy, with a router in the test's process and pods that report what they got."""
+"""Requests through a real Envoy, with a router in the test's process and pods that report what they got.
+
+One file: all tests start one kind of gateway.
+"""
 
 import asyncio
 import hashlib

@@ -1,4 +1,7 @@
-"""What is called exact shows a moment of the last 3 s; and without faults nothing is doubted."""
+"""What is called exact shows a moment of the last 3 s; and without faults nothing is doubted.
+
+One file, since all parts test the one promise.
+"""
 
 import math
 from random import Random

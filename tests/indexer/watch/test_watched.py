@@ -1,4 +1,7 @@
-"""A publisher that contradicts itself: no other pod is touched, and its rank does not stay exact."""
+"""A publisher that contradicts itself: no other pod is touched, and its rank does not stay exact.
+
+One file, since all tests feed one fleet of watched ranks.
+"""
 
 import asyncio
 import logging

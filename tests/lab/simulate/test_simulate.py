@@ -1,4 +1,7 @@
-"""`warmpath simulate`: the router's own decisions on recorded traffic."""
+"""`warmpath simulate`: the router's own decisions on recorded traffic.
+
+One file, since all tests run one command.
+"""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""The renderer: chats as texts, and what its processes can be put through."""
+"""The renderer: chats as texts, and what its processes can be put through.
+
+One file: all tests use one renderer.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,7 @@
-"""The bytes of all messages stay within their limit, and no client keeps others out."""
+"""The bytes of all messages stay within their limit, and no client keeps others out.
+
+One file, since all tests share one limit.
+"""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Picks over gRPC, of pods without events: nobody serves their addresses, and nobody looks."""
+"""Picks over gRPC, of pods without events: nobody serves their addresses, and nobody looks.
+
+One file: all tests ask one service.
+"""
 
 import asyncio
 import math

@@ -1,4 +1,7 @@
-"""What looks wrong of a pod, from simulated streams of reports: each fault is found by its traces."""
+"""What looks wrong of a pod, from simulated streams of reports: each fault is found by its traces.
+
+One file, since all tests send reports through one simulated stream.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

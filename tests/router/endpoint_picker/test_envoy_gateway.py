@@ -1,4 +1,7 @@
-"""The real Envoy in front of a router and simulated engines, with the configuration of its page."""
+"""The real Envoy in front of a router and simulated engines, with the configuration of its page.
+
+One file, since all tests start the same Envoy.
+"""
 
 import asyncio
 import hashlib

@@ -1,4 +1,7 @@
-"""An exchange by sequences of events, as pickers are tested with: what it asks for, and what it answers."""
+"""An exchange by sequences of events, as pickers are tested with: what it asks for, and what it answers.
+
+One file: an exchange is one state machine.
+"""
 
 import json
 from dataclasses import replace

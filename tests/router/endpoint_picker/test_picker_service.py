@@ -1,4 +1,7 @@
-"""The service over gRPC, on both transports: exchanges from the first header to the reports."""
+"""The service over gRPC, on both transports: exchanges from the first header to the reports.
+
+One file, since each test is a whole exchange with one stand.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Ranks that answer nothing are found, avoided, and tried again."""
+"""Ranks that answer nothing are found, avoided, and tried again. One file: all tests use one fleet."""
 
 import pytest
 from hypothesis import given

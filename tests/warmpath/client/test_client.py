@@ -1,4 +1,7 @@
-"""Both clients of a router: what is sent, what is sent again, and what an error contains."""
+"""Both clients of a router: what is sent, what is sent again, and what an error contains.
+
+One file: each test calls one scripted router.
+"""
 
 import asyncio
 import re

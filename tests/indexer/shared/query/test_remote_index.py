@@ -1,4 +1,7 @@
-"""Look-ups in real servers: in time, over broken and slow connections, and with a part of a cluster gone."""
+"""Look-ups in real servers: in time, over broken and slow connections, and with a part of a cluster gone.
+
+One file, since all tests look up in one stand.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

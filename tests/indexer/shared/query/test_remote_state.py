@@ -1,6 +1,7 @@
 """Answers from the shared index against the truth, while any of its buckets fail and heal.
 
 What is told as fresh is the truth. What is not is what was last read, and says so.
+One file: one state machine, and what it once found.
 """
 
 import asyncio

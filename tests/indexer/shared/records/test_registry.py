@@ -1,4 +1,7 @@
-"""What records say of ranks, and what is said of them where they cannot be read."""
+"""What records say of ranks, and what is said of them where they cannot be read.
+
+One file: all tests read one stand's records.
+"""
 
 import logging
 import math

@@ -1,4 +1,7 @@
-"""What a router's copy does about each thing that can happen to it, on a real server."""
+"""What a router's copy does about each thing that can happen to it, on a real server.
+
+One file: all tests copy from one stand.
+"""
 
 import logging
 from collections.abc import Callable

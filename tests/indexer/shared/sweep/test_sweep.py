@@ -1,4 +1,7 @@
-"""What a pass removes, and what it never does, whatever goes on meanwhile."""
+"""What a pass removes, and what it never does, whatever goes on meanwhile.
+
+One file: state machine and tests by hand sweep alike.
+"""
 
 import itertools
 

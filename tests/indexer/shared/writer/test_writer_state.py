@@ -4,6 +4,7 @@ Two writers of one pod follow the same two engines. Their calls are answered, or
 out or not, or carried out again at any time later; buckets and records are lost or fall back to what they
 were. Where the record is sound and nothing was lost that an audit has yet to find, the buckets hold what
 the engines did; and when faults end, they hold what they do.
+One file, since the later tests run the state machine with chosen faults.
 """
 
 import copy

@@ -1,4 +1,7 @@
-"""The manager and its windows: each block and sequence reads back what it should, and events tell all."""
+"""The manager and its windows: each block and sequence reads back what it should, and events tell all.
+
+One file, since all tests use the benches of one manager.
+"""
 
 from typing import Any
 
