@@ -80,6 +80,7 @@ class Views:
             "host": self.host,
             "since": self.begun + self.wall_offset(),
             "ready": self.readiness.ready(),
+            "notices": self._notices(),
             "conditions": [
                 {"name": name, "required": requires(name), "holds": one.holds, "reason": one.reason}
                 for name, one in self.readiness.report().items()
@@ -88,6 +89,18 @@ class Views:
             "queue": self._queue(),
             "point": self.point(),
         }
+
+    def _notices(self) -> list[View]:
+        """Return what the page says above all else, the gravest first.
+
+        `kind` is a class of page.css: `down`, `degraded` or `exact`. `title` is in words what the colour
+        says, `text` one sentence. `command`, which may be missing, is a shell's line to copy.
+        """
+        return [
+            {"kind": "down", "title": f"Not ready: {name}", "text": one.reason}
+            for name, one in self.readiness.report().items()
+            if not one.holds and self.readiness.requires(name)
+        ]
 
     def _queue(self) -> dict[str, int] | None:
         return None if self.held is None else {**self.held.waiting()}

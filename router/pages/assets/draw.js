@@ -47,9 +47,16 @@ export function clock(at) {
   return new Date(1000 * at).toLocaleTimeString("en-GB");
 }
 
-// Replaces an element's children.
+// A command or an address, and the button that copies it (copy.js).
+export function copyable(text) {
+  return make("span", { class: "copyable" }, make("code", {}, text), make("button", { type: "button", class: "copy", "aria-label": `Copy ${text}` }, "Copy"));
+}
+
+// Replaces an element's children; one that equals the one with the focus gets it.
 export function fill(element, ...children) {
+  const focused = element.contains(document.activeElement) ? document.activeElement : null;
   element.replaceChildren(...children.filter((child) => child !== null && child !== undefined));
+  if (focused) [...element.querySelectorAll(focused.localName)].find((one) => one.isEqualNode(focused))?.focus({ preventScroll: true });
 }
 
 // A bar of the blocks of each tier; its text says the same.

@@ -1,6 +1,6 @@
 // The overview: cards, charts, pods and the last decisions; and the page of one pod: its ranks, events and decisions.
 
-import { bar, chart, clock, count, fill, key, make, seconds, share, stateOf } from "./draw.js";
+import { bar, chart, clock, copyable, count, fill, key, make, seconds, share, stateOf } from "./draw.js";
 
 const RECENT_SECONDS = 300;
 const GAP_SECONDS = 30;
@@ -138,10 +138,8 @@ function showPods(state) {
     const isSorted = COLUMNS[i] === column;
     cell.setAttribute("aria-sort", isSorted ? (order.falls ? "descending" : "ascending") : "none");
   });
-  const focused = body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   fill(body, ...pods.map((pod) => make("tr", {}, ...COLUMNS.map((one) => make("td", { class: one.kind }, one.cell ? one.cell(pod) : String(one.value(pod)))))));
   if (!pods.length) fill(body, make("tr", {}, make("td", { colspan: COLUMNS.length, class: "note" }, state.snapshot.pods.length ? "No pod matches." : "This router knows no pod yet. Its log says why, and docs/reference/config.md has [[pods]] and the sources that find them.")));
-  if (focused) body.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
 }
 
 function heading(column, state) {
@@ -183,7 +181,7 @@ export function showPod(section, state) {
     return;
   }
   const facts = [
-    ["Address", pod.address],
+    ["Address", copyable(pod.address)],
     ["Model", [pod.model, ...pod.models.filter((name) => name !== pod.model)].join(", ")],
     ["Engine", pod.role === "both" ? pod.engine : `${pod.engine}, ${pod.role}`],
     ["State", stateOf(pod)],
@@ -208,7 +206,7 @@ function rankView(rank) {
   const tiers = Object.entries(rank.tiers).map(([tier, blocks]) => `${tier} ${count(blocks)}`).join(", ") || "none";
   const full = rank.capacity && rank.used !== null ? `; ${share(rank.used, rank.capacity)} of its ${count(rank.capacity)} are taken` : "";
   const events = Object.entries(rank.events).map(([kind, number]) => `${kind.replaceAll("_", " ")} ${count(number)}`).join(", ");
-  return make("div", { class: `finding ${rank.trust}` },
+  return make("div", { class: `notice ${rank.trust}` },
     make("p", {}, make("strong", {}, `Rank ${rank.rank}: `), make("span", { class: rank.trust }, rank.trust), ` since ${clock(rank.trust_since)}: ${rank.trust_reason}`),
     make("p", { class: "cache" }, bar(rank.tiers, rank.capacity), `Blocks${rank.block_size ? ` of ${rank.block_size} tokens` : ""}: ${tiers}${full}`),
     make("p", {}, `${rank.running} requests running, ${rank.waiting} of them without a first token; a new prefill would start in ${seconds(rank.wait_seconds)}. Events lag ${seconds(rank.lag_seconds)}.`),

@@ -1,6 +1,7 @@
 // The live page: reads the stream of events, and shows one view at a time.
 
-import { clock, fill, make } from "./draw.js";
+import "./copy.js";
+import { clock, copyable, fill, make } from "./draw.js";
 import { askToExplain, offerModels } from "./explain.js";
 import { showOverview, showPod } from "./overview.js";
 
@@ -107,7 +108,7 @@ const MOST_OF_A_KIND = 5;
 
 function finding(one) {
   const where = [one.pod, one.model].filter(Boolean).join(", ");
-  return make("div", { class: "finding" },
+  return make("div", { class: "notice degraded" },
     make("p", {}, make("strong", {}, where || one.kind), where ? make("span", { class: "note" }, ` kind: ${one.kind}`) : ""),
     make("p", {}, one.text));
 }
@@ -137,6 +138,17 @@ function showReadiness(snapshot) {
       make("td", {}, one.reason))));
 }
 
+let noticed = "";
+
+// What a reader must know before all else. Elements stay while nothing changes: one may have the focus.
+function showNotices(notices) {
+  const told = JSON.stringify(notices);
+  if (told === noticed) return;
+  noticed = told;
+  fill(byId("notices"), ...notices.map(({ kind, title, text, command }) =>
+    make("div", { class: `notice ${kind}` }, make("p", {}, make("strong", {}, title), ` ${text}`), command ? make("p", {}, copyable(command)) : null)));
+}
+
 function show() {
   const { snapshot } = state;
   if (snapshot === null) return;
@@ -146,6 +158,7 @@ function show() {
   const begun = new Date(1000 * snapshot.since).toLocaleString("en-GB");
   byId("about").textContent = `warmpath ${snapshot.version} on ${snapshot.host}. Figures count from its start, ${begun}; each router has its own.`;
   offerModels(snapshot);
+  showNotices(snapshot.notices);
   if (state.view === "overview") showOverview(state);
   if (state.view === "pod") showPod(byId("pod"), state);
   if (state.view === "findings") showReadiness(snapshot);

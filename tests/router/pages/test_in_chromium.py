@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.router.access.guarded import TOKENS
-from tests.router.pages.stand import live, pods
+from tests.router.pages.stand import DEMO, live, pods
 from tests.router.running_router import running_router
 from tests.router.service_stand import IDS, packed, standing
 from tests.servers.chromium import MISSING, Tab, chromium
@@ -80,8 +80,8 @@ async def test_it_shows_pods_decisions_and_what_a_prompt_would_find(
         )
 
         await tab.run("location.hash = '#pod/pod-1'")
-        await tab.until(f"({text('#pod .finding .note')} || '').includes('stored blocks')")
-        wraps = "getComputedStyle(document.querySelector('#pod .finding .note')).whiteSpace"
+        await tab.until(f"({text('#pod .notice .note')} || '').includes('stored blocks')")
+        wraps = "getComputedStyle(document.querySelector('#pod .notice .note')).whiteSpace"
         assert await tab.run(wraps) == "normal", "a phone is narrower than the line of events"
 
         await tab.run("location.hash = '#explain'")
@@ -100,7 +100,10 @@ async def test_it_shows_pods_decisions_and_what_a_prompt_would_find(
         assert "pod-1" in await tab.run(text("#explained table"))
 
         await tab.run("location.hash = '#pod/pod-1'")
-        assert "followed from the first batch" in await tab.until(text("#pod .finding"))
+        address = await tab.until(text("#pod .copyable code"))
+        await tab.run("document.querySelector('#pod .copy').click()")
+        assert await tab.until(text(".said")) == f"Copied: {address}"
+        assert "followed from the first batch" in await tab.until(text("#pod .notice"))
         await tab.run("location.hash = '#findings'")
         await tab.until(f"({text('#conditions tbody')} || '').includes('1 of 1 pods are healthy')")
         assert not tab.complaints
@@ -195,6 +198,13 @@ async def test_the_share_that_was_cached_is_of_one_span(
     async with opened(tab, tmp_path):
         await tab.run("document.getElementById('pause').click()")
         assert said in await tab.run(COUNTED % tokens)
+
+
+async def test_a_router_that_is_not_ready_says_why_above_all_else(tab: Tab, tmp_path: Path) -> None:
+    async with live(tmp_path, DEMO) as (router, _):
+        await tab.open(f"http://{router.http_address}/")
+        assert await tab.until(text("#notices .notice")) == "Not ready: pods no pod is known"
+        assert (await tab.run(text("#main"))).startswith("Not ready")
 
 
 async def test_names_are_never_markup(tab: Tab, tmp_path: Path) -> None:
