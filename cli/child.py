@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -19,6 +20,8 @@ START_SECONDS = 300.0
 """Longest wait for a process to start: the first router on a machine compiles its index, which takes a
 minute or two, and three on a busy machine."""
 STOP_SECONDS = 5.0
+OURS = Path("standard error")
+"""In place of a log: a child writes to our own standard error."""
 
 BIND = """
 import ctypes, os, signal, sys
@@ -92,3 +95,42 @@ class Child:
             process.kill()
             await process.wait()
         return process.returncode
+
+
+class Process(Child):
+    """A Python module as a child process; its standard error goes to its log, or to OURS."""
+
+    async def start(self, *args: str) -> str:
+        """Start `python -m ARGS` and return the first line it prints."""
+        words = (sys.executable, "-m", *args)
+        with nullcontext() if self._log == OURS else self._log.open("ab") as log:
+            process = await self.launch(*words, stdout=subprocess.PIPE, stderr=log)
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                line = await process.stdout.readline()
+        except TimeoutError as error:
+            raise ChildError(f"{self.name} did not get ready; its log: {self._log}") from error
+        if not line:
+            raise ChildError(f"{self.name} ended while starting; its log: {self._log}")
+        return line.decode()
+
+    def kill(self) -> None:
+        """Kill the process, which then ends as in a crash."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    async def ended(self) -> None:
+        """Wait for the end of the process. Raises ChildError unless it was asked to end."""
+        if self._process is not None:
+            await self._process.wait()
+        self.check()
+
+
+def addresses_of(line: str) -> tuple[str, str]:
+    """Return where a router serves gRPC and HTTP, by the first line that it prints.
+
+    It is `warmpath serves gRPC on HOST:PORT, HTTP on HOST:PORT, …`.
+    """
+    grpc, http = (part.rpartition(" on ")[2].strip() for part in line.split(",")[:2])
+    return grpc, http

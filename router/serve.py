@@ -32,8 +32,13 @@ log = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve the router until SIGTERM or Ctrl-C; SIGHUP or a change of its file reloads it."""
-    parser = command_parser("serve", main.__doc__, "warmpath serve --config deploy/warmpath.toml")
-    parser.add_argument("--config", type=Path, required=True, help="the TOML file")
+    return run(serve_parser(main.__doc__).parse_args(argv))
+
+
+def serve_parser(summary: str | None) -> argparse.ArgumentParser:
+    """Return the command's parser, whose help begins with `summary`."""
+    parser = command_parser("serve", summary, "warmpath serve --config deploy/warmpath.toml")
+    parser.add_argument("--config", type=Path, help="the TOML file")
     parser.add_argument(
         "--log-level",
         default="info",
@@ -42,7 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--log-format", default="text", choices=FORMS, help="the form of log lines")
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)  # `_supervise` gives it
-    args = parser.parse_args(argv)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the router of a configuration file, by the parsed options; return its exit status."""
     handler = limited_handler(time.monotonic)
     handler.setFormatter(formatter(args.log_format, args.process))
     logging.basicConfig(handlers=[handler], level=args.log_level.upper())

@@ -7,7 +7,6 @@ The text and the chat whose tokens are compared are fixed and say nothing of any
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -15,16 +14,16 @@ from warmpath.cli.deployment.check import Answer, Check, Placed
 from warmpath.client.calls import Prompt
 from warmpath.client.failure import CallError
 from warmpath.client.sync_client import Client
+from warmpath.indexer.engines.kind import Told
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.keys.key import pack_tokens, unpack_tokens
 from warmpath.router.config.files import REFUSALS
 from warmpath.router.config.schema import ModelSpec
-from warmpath.router.load.engine_metrics import CACHE_CONFIG, lines
+from warmpath.router.load.engine_metrics import lines
 from warmpath.router.pods.probe import REFUSES
 
 CLOCK_SECONDS = 2.0
 """The difference of two clocks that is no fault."""
-LABEL = re.compile(r'(\w{1,64})="([^"]{0,256})"')
 
 
 def reachable(pod: Placed, health: Answer) -> Check:
@@ -100,72 +99,42 @@ def cache(pod: Placed, metrics: Answer, info: Answer, seen: Mapping[int, int]) -
 
     `seen` has the block size of each rank's events, as far as the router knows them.
     """
-    if pod.spec.engine == "vllm":
-        configs = [
-            dict(LABEL.findall(line.decode(errors="replace")))
-            for line in lines(metrics.body, CACHE_CONFIG)
-        ]
-        if not configs:
-            yield pod.unknown("prefix cache", "/metrics has no vllm:cache_config_info")
-            return
-        yield from _of_vllm(pod, configs, seen)
-    elif pod.spec.engine == "sglang":
-        said = info.json()
-        if not isinstance(said, dict):
-            yield pod.unknown("prefix cache", "/server_info cannot be read")
-            return
-        yield from _of_sglang(pod, said, seen)
-    else:
-        yield pod.unknown(
-            "block size",
-            f"TensorRT-LLM does not tell it; {pod.key('block-size')} ({pod.spec.block_size}) must be "
-            "its tokens_per_block",
+    engine, spec = ENGINES[pod.spec.engine], pod.spec
+    of_json = info.json()
+    told = engine.told(metrics.body, of_json if isinstance(of_json, dict) else {})
+    if told == Told():
+        yield (
+            pod.unknown(
+                "block size",
+                f"{engine.title} does not tell it; {pod.key('block-size')} ({spec.block_size}) must be "
+                "its tokens_per_block",
+            )
+            if engine.is_polled
+            else pod.unknown(
+                "prefix cache", f"neither /metrics nor {engine.version_path} tells of it"
+            )
         )
-
-
-def _of_vllm(
-    pod: Placed, configs: Sequence[dict[str, str]], seen: Mapping[int, int]
-) -> Iterator[Check]:
-    first, spec = configs[0], pod.spec
-    yield _caching(
-        pod, is_on=first.get("enable_prefix_caching") != "False", option="--enable-prefix-caching"
-    )
-    size = first.get("block_size", "")
-    if size.isdecimal():
-        yield _block_size(pod, int(size), seen)
-    if algorithm := first.get("prefix_caching_hash_algo"):
-        yield pod.ok("block hashes", f"{algorithm}; any algorithm and seed will do")
-    ranks = sorted({int(one["engine"]) for one in configs if one.get("engine", "").isdecimal()})
-    if ranks:
-        yield _ranks(pod, ranks)
-    blocks = first.get("num_gpu_blocks", "")
-    # One of vLLM's blocks is the null block, which is never cached.
-    if spec.blocks and blocks.isdecimal() and int(blocks) - 1 != spec.blocks:
+        return
+    if told.caches is not None:
+        yield _caching(pod, is_on=told.caches, option=engine.caching_option)
+    if told.block_size:
+        yield _block_size(pod, told.block_size, seen)
+    if told.hashes:
+        yield pod.ok("block hashes", f"{told.hashes}; any algorithm and seed will do")
+    if told.events and spec.events:
+        yield pod.ok("events on", "the engine has --kv-events-config")
+    elif told.events is not None and spec.events:
+        yield pod.wrong(
+            "events on", "the engine publishes no events", f"start it with {engine.events_option}"
+        )
+    if told.ranks:
+        yield _ranks(pod, told.ranks)
+    if spec.blocks and told.blocks and told.blocks != spec.blocks:
         yield pod.wrong(
             "blocks",
-            f"its cache has {int(blocks) - 1:,} blocks, not {spec.blocks:,}",
+            f"its cache has {told.blocks:,} blocks, not {spec.blocks:,}",
             f"leave {pod.key('blocks')} out: the engine's /metrics have it",
         )
-
-
-def _of_sglang(pod: Placed, said: Mapping[str, Any], seen: Mapping[int, int]) -> Iterator[Check]:
-    yield _caching(
-        pod, is_on=said.get("disable_radix_cache") is not True, option="no --disable-radix-cache"
-    )
-    if isinstance(size := said.get("page_size"), int) and size > 0:
-        yield _block_size(pod, size, seen)
-    if "kv_events_config" in said and pod.spec.events:
-        if said["kv_events_config"]:
-            yield pod.ok("events on", "the engine has --kv-events-config")
-        else:
-            yield pod.wrong(
-                "events on",
-                "the engine publishes no events",
-                """start it with --kv-events-config '{"publisher":"zmq",...}'""",
-            )
-    if isinstance(ranks := said.get("dp_size"), int) and ranks > 0:
-        first = pod.spec.first_rank
-        yield _ranks(pod, list(range(first, first + ranks)))
 
 
 def _caching(pod: Placed, *, is_on: bool, option: str) -> Check:

@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 from warmpath.cli.asking import ROUTER, add_channel, answer
 from warmpath.cli.child import ChildError
+from warmpath.cli.engines.fleet import running
+from warmpath.cli.engines.options import EngineOptions, add_engines, engine_options
+from warmpath.cli.engines.written import is_free
 from warmpath.cli.gateway.bootstrap import (
     AddressError,
     GatewayDescription,
@@ -27,11 +30,12 @@ from warmpath.client.async_client import AsyncClient
 from warmpath.client.failure import CallError
 from warmpath.process.command_line import FOUND, USAGE, command_parser, in_words
 from warmpath.process.listen import HostPort, is_loopback
-from warmpath.process.tasks import Work, kept
+from warmpath.process.tasks import Work, cancel, kept
 from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 OUT = Path("out/gateway")
+LISTEN = "127.0.0.1:8000"
 ASK_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 NO_MODEL = "MODEL"
@@ -49,9 +53,12 @@ def run(argv: Sequence[str] | None, summary: str | None, simulated: Simulated) -
     """Run the command, whose help begins with `summary`; return its exit status."""
     args = _parser(summary).parse_args(argv)
     try:
-        gateway = _without_pods(args)
+        engines = engine_options(args, "gateway")
+        gateway = _without_pods(args, with_router=engines is not None)
         if args.simulate:
-            return _until_ended(args, lambda program: simulated(args, program, gateway))
+            return _until_ended(lambda: simulated(args, find_envoy(args.envoy), gateway))
+        if engines is not None:
+            return _until_ended(lambda: _serve_engines(engines, args.envoy, gateway))
         pods = _pods(args)
     except OptionError as error:
         print(f"warmpath gateway: {error}", file=sys.stderr)
@@ -63,15 +70,17 @@ def run(argv: Sequence[str] | None, summary: str | None, simulated: Simulated) -
         print(json.dumps(bootstrap(gateway), indent=2))
         return 0
     follows = not args.pod
-    return _until_ended(args, lambda program: serve(program, gateway, pods.model, follows=follows))
+    return _until_ended(lambda: serve(find_envoy(args.envoy), gateway, pods.model, follows=follows))
 
 
 def _parser(summary: str | None) -> argparse.ArgumentParser:
     found = command_parser(
-        "gateway", summary, "warmpath gateway --simulate 4 --listen 127.0.0.1:8000"
+        "gateway",
+        summary,
+        "warmpath gateway --engine http://10.0.0.1:8000 --engine http://10.0.0.2:8000",
     )
     add = found.add_argument
-    add("--listen", default="127.0.0.1:8000", help="host:port for clients; port 0 takes a free one")
+    add("--listen", help=f"host:port for clients; {LISTEN} by default; port 0 takes a free one")
     add("--insecure", action="store_true", help="let other machines in, without TLS")
     # No defaults for --router and --out: --simulate has a router of its own, and only it has logs.
     add("--router", help=f"host:port of the router; {ROUTER} by default")
@@ -91,28 +100,43 @@ def _parser(summary: str | None) -> argparse.ArgumentParser:
         "--simulate", type=int, default=0, metavar="PODS",
         help="start so many simulated pods and a router for them",
     )  # fmt: skip
-    add("--out", type=Path, help=f"folder for logs of --simulate; {OUT} by default")
+    add(
+        "--out",
+        type=Path,
+        help=f"folder for what it writes; {OUT} by default with --simulate, else out",
+    )
+    add(
+        "--config", type=Path, help="start a router with this configuration, without asking engines"
+    )
+    add_engines(found)
     add_channel(found)
     found.set_defaults(timeout=ASK_SECONDS)
     return found
 
 
-def _without_pods(args: argparse.Namespace) -> GatewayDescription:
+def _without_pods(args: argparse.Namespace, *, with_router: bool) -> GatewayDescription:
     """Return the gateway that the options describe; give --router and --out their defaults.
 
-    Raises OptionError.
+    With engines (`with_router`) the router is started, too. Raises OptionError.
     """
+    if args.listen is None:
+        # An engine of this machine may have the usual port.
+        host, _, port = LISTEN.rpartition(":")
+        args.listen = LISTEN if not with_router or is_free(int(port), host) else f"{host}:0"
     simulates, listen = bool(args.simulate), _address("--listen", args.listen)
+    starts = simulates or with_router
+    option = "--simulate" if simulates else "--engine or --config"
     wrong: list[tuple[object, str]] = [
         (
             simulates and not 0 < args.simulate <= MOST_SIMULATED,
             f"--simulate: must be from 1 to {MOST_SIMULATED}",
         ),
-        (simulates and args.router is not None, "--router: does not go with --simulate"),
-        (simulates and args.pod, "--pod: does not go with --simulate"),
-        (simulates and args.tls_ca, "--tls-ca: does not go with --simulate"),
-        (simulates and args.print_config, "--print-config: does not go with --simulate"),
-        (not simulates and args.out, "--out: only --simulate writes logs there"),
+        (simulates and with_router, "--simulate: does not go with --engine or --config"),
+        (starts and args.router is not None, f"--router: does not go with {option}"),
+        (starts and args.pod, f"--pod: does not go with {option}"),
+        (starts and args.tls_ca, f"--tls-ca: does not go with {option}"),
+        (starts and args.print_config, f"--print-config: does not go with {option}"),
+        (not starts and args.out, "--out: only --engine, --config and --simulate write there"),
         (len(args.pod) > MOST_PODS, f"--pod: at most {MOST_PODS}"),
         (
             not 0 < args.max_body_bytes <= MOST_BODY_BYTES,
@@ -189,22 +213,50 @@ def _pods(args: argparse.Namespace) -> ListedPods | int:
     return found
 
 
-def _until_ended(args: argparse.Namespace, run: Callable[[Path], Awaitable[None]]) -> int:
+def _until_ended(run: Callable[[], Awaitable[None]]) -> int:
+    """Run until Ctrl-C or SIGTERM; return the exit status."""
+
     async def ended() -> None:
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        await run(find_envoy(args.envoy))
+        await run()
 
     try:
         asyncio.run(ended())
     except (ChildError, NoEnvoyError, OSError) as error:
         print(f"warmpath gateway: {in_words(error)}", file=sys.stderr)
-        is_named = isinstance(error, NoEnvoyError) and args.envoy is not None
-        return USAGE if is_named else FOUND
+        return USAGE if isinstance(error, NoEnvoyError) and error.is_named else FOUND
     except (asyncio.CancelledError, KeyboardInterrupt):
         return 0
     return 0
+
+
+async def _serve_engines(
+    engines: EngineOptions, given: Path | None, gateway: GatewayDescription
+) -> None:
+    """Run a router for engines, and Envoy in front of them; without an Envoy the router alone."""
+    try:
+        program = find_envoy(given)
+    except NoEnvoyError as error:
+        if error.is_named:
+            raise
+        program, missing = None, str(error)
+    async with running(engines, say) as fleet:
+        found = listed(pb.ListPodsResponse(pods=fleet.pods))
+        say("\n".join(fleet.start("gateway")))
+        ends = [asyncio.create_task(fleet.process.ended())]
+        if program is None:
+            say(f"{missing}\nUntil then gateways can ask the router. Ctrl-C ends it.")
+        else:
+            gateway = replace(gateway, router=address_of(fleet.router), pods=found.addresses)
+            ends.append(asyncio.create_task(serve(program, gateway, found.model, follows=True)))
+        try:
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()
+        finally:
+            await cancel(ends)
 
 
 async def serve(program: Path, gateway: GatewayDescription, model: str, *, follows: bool) -> None:

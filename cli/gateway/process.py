@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from warmpath.cli.child import START_SECONDS, Child, ChildError
+from warmpath.cli.child import OURS, START_SECONDS, Child, ChildError
 from warmpath.cli.gateway.bootstrap import (
     Fields,
     GatewayDescription,
@@ -37,7 +37,7 @@ class EnvoyProcess(Child):
         gateway: GatewayDescription,
         configure: Callable[[GatewayDescription], Fields] = bootstrap,
     ) -> None:
-        super().__init__("Envoy", Path("standard error"))
+        super().__init__("Envoy", OURS)
         self.address = ""
         """host:port at which it listens."""
         # Only its owner may enter the folder: the admin socket can end Envoy.
@@ -129,7 +129,11 @@ wheel's package has the same name as one of xds-protos, so it has a folder of it
 
 
 class NoEnvoyError(Exception):
-    """There is no Envoy; the message says how to get it."""
+    """There is no Envoy, or not the one that an option names; the message says how to get it."""
+
+    def __init__(self, message: str, *, is_named: bool = False) -> None:
+        super().__init__(message)
+        self.is_named = is_named
 
 
 def find_envoy(given: Path | None, environment: Path = Path(sys.prefix)) -> Path:
@@ -139,7 +143,7 @@ def find_envoy(given: Path | None, environment: Path = Path(sys.prefix)) -> Path
     """
     if given is not None:
         if shutil.which(given) is None:
-            raise NoEnvoyError(f"--envoy: {given} is not a program")
+            raise NoEnvoyError(f"--envoy: {given} is not a program", is_named=True)
         return given
     on_path = shutil.which("envoy")
     if on_path is not None:

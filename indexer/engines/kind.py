@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from warmpath.indexer.engines.event import Batch
 
@@ -26,6 +27,29 @@ class MetricNames:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What an engine says of its own cache and events; a value that it does not say has its default."""
+
+    block_size: int = 0
+    """Tokens of a block."""
+    blocks: int = 0
+    """Blocks of a rank's cache that can hold tokens."""
+    ranks: tuple[int, ...] = ()
+    """Numbers of its data-parallel ranks, in order; one that numbers none counts from 0."""
+    caches: bool | None = None
+    """Whether it keeps prefixes at all."""
+    hashes: str = ""
+    """The algorithm of its block hashes."""
+    events: Mapping[str, Any] | None = None
+    """Its configuration of events, empty if it sends none."""
+
+
+def says_nothing(_page: bytes, _info: Mapping[str, Any]) -> Told:
+    """Return what an engine says whose pages tell nothing of its cache."""
+    return Told()
+
+
+@dataclass(frozen=True, slots=True)
 class EngineKind:
     """A kind of engine: its events, its metrics, its paths, and what its events omit."""
 
@@ -40,8 +64,18 @@ class EngineKind:
     """The format of batches for the compiled scanner; empty: they must be decoded."""
     is_polled: bool = False
     """Whether its events are fetched over HTTP, each once, without a replay."""
+    title: str = ""
+    """Its name in sentences."""
+    owner: str = ""
+    """The `owned_by` of its models in /v1/models."""
+    told: Callable[[bytes, Mapping[str, Any]], Told] = says_nothing
+    """Reads its page of metrics and the JSON of `version_path`, either of which may be empty."""
     events_option: str = ""
-    """The option by which it publishes events."""
+    """The option by which it publishes events, on the ports where warmpath looks for them."""
+    caching_option: str = ""
+    """The option, or the absence of one, by which it keeps prefixes."""
+    metrics_option: str = ""
+    """The option by which it serves metrics; empty: it always does."""
     can_sleep: bool = False
     """Whether it can be paused or put to sleep, and answers /is_paused and /is_sleeping."""
     omits_drafted: bool = False

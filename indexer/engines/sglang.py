@@ -9,6 +9,8 @@ first page of every tree node had no parent: such streams look well-formed and c
 announces pages as removed where it only splits the tree node that holds them.
 """
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -22,7 +24,7 @@ from warmpath.indexer.engines.event import (
     name_of,
     names_of,
 )
-from warmpath.indexer.engines.kind import NEVER, EngineKind, MetricNames
+from warmpath.indexer.engines.kind import NEVER, EngineKind, MetricNames, Told
 from warmpath.indexer.engines.wire import (
     AllBlocksCleared,
     Readers,
@@ -109,12 +111,38 @@ def _tokens(event: BlockStored) -> tuple[bytes, tuple[bytes, ...] | None]:
     return pack_tokens(pair[0] for pair in pairs), tuple(next_token(pair[1]) for pair in last)
 
 
+MOST_RANKS = 1024
+
 READERS: Readers = {BlockStored: _stored, BlockRemoved: _removed, AllBlocksCleared: cleared}
 
 
 def decode(payload: bytes) -> Batch:
     """Decode a payload into neutral events. Raises MalformedEventError where it is not a batch."""
     return read_batch(payload, READERS)
+
+
+def told(_: bytes, info: Mapping[str, Any]) -> Told:
+    """Return what `/server_info` says, which has the server's arguments."""
+    ranks = info.get("dp_size")
+    return Told(
+        block_size=_count(info.get("page_size")),
+        ranks=tuple(range(min(_count(ranks), MOST_RANKS))),
+        caches=info["disable_radix_cache"] is not True if "disable_radix_cache" in info else None,
+        events=_events(info["kv_events_config"]) if "kv_events_config" in info else None,
+    )
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and 0 < value <= MOST_BLOCK_SIZE else 0
+
+
+def _events(said: Any) -> Mapping[str, Any]:
+    """Return the argument --kv-events-config, which is JSON as a text."""
+    try:
+        config = json.loads(said) if isinstance(said, str) else said
+    except ValueError:
+        config = None
+    return config if isinstance(config, dict) else {}
 
 
 SGLANG = EngineKind(
@@ -130,7 +158,13 @@ SGLANG = EngineKind(
     ),
     version_path="/server_info",
     dialect="sglang",
-    events_option="""--kv-events-config '{"publisher":"zmq",...}'""",
+    title="SGLang",
+    owner="sglang",
+    told=told,
+    events_option='--kv-events-config \'{"publisher": "zmq", "endpoint": "tcp://*:5557", '
+    '"replay_endpoint": "tcp://*:5558"}\'',
+    caching_option="no --disable-radix-cache",
+    metrics_option="--enable-metrics",
     told_from={"extra_key": NEVER, "lora": (0, 5, 23), "cache_salt": (0, 5, 18)},
     faulty_before=(0, 5, 7),
     fault="SGLang {} announces the removal of blocks that stay",

@@ -275,6 +275,10 @@ TRTLLM = EngineKind(
         kv_usage=(b"trtllm_kv_cache_utilization",),
     ),
     version_path="/version",
+    title="TensorRT-LLM",
+    owner="tensorrt_llm",
+    events_option="`kv_cache_config: {enable_block_reuse: true, event_buffer_max_size: 16384}` in the "
+    "file of --extra_llm_api_options",
     is_polled=True,
     # Whether events have salts depends on its cache manager, which no event names.
     told_from={"lora": NEVER, "cache_salt": NEVER},

@@ -4,6 +4,8 @@ Source: `vllm/distributed/kv_events.py` of those versions. Events are arrays up 
 0.24 (`indexer.engines.wire`).
 """
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -17,7 +19,7 @@ from warmpath.indexer.engines.event import (
     name_of,
     names_of,
 )
-from warmpath.indexer.engines.kind import EngineKind, MetricNames
+from warmpath.indexer.engines.kind import EngineKind, MetricNames, Told
 from warmpath.indexer.engines.wire import (
     AllBlocksCleared,
     Readers,
@@ -169,6 +171,32 @@ def decode(payload: bytes) -> Batch:
     return read_batch(payload, READERS)
 
 
+CACHE_CONFIG = re.compile(rb"^vllm:cache_config_info\{([^}\n]{0,16384})\}", re.MULTILINE)
+LABEL = re.compile(rb'(\w{1,64})="([^"\n]{0,256})"')
+MOST_DIGITS = 9
+
+
+def told(page: bytes, _: Mapping[str, Any]) -> Told:
+    """Return what `vllm:cache_config_info` says, with a line for each rank of which one is read."""
+    configs = [dict(LABEL.findall(labels)) for labels in CACHE_CONFIG.findall(page)]
+    if not configs:
+        return Told()
+    first = configs[0]
+    return Told(
+        block_size=_number(first.get(b"block_size")),
+        # One of vLLM's blocks is the null block, which is never cached.
+        blocks=max(0, _number(first.get(b"num_gpu_blocks")) - 1),
+        ranks=tuple(sorted({_number(one[b"engine"]) for one in configs if b"engine" in one})),
+        caches=first.get(b"enable_prefix_caching") != b"False",
+        hashes=first.get(b"prefix_caching_hash_algo", b"").decode(errors="replace"),
+    )
+
+
+def _number(digits: bytes | None) -> int:
+    is_one = digits is not None and digits.isdigit() and len(digits) <= MOST_DIGITS
+    return int(digits or 0) if is_one else 0
+
+
 VLLM = EngineKind(
     name="vllm",
     codec=lambda _: decode,
@@ -183,7 +211,12 @@ VLLM = EngineKind(
     ),
     version_path="/version",
     dialect="vllm",
-    events_option="""--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq",...}'""",
+    title="vLLM",
+    owner="vllm",
+    told=told,
+    events_option='--kv-events-config \'{"enable_kv_cache_events": true, "publisher": "zmq", '
+    '"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}\'',
+    caching_option="--enable-prefix-caching",
     can_sleep=True,
     omits_drafted=True,
     finds_adapters=True,

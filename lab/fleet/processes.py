@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Self
 
-from warmpath.cli.child import Child
-from warmpath.lab.local.cluster import MODEL, Process, Worker, WorkerSettings, as_toml, report_ends
+from warmpath.cli.child import Child, Process
+from warmpath.lab.local.cluster import MODEL, Worker, WorkerSettings, as_toml, report_ends
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.lab.local.redis_cluster import RedisCluster
 from warmpath.lab.local.workload import VOCAB_SIZE

@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Self
 
-from warmpath.cli.child import START_SECONDS, Child, ChildError
+from warmpath.cli.child import Child, ChildError, Process, addresses_of
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.router.config.schema import PickTable, ProbeTable, QueueTable
 from warmpath.scorer.policies.warmpath import Warmpath
@@ -35,30 +33,6 @@ class WorkerSettings:
     """Folder of a tokenizer, for texts and chats; None: workers take token ids only."""
     stream_interval: int = 64
     """Tokens of a chunk of a streamed answer."""
-
-
-class Process(Child):
-    """A Python module as a child process; its standard error goes to its log."""
-
-    async def start(self, *args: str) -> str:
-        """Start `python -m ARGS` and return the first line it prints."""
-        with self._log.open("ab") as log:
-            words = (sys.executable, "-m", *args)
-            process = await self.launch(*words, stdout=subprocess.PIPE, stderr=log)
-        assert process.stdout is not None
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                line = await process.stdout.readline()
-        except TimeoutError as error:
-            raise ChildError(f"{self.name} did not get ready; its log: {self._log}") from error
-        if not line:
-            raise ChildError(f"{self.name} ended while starting; its log: {self._log}")
-        return line.decode()
-
-    def kill(self) -> None:
-        """Kill the process, which then ends as in a crash."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
 
 
 async def report_ends(
@@ -148,10 +122,7 @@ class Cluster:
         path = Path(self._folder.name) / "router.toml"
         path.write_text(self._config(), encoding="utf-8")
         line = await router.start("warmpath.cli", "serve", "--config", str(path))
-        # warmpath serves gRPC on HOST:PORT, HTTP on HOST:PORT, …
-        self.router_address, self.page_address = (
-            part.rpartition(" on ")[2].strip() for part in line.split(",")[:2]
-        )
+        self.router_address, self.page_address = addresses_of(line)
 
     def _config(self) -> str:
         local = "127.0.0.1:0"

@@ -11,8 +11,9 @@ import aiohttp
 import grpc.aio
 
 from tests.lab.simworker.local_worker import LocalWorker
+from warmpath.cli.child import Process
 from warmpath.indexer.keys.key import fingerprint, pack_tokens
-from warmpath.lab.local.cluster import MODEL, Process, WorkerSettings
+from warmpath.lab.local.cluster import MODEL, WorkerSettings
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc

@@ -15,8 +15,8 @@ import pytest
 
 from tests.publisher.published_pod import FULL, IDS, Asker, Pod
 from tests.servers.redis_server import RedisServer
-from warmpath.cli.child import START_SECONDS, ChildError
-from warmpath.lab.local.cluster import MODEL, Process
+from warmpath.cli.child import START_SECONDS, ChildError, Process
+from warmpath.lab.local.cluster import MODEL
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(900)]

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import aiohttp
 
+from warmpath.cli.child import Process
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.demo.setting import TRACE
-from warmpath.lab.local.cluster import Process, Worker, WorkerSettings
+from warmpath.lab.local.cluster import Worker, WorkerSettings
 from warmpath.lab.simulate.run import pooled, spread
 from warmpath.lab.simulate.traffic.access_log import read_traffic
 from warmpath.lab.simworker.engine import Generation

@@ -218,7 +218,12 @@ def test_vllms_metrics_show_what_is_off_and_which_ranks_there_are() -> None:
 
 
 def test_sglangs_server_info_shows_whether_events_are_on() -> None:
-    well = {"page_size": 16, "disable_radix_cache": False, "kv_events_config": "{}", "dp_size": 1}
+    well = {
+        "page_size": 16,
+        "disable_radix_cache": False,
+        "kv_events_config": '{"publisher": "zmq"}',
+        "dp_size": 1,
+    }
     pod = placed(engine="sglang")
     checks = of_sglang(pod, **well)
     assert {one.verdict for one in checks.values()} == {"ok"}

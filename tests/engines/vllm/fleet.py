@@ -17,8 +17,8 @@ from tests.engines.vllm.published import Published
 from tests.servers.redis_server import RedisServer
 from tests.vllm.engine import BLOCKS, FOLDER, OPTIONS, Engine
 from tests.vllm.record_apis import model_folder
+from warmpath.cli.child import Process
 from warmpath.client.async_client import AsyncClient
-from warmpath.lab.local.cluster import Process
 from warmpath.lab.local.ports import HeldPorts
 
 SERVED = (

@@ -36,7 +36,7 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux's kernel"
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from warmpath.lab.local.cluster import Process
+from warmpath.cli.child import Process
 
 async def main():
     child = Process("a child", Path(sys.argv[1]))

@@ -17,7 +17,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from warmpath.lab.local.cluster import Process, Worker, WorkerSettings
+from warmpath.cli.child import Process
+from warmpath.lab.local.cluster import Worker, WorkerSettings
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.lab.record import command as record
 from warmpath.lab.verify import command as verify

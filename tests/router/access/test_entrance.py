@@ -27,7 +27,7 @@ from tests.router.access.guarded import (
     serving,
 )
 from warmpath.cli import check_config
-from warmpath.lab.local.cluster import Process
+from warmpath.cli.child import Process
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.access.entrance import ROLES

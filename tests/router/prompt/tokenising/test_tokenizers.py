@@ -19,8 +19,9 @@ from tests.fake_http import Answer, Asked
 from tests.fake_hub import COMMIT, REPO, FakeHub, sha256
 from tests.router.running_router import running_router
 from warmpath.cli import check_config
+from warmpath.cli.child import Process
 from warmpath.indexer.keys.key import pack_tokens
-from warmpath.lab.local.cluster import Process, Worker, WorkerSettings
+from warmpath.lab.local.cluster import Worker, WorkerSettings
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc

@@ -1,0 +1,154 @@
+"""Asks an engine over HTTP what it is: its kind, version, models, ranks, cache, events and tokenizer."""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from warmpath.cli.deployment.check import Answer, ask
+from warmpath.cli.engines.port import Ports, find
+from warmpath.indexer.engines.kind import EngineKind, Told
+from warmpath.indexer.engines.table import ENGINES
+from warmpath.indexer.engines.vllm import VLLM
+from warmpath.process.listen import HostPort
+from warmpath.router.config.files import REFUSALS
+from warmpath.router.load.engine_metrics import lines
+
+ASK_SECONDS = 5.0
+MODELS = "/v1/models"
+TOKENIZE = "/tokenize"
+TEXT = "Hello"
+CHAT = [{"role": "user", "content": TEXT}]
+EVENTS_PATH = "/kv_cache_events"
+MOST_VERSION = 64
+
+
+class Found(NamedTuple):
+    """An engine that answered."""
+
+    at: HostPort
+    kind: EngineKind
+    is_known: bool
+    """Whether it showed its kind; otherwise it counts as vLLM, whose API most servers have."""
+    version: str
+    model: str
+    aliases: tuple[str, ...]
+    """Further names of the model."""
+    ranks: tuple[int, ...]
+    told: Told
+    ports: Ports
+    makes_tokens: bool
+    """Whether its /tokenize takes texts."""
+    renders_chats: bool
+    """Whether its /tokenize takes chats."""
+    has_metrics: bool
+
+    @property
+    def sends_events(self) -> bool:
+        """Whether its events can be had, as far as it can be known before they come."""
+        return bool(self.ports.events) or self.kind.is_polled
+
+    @property
+    def title(self) -> str:
+        """Its kind and version, as in a sentence."""
+        name = self.kind.title if self.is_known else "an unknown server"
+        return f"{name} {self.version}".rstrip()
+
+
+class Away(NamedTuple):
+    """An engine that cannot be used now."""
+
+    at: str
+    problem: str
+    """Why, and what to do about it."""
+
+
+class Asker:
+    """Asks engines, each with the API key if there is one; the system's authorities vouch for HTTPS."""
+
+    def __init__(self, key: str = "", key_file: str = "") -> None:
+        """`key_file` names the key's file in messages."""
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._key_file = key_file
+
+    async def ask(self, at: HostPort, *, https: bool, is_alone: bool) -> Found | Away:
+        """Return what an engine is; `is_alone` says that no other one to be found is at its host."""
+        url = f"{'https' if https else 'http'}://{at}"
+        wait = aiohttp.ClientTimeout(total=ASK_SECONDS)
+        async with aiohttp.ClientSession(url, headers=self._headers, timeout=wait) as session:
+            return await self._ask(at, partial(ask, session), is_alone=is_alone)
+
+    async def _ask(self, at: HostPort, tell: Any, *, is_alone: bool) -> Found | Away:
+        paths = dict.fromkeys(
+            path for one in ENGINES.values() for path in (one.version_path, *one.metrics.paths)
+        )
+        said = dict(
+            zip(
+                ("/health", MODELS, *paths),
+                await asyncio.gather(*map(tell, ("/health", MODELS, *paths))),
+                strict=True,
+            )
+        )
+        health, listed = said["/health"], said[MODELS]
+        if not listed.status:
+            return Away(str(at), listed.problem or health.problem)
+        if health.status == 503:
+            return Away(str(at), "it is not ready yet (/health answers 503)")
+        if listed.status in REFUSALS:
+            key = f"the key in {self._key_file} is not its own" if self._key_file else (
+                "it wants an API key: give a file with it, --api-key-file FILE"
+            )  # fmt: skip
+            return Away(str(at), f"{MODELS} answers {listed.status}; {key}")
+        names = _models(listed)
+        if not names:
+            return Away(str(at), f"it is no engine: {MODELS} lists no model")
+        kind = _kind(said)
+        of_kind = kind or VLLM
+        info = _fields(said[of_kind.version_path])
+        page = b"".join(said[path].body for path in of_kind.metrics.paths[:1])
+        told = of_kind.told(page, info)
+        ranks = told.ranks or (0,)
+        text, chat = await asyncio.gather(
+            tell(TOKENIZE, {"model": names[0], "prompt": TEXT}),
+            tell(TOKENIZE, {"model": names[0], "messages": CHAT}),
+        )
+        polled = of_kind.is_polled
+        ports = Ports() if polled else await find(at, ranks, told.events, is_alone=is_alone)
+        version = info.get("version")
+        return Found(
+            at=at, kind=of_kind, is_known=kind is not None,
+            version=version[:MOST_VERSION] if isinstance(version, str) else "",
+            model=names[0], aliases=tuple(names[1:]), ranks=ranks, told=told, ports=ports,
+            makes_tokens=_makes_tokens(text), renders_chats=_makes_tokens(chat),
+            has_metrics=any(said[path].status == 200 for path in of_kind.metrics.paths),
+        )  # fmt: skip
+
+
+def _fields(answer: Answer) -> Mapping[str, Any]:
+    value = answer.json()
+    return value if isinstance(value, dict) else {}
+
+
+def _models(listed: Answer) -> list[str]:
+    """Return the names of the base model; adapters, which have a parent, are the probes' to find."""
+    data = _fields(listed).get("data")
+    entries = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
+    names = [one.get("id") for one in entries if not one.get("parent")]
+    return [name for name in names if isinstance(name, str) and name]
+
+
+def _kind(said: Mapping[str, Answer]) -> EngineKind | None:
+    """Return the kind whose names the metrics have, or else the one that `owned_by` names."""
+    for kind in ENGINES.values():
+        if any(any(lines(said[path].body, kind.metrics.prefix)) for path in kind.metrics.paths):
+            return kind
+    data = _fields(said[MODELS]).get("data")
+    owners = {str(one.get("owned_by")) for one in data or () if isinstance(one, dict)}
+    return next((kind for kind in ENGINES.values() if kind.owner in owners), None)
+
+
+def _makes_tokens(answer: Answer) -> bool:
+    tokens = _fields(answer).get("tokens")
+    return isinstance(tokens, list) and bool(tokens)

@@ -1,0 +1,225 @@
+"""A router for engines by their addresses: it asks, configures, starts and keeps up."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from warmpath.cli.child import OURS, Process, addresses_of
+from warmpath.cli.engines.ask import Asker, Away, Found
+from warmpath.cli.engines.line import lines
+from warmpath.cli.engines.options import EngineOptions
+from warmpath.cli.engines.place import Place, PlaceError
+from warmpath.cli.engines.written import Asked, configuration, free_server, write
+from warmpath.client.async_client import AsyncClient
+from warmpath.client.failure import CallError
+from warmpath.process.listen import HostPort
+from warmpath.process.tasks import Work, cancel, kept
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.config.schema import Config
+from warmpath.router.pods.table import WELL
+
+LOOK_SECONDS = 2.0
+FIRST_SECONDS = 15.0
+"""Longest wait for the first probes and events; what has not come by then is said to be missing."""
+PAUSE = 0.1
+AT_ONCE = 32
+STOP_SECONDS = 10.0
+"""Longest wait for the router's end, above `server.drain-delay-seconds` and `server.drain-seconds`."""
+
+Say = Callable[[str], None]
+
+
+async def ask_all(places: Sequence[Place], asker: Asker) -> list[Asked]:
+    """Return what the engines of all places answer now."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def addresses(place: Place) -> list[HostPort] | Away:
+        try:
+            found = await asyncio.to_thread(place.addresses)
+        except PlaceError as error:
+            return Away(place.name, str(error))
+        return found or Away(place.name, "it has no engine now")
+
+    async def one(place: Place, at: HostPort) -> Found | Away:
+        async with room:
+            return await asker.ask(at, https=place.https, is_alone=hosts[at.host] == 1)
+
+    named = await asyncio.gather(*map(addresses, places))
+    hosts = Counter(at.host for of_place in named if isinstance(of_place, list) for at in of_place)
+    asked = []
+    for place, of_place in zip(places, named, strict=True):
+        if isinstance(of_place, Away):
+            asked.append(Asked(place, (of_place,)))
+        else:
+            answers = await asyncio.gather(*(one(place, at) for at in of_place))
+            asked.append(Asked(place, tuple(answers)))
+    return asked
+
+
+async def answering(places: Sequence[Place], asker: Asker, say: Say) -> list[Asked]:
+    """Return what engines answer, once at least one can be used; until then say what is wrong."""
+    told = ""
+    while True:
+        asked = await ask_all(places, asker)
+        if any(one.found for one in asked):
+            return asked
+        problems = [
+            f"{one.at}: {one.problem}"
+            for of in asked
+            for one in of.answers
+            if isinstance(one, Away)
+        ]
+        text = "; ".join(problems)
+        if text != told:
+            say(f"waiting for an engine that answers: {text}")
+        told = text
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+@dataclass
+class Fleet:
+    """A running router."""
+
+    file: Path
+    """Its configuration."""
+    router: str
+    page: str
+    """host:port of its gRPC and of its live page."""
+    process: Process
+    client: AsyncClient
+    pods: Sequence[pb.Pod] = ()
+    """Those that it listed after its first answers."""
+    asked: list[Asked] = field(default_factory=list)
+    """What engines said; empty where the configuration was there already."""
+
+    def start(self, command: str) -> list[str]:
+        """Return the lines of its start, of which each place has one."""
+        got = [f"{pod.address}  {pod.model}: {said(pod)}" for pod in self.pods]
+        if self.asked:
+            got = list(lines(self.asked, self.pods, str(self.file)))
+        again = f"warmpath {command} --config {self.file}"
+        return [
+            f"the router serves gRPC on {self.router}; its live page: http://{self.page}/",
+            f"  its configuration: {self.file}; to start from it the next time: {again}",
+            *(f"  {line}" for line in got),
+        ]
+
+
+def said(pod: pb.Pod) -> str:
+    """Return in words how far a pod's predictions can be trusted."""
+    if pod.status not in ("", WELL):
+        return pod.status
+    names = (pb.Trust.Level.Name(rank.trust.level).lower() for rank in pod.ranks)
+    reasons = (rank.trust.reason for rank in pod.ranks)
+    return "; ".join(
+        dict.fromkeys(
+            f"{name}: {why}" if why else name for name, why in zip(names, reasons, strict=True)
+        )
+    )
+
+
+@asynccontextmanager
+async def running(options: EngineOptions, say: Say) -> AsyncIterator[Fleet]:
+    """Run a router for engines while the context is open.
+
+    Raises ChildError if it does not start, OSError if its files cannot be written.
+    """
+    asked: list[Asked] = []
+    file, log = options.config or options.out / "router.toml", options.out / "router.log"
+    asker = Asker(options.key, options.key_file)
+    config: Config | None = None
+    if options.config is None:
+        asked = await answering(options.places, asker, say)
+        config = configuration(asked, free_server(), options.key_file)
+        await asyncio.to_thread(write, config, file, options.command)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if options.command == "serve":
+        log = OURS
+    say("starting the router; the first one on a machine compiles its index for a minute or two")
+    process = Process("the router", log)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(process.stop, STOP_SECONDS)
+        line = await process.start("warmpath.cli", "serve", "--config", str(file))
+        router, page = addresses_of(line)
+        client = await stack.enter_async_context(AsyncClient(router, timeout=LOOK_SECONDS))
+        fleet = Fleet(file, router, page, process, client, asked=asked)
+        fleet.pods = await first_answers(fleet)
+        if config is not None:
+            work = Work("taking in engines", lambda: take_in(fleet, config, asker, options, say))
+            task = kept(work)
+            stack.push_async_callback(cancel, [task])
+        yield fleet
+
+
+async def first_answers(fleet: Fleet) -> Sequence[pb.Pod]:
+    """Return the router's pods, once all are probed and those with events are connected to them.
+
+    After FIRST_SECONDS they are returned as they are.
+    """
+    pods: Sequence[pb.Pod] = ()
+    try:
+        async with asyncio.timeout(FIRST_SECONDS):
+            while not pods or not all(map(is_settled, pods)):
+                fleet.process.check()
+                await asyncio.sleep(PAUSE)
+                try:
+                    pods = (await fleet.client.pods()).pods
+                except CallError:
+                    continue
+    except TimeoutError:
+        pass
+    return pods
+
+
+def is_settled(pod: pb.Pod) -> bool:
+    """Return whether a pod was probed, and its events have shown what they are worth."""
+    return pod.status == WELL
+
+
+async def take_in(
+    fleet: Fleet, config: Config, asker: Asker, options: EngineOptions, say: Say
+) -> None:
+    """Take in single engines that come, or that send events by now, until cancelled.
+
+    The router reads its file again by itself. Sets of pods are the router's own to follow, once it knows
+    their model.
+    """
+    told: set[str] = set()
+    models = {model.name for model in config.models}
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        waited = [one.place for one in fleet.asked if is_waited_for(one)]
+        changed = []
+        for one in await ask_all(waited, asker) if waited else ():
+            [before] = [other for other in fleet.asked if other.place == one.place]
+            if not one.found or (before.found and not is_better(one.found[0], before.found[0])):
+                continue
+            if not before.found and (one.place.pods or one.found[0].model not in models):
+                text = f"{one.place.name}: it answers; start this command again to take it in"
+                if text not in told:
+                    say(text)
+                told.add(text)
+                continue
+            changed.append(one)
+        if not changed:
+            continue
+        places = {one.place: one for one in changed}
+        fleet.asked = [places.get(one.place, one) for one in fleet.asked]
+        new = configuration(fleet.asked, config.server, options.key_file)
+        await asyncio.to_thread(write, new, fleet.file, options.command)
+        fleet.pods = await first_answers(fleet)
+        for line in lines(changed, fleet.pods, str(fleet.file)):
+            say(f"taken in: {line}")
+
+
+def is_waited_for(one: Asked) -> bool:
+    """Return whether the engines of a place may be better than they were."""
+    return not one.found or (one.place.pods is None and not one.found[0].sends_events)
+
+
+def is_better(now: Found, before: Found) -> bool:
+    """Return whether an engine sends events by now, or makes tokens."""
+    return (now.sends_events, now.makes_tokens) > (before.sends_events, before.makes_tokens)

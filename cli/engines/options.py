@@ -1,0 +1,66 @@
+"""The options of `warmpath gateway` and `warmpath serve` that name engines."""
+
+import argparse
+from pathlib import Path
+from typing import NamedTuple
+
+from warmpath.cli.engines.place import Place, PlaceError, places
+from warmpath.cli.tls_options import OptionError
+from warmpath.router.config.files import EngineKeyError, read_engine_key
+
+OUT = Path("out")
+
+
+class EngineOptions(NamedTuple):
+    """What to start a fleet from."""
+
+    command: str
+    """`gateway` or `serve`."""
+    places: list[Place]
+    out: Path
+    """Folder of the configuration and the router's log."""
+    key: str = ""
+    key_file: str = ""
+    """The file with `key`, as the configuration names it; empty: engines need no key."""
+    config: Path | None = None
+    """A configuration that is there already; then no engine is asked."""
+
+
+def add_engines(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument_group("engines: start a router for them").add_argument
+    add(
+        "--engine", action="append", default=[], metavar="URL",
+        help="http://HOST:PORT of an engine, or a name with several addresses; may be repeated",
+    )  # fmt: skip
+    add("--engines-file", type=Path, metavar="FILE", help="a file with such a URL on each line")
+    add(
+        "--pods", action="append", default=[], metavar="[NAMESPACE/]LABELS[:PORT]",
+        help="pods of Kubernetes, such as app=vllm:8000; may be repeated",
+    )  # fmt: skip
+    add("--api-key-file", type=Path, metavar="FILE", help="a file with the engines' API key")
+
+
+def engine_options(args: argparse.Namespace, command: str) -> EngineOptions | None:
+    """Return what the options name; None where they name neither engines nor a configuration.
+
+    Raises OptionError.
+    """
+    if args.engine or args.engines_file or args.pods:
+        if args.config:
+            raise OptionError("--config: does not go with --engine, --engines-file or --pods")
+    elif args.api_key_file:
+        raise OptionError("--api-key-file: needs --engine, --engines-file or --pods")
+    else:
+        return (
+            EngineOptions(command, [], args.out or OUT, config=args.config) if args.config else None
+        )
+    file = args.api_key_file.absolute() if args.api_key_file else None
+    try:
+        key = read_engine_key(file) if file else ""
+        named = places(args.engine, args.engines_file, args.pods)
+    except EngineKeyError as error:
+        raise OptionError(f"--api-key-file: {error}") from None
+    except PlaceError as error:
+        raise OptionError(str(error)) from None
+    return EngineOptions(command, named, args.out or OUT, key, str(file or ""))

@@ -1,0 +1,141 @@
+"""The places that options name: one engine, all engines behind a DNS name, or pods of Kubernetes."""
+
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from warmpath.process.command_line import in_words
+from warmpath.process.listen import HostPort
+from warmpath.process.reread import read_bytes
+from warmpath.router.config.schema import Config, ModelSpec, PodSetSpec
+from warmpath.router.pods.look import look, sources
+
+PORT = 8000
+MOST_FILE_BYTES = 1 << 20
+MOST_PLACES = 4096
+LOOK_SECONDS = 10.0
+UNKNOWN = "unknown"
+"""Stands for a set's model before one of its engines has named it."""
+OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+SELECTOR = re.compile(
+    r"(?:(?P<namespace>[a-z0-9-]{1,63})/)?(?P<labels>[^:]{1,1024})(?::(?P<port>\d{1,5}))?"
+)
+
+
+class PlaceError(ValueError):
+    """A text names no place; the message says why."""
+
+
+class Place(NamedTuple):
+    """One place with engines."""
+
+    name: str
+    """As the user wrote it, without a scheme."""
+    https: bool = False
+    address: HostPort | None = None
+    """The one engine's; None for a set."""
+    pods: PodSetSpec | None = None
+    """The set, whose addresses come and go."""
+
+    def addresses(self) -> list[HostPort]:
+        """Return the engines' addresses now; this may wait for LOOK_SECONDS. Raises PlaceError."""
+        if self.address is not None:
+            return [self.address]
+        assert self.pods is not None
+        config = Config(models=[ModelSpec(UNKNOWN)], pod_sets=[self.pods])
+        [looked] = look(sources(config, Path()), LOOK_SECONDS)
+        if looked.problem:
+            raise PlaceError(looked.problem)
+        return [address_of(pod.address) for pod in looked.pods]
+
+
+def address_of(text: str) -> HostPort:
+    """Return host:port in two parts, without brackets."""
+    host, _, port = text.rpartition(":")
+    return HostPort(host.strip("[]"), int(port))
+
+
+def of_url(text: str) -> Place:
+    """Return the place of an URL or of host:port. Raises PlaceError."""
+    try:
+        url = urlsplit(text if "//" in text else f"//{text}", scheme="http")
+        port = url.port
+    except ValueError as error:
+        raise PlaceError(f"{text!r}: {error}") from None
+    is_whole = url.scheme in ("http", "https") and url.hostname and url.path in ("", "/")
+    if not is_whole or url.query or url.fragment or url.username is not None:
+        raise PlaceError(f"{text!r} is not http://HOST:PORT")
+    return _place(url, HostPort(url.hostname or "", port if port is not None else PORT))
+
+
+def _place(url: SplitResult, at: HostPort) -> Place:
+    https = url.scheme == "https"
+    if at.host == "localhost":
+        return Place(str(at), https, HostPort(_loopback(at.port), at.port))
+    if at.is_ip:
+        return Place(str(at), https, at)
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}", at.host):
+        raise PlaceError(f"{at.host!r} is not a host's name")
+    pods = PodSetSpec(name=at.host, model=UNKNOWN, dns=at.host, port=at.port, https=https)
+    return Place(str(at), https, pods=pods)
+
+
+def _loopback(port: int) -> str:
+    """Return the loopback address at which this machine's engine listens, of either family."""
+    try:
+        with socket.create_connection(("localhost", port), timeout=1.0) as connection:
+            host: str = connection.getpeername()[0]
+            return host
+    except OSError:
+        return "127.0.0.1"
+
+
+def of_selector(text: str) -> Place:
+    """Return the place of labels, `[NAMESPACE/]app=vllm[:PORT]`. Raises PlaceError."""
+    found = SELECTOR.fullmatch(text)
+    port = int(found["port"] or PORT) if found else 0
+    if not found or not 0 < port < 1 << 16:
+        raise PlaceError(f"{text!r} is not [NAMESPACE/]LABEL=VALUE[:PORT]")
+    name = re.sub(r"[^a-z0-9]+", "-", found["labels"].lower()).strip("-")
+    pods = PodSetSpec(
+        name=name, model=UNKNOWN, selector=found["labels"], port=port,
+        namespace=found["namespace"] or _own_namespace(),
+    )  # fmt: skip
+    return Place(text, pods=pods)
+
+
+def _own_namespace() -> str:
+    return OWN_NAMESPACE.read_text().strip() if OWN_NAMESPACE.is_file() else "default"
+
+
+def _of_file(path: Path) -> Iterator[str]:
+    try:
+        lines = read_bytes(path, MOST_FILE_BYTES).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        said = in_words(error) if isinstance(error, OSError) else "is not UTF-8"
+        raise PlaceError(f"--engines-file: {path}: {said.removeprefix(f'{path}: ')}") from None
+    yield from (line for one in lines if (line := one.partition("#")[0].strip()))
+
+
+def places(engines: Sequence[str], file: Path | None, pods: Sequence[str]) -> list[Place]:
+    """Return all places that the options name, each once. Raises PlaceError, which names the option."""
+    found: dict[str, Place] = {}
+    texts = [
+        *(("--engine", of_url, text) for text in engines),
+        *(("--engines-file", of_url, text) for text in (_of_file(file) if file else ())),
+        *(("--pods", of_selector, text) for text in pods),
+    ]
+    if len(texts) > MOST_PLACES:
+        raise PlaceError(f"--engine: at most {MOST_PLACES}")
+    for option, read, text in texts:
+        try:
+            place = read(text)
+        except PlaceError as error:
+            raise PlaceError(f"{option}: {error}") from None
+        found.setdefault(place.name, place)
+    if file and not texts:
+        raise PlaceError(f"--engines-file: {file} names no engine")
+    return list(found.values())

@@ -1,0 +1,128 @@
+"""The configuration of a fleet: what was asked of engines in, the router's tables and their file out."""
+
+import socket
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from warmpath.cli.engines.ask import Away, Found
+from warmpath.cli.engines.place import Place
+from warmpath.process.listen import HostPort
+from warmpath.router.config.schema import Config, ModelSpec, PodSetSpec, PodSpec, ServerTable
+from warmpath.router.config.write import as_toml
+
+LOOPBACK = "127.0.0.1"
+
+
+class Asked(NamedTuple):
+    """A place, and what its engines answered."""
+
+    place: Place
+    answers: tuple[Found | Away, ...]
+
+    @property
+    def found(self) -> list[Found]:
+        """The engines that answered."""
+        return [one for one in self.answers if isinstance(one, Found)]
+
+    @property
+    def odd(self) -> list[Found]:
+        """Engines of a set that differ from its first one, by which all are configured."""
+        return [one for one in self.found if _traits(one) != _traits(self.found[0])]
+
+
+def _traits(one: Found) -> tuple[object, ...]:
+    return one.kind, one.model, len(one.ranks), one.told.block_size, one.at.port
+
+
+def configuration(asked: Sequence[Asked], server: ServerTable, key_file: str = "") -> Config:
+    """Return the configuration of a router for the engines that answered, at least one.
+
+    `key_file` has their API key; empty: they need none.
+    """
+    there = [one for one in asked if one.found]
+    models: dict[str, list[tuple[Place, Found]]] = {}
+    for one in there:
+        for found in one.found:
+            models.setdefault(found.model, []).append((one.place, found))
+    return Config(
+        models=[_model(name, found, key_file) for name, found in models.items()],
+        server=server,
+        pods=[_pod(one, key_file) for one in there if one.place.pods is None],
+        pod_sets=[_pod_set(one, key_file) for one in there if one.place.pods is not None],
+    )
+
+
+def _model(name: str, found: Sequence[tuple[Place, Found]], key_file: str) -> ModelSpec:
+    aliases = dict.fromkeys(alias for _, one in found for alias in one.aliases if alias != name)
+    urls = [_url(place, one.at) for place, one in found if one.makes_tokens]
+    return ModelSpec(
+        name=name, aliases=list(aliases), tokenizer_urls=urls,
+        tokenizer_key_file=key_file if urls else "",
+    )  # fmt: skip
+
+
+def _url(place: Place, at: HostPort) -> str:
+    return f"{'https' if place.https else 'http'}://{at}"
+
+
+def _pod(one: Asked, key_file: str) -> PodSpec:
+    [found] = one.found
+    at, ports = found.at, found.ports
+    events = f"tcp://{HostPort(at.host, ports.events)}" if ports.events else ""
+    replay = f"tcp://{HostPort(at.host, ports.replay)}" if ports.replay else ""
+    if found.kind.is_polled:
+        events = _url(one.place, at) + "/kv_cache_events"
+    return PodSpec(
+        id=str(at), model=found.model, address=str(at), https=one.place.https, key_file=key_file,
+        engine=found.kind.name, events=events, replay=replay,
+        ranks=len(found.ranks), first_rank=found.ranks[0],
+    )  # fmt: skip
+
+
+def _pod_set(one: Asked, key_file: str) -> PodSetSpec:
+    found, pods = one.found[0], one.place.pods
+    assert pods is not None
+    return msgspec.structs.replace(
+        pods, model=found.model, key_file=key_file, engine=found.kind.name,
+        # A polled engine has its events where it serves requests; any port but 0 says that it has them.
+        events_port=found.ports.events or pods.events_port * found.kind.is_polled,
+        replay_port=found.ports.replay, ranks=len(found.ranks), first_rank=found.ranks[0],
+    )  # fmt: skip
+
+
+def is_free(port: int, host: str = LOOPBACK) -> bool:
+    """Return whether a process can listen at a port."""
+    with closing(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_server() -> ServerTable:
+    """Return the router's listeners: the usual ones, or free ports where another process has those."""
+    usual = ServerTable()
+    listen, page = (
+        one if is_free(int(one.rpartition(":")[2])) else f"{LOOPBACK}:0"
+        for one in (usual.listen, usual.metrics_listen)
+    )
+    return ServerTable(listen=listen, metrics_listen=page)
+
+
+def write(config: Config, file: Path, command: str) -> None:
+    """Write a configuration to a file; the earlier one, if it says something else, gets `.old` appended.
+
+    `command` is the command that the file's first line names.
+    """
+    head = f"# Written by `warmpath {command} --engine …`; `warmpath {command} --config` starts from it."
+    text = f"{head}\n{as_toml(config)}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.exists() and file.read_text(encoding="utf-8") != text:
+        file.replace(file.with_name(f"{file.name}.old"))
+    file.write_text(text, encoding="utf-8")

@@ -1,0 +1,51 @@
+"""`warmpath serve`: the router, from a configuration file or from engines' addresses."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from warmpath.cli.child import ChildError
+from warmpath.cli.engines.fleet import running
+from warmpath.cli.engines.options import OUT, EngineOptions, add_engines, engine_options
+from warmpath.cli.tls_options import OptionError
+from warmpath.process.command_line import FOUND, USAGE, in_words
+from warmpath.router import serve
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve a router until SIGTERM or Ctrl-C; SIGHUP or a change of its file reloads it."""
+    parser = serve.serve_parser(main.__doc__)
+    add_engines(parser)
+    parser.add_argument(
+        "--out", type=Path, help=f"folder for the configuration of engines; {OUT} by default"
+    )
+    args = parser.parse_args(argv)
+    try:
+        if args.config and not (args.engine or args.engines_file or args.pods):
+            return serve.run(args)
+        engines = engine_options(args, "serve")
+    except OptionError as error:
+        print(f"warmpath serve: {error}", file=sys.stderr)
+        return USAGE
+    if engines is None:
+        parser.error("give --config FILE, or --engine URL for each engine")
+    try:
+        asyncio.run(_serve(engines))
+    except (ChildError, OSError) as error:
+        print(f"warmpath serve: {in_words(error)}", file=sys.stderr)
+        return FOUND
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        pass
+    return 0
+
+
+async def _serve(engines: EngineOptions) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with running(engines, lambda line: print(line, flush=True)) as fleet:
+        for line in fleet.start("serve"):
+            print(line, flush=True)
+        await fleet.process.ended()
