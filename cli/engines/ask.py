@@ -93,7 +93,7 @@ class Asker:
         )
         health, listed = said["/health"], said[MODELS]
         if not listed.status:
-            return Away(str(at), listed.problem or health.problem)
+            return Away(str(at), listed.problem.removeprefix(f"cannot connect to {at}: "))
         if health.status == 503:
             return Away(str(at), "it is not ready yet (/health answers 503)")
         if listed.status in REFUSALS:

@@ -2,18 +2,19 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from warmpath.cli.child import OURS, Process, addresses_of
-from warmpath.cli.engines.ask import Asker, Away, Found
+from warmpath.cli.engines.ask import TEXT, Asker, Away, Found
 from warmpath.cli.engines.line import lines
 from warmpath.cli.engines.options import EngineOptions
 from warmpath.cli.engines.place import Place, PlaceError
 from warmpath.cli.engines.written import Asked, configuration, free_server, write
 from warmpath.client.async_client import AsyncClient
+from warmpath.client.calls import Prompt
 from warmpath.client.failure import CallError
 from warmpath.process.listen import HostPort
 from warmpath.process.tasks import Work, cancel, kept
@@ -92,14 +93,16 @@ class Fleet:
     client: AsyncClient
     pods: Sequence[pb.Pod] = ()
     """Those that it listed after its first answers."""
+    blind: dict[str, CallError] = field(default_factory=dict)
+    """Models whose texts the router cannot turn into tokens, and why."""
     asked: list[Asked] = field(default_factory=list)
     """What engines said; empty where the configuration was there already."""
 
     def start(self, command: str) -> list[str]:
         """Return the lines of its start, of which each place has one."""
-        got = [f"{pod.address}  {pod.model}: {said(pod)}" for pod in self.pods]
+        got = [f"{pod.address}  {pod.model}: {said(pod, self.blind)}" for pod in self.pods]
         if self.asked:
-            got = list(lines(self.asked, self.pods, str(self.file)))
+            got = self.lines(self.asked)
         again = f"warmpath {command} --config {self.file}"
         return [
             f"the router serves gRPC on {self.router}; its live page: http://{self.page}/",
@@ -107,9 +110,28 @@ class Fleet:
             *(f"  {line}" for line in got),
         ]
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all pods answer, and no tokenizer is still to be loaded."""
+        is_loading = any(one.code.name == "UNAVAILABLE" for one in self.blind.values())
+        return bool(self.pods) and all(pod.status == WELL for pod in self.pods) and not is_loading
 
-def said(pod: pb.Pod) -> str:
+    def lines(self, asked: Sequence[Asked]) -> list[str]:
+        """Return the lines of some places."""
+        return list(
+            lines(
+                asked,
+                self.pods,
+                {model: one.message for model, one in self.blind.items()},
+                str(self.file),
+            )
+        )
+
+
+def said(pod: pb.Pod, blind: Mapping[str, CallError]) -> str:
     """Return in words how far a pod's predictions can be trusted."""
+    if pod.model in blind:
+        return f"blind: {blind[pod.model].message}"
     if pod.status not in ("", WELL):
         return pod.status
     names = (pb.Trust.Level.Name(rank.trust.level).lower() for rank in pod.ranks)
@@ -146,7 +168,7 @@ async def running(options: EngineOptions, say: Say) -> AsyncIterator[Fleet]:
         router, page = addresses_of(line)
         client = await stack.enter_async_context(AsyncClient(router, timeout=LOOK_SECONDS))
         fleet = Fleet(file, router, page, process, client, asked=asked)
-        fleet.pods = await first_answers(fleet)
+        await first_answers(fleet)
         if config is not None:
             work = Work("taking in engines", lambda: take_in(fleet, config, asker, options, say))
             task = kept(work)
@@ -154,29 +176,34 @@ async def running(options: EngineOptions, say: Say) -> AsyncIterator[Fleet]:
         yield fleet
 
 
-async def first_answers(fleet: Fleet) -> Sequence[pb.Pod]:
-    """Return the router's pods, once all are probed and those with events are connected to them.
-
-    After FIRST_SECONDS they are returned as they are.
-    """
-    pods: Sequence[pb.Pod] = ()
+async def first_answers(fleet: Fleet) -> None:
+    """Wait until the router has probed its pods and makes tokens of texts, for FIRST_SECONDS at most."""
     try:
         async with asyncio.timeout(FIRST_SECONDS):
-            while not pods or not all(map(is_settled, pods)):
+            while True:
                 fleet.process.check()
-                await asyncio.sleep(PAUSE)
                 try:
-                    pods = (await fleet.client.pods()).pods
+                    fleet.pods = (await fleet.client.pods()).pods
+                    fleet.blind = await blind_models(fleet)
+                    if fleet.is_settled:
+                        return
                 except CallError:
-                    continue
+                    pass
+                await asyncio.sleep(PAUSE)
     except TimeoutError:
+        # The lines say what is missing.
         pass
-    return pods
 
 
-def is_settled(pod: pb.Pod) -> bool:
-    """Return whether a pod was probed, and its events have shown what they are worth."""
-    return pod.status == WELL
+async def blind_models(fleet: Fleet) -> dict[str, CallError]:
+    """Return the models whose texts the router cannot turn into tokens, and why."""
+    blind: dict[str, CallError] = {}
+    for model in {pod.model for pod in fleet.pods}:
+        try:
+            await fleet.client.score(Prompt(text=TEXT, model=model))
+        except CallError as error:
+            blind[model] = error
+    return blind
 
 
 async def take_in(
@@ -210,8 +237,8 @@ async def take_in(
         fleet.asked = [places.get(one.place, one) for one in fleet.asked]
         new = configuration(fleet.asked, config.server, options.key_file)
         await asyncio.to_thread(write, new, fleet.file, options.command)
-        fleet.pods = await first_answers(fleet)
-        for line in lines(changed, fleet.pods, str(fleet.file)):
+        await first_answers(fleet)
+        for line in fleet.lines(changed):
             say(f"taken in: {line}")
 
 

@@ -3,7 +3,7 @@
 Of several lacks the one is said that costs the most hits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -27,8 +27,13 @@ class Lack(NamedTuple):
     """A sentence without a full stop."""
 
 
-def lines(asked: Sequence[Asked], pods: Sequence[pb.Pod], file: str) -> Iterator[str]:
-    """Yield the line of each place, by the router's list of `pods`; `file` is the configuration."""
+def lines(
+    asked: Sequence[Asked], pods: Sequence[pb.Pod], blind: Mapping[str, str], file: str
+) -> Iterator[str]:
+    """Yield the line of each place, by the router's list of `pods`.
+
+    `blind` has the models whose texts it cannot turn into tokens, and why; `file` is the configuration.
+    """
     by_address = {one.address: one for one in pods}
     taken: dict[str, Iterator[int]] = {}
     for one in asked:
@@ -40,7 +45,7 @@ def lines(asked: Sequence[Asked], pods: Sequence[pb.Pod], file: str) -> Iterator
         first = one.found[0]
         number = next(taken.setdefault(first.at.host, count()))
         of_pods = [pod for at in one.found if (pod := by_address.get(str(at.at)))]
-        lacks = list(lacking(one, of_pods, file, number))
+        lacks = list(lacking(one, of_pods, blind.get(first.model, ""), file, number))
         worst = lacks[0] if lacks else Lack("exact", "")
         many = "" if one.place.pods is None else f" ({len(one.found)} found)"
         ranks = f", {len(first.ranks)} ranks" if len(first.ranks) > 1 else ""
@@ -48,10 +53,13 @@ def lines(asked: Sequence[Asked], pods: Sequence[pb.Pod], file: str) -> Iterator
         yield f"{one.place.name}{many}  {first.title}, {first.model}{ranks}: {worst.level}{said}"
 
 
-def lacking(one: Asked, pods: Sequence[pb.Pod], file: str, number: int) -> Iterator[Lack]:
+def lacking(
+    one: Asked, pods: Sequence[pb.Pod], blind: str, file: str, number: int
+) -> Iterator[Lack]:
     """Yield what the engines of a place lack, the worst first.
 
-    `number` counts the places of one host, whose events need ports of their own.
+    `blind` says why the router makes no tokens of texts, if so. `number` counts the places of one host,
+    whose events need ports of their own.
     """
     found = one.found[0]
     kind, told = found.kind, found.told
@@ -72,6 +80,8 @@ def lacking(one: Asked, pods: Sequence[pb.Pod], file: str, number: int) -> Itera
             "it has no /tokenize, so that texts cannot be turned into tokens: set `tokenizer` of its "
             f"[[models]] in {file} to a folder with its tokenizer.json",
         )
+    elif blind:
+        yield Lack("blind", blind)
     if not found.sends_events:
         yield Lack("approximate", _without_events(found, number))
     trusts = [rank.trust for pod in pods for rank in pod.ranks]
@@ -110,12 +120,15 @@ def _without_events(found: Found, number: int) -> str:
     if not found.is_known:
         return f"no events are known of it, {without}"
     start = f"start it with {_option(found, number)}"
-    asked, is_here = found.ports.asked, is_loopback(str(found.at))
+    tried, is_here = found.ports.tried, is_loopback(str(found.at))
+    if several := found.ports.several:
+        which = f"its process sends events from {len(several)} ports, {several[0]} and others"
+        return f"{which}, {without}. For exact write its own as `events` of its [[pods]]"
     is_off = found.told.events is not None and not found.told.events
     if is_here or is_off:
         return f"it sends no events, {without}. For exact {start}"
-    if not asked:
+    if not tried:
         which = "its host has several engines, so that the port of its events is not known"
         return f"{which}, {without}. For exact write `events` of its [[pods]]"
-    tried = HostPort(found.at.host, asked[0])
+    tried = HostPort(found.at.host, tried[0])
     return f"no events come from port {tried}, {without}. Open it to this machine, or {start}"

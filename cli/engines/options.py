@@ -1,12 +1,14 @@
 """The options of `warmpath gateway` and `warmpath serve` that name engines."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import NamedTuple
 
 from warmpath.cli.engines.place import Place, PlaceError, places
 from warmpath.cli.tls_options import OptionError
 from warmpath.router.config.files import EngineKeyError, read_engine_key
+from warmpath.router.config.read import ConfigError, load
 
 OUT = Path("out")
 
@@ -41,6 +43,17 @@ def add_engines(parser: argparse.ArgumentParser) -> None:
     add("--api-key-file", type=Path, metavar="FILE", help="a file with the engines' API key")
 
 
+def _of_file(args: argparse.Namespace, command: str) -> EngineOptions:
+    try:
+        config = load(args.config, os.environ)
+    except ConfigError as error:
+        raise OptionError(f"--config: {error}") from None
+    if config.server.tls.cert or config.clients:
+        text = "has [server.tls] or [[clients]]: start `warmpath serve` with it, and give --router"
+        raise OptionError(f"--config: {args.config} {text}")
+    return EngineOptions(command, [], args.out or OUT, config=args.config)
+
+
 def engine_options(args: argparse.Namespace, command: str) -> EngineOptions | None:
     """Return what the options name; None where they name neither engines nor a configuration.
 
@@ -52,9 +65,7 @@ def engine_options(args: argparse.Namespace, command: str) -> EngineOptions | No
     elif args.api_key_file:
         raise OptionError("--api-key-file: needs --engine, --engines-file or --pods")
     else:
-        return (
-            EngineOptions(command, [], args.out or OUT, config=args.config) if args.config else None
-        )
+        return _of_file(args, command) if args.config else None
     file = args.api_key_file.absolute() if args.api_key_file else None
     try:
         key = read_engine_key(file) if file else ""

@@ -27,12 +27,14 @@ MOST_PORTS = 64
 
 
 class Ports(NamedTuple):
-    """The ports of an engine's first rank; 0: there is none that answers."""
+    """The ports of an engine's rank 0; 0: there is none, or it is not known."""
 
     events: int = 0
     replay: int = 0
-    asked: tuple[int, ...] = ()
-    """The ports that were tried in vain for events."""
+    tried: tuple[int, ...] = ()
+    """Without `events`: the ports that were tried."""
+    several: tuple[int, ...] = ()
+    """Without `events`: ports with events of which nothing tells whose they are."""
 
 
 async def find(
@@ -43,19 +45,22 @@ async def find(
     `told` is the engine's own configuration of events. Usual ports count only if the engine `is_alone`
     at its host: of several there, nothing would tell whose they are.
     """
-    said = [port for key in ("endpoint", "replay_endpoint") if (port := _port(told or {}, key))]
+    first = ranks[0]
+    named = [port for key in ("endpoint", "replay_endpoint") if (port := _port(told or {}, key))]
     own = await asyncio.to_thread(own_ports, at.port) if is_loopback(str(at)) else []
-    usual = [EVENTS + ranks[0], REPLAY + ranks[0]] if is_alone and not own else []
-    tried = [*dict.fromkeys([*(port + ranks[0] for port in said), *own, *usual])][:MOST_PORTS]
-    kinds = await asyncio.gather(*(kind_of(HostPort(at.host, port)) for port in tried))
-    found = {
-        kind: sorted(p for p, k in zip(tried, kinds, strict=True) if k == kind) for kind in kinds
-    }
-    events, replay = (next(iter(found.get(kind, ())), 0) for kind in ("PUB", "ROUTER"))
+    usual = [EVENTS, REPLAY] if is_alone and not own else []
+    tried = [port + first for port in named] or own or [port + first for port in usual]
+    kinds = await asyncio.gather(*(kind_of(HostPort(at.host, port)) for port in tried[:MOST_PORTS]))
+    found = list(zip(kinds, tried, strict=False))
+    events = [port for kind, port in found if kind == "PUB"]
+    replay = [port for kind, port in found if kind == "ROUTER"]
     if not events:
-        return Ports(asked=tuple(tried))
+        return Ports(tried=tuple(tried))
+    # Each rank has the next port.
+    if not named and events != list(range(events[0], events[0] + len(ranks))):
+        return Ports(tried=tuple(tried), several=tuple(events))
     # The configuration names rank 0's ports.
-    return Ports(events - ranks[0], max(0, replay - ranks[0]))
+    return Ports(events[0] - first, max(0, replay[0] - first) if replay else 0)
 
 
 def _port(told: Mapping[str, object], key: str) -> int:

@@ -44,7 +44,7 @@ def _tables(value: Any) -> list[Table]:
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
-        pairs = (f"{json.dumps(key)} = {_value(one)}" for key, one in value.items())
+        pairs = (f"{_value(key)} = {_value(one)}" for key, one in value.items())
         return f"{{ {', '.join(pairs)} }}" if value else "{}"
-    # A list of texts and a text have the same form in JSON, but for DEL, which TOML writes as an escape.
-    return json.dumps(value).replace("\x7f", "\\u007f")
+    # JSON has TOML's form of texts, numbers and lists, but for DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
