@@ -130,5 +130,5 @@ def _without_events(found: Found, number: int) -> str:
     if not tried:
         which = "its host has several engines, so that the port of its events is not known"
         return f"{which}, {without}. For exact write `events` of its [[pods]]"
-    tried = HostPort(found.at.host, tried[0])
-    return f"no events come from port {tried}, {without}. Open it to this machine, or {start}"
+    port = HostPort(found.at.host, tried[0])
+    return f"no events come from port {port}, {without}. Open it to this machine, or {start}"
