@@ -171,6 +171,13 @@ class Call:
         """End the call with a status, behind the messages that were put."""
         self._end(code, text, ())
 
+    def answer(self, message: bytes) -> None:
+        """End the call with the only answer to its only message, which stayed so far (`whole`)."""
+        # Its client may have to send the end of its request, for which it needs a window.
+        self._consume(self._unconsumed)
+        self._put = [framed(message)]
+        self._end(grpc.StatusCode.OK, "", ())
+
     def refuse(self, refusal: Refusal) -> None:
         """End the call with a refusal."""
         self._end(refusal.code, refusal.text, refusal.metadata)

@@ -112,10 +112,7 @@ class Calls:
                 if answer is None:
                     self._run(call)
                     continue
-                # Its client may have to send the end of its request, for which it needs a window.
-                call.take()
-                call.put(answer)
-                call.end()
+                call.answer(answer)
             except Exception as error:  # noqa: BLE001  the call's, not the connection's
                 call.take()
                 _fail(call, error)

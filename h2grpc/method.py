@@ -58,6 +58,8 @@ class Method:
     at_once: Callable[[bytes, Any], bytes | None] | None = None
     """Returns the only answer to the only message, where it has to wait for nothing; None: `run` does,
     as on a server that cannot ask. A task and its coroutines cost more than most answers."""
+    is_unary: bool = False
+    """Whether `run` puts one answer and writes none: a server may then send it with the status."""
     refusal: Callable[[Any], Refusal | None] | None = None
     """Returns the status for a caller that may not call, before any message is read; None for others."""
 

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import grpc
 
@@ -105,45 +105,38 @@ def refusal_of(
 class Answering:
     """Counts a call while it is answered, and then its answer.
 
-    Raises RefusedError, with its status and reason, in place of any error. A call that is `put_off` is
-    answered another way, and counted there.
+    Raises RefusedError, with its status and reason, in place of any error.
     """
 
-    __slots__ = ("_begun", "_drain", "_meter", "_method", "put_off")
+    __slots__ = ("_begun", "_drain", "_meter", "_method")
 
     def __init__(self, method: str, drain: Drain, meter: Metrics) -> None:
         self._method = method
         self._drain = drain
         self._meter = meter
-        self.put_off = False
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> None:
         self._begun = time.perf_counter()
         try:
             self._drain.begin()
         except EndingError as error:
-            raise self._refused(error) from error
-        return self
+            raise counted_refusal(self._method, error, self._begun, self._meter) from error
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._drain.end()
-        if error is None:
-            if not self.put_off:
-                self._meter.answered(self._method, "OK", time.perf_counter() - self._begun)
-        elif isinstance(error, Exception):
-            raise self._refused(error) from error
-        else:
-            self._count(grpc.StatusCode.CANCELLED)
+        if isinstance(error, Exception):
+            raise counted_refusal(self._method, error, self._begun, self._meter) from error
+        code = "OK" if error is None else grpc.StatusCode.CANCELLED.name
+        self._meter.answered(self._method, code, time.perf_counter() - self._begun)
 
-    def _refused(self, error: Exception) -> RefusedError:
-        log_fault(self._method, error)
-        refusal = refusal_of(error)
-        self._count(refusal.code, reason_of(error))
-        return RefusedError(refusal)
 
-    def _count(self, code: grpc.StatusCode, reason: str = "") -> None:
-        seconds = time.perf_counter() - self._begun
-        self._meter.answered(self._method, code.name, seconds, reason)
+def counted_refusal(method: str, error: Exception, begun: float, meter: Metrics) -> RefusedError:
+    """Count a call that began at `begun` (time.perf_counter) and failed; return its refusal."""
+    log_fault(method, error)
+    refusal = refusal_of(error)
+    seconds = time.perf_counter() - begun
+    meter.answered(method, refusal.code.name, seconds, reason_of(error))
+    return RefusedError(refusal)
 
 
 def log_fault(method: str, error: Exception) -> None:

@@ -87,25 +87,29 @@ class Intake:
         *,
         is_urgent: bool = False,
         at_once: Callable[[bytes], bytes | None] | None = None,
+        writes: bool = False,
     ) -> Method:
         """Return the method of a call with one message; `answer` takes that, and puts the answer.
 
         Urgent calls are cheap, and begin before all others. `at_once` returns the answer to a message,
-        or None if it would have to wait, and then has changed nothing.
+        or None if it would have to wait, and then has changed nothing. An `answer` that `writes` learns
+        whether its answer could be sent.
         """
 
         async def run(call: Call) -> None:
+            async def put(message: bytes) -> None:
+                quick = at_once(message) if at_once is not None else None
+                if quick is None:
+                    await answer(message, call)
+                else:
+                    call.put(quick)
+
             await self.answered(
-                name,
-                call.peer,
-                call.read,
-                lambda: call.next_bytes,
-                lambda message: answer(message, call),
-                is_urgent=is_urgent,
+                name, call.peer, call.read, lambda: call.next_bytes, put, is_urgent=is_urgent
             )
 
         quick = None if at_once is None else partial(self._answered_at_once, at_once)
-        return Method(run, quick)
+        return Method(run, quick, is_unary=not writes)
 
     def _answered_at_once(
         self, answer: Callable[[bytes], bytes | None], message: bytes, call: Call

@@ -9,6 +9,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from warmpath.indexer.rank import Rank
@@ -40,8 +41,11 @@ NAMES_AT_ONCE = 256
 RANKS: Callable[[Pod], tuple[Rank, ...]] = attrgetter("ranks")
 """Returns a pod's ranks."""
 
+ENGINE: Callable[[Pod], str] = attrgetter("engine")
+"""Returns the kind of a pod's engine."""
 
-class Scored(NamedTuple):
+
+class Scored(msgspec.Struct, frozen=True):
     """An answer to Score, with the figures that metrics count."""
 
     response: bytes
@@ -51,7 +55,7 @@ class Scored(NamedTuple):
     """The most leading tokens of the prompt that any rank holds."""
 
 
-class Wanted(NamedTuple):
+class Wanted(msgspec.Struct, frozen=True):
     """A prompt and the pods that a Score asks about."""
 
     prompt: TokenPrompt
@@ -150,7 +154,7 @@ class Answerer:
         left = TimeLeft(patience)
         read = await self._reader.read(message, timeout)
         pods = self._pods.of_model(read.prompt.model)
-        prompt = replace(read.apart(pod.engine for pod in pods), is_whole=True)
+        prompt = replace(read.apart(map(ENGINE, pods)), is_whole=True)
         asked(prompt, pods)
         ranks = [rank for pod in pods for rank in pod.ranks]
         await self._scorer.refresh(prompt, ranks, left.seconds())
@@ -167,7 +171,7 @@ class Answerer:
             named = dict.fromkeys(request.pods)
             pods = [by_id[name] for name in named if name in by_id]
             unknown = [name for name in named if name not in by_id]
-        prompt = read.apart(pod.engine for pod in pods)
+        prompt = read.apart(map(ENGINE, pods))
         asked(prompt, pods)
         ranks = [*chain.from_iterable(map(RANKS, pods))]
         return Wanted(prompt, read.covered_chars, pods, ranks, unknown)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -170,9 +171,10 @@ def traced_methods(methods: Mapping[str, Method], tracer: Tracer) -> dict[str, M
                 span.ends_with(code.name)
 
     return {
-        name: Method(
-            partial(traced, name[1:], method.run),
-            method.at_once and partial(at_once, name[1:], method.at_once),
+        name: replace(
+            method,
+            run=partial(traced, name[1:], method.run),
+            at_once=method.at_once and partial(at_once, name[1:], method.at_once),
         )
         for name, method in methods.items()
     }
