@@ -133,7 +133,7 @@ check: setup ## format, lint, types, import contracts, stubs current
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory proto PROTO_OUT=$(VENV)/proto-check
 	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check proto/pb
-	$(SYNC_CLIENT) | diff - warmpath/client/sync_client.py
+	for of in $(SYNC); do $(call SYNC_MODULE,$$of) | diff - warmpath/client/sync_$$of.py || exit 1; done
 	$(BIN)/python -m warmpath.lab.pages.results | diff - lab/bench/RESULTS.md
 
 PROTO_OUT ?= proto/pb
@@ -153,9 +153,10 @@ proto: setup ## regenerate the stubs in proto/pb from proto/
 	  -e "s/\(BuildTopDescriptorsAndMessages(DESCRIPTOR, '\)\([a-z]\)/\1warmpath.proto.pb.\2/" \
 	  -e 's/^from \(warmpath\|indexer\)\.\([a-z0-9.]* import [a-z_]*_pb2\)/from warmpath.proto.pb.\1.\2/' {} +
 
-SYNC_CLIENT = $(BIN)/python -m warmpath.lab.pages.sync_client | $(BIN)/ruff format --stdin-filename sync_client.py -
-client: setup ## make the blocking client of the asynchronous one
-	@$(SYNC_CLIENT) > $(VENV)/client.py && mv $(VENV)/client.py warmpath/client/sync_client.py
+SYNC = client transport
+SYNC_MODULE = $(BIN)/python -m warmpath.lab.pages.sync_client $(1) | $(BIN)/ruff format --stdin-filename sync_$(1).py -
+client: setup ## make the blocking client and transport of the asynchronous ones
+	@for of in $(SYNC); do $(call SYNC_MODULE,$$of) > $(VENV)/client.py && mv $(VENV)/client.py warmpath/client/sync_$$of.py || exit 1; done
 
 docs: setup ## write docs/reference/config.md and docs/reference/metrics.md from the code
 	@$(BIN)/python -m warmpath.lab.pages.config > $(VENV)/page.md && mv $(VENV)/page.md docs/reference/config.md

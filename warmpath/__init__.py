@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from warmpath.client.connection import StreamAnswer as StreamAnswer
     from warmpath.client.credentials import SettingError as SettingError
     from warmpath.client.failure import CallError as CallError
+    from warmpath.client.openai import openai as openai
+    from warmpath.client.request import Request as Request
     from warmpath.client.sync_client import Client as Client
     from warmpath.indexer.engines.event import Cleared as Cleared
     from warmpath.indexer.engines.event import Moved as Moved
@@ -53,6 +55,8 @@ _MODULES = {
     "warmpath.client.connection": ("Retry", "StreamAnswer"),
     "warmpath.client.credentials": ("SettingError",),
     "warmpath.client.failure": ("CallError",),
+    "warmpath.client.openai": ("openai",),
+    "warmpath.client.request": ("Request",),
     "warmpath.client.sync_client": ("Client",),
     "warmpath.indexer.engines.event": ("Cleared", "Moved", "Removed", "Stored", "Tier"),
     "warmpath.indexer.keys.extra": ("Item", "pack_extra"),

@@ -1,4 +1,4 @@
-"""Prints warmpath/client/sync_client.py, made of async_client.py (`make client`)."""
+"""Prints a module of warmpath/client/, made of the one for asyncio (`make client`)."""
 
 import re
 import sys
@@ -6,9 +6,17 @@ from pathlib import Path
 
 from warmpath.client import async_client
 
-SOURCE = Path(async_client.__file__)
-
-CHANGES = (
+FOLDER = Path(async_client.__file__).parent
+ALL = (
+    (r"asynccontextmanager", "contextmanager"),
+    (r"\bAsyncIterator\b", "Iterator"),
+    (r"\b(async|await) ", ""),
+    (r"\basync_(client|transport)\b", r"sync_\1"),
+    (r"\bAsync(Client|Transport)\b", r"\1"),
+    (r"\b__a(enter|exit|iter)__", r"__\1__"),
+)
+"""What differs everywhere: an expression, and what takes its place."""
+CLIENT = (
     (r'"""The client of a router for asyncio."""',
      '"""The client of a router for code that blocks: made of async_client.py by `make client`."""'),
     (r"import asyncio\n", "import time\n"),
@@ -22,24 +30,31 @@ CHANGES = (
      "`prompts` is read in a thread of\n        gRPC's, as fast as the router takes them. The stream"),
     (r"asyncio\.sleep", "time.sleep"),
     (r"each_async", "each"),
-    (r"asynccontextmanager", "contextmanager"),
-    (r"\b__a(enter|exit)__", r"__\1__"),
-    (r"\b(async|await) ", ""),
     (r"grpc\.aio\.", "grpc."),
-    (r"\bAsync(Client|Iterator)\b", r"\1"),
+    (r"\bTasks\b", "Threads"),
 )  # fmt: skip
-"""What differs: an expression, and what takes its place."""
+TRANSPORT = (
+    (r"for asynchronous clients of httpx2 and httpx:", "for blocking clients of httpx2 and httpx:"),
+    (r"handle_async_request", "handle_request"),
+    (r"\ba(read|close)\b", r"\1"),
+    (r"AsyncByteStream", "SyncByteStream"),
+    (r"Async(BaseTransport|HTTPTransport)", r"\1"),
+)  # fmt: skip
+CHANGES = {"client": CLIENT, "transport": TRANSPORT}
+"""What differs in a module beyond that; each expression must be found."""
 
 
-def sync_client() -> str:
-    """Return the module, not formatted yet."""
-    text = SOURCE.read_text()
-    for found, instead in CHANGES:
+def sync_module(name: str) -> str:
+    """Return sync_NAME.py, not formatted yet."""
+    text = (FOLDER / f"async_{name}.py").read_text()
+    for found, instead in CHANGES[name]:
         text, count = re.subn(found, instead, text)
         if not count:
-            raise ValueError(f"async_client.py has no {found!r}")
+            raise ValueError(f"async_{name}.py has no {found!r}")
+    for found, instead in ALL:
+        text = re.sub(found, instead, text)
     return text
 
 
 if __name__ == "__main__":
-    sys.stdout.write(sync_client())
+    sys.stdout.write(sync_module(sys.argv[1]))

@@ -15,21 +15,6 @@ from warmpath.router.prompt.models import ModelTable, UnknownModelError
 MadeChat = tuple[list[dict[str, Any]], dict[str, Any]]
 """A chat that an engine makes of another API's body: its messages, and the other fields of its body."""
 
-ENCODED = "encoded"
-"""The kind of a content that is compressed, which is never decompressed."""
-
-
-def kind_of(content_type: str, content_encoding: str) -> str:
-    """Return the media type by the headers of these names; empty if they name none."""
-    if content_encoding.strip().lower() not in ("", "identity"):
-        return ENCODED
-    return content_type.partition(";")[0].strip().lower()
-
-
-def is_json(kind: str) -> bool:
-    """Return whether a content of this kind may be JSON."""
-    return kind in ("", "application/json") or kind.endswith("+json")
-
 
 class UnreadError(Exception):
     """A body has no prompt for a pick; the message says why, without any part of the prompt."""

@@ -20,7 +20,7 @@ import msgspec
 
 from warmpath.process.bytes import UNREADABLE
 from warmpath.router.inference_api.json_values import JsonValues, Paths
-from warmpath.router.inference_api.request import is_json, kind_of
+from warmpath.router.inference_api.media_type import is_json, kind_of
 
 MOST_TOKENS = (1 << 32) - 1
 """The largest number that a report can have; a larger one counts as a fault of the engine."""

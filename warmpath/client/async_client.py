@@ -1,17 +1,20 @@
 """The client of a router for asyncio."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Self, TypeVar
+from functools import partial
+from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from warmpath.client.calls import AnyPrompt, PodLoad
+from warmpath.client.background import Tasks
+from warmpath.client.calls import AnyPrompt, PodLoad, prompt_of_request
 from warmpath.client.connection import OPTIONS, Connection, Requests, StreamAnswer, checked_timeout
-from warmpath.client.failure import failure_of
+from warmpath.client.failure import CallError, failure_of
+from warmpath.client.request import PICK_SECONDS, UNREADABLE, PickOptions, Request, RequestOptions
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import ReportEvent
 
@@ -27,8 +30,11 @@ class AsyncClient(Connection):
     included. Answers are the messages of `proto/warmpath/v1/router.proto`.
 
     Raises SettingError where a setting or a file cannot be used, or settings do not fit each other.
-    Calls raise CallError, and ValueError or TypeError for what cannot be sent.
+    Calls but reports raise CallError; all raise ValueError or TypeError for what cannot be sent.
     """
+
+    def _new_background(self) -> Tasks:
+        return Tasks()
 
     def _open(self, shown: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
         if shown is None:
@@ -42,7 +48,8 @@ class AsyncClient(Connection):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; calls that have not ended are cancelled."""
+        """Send the reports that wait, and close the connection; other calls are cancelled."""
+        await self._background.finish(self._timeout)
         for channel in self._end():
             await channel.close()
 
@@ -113,6 +120,8 @@ class AsyncClient(Connection):
     ) -> pb.PickResponse:
         """Return the pod for a request, and fall-backs; the work is booked until `report` ends it.
 
+        `request` reports by itself, and goes on where no router answers.
+
         With a `booking_id` of the caller's, unique to the request, a pick is also repeated if its answer
         was lost, as the router may or may not have booked it.
 
@@ -138,13 +147,83 @@ class AsyncClient(Connection):
         loads: Sequence[PodLoad] = (),
         timeout: float | None = None,
     ) -> bool:
-        """Report the progress or the end of a picked request; return whether its booking is known."""
-        answer = await self._made(
-            pb.ReportResponse, timeout, booking_id=booking_id, event=event,
-            cached_tokens=cached_tokens, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
-            pod=pod, rank=rank, loads=loads,
-        )  # fmt: skip
+        """Report the progress or the end of a picked request; return whether its booking is known.
+
+        Raises no CallError: a lost report does no lasting harm. It is logged, and returns False.
+        """
+        try:
+            answer = await self._made(
+                pb.ReportResponse, timeout, booking_id=booking_id, event=event,
+                cached_tokens=cached_tokens, prompt_tokens=prompt_tokens,
+                output_tokens=output_tokens, pod=pod, rank=rank, loads=loads,
+            )  # fmt: skip
+        except CallError as error:
+            self._lost(error)
+            return False
         return answer.known
+
+    @asynccontextmanager
+    async def request(
+        self, prompt: AnyPrompt | None = None, **options: Unpack[RequestOptions]
+    ) -> AsyncIterator[Request]:
+        """Pick a pod, and report the end of the block, however it is left; arguments as of `begin`."""
+        with await self.begin(prompt, **options) as begun:
+            yield begun
+
+    async def begin(
+        self,
+        prompt: AnyPrompt | None = None,
+        *,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        tokens: Sequence[int] | bytes | None = None,
+        model: str = "",
+        otherwise: Sequence[str] = (),
+        timeout: float = PICK_SECONDS,
+        **options: Unpack[PickOptions],
+    ) -> Request:
+        """Pick a pod for a request, whose `finish` or `fail` the caller is to call; `request` does it.
+
+        At most one of `prompt`, `messages` (a chat's) and `tokens` is given; without any of them the
+        pick goes by load. If no pick comes within `timeout` seconds, the request goes to one of
+        `otherwise` (addresses, host:port), or of the pods of this client's last pick for the model.
+
+        Raises CallError if there is no such pod, or for the reasons NO_POD, QUEUE_FULL and
+        UNKNOWN_MODEL; ValueError or TypeError for what cannot be sent.
+        """
+        self._background.bind()
+        begun = Request(self._follow)
+        asked = prompt_of_request(prompt, messages, tokens, model, self._model)
+        ask = partial(self._made, pb.PickResponse, timeout, booking_id=begun.booking_id, **options)
+        try:
+            try:
+                answer = await ask(prompt=asked)
+            except CallError as error:
+                if error.reason not in UNREADABLE:
+                    raise
+                begun.failure = error
+                answer = await ask(prompt=pb.Prompt(model=asked.model))
+        except CallError as error:
+            pods = options.get("pods", ())
+            begun.go_on_without(error, self._known.without_pick(asked.model, otherwise, pods))
+        except BaseException:
+            begun.fail()
+            raise
+        else:
+            begun.picked(answer)
+            self._known.remember(asked.model, answer.candidates)
+        return begun
+
+    def _follow(self, request: Request) -> None:
+        self._background.start(partial(self._told, request))
+
+    async def _told(self, request: Request) -> None:
+        """Send the reports of a request that wait."""
+        while (report := request.next_report()) is not None:
+            try:
+                await self.report(**report)
+            except (RuntimeError, ValueError):
+                # The client is closed, or its channel: it has waited for its reports.
+                return
 
     async def explain(
         self,

@@ -4,7 +4,8 @@ A prompt is given as token ids, a text, or the body of an OpenAI request. Number
 switches are checked here, as protobuf would refuse them without the name of the field.
 """
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from numbers import Integral, Real
 from operator import index
@@ -196,6 +197,33 @@ def prompt_of(given: AnyPrompt) -> Prompt:
     return Prompt(text=given) if isinstance(given, str) else Prompt(given)
 
 
+def prompt_of_request(
+    prompt: AnyPrompt | None,
+    messages: Sequence[Mapping[str, Any]] | None,
+    tokens: Sequence[int] | bytes | None,
+    model: str,
+    default: str,
+) -> pb.Prompt:
+    """Return the message for the prompt of a request, in one of its forms or in none.
+
+    `default` is the model of what names none. Raises ValueError for several forms and for what no
+    message can have, TypeError for a wrong type.
+    """
+    forms = {"prompt": prompt, "messages": messages, "tokens": tokens}
+    given = [name for name, form in forms.items() if form is not None]
+    if len(given) > 1:
+        raise ValueError(f"a request has {' and '.join(given)}; give at most one of them")
+    check_names(model=model)
+    if messages is not None:
+        check_each("messages", Mapping, messages)
+        prompt = Prompt(chat_body=json.dumps({"messages": messages}).encode(), model=default)
+    elif tokens is not None:
+        prompt = Prompt(tokens)
+    message = pb.Prompt(model=default) if prompt is None else prompt_of(prompt).message(default)
+    message.model = model or message.model
+    return message
+
+
 @dataclass(frozen=True, slots=True)
 class PodLoad:
     """A rank's load as a caller knows it; it counts for a few seconds, corrected by later bookings.
@@ -248,7 +276,9 @@ def request_of(answer: type[Message], model: str, given: dict[str, Any]) -> Mess
         check_each("loads", PodLoad, given["loads"])
         given["loads"] = [load.message() for load in given["loads"]]
     if "prompt" in given:
-        given["prompt"] = prompt_of(given["prompt"]).message(model)
+        prompt = given["prompt"]
+        if not isinstance(prompt, pb.Prompt):
+            given["prompt"] = prompt_of(prompt).message(model)
     if "session" in given:
         given["session_id"] = given.pop("session")
     # The contract names all messages after their call.

@@ -9,6 +9,7 @@ a Pick may be made again depends on the request, too: one without a name of the 
 work already, and then only a refusal of the router itself shows that it has not.
 """
 
+import logging
 import threading
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
@@ -24,6 +25,7 @@ from google.protobuf.message import Message
 from warmpath.client.calls import AnyPrompt, check_arguments, check_numbers, prompt_of, request_of
 from warmpath.client.credentials import Credentials, SettingError
 from warmpath.client.failure import CallError, failure_of, tells_more
+from warmpath.client.request import KnownPods
 from warmpath.process.tls import TlsPaths
 from warmpath.proto.errors import Reason
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -151,6 +153,11 @@ class Attempts:
         return max(0.0, self.end - time.monotonic())
 
 
+log = logging.getLogger("warmpath.client")
+LOG_SECONDS = 60.0
+"""The time between two lines of a client's log on lost reports."""
+
+
 class Connection:
     """A client's settings, and its channels. Any thread may use it."""
 
@@ -176,6 +183,20 @@ class Connection:
         self._older: list[Line] = []
         """Channels that are to be closed, or still have calls."""
         self._is_closed = False
+        self._known = KnownPods(self._rng)
+        self._lost_at = -LOG_SECONDS
+        self._background: Any = self._new_background()
+
+    def _new_background(self) -> Any:
+        """Return what sends reports behind the caller's back."""
+        raise NotImplementedError
+
+    def _lost(self, error: CallError) -> None:
+        """Log that a report was not taken, now and then."""
+        now = time.monotonic()
+        if now - self._lost_at >= LOG_SECONDS:
+            self._lost_at = now
+            log.warning("the router took no report on a request: %s", error)
 
     def _open(self, shown: grpc.ChannelCredentials | None) -> Any:
         """Return a new channel."""

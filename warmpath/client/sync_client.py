@@ -1,16 +1,19 @@
-"""The client of a router for code that blocks: made of async_client.py by `make client`."""
+"""The client of a router for code that blocks: made of sync_client.py by `make client`."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from functools import partial
+from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 from google.protobuf.message import Message
 
-from warmpath.client.calls import AnyPrompt, PodLoad
+from warmpath.client.background import Threads
+from warmpath.client.calls import AnyPrompt, PodLoad, prompt_of_request
 from warmpath.client.connection import OPTIONS, Connection, Requests, StreamAnswer, checked_timeout
-from warmpath.client.failure import failure_of
+from warmpath.client.failure import CallError, failure_of
+from warmpath.client.request import PICK_SECONDS, UNREADABLE, PickOptions, Request, RequestOptions
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import ReportEvent
 
@@ -26,8 +29,11 @@ class Client(Connection):
     included. Answers are the messages of `proto/warmpath/v1/router.proto`.
 
     Raises SettingError where a setting or a file cannot be used, or settings do not fit each other.
-    Calls raise CallError, and ValueError or TypeError for what cannot be sent.
+    Calls but reports raise CallError; all raise ValueError or TypeError for what cannot be sent.
     """
+
+    def _new_background(self) -> Threads:
+        return Threads()
 
     def _open(self, shown: grpc.ChannelCredentials | None) -> grpc.Channel:
         if shown is None:
@@ -41,7 +47,8 @@ class Client(Connection):
         self.close()
 
     def close(self) -> None:
-        """Close the connection; calls that have not ended are cancelled."""
+        """Send the reports that wait, and close the connection; other calls are cancelled."""
+        self._background.finish(self._timeout)
         for channel in self._end():
             channel.close()
 
@@ -106,6 +113,8 @@ class Client(Connection):
     ) -> pb.PickResponse:
         """Return the pod for a request, and fall-backs; the work is booked until `report` ends it.
 
+        `request` reports by itself, and goes on where no router answers.
+
         With a `booking_id` of the caller's, unique to the request, a pick is also repeated if its answer
         was lost, as the router may or may not have booked it.
 
@@ -131,13 +140,83 @@ class Client(Connection):
         loads: Sequence[PodLoad] = (),
         timeout: float | None = None,
     ) -> bool:
-        """Report the progress or the end of a picked request; return whether its booking is known."""
-        answer = self._made(
-            pb.ReportResponse, timeout, booking_id=booking_id, event=event,
-            cached_tokens=cached_tokens, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
-            pod=pod, rank=rank, loads=loads,
-        )  # fmt: skip
+        """Report the progress or the end of a picked request; return whether its booking is known.
+
+        Raises no CallError: a lost report does no lasting harm. It is logged, and returns False.
+        """
+        try:
+            answer = self._made(
+                pb.ReportResponse, timeout, booking_id=booking_id, event=event,
+                cached_tokens=cached_tokens, prompt_tokens=prompt_tokens,
+                output_tokens=output_tokens, pod=pod, rank=rank, loads=loads,
+            )  # fmt: skip
+        except CallError as error:
+            self._lost(error)
+            return False
         return answer.known
+
+    @contextmanager
+    def request(
+        self, prompt: AnyPrompt | None = None, **options: Unpack[RequestOptions]
+    ) -> Iterator[Request]:
+        """Pick a pod, and report the end of the block, however it is left; arguments as of `begin`."""
+        with self.begin(prompt, **options) as begun:
+            yield begun
+
+    def begin(
+        self,
+        prompt: AnyPrompt | None = None,
+        *,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        tokens: Sequence[int] | bytes | None = None,
+        model: str = "",
+        otherwise: Sequence[str] = (),
+        timeout: float = PICK_SECONDS,
+        **options: Unpack[PickOptions],
+    ) -> Request:
+        """Pick a pod for a request, whose `finish` or `fail` the caller is to call; `request` does it.
+
+        At most one of `prompt`, `messages` (a chat's) and `tokens` is given; without any of them the
+        pick goes by load. If no pick comes within `timeout` seconds, the request goes to one of
+        `otherwise` (addresses, host:port), or of the pods of this client's last pick for the model.
+
+        Raises CallError if there is no such pod, or for the reasons NO_POD, QUEUE_FULL and
+        UNKNOWN_MODEL; ValueError or TypeError for what cannot be sent.
+        """
+        self._background.bind()
+        begun = Request(self._follow)
+        asked = prompt_of_request(prompt, messages, tokens, model, self._model)
+        ask = partial(self._made, pb.PickResponse, timeout, booking_id=begun.booking_id, **options)
+        try:
+            try:
+                answer = ask(prompt=asked)
+            except CallError as error:
+                if error.reason not in UNREADABLE:
+                    raise
+                begun.failure = error
+                answer = ask(prompt=pb.Prompt(model=asked.model))
+        except CallError as error:
+            pods = options.get("pods", ())
+            begun.go_on_without(error, self._known.without_pick(asked.model, otherwise, pods))
+        except BaseException:
+            begun.fail()
+            raise
+        else:
+            begun.picked(answer)
+            self._known.remember(asked.model, answer.candidates)
+        return begun
+
+    def _follow(self, request: Request) -> None:
+        self._background.start(partial(self._told, request))
+
+    def _told(self, request: Request) -> None:
+        """Send the reports of a request that wait."""
+        while (report := request.next_report()) is not None:
+            try:
+                self.report(**report)
+            except (RuntimeError, ValueError):
+                # The client is closed, or its channel: it has waited for its reports.
+                return
 
     def explain(
         self,

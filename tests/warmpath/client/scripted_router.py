@@ -47,6 +47,8 @@ class ScriptedRouter:
     metadata: list[dict[str, Any]] = field(default_factory=list)
     address: str = ""
     hangs: bool = False
+    only: str = ""
+    """The method that the script is for; empty: all of them."""
 
     @property
     def methods(self) -> list[str]:
@@ -73,7 +75,8 @@ class ScriptedRouter:
             self.metadata.append(dict(context.invocation_metadata() or ()))
             if self.hangs:
                 await asyncio.Event().wait()
-            line = self.script.popleft() if self.script else reply()
+            is_scripted = self.script and self.only in ("", name)
+            line = self.script.popleft() if is_scripted else reply()
             if isinstance(line, Refuse):
                 await context.abort(line.code, line.text, line.trailing)
             assert isinstance(line, Message)

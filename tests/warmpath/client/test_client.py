@@ -110,12 +110,22 @@ async def test_what_stays_away_is_an_error_after_the_last_attempt(
 ) -> None:
     router.script.extend([AWAY] * 9)
     with pytest.raises(CallError, match="UNAVAILABLE: refused") as raised:
-        await client.report("mine", "finished")
-    assert router.methods == ["Report"] * 3
+        await client.pods()
+    assert router.methods == ["ListPods"] * 3
     error = raised.value
     assert (error.code, error.reason, error.retry_after) == (
         grpc.StatusCode.UNAVAILABLE, None, None,
     )  # fmt: skip
+
+
+async def test_a_report_that_nobody_takes_is_no_error(
+    router: ScriptedRouter, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    router.script.extend([AWAY] * 6)
+    assert await client.report("mine", "first_token") is False
+    assert await client.report("mine", "finished") is False
+    assert router.methods == ["Report"] * 6
+    assert caplog.messages == ["the router took no report on a request: UNAVAILABLE: refused"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,210 @@
+"""A request to an engine from its pick to its end: where to send it, and what the router is told of it.
+
+No I/O: reports wait here, in their order, until the client sends them.
+"""
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import Any, Self, TypedDict
+
+from warmpath.client.calls import PodLoad
+from warmpath.client.failure import CallError
+from warmpath.proto.errors import Reason
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.inference_api.response import Usage, usage_of
+
+PICK_SECONDS = 1.0
+"""The most seconds that a request waits for its pick, unless its caller says otherwise."""
+
+FINAL = frozenset(map(Reason.Name, (Reason.NO_POD, Reason.QUEUE_FULL, Reason.UNKNOWN_MODEL)))
+"""Reasons for which a request must not go to any pod."""
+UNREADABLE = frozenset(map(Reason.Name, (Reason.BAD_REQUEST, Reason.TOO_LARGE)))
+"""Reasons for which a pick goes by load alone: the engine is to say what is wrong with the prompt."""
+
+
+class PickOptions(TypedDict, total=False):
+    """What else a request's pick may be given, as `pick` takes it."""
+
+    pods: Sequence[str]
+    policy: str
+    session: str
+    loads: Sequence[PodLoad]
+    disaggregated: bool
+    priority: str
+    tenant: str
+
+
+class RequestOptions(PickOptions, total=False):
+    """All that a request may be given but its prompt, as `begin` explains."""
+
+    messages: Sequence[Mapping[str, Any]] | None
+    tokens: Sequence[int] | bytes | None
+    model: str
+    otherwise: Sequence[str]
+    timeout: float
+
+
+MOST_MODELS = 1000
+"""Models whose last pods a client remembers."""
+
+
+class KnownPods:
+    """The pods that a client's picks have named, for requests without a pick."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._last: dict[str, Sequence[pb.Candidate]] = {}
+
+    def remember(self, model: str, pods: Sequence[pb.Candidate]) -> None:
+        """Keep the pods of a pick; none for a body whose model only the router has read."""
+        if model and (model in self._last or len(self._last) < MOST_MODELS):
+            self._last[model] = pods
+
+    def without_pick(
+        self, model: str, otherwise: Sequence[str], pods: Sequence[str]
+    ) -> list[pb.Candidate]:
+        """Return those at the addresses `otherwise`, or the last ones of a model, in random order."""
+        found: Sequence[pb.Candidate] = [pb.Candidate(address=one) for one in otherwise]
+        if not found:
+            last = self._last.get(model, ())
+            found = [one for one in last if not pods or one.pod in pods]
+        return self._rng.sample(found, len(found))
+
+
+class Request:
+    """A request to an engine. Thread-safe; none of its methods raises or waits.
+
+    A context manager: its end is reported as failed if the block raises or is cancelled, and as finished
+    otherwise. Reports that cannot be delivered are dropped; such a booking expires.
+    """
+
+    def __init__(self, send: Callable[["Request"], None]) -> None:
+        """Begin; `send` is called when reports wait, and takes them by `next_report`."""
+        self.booking_id = uuid.uuid4().hex
+        self.pick: pb.PickResponse | None = None
+        """The router's answer; None if the request goes on without one."""
+        self.failure: CallError | None = None
+        """Why the request goes on without a pick, or with one by load alone; None if it does not."""
+        self.candidates: Sequence[pb.Candidate] = ()
+        """The pods to try, best first; without a pick in random order."""
+        self.endpoint: pb.Candidate | None = None
+        """The pod of `candidates` that the request goes to: the first, or where `endpoints` is."""
+        self._send = send
+        self._lock = threading.Lock()
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._is_sending = False
+        self._is_over = False
+        self._has_first_token = False
+        self._usage = Usage()
+
+    @property
+    def address(self) -> str:
+        """The address of `endpoint`, host:port; empty if there is none."""
+        return self.endpoint.address if self.endpoint is not None else ""
+
+    def endpoints(self) -> Iterator[pb.Candidate]:
+        """Yield the pods to try, best first, and tell the router of each that is not the first.
+
+        Go on to the next one where a pod cannot be reached, and leave the loop where one answers.
+        """
+        for one in self.candidates:
+            if one is not self.endpoint:
+                self.endpoint = one
+                self._report("started", pod=one.pod, rank=one.rank)
+            yield one
+
+    def first_token(self) -> None:
+        """Say that the first token has come; only the first call counts."""
+        with self._lock:
+            is_first, self._has_first_token = not self._has_first_token, True
+        if is_first:
+            self._report("first_token")
+
+    def usage(
+        self,
+        usage: Mapping[str, Any] | None = None,
+        *,
+        prompt_tokens: int | None = None,
+        cached_tokens: int | None = None,
+        output_tokens: int | None = None,
+    ) -> None:
+        """Keep what the engine counted, for the report of the end.
+
+        `usage` is the object of that name in a response of any API, from JSON. Numbers that are none are
+        left out; later ones replace earlier ones.
+        """
+        given = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens}
+        given["output_tokens"] = output_tokens
+        with self._lock:
+            self._usage = self._usage.then(usage_of(usage)).then(usage_of(given))
+
+    def finish(self) -> None:
+        """Say that the answer is complete. Only the first end counts."""
+        counted = self._usage
+        prompt, cached = counted.prompt_tokens, counted.cached_tokens
+        if prompt is not None and cached is not None and cached > prompt:
+            # The router refuses more than there is, and the end with it.
+            prompt = cached = None
+        self._report(
+            "finished", prompt_tokens=prompt, cached_tokens=cached,
+            output_tokens=counted.output_tokens,
+        )  # fmt: skip
+
+    def fail(self) -> None:
+        """Say that the engine failed or the client left. Only the first end counts."""
+        self._report("failed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.fail()
+
+    # For the client
+
+    def picked(self, answer: pb.PickResponse) -> None:
+        """Take the router's pick."""
+        self.pick = answer
+        self._take(answer.candidates)
+
+    def go_on_without(self, failure: CallError, known: Sequence[pb.Candidate]) -> None:
+        """Go to pods that the client knows, as there is no pick.
+
+        Raises `failure` if there is none, or if it means that no pod can take the request.
+        """
+        # The pick may have been made though no answer came.
+        self.fail()
+        if failure.reason in FINAL or not known:
+            raise failure
+        self.failure = failure
+        self._take(known)
+
+    def _take(self, candidates: Sequence[pb.Candidate]) -> None:
+        self.candidates = candidates
+        self.endpoint = candidates[0] if candidates else None
+
+    def next_report(self) -> dict[str, Any] | None:
+        """Return the arguments of the next report to send; None: there is none for now."""
+        with self._lock:
+            self._is_sending = bool(self._waiting)
+            return self._waiting.popleft() if self._waiting else None
+
+    def _report(self, event: str, **figures: Any) -> None:
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = event in ("finished", "failed")
+            self._waiting.append({"booking_id": self.booking_id, "event": event, **figures})
+            if self._is_sending:
+                return
+            self._is_sending = True
+        self._send(self)
