@@ -20,7 +20,7 @@ COMPILE = echo "loading the index; it is compiled first if its sources are new (
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-engines test-sglang record-lmcache test-tensors check bench soak fuzz proto client docs results site lock
+.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-engines test-sglang record-lmcache test-tensors check bench soak fuzz proto client docs results site release lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -168,6 +168,17 @@ results: setup ## write lab/bench/RESULTS.md; with RUN=FILE a benchmark's --json
 site: setup $(SITE) ## the pages as a site in out/site, for a browser or any web server; a broken link fails
 	@PYTHONPATH=$(VENV)/site $(BIN)/python -m sphinx -q -W --keep-going -d $(VENV)/site/doctrees -c docs/site . out/site
 	@echo "out/site/index.html"
+
+SBOM = $(VENV)/sbom/.done
+$(SBOM): constraints-sbom.txt $(STAMP)
+	@echo "cyclonedx-py, which lists packages, in .venv/sbom"
+	@$(PYTHON) -m venv --clear --without-pip $(VENV)/sbom
+	@$(BIN)/python -m pip --python $(VENV)/sbom/bin/python install --disable-pip-version-check --progress-bar off --require-hashes --only-binary :all: -r $< | $(PROGRESS)
+	@touch $@
+
+release: setup $(SBOM) ## all files of a release of the last commit, in out/release; images where docker or podman answers (IMAGES=no: none)
+	@rm -rf out/release
+	@$(BIN)/python deploy/release.py out/release --sbom-tool $(VENV)/sbom/bin/cyclonedx-py $(if $(filter no,$(IMAGES)),--no-images) --build='$(BUILD)'
 
 bench: setup ## measure against the peer (installed for this); prints ratios. Score needs h2load (nghttp2-client)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints-bench.txt
