@@ -12,8 +12,7 @@ PROGRESS = awk -v total="$$(grep -c '^[a-z]' $<)" ' \
   /^Collecting|^Requirement already/ { printf "\r  package %d of at most %d%10s", ++count, total, ""; fflush() } \
   /^Installing/ { printf "\r  unpacking %d packages%20s", count, ""; fflush() } END { print "" }'
 # Sources may be newer than what setup compiled: no process's or test's time limit is there for that.
-COMPILE = echo "loading the index; it is compiled first if its sources are new (a minute or two)"; \
-  $(BIN)/python -c 'from warmpath.indexer.embedded import embedded_index; embedded_index(1 << 24)'
+COMPILE = $(BIN)/python -c 'from warmpath.indexer.embedded import embedded_index; embedded_index(1 << 24)'
 
 # Python keeps what it compiled, whatever the environment says: tests start hundreds of processes, and each
 # would compile all of its modules, and each of pytest's workers every test.
@@ -202,7 +201,8 @@ $(VLLM)/ready:
 	  && touch $@
 
 test-vllm: setup $(VLLM)/ready ## beside a real vLLM on this CPU (Python 3.11; 1.9 GB and 2 minutes the first time, then 2 minutes)
-	$(VLLM)/v/bin/pip install --quiet .
+	$(VLLM)/v/bin/pip freeze --exclude warmpath-router > $(VLLM)/pins.txt
+	$(VLLM)/v/bin/pip install --quiet --constraint $(VLLM)/pins.txt .
 	WARMPATH_VLLM_FOLDER=$(abspath $(VLLM)) $(BIN)/python -m pytest --timeout 900 tests/vllm/live_vllm.py
 
 ENGINES ?= out/engines

@@ -1,7 +1,7 @@
-"""Makes the files of a release from the last commit, and sends none of them anywhere: `make release`.
+"""Makes the files of a release from the last commit, and sends them nowhere: `make release`.
 
-The wheel, the source archive and the chart are the same bytes for each run: their files have the commit's
-time, and neither the name nor the rights of whoever runs this.
+The wheel, the source archive and the chart are the same bytes in each run: their files have the commit's
+time, and neither the owner nor the mode that they had here.
 """
 
 import argparse
@@ -80,9 +80,8 @@ def pack(folder: Path, archive: Path, seconds: int) -> None:
 
 def make_packages(commit: Commit, out: Path) -> None:
     """Make the source archive, the wheel from it, and the chart, which Helm could package too."""
-    os.environ["SOURCE_DATE_EPOCH"] = str(commit.seconds)
     code = "import sys, setuptools.build_meta as made; getattr(made, sys.argv[1])(sys.argv[2])"
-    build = sys.executable, "-P", "-c", code
+    build = "env", f"SOURCE_DATE_EPOCH={commit.seconds}", sys.executable, "-P", "-c", code
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run(*build, "build_sdist", folder, cwd=commit.tree)
@@ -114,34 +113,25 @@ def list_packages(commit: Commit, out: Path, tool: Path) -> None:
 
 def make_images(commit: Commit, out: Path, options: Sequence[str]) -> bool:
     """Build the images, and pack them for `docker load`. Return False where no engine answers."""
-    for engine in ("docker", "podman"):
-        program = shutil.which(engine)
+    answering = [
+        program
+        for program in map(shutil.which, ("docker", "podman"))
         # Without its daemon, docker's client says so in its status.
-        if program and not subprocess.run([program, "version"], capture_output=True).returncode:
-            break
-    else:
+        if program
+        and not subprocess.run([program, "version"], capture_output=True, check=False).returncode
+    ]
+    if not answering:
         return False
     for name in NAMES:
         tag = f"warmpath-{name}:{commit.version}"
         print(f"release: the image {tag}", flush=True)
         about = f"VERSION={commit.version}", f"REVISION={commit.revision}"
         words = [word for one in about for word in ("--build-arg", one)]
-        file = commit.tree / "deploy" / "Dockerfile"
-        run(
-            program,
-            "build",
-            "--file",
-            file,
-            "--target",
-            name,
-            "--tag",
-            tag,
-            *words,
-            *options,
-            commit.tree,
-        )
+        file = str(commit.tree / "deploy" / "Dockerfile")
+        words += ["--file", file, "--target", name, "--tag", tag, *options, str(commit.tree)]
+        run(answering[0], "build", *words)
         with tempfile.NamedTemporaryFile(suffix=".tar") as saved:
-            run(program, "save", "--output", saved.name, tag)
+            run(answering[0], "save", "--output", saved.name, tag)
             archive = out / f"warmpath-{name}-{commit.version}-image.tar.gz"
             with Path(saved.name).open("rb") as source, gzip.open(archive, "wb", 6) as target:
                 shutil.copyfileobj(source, target)
@@ -155,18 +145,17 @@ def notes(commit: Commit, out: Path, left_out: str) -> str:
     # Links to files of the checkout lead nowhere from here.
     text = re.sub(r"\[([^]]+)\]\((?!https?:)[^)]*\)", r"\1", changes.partition("\n")[2].strip())
     (wheel,) = (path.name for path in out.glob("*.whl"))
-    lines = [f"# warmpath {commit.version}", "", text, "", "## Install", "", "```sh"]
-    lines += ["sha256sum --check --ignore-missing SHA256SUMS"]
-    lines += [
-        f"pip install '{wheel}[router]'    # the router; without [router] the publisher and the clients"
-    ]
-    lines += [
-        "pip install --require-hashes --only-binary :all: -r constraints-router.txt    # or pinned, then:"
-    ]
-    lines += [f"pip install --no-deps {wheel}"]
-    lines += [f"helm install warmpath warmpath-{commit.version}.tgz --values YOURS.yaml"]
-    lines += [f"docker load --input {path.name}" for path in sorted(out.glob("*-image.tar.gz"))]
-    lines += ["```", "", f"Made from commit {commit.revision}.{left_out and ' ' + left_out}", ""]
+    images = [f"docker load --input {path.name}" for path in sorted(out.glob("*-image.tar.gz"))]
+    lines = [
+        f"# warmpath {commit.version}", "", text, "", "## Install", "", "```sh",
+        "sha256sum --check --ignore-missing SHA256SUMS",
+        f"pip install '{wheel}[router]'    # without [router]: the publisher and the clients",
+        "# Or with the versions that are tested:",
+        "pip install --require-hashes --only-binary :all: -r constraints-router.txt",
+        f"pip install --no-deps {wheel}",
+        f"helm install warmpath warmpath-{commit.version}.tgz --values YOURS.yaml",
+        *images, "```", "", f"Made from commit {commit.revision}.{left_out and ' ' + left_out}", "",
+    ]  # fmt: skip
     return "\n".join(lines)
 
 

@@ -41,10 +41,20 @@ def warm_up_compiled() -> None:
     from warmpath.indexer.compiled.warm_up import warm_up  # noqa: PLC0415
 
     if not is_compiled():
-        log.info("compiling the index, which takes a minute or two, once")
+        # A warning: Python writes it to standard error where a program has set up no logging.
+        log.warning("compiling the index of warmpath takes a minute or two; %s", _where_kept())
     begun = time.monotonic()
     warm_up(ArrayIndex(1 << 20))
     log.info("the compiled index was ready after %.1f s", time.monotonic() - begun)
+
+
+def _where_kept() -> str:
+    from numba import config  # noqa: PLC0415
+
+    # A folder of this name is one process's own, where no other folder can be written to.
+    if config.CACHE_DIR and "warmpath-compiled-" not in config.CACHE_DIR:
+        return f"the code is kept in {config.CACHE_DIR}"
+    return "the code is kept for this process only, unless NUMBA_CACHE_DIR names a writable folder"
 
 
 def new_state(

