@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.index.contract import Index
@@ -49,11 +50,13 @@ def warm_up_compiled() -> None:
 
 
 def _where_kept() -> str:
-    from numba import config  # noqa: PLC0415
+    import numba  # noqa: PLC0415
 
+    settings: Any = numba.config
+    folder = str(settings.CACHE_DIR)
     # A folder of this name is one process's own, where no other folder can be written to.
-    if config.CACHE_DIR and "warmpath-compiled-" not in config.CACHE_DIR:
-        return f"the code is kept in {config.CACHE_DIR}"
+    if folder and "warmpath-compiled-" not in folder:
+        return f"the code is kept in {folder}"
     return "the code is kept for this process only, unless NUMBA_CACHE_DIR names a writable folder"
 
 
