@@ -70,8 +70,8 @@ def _explained(response: pb.ExplainResponse) -> RenderableType:
         parts.append(_candidates("where to decode", response.decode_candidates))
     parts.append(Text(response.reason))
     if response.reckoned_because:
-        reckoned = f"{response.reckoned_tokens:,} of its tokens are estimated from its length"
-        parts.append(Text(f"{reckoned}: {response.reckoned_because}."))
+        estimated = f"{response.reckoned_tokens:,} of its tokens are estimated from its length"
+        parts.append(Text(f"{estimated}: {response.reckoned_because}."))
     if response.HasField("source"):
         source = response.source
         parts.append(

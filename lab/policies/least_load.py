@@ -13,7 +13,7 @@ class LeastLoad:
     """Minimises prompt tokens that wait for their prefill, plus a constant per request in flight.
 
     The cost is in tokens. It is the rule of common load balancers, with the weights of
-    a study of policies.
+    the policy study (`lab.simulate.study`).
     """
 
     per_request: float = 200.0

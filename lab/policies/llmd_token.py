@@ -14,7 +14,7 @@ from warmpath.scorer.policy import check_option
 class LlmdToken:
     """llm-d's default of 2026-08: a filter, then booked tokens.
 
-    It is the best published policy in a study of policies, from which the gate comes. A
+    It is the best published one in the policy study (`lab.simulate.study`), from which the gate comes. A
     candidate is warm if it holds at least `affinity` of the prompt. If there are warm candidates, a
     colder one takes part only if it has less booked than the least booked warm one, by `gate` seconds.
     The cost is in tokens: booked and not computed, this prompt included. Excluded ones come last.

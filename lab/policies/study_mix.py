@@ -1,4 +1,4 @@
-"""The policy that a study of policies recommended."""
+"""The policy that the policy study (`lab.simulate.study`) recommended."""
 
 from dataclasses import dataclass
 from random import Random
@@ -14,7 +14,7 @@ HIGHEST_UTILISATION = 0.95
 
 @dataclass(frozen=True, slots=True)
 class StudyMix:
-    """`own_mix` of that study; with g = 0 its `own_rho`.
+    """The study's `own_mix`; with g = 0 its `own_rho`.
 
     cost = (wait + alpha x prefill + mu x requests) x (1 + requests)^g, in seconds, with requests in
     flight and alpha = 1 + kappa x rho / (1 - rho) at the fleet's utilisation rho. A busier fleet gives

@@ -88,7 +88,7 @@ def pooled(
     """Return the token hit ratio and the seconds of prefill of all requests with one LRU cache.
 
     The cache holds `capacity` blocks and is fed in the order of arrival. No router can find much more
-    cached. The study of policies measures loads by these seconds.
+    cached. The policy study measures loads by these seconds.
     """
     cache: OrderedDict[int, None] = OrderedDict()
     found = total = 0

@@ -1,5 +1,7 @@
 """The policy study's variants, as warmpath policies with settings of the simulated router.
 
+The study simulated 23 published policies and three of its own, before warmpath was written.
+
 A variant is written `POLICY[@option=value...]`: a policy of `scorer.policy` with its options, and
 
     @arriving=0   prompts just sent to a pod do not count as cached there before events announce them:

@@ -16,9 +16,9 @@ when the whole step is done, chunk of a prompt included. No other interference i
 overlapping kernels make it a little smaller. `lab/simworker/presets.py` has constants for real machines,
 with their errors.
 
-The default constants are those of a study of policies, sized on a 70B
-model at tensor parallel 4: 20 ms a step; 70 us for an uncached token and 1.3 ns for each token before
-it; 0.15 ms for a decoding sequence and 35 ns for each token before it.
+The default constants are those of the policy study (`lab.simulate.study`), sized on a 70B model at
+tensor parallel 4: 20 ms a step; 70 us for an uncached token and 1.3 ns for each token before it; 0.15 ms
+for a decoding sequence and 35 ns for each token before it.
 """
 
 import math

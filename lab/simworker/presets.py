@@ -186,8 +186,8 @@ _PRESETS = (
         (),
         0.0,
     ),
-    # A study of policies chose it; it is not measured. The four H100 above confirm all constants except
-    # `decode`: they need a fifth of this time for a sequence.
+    # The policy study (`lab.simulate.study`) chose it; it is not measured. The four H100 above confirm
+    # all constants except `decode`: they need a fifth of this time for a sequence.
     Preset("study-70b-tp4", LatencyModel(), (), 0.0),
 )
 

@@ -95,7 +95,7 @@ class _Line(deque[Turn]):
         return next(turn for turn in reversed(self) if not turn.is_patient)
 
 
-class WaitingCalls:
+class _Turns:
     """Waiting calls, in a tree: the values of the first of `keys` take turns, and so on below each.
 
     The keys are names of a turn's attributes.
@@ -103,7 +103,7 @@ class WaitingCalls:
 
     def __init__(self, *keys: str) -> None:
         self._key, *self._deeper = keys or ("address", "connection")
-        self._of: OrderedDict[str, WaitingCalls | _Line] = OrderedDict()
+        self._of: OrderedDict[str, _Turns | _Line] = OrderedDict()
         self._all = 0
         self.refusable = 0
         """The number of calls that are not patient."""
@@ -117,7 +117,7 @@ class WaitingCalls:
         """Add a call; it is the last one of its connection."""
         name = getattr(turn, self._key)
         if name not in self._of:
-            self._of[name] = WaitingCalls(*self._deeper) if self._deeper else _Line()
+            self._of[name] = _Turns(*self._deeper) if self._deeper else _Line()
         self._of[name].put(turn)
         self._count(name, turn, 1)
 
@@ -160,7 +160,7 @@ class WaitingCalls:
         if not deeper:
             return self._counts.get(name, 0) + 1 >= max(self._counts.values(), default=0)
         calls = self._of.get(name)
-        return isinstance(calls, WaitingCalls) and calls.has_most(*deeper)
+        return isinstance(calls, _Turns) and calls.has_most(*deeper)
 
 
 class Admission:
@@ -183,7 +183,7 @@ class Admission:
         self._turn_seconds = turn_seconds
         self._soon = soon
         self._clock = clock
-        self._urgent, self._others = WaitingCalls(), WaitingCalls()
+        self._urgent, self._others = _Turns(), _Turns()
         self._began = 0
         """The number of calls that have begun in this turn of the loop."""
         self._changed_places = 0

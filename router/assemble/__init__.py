@@ -1,1 +1,1 @@
-"""The composition root in five builders, each at most 80 lines of calls."""
+"""Builds the router: `running` makes texts, index, picks, calls and pages, one after the other."""

@@ -1,4 +1,4 @@
-"""The router's composition root: enters five builders, and closes their parts in reverse."""
+"""Builds the router: texts, index, picks, calls and pages; closes them in reverse."""
 
 import asyncio
 import contextlib

@@ -24,7 +24,7 @@ from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.texts import Texts
 from warmpath.router.queue.held_picks import HeldPicks
-from warmpath.router.queue.lag import StepBack
+from warmpath.router.queue.queue import Hindrance
 from warmpath.router.readiness import Readiness
 
 RANKS_AT_ONCE = 16
@@ -212,8 +212,8 @@ def _queued(held: HeldPicks) -> Iterator[Metric]:
     yield metric("queue_waiting", [([name], count) for name, count in held.waiting().items()])
     yield single("queue_bytes", queue.crowd.bytes)
     yield single("queue_hold_seconds", queue.hold_seconds)
-    reason = queue.steps_back
-    yield metric("queue_steps_back", [([one], one is reason) for one in StepBack])
+    reason = queue.hindrance
+    yield metric("queue_steps_back", [([one], one is reason) for one in Hindrance])
     yield single("queue_lag_seconds", queue.lag.seconds)
 
 

@@ -46,7 +46,7 @@ class Body(RawFields, frozen=True):
             raise not_allowed(f"{name} is longer than {MOST_NAME_BYTES} bytes")
         return value
 
-    async def reckon(self, names: tuple[str, ...]) -> int:
+    async def estimate(self, names: tuple[str, ...]) -> int:
         """Return about how many tokens some fields have; a number counts as a token."""
         characters = tokens = 0
         for name in names:

@@ -92,13 +92,13 @@ class InferenceReader:
         try:
             return InferenceRequest(model, await api.prompt(body))
         except UnreadError as error:
-            return self._unread(api, str(error), model, await body.reckon(api.fields))
+            return self._unread(api, str(error), model, await body.estimate(api.fields))
 
-    def _unread(self, api: Api | str, problem: str, model: str, reckoned: int) -> InferenceRequest:
+    def _unread(self, api: Api | str, problem: str, model: str, estimated: int) -> InferenceRequest:
         """Return a request without a prompt; an API that never has one says so itself."""
         return InferenceRequest(
             model=model,
             prompt=None,
             problem=api if isinstance(api, str) else problem,
-            reckoned_tokens=min(reckoned, self._limits.max_prompt_tokens),
+            estimated_tokens=min(estimated, self._limits.max_prompt_tokens),
         )

@@ -60,10 +60,10 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     prompt: pb.Prompt | None
     """The prompt for a pick, with the request's model unless the body names none. A pick may still
     refuse it, for an unknown model or for messages that no template accepts. None: the pick goes by load
-    and by `reckoned_tokens` alone."""
+    and by `estimated_tokens` alone."""
     problem: str = ""
     """Why there is no prompt, without any part of it; empty if there is one."""
-    reckoned_tokens: int = 0
+    estimated_tokens: int = 0
     """The prompt's number of tokens, estimated by length, where there is no prompt; 0 if unknown."""
 
 

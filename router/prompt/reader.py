@@ -30,7 +30,7 @@ from warmpath.router.prompt.parse import LONG, AnyPrompt, CheckedPrompt, PromptP
 from warmpath.router.prompt.plain import PlainPrompt
 from warmpath.router.prompt.texts import Texts
 from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt
-from warmpath.router.prompt.truncate import Ids, cut_between, fits, reckon, truncated
+from warmpath.router.prompt.truncate import Ids, cut_between, estimate, fits, truncated
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 
 UNREAD = (
@@ -157,7 +157,7 @@ class PromptReader:
                 self._untokenised[model, prompt.field] = str(error)
             if not may_reckon:
                 raise
-            found, because = _reckoned(prompt), str(error)
+            found, because = _estimated(prompt), str(error)
         if found.unread and not because:
             because = "the text was not tokenised in time"
         return ReadPrompt(
@@ -207,7 +207,7 @@ class PromptReader:
             )
         tokenizer = await self._tokenizer(task)
         if tokenizer is None:
-            return Ids(b"", unread=reckon(text))
+            return Ids(b"", unread=estimate(text))
         try:
             found = await self._encode(model.tokenizer, tokenizer, text, task, special=special)
         except LongPieceError as error:
@@ -219,13 +219,13 @@ class PromptReader:
         if task.trace:
             task.trace.tokenised(text, found)
             await task.trace.find_ends(tokenizer)
-        ids = Ids(found.ids, found.covered_chars, found.memo, reckon(text, found.covered_chars))
+        ids = Ids(found.ids, found.covered_chars, found.memo, estimate(text, found.covered_chars))
         cut = task.prompt.truncation
         if not special or ids.unread or cut is None or cut.side or fits(found.ids, cut):
             return truncated(ids, cut)
         plain = await self._encode(model.tokenizer, tokenizer, text, task, special=False)
         if plain.covered_chars < len(text):
-            return truncated(ids._replace(unread=reckon(text)), cut)
+            return truncated(ids._replace(unread=estimate(text)), cut)
         try:
             kept = cut_between(found.ids, plain.ids, cut)
         except ValueError as error:
@@ -243,7 +243,7 @@ class PromptReader:
         if model.tokenizer:
             tokenizer = await self._tokenizer(task)
             if tokenizer is None:
-                return Ids(b"", unread=reckon(_text_of(content, field)))
+                return Ids(b"", unread=estimate(_text_of(content, field)))
             if isinstance(tokenizer, EngineTokenizer):
                 if cut and not cut.side and content.add_special_tokens:
                     raise task.refused(
@@ -255,7 +255,7 @@ class PromptReader:
                     found = await self._encode(name, tokenizer.chats, text, task, special=False)
                     if task.trace:
                         task.trace.tokenised("", found)
-                    unread = reckon(text, found.covered_chars)
+                    unread = estimate(text, found.covered_chars)
                     return truncated(Ids(found.ids, 0, found.memo, unread), cut)
                 except InvalidTextError as error:
                     raise BadRequestError(field, str(error)) from error
@@ -321,7 +321,7 @@ class PromptReader:
         )
 
 
-def _reckoned(prompt: CheckedPrompt) -> Ids:
+def _estimated(prompt: CheckedPrompt) -> Ids:
     """Return a prompt's tokens without a tokenizer; for a text or chat, only an estimated number.
 
     Raises BadRequestError for a chat that cannot be written as JSON.
@@ -330,7 +330,7 @@ def _reckoned(prompt: CheckedPrompt) -> Ids:
     if isinstance(content, bytes):
         return truncated(Ids(content), prompt.truncation)
     text = content.text if isinstance(content, Text) else _text_of(content, prompt.field)
-    return truncated(Ids(b"", unread=reckon(text)), prompt.truncation)
+    return truncated(Ids(b"", unread=estimate(text)), prompt.truncation)
 
 
 def _text_of(chat: ChatBody, field: str) -> str:

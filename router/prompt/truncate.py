@@ -78,6 +78,6 @@ def fits(packed: bytes, truncation: Truncation) -> bool:
     return len(packed) <= truncation.tokens * TOKEN_BYTES
 
 
-def reckon(text: str, covered_chars: int = 0) -> int:
+def estimate(text: str, covered_chars: int = 0) -> int:
     """Return the estimated number of tokens of a text after its first `covered_chars` characters."""
     return -(-(len(text) - covered_chars) // CHARS_PER_TOKEN)

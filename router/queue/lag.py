@@ -11,7 +11,6 @@ the best room is about 0.6 s, at 0.5 s it is 1.2 s and the queue gains nothing.
 """
 
 from collections import deque
-from enum import StrEnum
 from statistics import median
 
 from warmpath.router.pick.pick import End, Pick, Witness
@@ -70,13 +69,3 @@ class FirstTokenLag(Witness):
     def ended(self, placed: Pick, end: End, now: float) -> None:
         del end, now
         self._alone.discard(placed.number)
-
-
-class StepBack(StrEnum):
-    """Why the queue holds no request (docs/guides/queue.md); the value is a metric's label."""
-
-    ENDING = "ending"
-    OTHER_ROUTERS = "other-routers"
-    FEW_FIRST_TOKENS = "few-first-tokens"
-    UNREPORTED_FIRST_TOKENS = "unreported-first-tokens"
-    LATE_FIRST_TOKENS = "late-first-tokens"

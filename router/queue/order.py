@@ -152,16 +152,16 @@ class Order:
         lines = (share.lines.get(wanted, ()) for share in self._shares.values())
         return [waiting for line in lines for _, waiting in line]
 
-    def passing(self, lanes: Collection[Wanted]) -> Iterator[Waiting]:
+    def in_order(self, lanes: Collection[Wanted]) -> Iterator[Waiting]:
         """Yield the requests of `lanes` in order. No request may be added, moved or removed meanwhile.
 
         The caller may remove lanes from `lanes` meanwhile; their requests are skipped from then on.
         Tenants take turns as if each yielded request were served.
         """
         for places in self._by_class():
-            yield from self._passing(places, lanes)
+            yield from self._of_class(places, lanes)
 
-    def _passing(
+    def _of_class(
         self, places: Iterator[tuple[tuple[float, float, int], _Share]], lanes: Collection[Wanted]
     ) -> Iterator[Waiting]:
         given: dict[_Share, float] = {}

@@ -14,6 +14,7 @@ pods) and at the time that the last `release` returned.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
@@ -25,7 +26,7 @@ from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.picking import Picking, precedence_of
 from warmpath.router.pick.weigh import Ask, Choice
 from warmpath.router.queue.crowd import Crowd
-from warmpath.router.queue.lag import FirstTokenLag, StepBack
+from warmpath.router.queue.lag import FirstTokenLag
 from warmpath.router.queue.order import Order
 from warmpath.router.queue.request import QueueFullError, Release, Standing, Waiting
 from warmpath.router.queue.rooms import Looks, Rooms
@@ -54,6 +55,16 @@ SPARE = 64
 
 Refusals = dict[Waiting, NoPodError | QueueFullError]
 """The requests that get no pick, with the reasons."""
+
+
+class Hindrance(StrEnum):
+    """Why the queue holds no request (docs/guides/queue.md); the value is a metric's label."""
+
+    ENDING = "ending"
+    OTHER_ROUTERS = "other-routers"
+    FEW_FIRST_TOKENS = "few-first-tokens"
+    UNREPORTED_FIRST_TOKENS = "unreported-first-tokens"
+    LATE_FIRST_TOKENS = "late-first-tokens"
 
 
 class Queue:
@@ -101,23 +112,23 @@ class Queue:
     @property
     def hold_seconds(self) -> float:
         """Most booked prefill of a rank with room, in seconds; infinity: no request is held."""
-        if self.steps_back is not None:
+        if self.hindrance is not None:
             return float("inf")
         return self._settings.hold_seconds + LAG_TIMES * self.lag.seconds
 
     @property
-    def steps_back(self) -> StepBack | None:
+    def hindrance(self) -> Hindrance | None:
         """Why no request is held; None: requests are held."""
         if self._drains:
-            return StepBack.ENDING
+            return Hindrance.ENDING
         if self._loads.has_others:
-            return StepBack.OTHER_ROUTERS
+            return Hindrance.OTHER_ROUTERS
         if not self.lag.is_known:
-            return StepBack.FEW_FIRST_TOKENS
+            return Hindrance.FEW_FIRST_TOKENS
         if not self._bookings.hears_first_tokens:
-            return StepBack.UNREPORTED_FIRST_TOKENS
+            return Hindrance.UNREPORTED_FIRST_TOKENS
         if self.lag.seconds > MOST_LAG:
-            return StepBack.LATE_FIRST_TOKENS
+            return Hindrance.LATE_FIRST_TOKENS
         return None
 
     def enter(self, waiting: Waiting, now: float) -> None:
@@ -178,7 +189,7 @@ class Queue:
         self._looks.begin(rooms, now)
         moved: list[tuple[Waiting, Choice]] = []
         looks = 0
-        for waiting in self._order.passing(fields):
+        for waiting in self._order.in_order(fields):
             if looks == self._most_looks or len(sent) >= MOST_AT_ONCE:
                 are_more = True
                 break
@@ -224,7 +235,7 @@ class Queue:
         try:
             rooms, _ = self._lanes(now, {})
             behind = 0
-            for waiting in self._order.passing({new.wanted}):
+            for waiting in self._order.in_order({new.wanted}):
                 if waiting is new or behind == MOST_COUNTED:
                     break
                 if behind < self._most_looks:
@@ -239,7 +250,7 @@ class Queue:
         rooms, _ = self._lanes(now, {})
         behind: Counter[Wanted] = Counter()
         found = []
-        for waiting in islice(self._order.passing({*self._order.lanes}), self._most_looks):
+        for waiting in islice(self._order.in_order({*self._order.lanes}), self._most_looks):
             with suppress(NoPodError):
                 standing = self._foreseen(waiting, rooms, now, behind[waiting.wanted])
                 found.append((waiting, standing))

@@ -44,7 +44,7 @@ class Warmpath:
 
     decode: mu for each request in flight, which this prompt's prefill delays.
 
-    It began as `own_mix` of a study of policies, whose crowding multiplies the wait too.
+    It began as `study-mix` (`lab/policies/study_mix.py`), whose crowding multiplies the wait too.
     """
 
     costs_seconds: ClassVar[bool] = True

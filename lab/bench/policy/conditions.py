@@ -1,6 +1,6 @@
 """Conditions under which a gain may get lost: unlike pods, faulty reports, several routers, a dead pod.
 
-They are those of the fault table of a study of policies, and a few more.
+They are those of the policy study's fault table (`lab.simulate.study`), and a few more.
 """
 
 import statistics

@@ -45,7 +45,7 @@ def main() -> None:
     grown = resident() - before
     held = store.stats.entries
     own = SLICE + 8 * KEYS
-    print(f"{held:,} entries take {grown:,} bytes; the store reckons {store.stats.bytes:,}")
+    print(f"{held:,} entries take {grown:,} bytes; the store estimates {store.stats.bytes:,}")
     print(f"{grown / held - own:.0f} bytes an entry beside tokens and keys")
     print(f"{grown / held / SLICE:.2f} bytes kept for each byte of text")
 

@@ -1,4 +1,4 @@
-"""The engine of the policy study: one prefill at a time, and one batch that decodes beside it.
+"""The policy study's engine (`lab.simulate.study`): one prefill at a time beside one decoding batch.
 
 vLLM's own scheduler is `lab.simworker.v1`.
 """

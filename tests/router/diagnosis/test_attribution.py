@@ -50,7 +50,7 @@ def test_the_block_size_of_a_rank_without_events_is_the_one_assumed() -> None:
     ("cached", "counted", "tokens"),
     [(4 * TOKENS, 5 * TOKENS, 5 * TOKENS), (4 * TOKENS, None, 4 * TOKENS), (0, 10, 800)],
 )
-def test_no_more_is_predicted_or_delivered_than_prompts_have_though_they_were_reckoned(
+def test_no_more_is_predicted_or_delivered_than_prompts_have_though_they_were_estimated(
     cached: int, counted: int | None, tokens: int
 ) -> None:
     attribution = Attribution()

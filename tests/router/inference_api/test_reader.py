@@ -174,7 +174,7 @@ async def test_an_engine_whose_chats_are_not_known_is_not_guessed_at(
 ) -> None:
     request = await read(path, body, engine=engine)
     assert request.problem.startswith("the engine's tokens are not known: how ")
-    assert 0 < request.reckoned_tokens < 200
+    assert 0 < request.estimated_tokens < 200
 
 
 async def test_without_its_template_a_body_that_depends_on_it_is_not_read() -> None:
@@ -189,18 +189,18 @@ async def test_without_its_template_a_body_that_depends_on_it_is_not_read() -> N
         assert unread.problem.startswith("the engine's tokens are not known: ")
 
 
-async def test_what_is_no_text_is_not_reckoned() -> None:
+async def test_what_is_no_text_is_not_estimated() -> None:
     image = {"type": "image", "source": {"type": "base64", "data": "A" * 100_000}}
     body = {
         "model": "m",
         "messages": [{"role": "user", "content": [image, {"type": "text", "text": LONG}]}],
     }
     request = await read("/v1/messages", body, engine="trtllm")
-    assert 100 < request.reckoned_tokens < 200
+    assert 100 < request.estimated_tokens < 200
     request = await read("/v1/completions", {"prompt": [[1] * 300, [1] * 200]})
-    assert 500 <= request.reckoned_tokens < 510
+    assert 500 <= request.estimated_tokens < 510
     request = await read("/v1/completions", {"prompt": [[1] * 30_000, [1]]})
-    assert request.reckoned_tokens == LIMITS.max_prompt_tokens
+    assert request.estimated_tokens == LIMITS.max_prompt_tokens
 
 
 FORM = (
@@ -243,7 +243,7 @@ async def test_hostile_bodies_are_routed_by_load(
     request = await read("/v1/chat/completions", body, kind, encoding)
     assert because in request.problem
     assert (bool(request.problem), request.model) == (bool(because), model)
-    assert request.reckoned_tokens <= LIMITS.max_prompt_tokens
+    assert request.estimated_tokens <= LIMITS.max_prompt_tokens
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])

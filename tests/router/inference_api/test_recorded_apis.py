@@ -30,7 +30,7 @@ async def test_a_prompt_that_is_read_has_vllms_tokens(line: dict[str, Any]) -> N
     assert request.model == "tiny"
     if request.prompt is None:
         assert request.problem.startswith(MAY_BE_UNREAD)
-        assert request.reckoned_tokens > 0
+        assert request.estimated_tokens > 0
         return
     assert not request.problem
     assert await reading.token_ids(request) == line["token_ids"]

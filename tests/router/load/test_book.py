@@ -190,7 +190,7 @@ def test_impossible_figures_are_refused(name: str, figures: list[float], problem
 
 
 class StudysQueue:
-    """The wait as the study's simulator reckons it (`wait_s` of its policies.py), one pod."""
+    """The wait as the policy study's simulator estimates it (`wait_s` of its policies.py), one pod."""
 
     def __init__(self) -> None:
         self.fifo: deque[tuple[str, float]] = deque()

@@ -75,7 +75,7 @@ def test_a_rank_that_is_gone_was_never_picked() -> None:
     assert table.columns([("p", 0)], 10.0).last_pick.tolist() == [0.0]
 
 
-def test_a_pick_reckons_nothing_that_was_reckoned_when_others_told(
+def test_a_pick_computes_nothing_that_was_computed_when_others_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     received = ReceivedBookings("0" * 12, "", gone=lambda _: None)
@@ -219,7 +219,7 @@ class AnyNews(RuleBasedStateMachine):
             bookings.end(booking.id, self.now)
 
     def hear(self, most: int) -> None:
-        """Take in what was received; a pick comes when the loads of `most` ranks are reckoned."""
+        """Take in what was received; a pick comes when the loads of `most` ranks are computed."""
         for world in self.worlds:
             world.received.end_round(self.now, is_answered=True)
             for name in sorted(world.table.take_changes(self.now))[:most]:
@@ -278,7 +278,7 @@ class AnyNews(RuleBasedStateMachine):
 
 
 class OwnNews(AnyNews):
-    """Two routers that share nothing with others: what is observed is reckoned at once."""
+    """Two routers that share nothing with others: what is observed is computed at once."""
 
     SHARES = False
 

@@ -246,7 +246,7 @@ def test_every_policy_has_a_sentence_and_costs_in_seconds_are_sums_of_their_term
         assert by_pod[queued[1]].candidate.load.wait > winner.candidate.load.wait
 
 
-def test_a_prompt_that_is_not_known_is_said_to_be_reckoned_not_uncached() -> None:
+def test_a_prompt_that_is_not_known_is_said_to_be_estimated_not_uncached() -> None:
     weighed = [contender("pod-1"), contender("pod-2", wait=1.0)]
     sentence = str(Reason(TOKENS, weighed, "warmpath", costs_seconds=True, unread=TOKENS))
     assert sentence.startswith("the prompt is not known (its 9,000 tokens are estimated)")

@@ -42,7 +42,7 @@ def served(order: Order, number: int) -> list[Waiting]:
     """Serve this number of requests, each the first one at its time."""
     gone = []
     for _ in range(number):
-        one = next(order.passing({*order.lanes}))
+        one = next(order.in_order({*order.lanes}))
         order.remove(one, is_served=True)
         check(order)
         gone.append(one)
@@ -96,7 +96,7 @@ def test_who_has_had_more_than_its_share_still_owes_it_when_it_comes_back() -> N
 def test_tenants_of_one_pass_take_turns_as_if_each_were_served() -> None:
     requests = [waiting(name, key=float(name == "b")) for name in ("a", "b") for _ in range(5)]
     order = order_of(*requests)
-    tenants = [one.tenant for one in order.passing({LANE})]
+    tenants = [one.tenant for one in order.in_order({LANE})]
     assert tenants == ["a", "b"] * 5
     check(order)
 
@@ -107,7 +107,7 @@ def test_a_lane_that_is_full_is_skipped_from_then_on() -> None:
     order = order_of(*requests)
     lanes = {LANE, other}
     seen = []
-    for one in order.passing(lanes):
+    for one in order.in_order(lanes):
         seen.append(one.wanted)
         if len(seen) == 4:
             lanes.remove(LANE)
@@ -127,7 +127,7 @@ def test_a_pass_costs_the_same_whatever_number_waits() -> None:
 
     order = order_of(*(waiting(f"tenant {n}") for n in range(500)))
     lanes = Counted({LANE: ()})
-    assert len([*islice(order.passing(lanes), 10)]) == 10
+    assert len([*islice(order.in_order(lanes), 10)]) == 10
     assert Counted.looks < 50
 
 

@@ -10,8 +10,9 @@ from tests.router.pick.picker_parts import KeyedPrompt
 from tests.router.queue.queue_stand import BASE, HOLD, OWN_BASE, TOKEN, QueueStand, Sent
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.weigh import Choice
-from warmpath.router.queue.lag import LEAST, WINDOW, StepBack
+from warmpath.router.queue.lag import LEAST, WINDOW
 from warmpath.router.queue.order import MOST_LANES
+from warmpath.router.queue.queue import Hindrance
 from warmpath.router.queue.request import QueueFullError, Waiting
 
 
@@ -208,14 +209,14 @@ def test_more_is_booked_where_first_tokens_are_reported_late() -> None:
 
 
 def test_the_reason_for_which_nothing_is_held_is_known() -> None:
-    assert QueueStand(knows_lag=False).queue.steps_back is StepBack.FEW_FIRST_TOKENS
-    assert QueueStand(hears=False).queue.steps_back is StepBack.UNREPORTED_FIRST_TOKENS
+    assert QueueStand(knows_lag=False).queue.hindrance is Hindrance.FEW_FIRST_TOKENS
+    assert QueueStand(hears=False).queue.hindrance is Hindrance.UNREPORTED_FIRST_TOKENS
     stand = QueueStand()
-    assert stand.queue.steps_back is None
+    assert stand.queue.hindrance is None
     late(stand, 1.0)
-    assert stand.queue.steps_back is StepBack.LATE_FIRST_TOKENS
+    assert stand.queue.hindrance is Hindrance.LATE_FIRST_TOKENS
     stand.queue.drain()
-    assert stand.queue.steps_back is StepBack.ENDING
+    assert stand.queue.hindrance is Hindrance.ENDING
 
 
 def test_a_standing_names_the_pod_and_the_time_and_changes_nothing() -> None:

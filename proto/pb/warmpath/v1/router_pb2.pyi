@@ -761,8 +761,8 @@ class PickResponse(_message.Message):
     """The id of the pick in reports: the request's `booking_id`, if it has one."""
     prompt_tokens: _builtins.int
     reckoned_tokens: _builtins.int
-    """The part of `prompt_tokens` that was estimated by length, since it was not tokenised. These tokens count
-    as not cached.
+    """"Reckoned" means estimated: the part of `prompt_tokens` that was estimated by length, since it was not
+    tokenised. These tokens count as not cached.
     """
     reckoned_because: _builtins.str
     """Why that part was not tokenised; empty if the whole prompt was."""

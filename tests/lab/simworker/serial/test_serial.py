@@ -169,7 +169,7 @@ def test_an_aborted_prefill_leaves_nothing_behind() -> None:
 
 
 def test_a_trace_is_served_as_the_studys_simulator_serves_it() -> None:
-    """Sums of the simulator of a study of policies: round-robin, 3 pods of 400 blocks, load 0.6."""
+    """Sums of the policy study's own simulator: round-robin, 3 pods of 400 blocks, load 0.6."""
     lines = spread(read_traffic(SLICE).requests)
     _, work = pooled(lines, 3 * 400, 512, LATENCY)
     speed = 0.6 * 3 * (lines[-1].at - lines[0].at) / work

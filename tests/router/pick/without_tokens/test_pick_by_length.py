@@ -25,7 +25,7 @@ from warmpath.router.prompt import texts, tokenizer_sources
 
 TEXT = "Explain prefix caching. " * 500
 TOKENS = len(TEXT) // 4
-"""Reckoned tokens of the text; a chat has a few more."""
+"""Estimated tokens of the text; a chat has a few more."""
 PODS = UNENDING + QUIET + pod("a") + pod("b")
 LOOPS = (
     "{% if messages[0].content == 'loop' %}"

@@ -194,7 +194,7 @@ async def test_texts_that_were_not_tokenised_in_time_are_picked_for_each_by_its_
 ) -> None:
     tables = (
         "[limits]\ntokenize-seconds = 0.05\n"
-        # No prefill is reckoned to be over before the other text is placed.
+        # No prefill is estimated to be over before the other text is placed.
         "[pick]\nprefill-base-seconds = 60\n"
         "[probe]\ninterval-seconds = 0\n"
     )

@@ -1,4 +1,4 @@
-"""The index that is chosen, and its compiled code: when it is compiled, where it is kept, and until when."""
+"""The compiled index: when it is compiled, where its code is kept, and until when."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ from warmpath.indexer.compiled import jit
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.embedded import embedded_index, warm_up_compiled
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def run(script: str, *, cwd: Path = ROOT) -> list[str]:
