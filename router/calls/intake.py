@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from warmpath.h2grpc.method import Method, Refusal, RefusedError
-from warmpath.router.admission.admission import Admission, BusyError
+from warmpath.router.admission.admission import Admission, BusyError, Turn
 from warmpath.router.admission.in_flight import InFlight, LateError, NoPlaceError
 from warmpath.router.admission.waiting_calls import CallState
 from warmpath.router.calls.failures import reason_of, refusal_of
@@ -147,8 +147,8 @@ class Intake:
         """
         waiting = Waiter()
         try:
-            if self._admission is not None:
-                await begins(self._admission, waiting, peer, is_urgent=is_urgent)
+            if wait := begins(self._admission, waiting, peer, is_urgent=is_urgent):
+                await wait
             message = await self._message(self.calls, waiting, peer, reading, size())
             if message is None:
                 raise asyncio.CancelledError("the caller has gone")
@@ -175,8 +175,10 @@ class Intake:
                 message = await self._message(
                     self.streams, waiting, call.peer, call.read, call.next_bytes
                 )
-                if message is not None and self._admission is not None:
-                    await begins(self._admission, waiting, call.peer, is_patient=True)
+                if message is not None and (
+                    wait := begins(self._admission, waiting, call.peer, is_patient=True)
+                ):
+                    await wait
             except BaseException as error:
                 waiting.leave()
                 if isinstance(error, NoPlaceError | LateError):
@@ -273,11 +275,21 @@ class Waiter:
             turn.set_exception(error)
 
 
-async def begins(admission: Admission, waiting: Waiter, peer: str, **kind: bool) -> None:
-    """Wait until the work on a call begins; `kind` is as for `Admission.enter`. Raises BusyError."""
+def begins(
+    admission: Admission | None, waiting: Waiter, peer: str, **kind: bool
+) -> Awaitable[None] | None:
+    """Return the wait until the work on a call begins; None: it begins now, as that of most does.
+
+    `kind` is as for `Admission.enter`. Raises BusyError, as the wait may.
+    """
+    if admission is None:
+        return None
     turn = admission.enter(peer, waiting.wake, **kind)
-    if not turn.begins:
-        try:
-            await waiting.woken()
-        finally:
-            admission.leave(turn)
+    return None if turn.begins else _begins(admission, turn, waiting)
+
+
+async def _begins(admission: Admission, turn: Turn, waiting: Waiter) -> None:
+    try:
+        await waiting.woken()
+    finally:
+        admission.leave(turn)

@@ -275,7 +275,8 @@ class EndpointPickerService:
 
         Raises BusyError, TimeoutError and the errors of `EndpointPicks.pick`.
         """
-        await begins(self._admission, Waiter(), asker.client, is_read=True)
+        if wait := begins(self._admission, Waiter(), asker.client, is_read=True):
+            await wait
         async with asyncio.timeout(self.pick_seconds):
             return await self.picks.pick(want, WAITING * self.pick_seconds, asker)
 
