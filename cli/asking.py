@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from warmpath.cli.console import new_console, new_table
+from warmpath.cli.console import new_console, new_table, trust_words
 from warmpath.cli.tls_options import OptionError, add_tls, check_tls, without_answer
 from warmpath.client.calls import Prompt
 from warmpath.client.credentials import EXAMPLE, SettingError, problem_of_target
@@ -304,7 +304,7 @@ def _score_table(response: pb.ScoreResponse) -> Table:
         table.add_row(
             one.pod, str(one.rank), f"{one.score:g}", str(one.matched_tokens), f"{share:.0%}",
             " ".join(f"{tier.tier} {tier.tokens}" for tier in one.tiers) or "-",
-            trust_words(one.trust) + ("" if one.ready else " (not ready)"),
+            trust_words(one.trust, "" if one.ready else " (not ready)"),
         )  # fmt: skip
     return table
 
@@ -329,8 +329,3 @@ def _pods_table(response: pb.ListPodsResponse) -> Table:
                 str(rank.block_size or "?"), trust_words(rank.trust),
             )  # fmt: skip
     return table
-
-
-def trust_words(trust: pb.Trust) -> str:
-    """Return a level and its reason."""
-    return f"{pb.Trust.Level.Name(trust.level).lower()}: {trust.reason}"

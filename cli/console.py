@@ -1,10 +1,16 @@
-"""The console on which commands show tables and progress, and their tables."""
+"""The console on which commands show tables and progress, their tables, and the colours of trust."""
 
 import sys
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+
+TRUST = {"exact": "green", "degraded": "yellow", "stale": "red", "cold": "dim"}
+"""The colour of each level of trust; page.css and deploy/monitoring/dashboard.json have the same."""
 
 
 def new_console(*, piped_width: int | None = None, stderr: bool = False) -> Console:
@@ -22,3 +28,9 @@ def new_table(columns: str, **options: Any) -> Table:
     for name in columns.split(", "):
         table.add_column(name.lstrip(">"), justify="right" if name[0] == ">" else "left")
     return table
+
+
+def trust_words(trust: pb.Trust, after: str = "") -> Text:
+    """Return a level in its colour, its reason, and what comes after it."""
+    level = pb.Trust.Level.Name(trust.level).lower()
+    return Text(level, TRUST.get(level, "")) + Text(f": {trust.reason}{after}")

@@ -4,13 +4,29 @@ Commands are entry points of the group `warmpath.commands`, so that each stays i
 only the one that runs is loaded.
 """
 
+import ast
 import difflib
 import importlib.metadata
+import importlib.util
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 GROUP = "warmpath.commands"
+GROUPS = {
+    "serve: run a router and the parts beside it": ("serve", "gateway", "publish"),
+    "ask: talk to a running router": ("pods", "score", "explain", "decisions"),
+    "look: check files, deployments and indexes": (
+        "check-config", "doctor", "health", "index", "check-index", "version", "completion",
+    ),
+    "try: simulate, record and compare": (
+        "demo", "fleet", "simulate", "simworker", "record", "verify",
+    ),
+}  # fmt: skip
+"""The commands as `warmpath --help` and docs/reference/commands.md order them."""
 PARTS = (
     "envoy", "grpc_reflection", "httpx2", "huggingface_hub", "jinja2", "numba", "pygtrie", "rich",
     "shtab", "tokenizers", "uvloop",
@@ -60,13 +76,34 @@ def _missing(error: ModuleNotFoundError) -> str:
     return f"{error.name} is not installed; install the extra: {extra}"
 
 
-def _overview(commands: dict[str, importlib.metadata.EntryPoint]) -> str:
-    lines = ["usage: warmpath COMMAND [ARGUMENTS]", ""]
-    for name, point in sorted(commands.items()):
-        try:
-            summary = (point.load().__doc__ or "").strip().partition("\n")[0]
-        except ModuleNotFoundError as error:
-            summary = f"({_missing(error)})"
-        lines.append(f"  {name:<13} {summary}")
-    lines += ["", "'warmpath COMMAND --help' shows the options."]
+def _overview(commands: Mapping[str, importlib.metadata.EntryPoint]) -> str:
+    grouped = {name for names in GROUPS.values() for name in names}
+    others = {"of other packages": sorted(set(commands) - grouped)}
+    lines = ["usage: warmpath COMMAND [ARGUMENTS]"]
+    for title, names in {**GROUPS, **others}.items():
+        told = [line for name in names if name in commands for line in _told(commands[name])]
+        lines += ["", title, *told] if told else []
+    lines += ["", "'warmpath COMMAND --help' shows a command's options and an example."]
     return "\n".join(lines)
+
+
+def _told(command: importlib.metadata.EntryPoint) -> Iterable[str]:
+    width = min(shutil.get_terminal_size().columns, 100) - 1
+    first = f"  {command.name:<13} "
+    return textwrap.wrap(
+        _summary(command), width, initial_indent=first, subsequent_indent=" " * len(first)
+    ) or [first.rstrip()]
+
+
+def _summary(command: importlib.metadata.EntryPoint) -> str:
+    """Return the first line of a command's docstring, read from its source.
+
+    Loading all commands takes seconds, and needs parts that may not be installed.
+    """
+    spec = importlib.util.find_spec(command.module)
+    if spec is None or not (spec.origin or "").endswith(".py"):
+        return ""
+    for node in ast.parse(Path(str(spec.origin)).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name == command.attr:
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+    return ""

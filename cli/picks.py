@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from warmpath.cli.asking import add_prompt, call, call_with_prompt, router_parser, trust_words
-from warmpath.cli.console import new_table
+from warmpath.cli.asking import add_prompt, call, call_with_prompt, router_parser
+from warmpath.cli.console import TRUST, new_table, trust_words
 from warmpath.process.command_line import USAGE, seconds
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
@@ -87,7 +87,7 @@ def _candidates(title: str, candidates: Sequence[pb.Candidate]) -> Table:
         title_justify="left",
     )
     for place, one in enumerate(candidates, 1):
-        details = one.details
+        details, is_exact = one.details, one.trust.level == pb.Trust.EXACT
         table.add_row(
             str(place),
             Text(_name(one)),
@@ -100,7 +100,7 @@ def _candidates(title: str, candidates: Sequence[pb.Candidate]) -> Table:
             ", ".join(f"{term.name} {_figure(term.value)}" for term in details.terms if term.value)
             or "-",
             _load(details),
-            "exact" if one.trust.level == pb.Trust.EXACT else Text(trust_words(one.trust)),
+            Text("exact", TRUST["exact"]) if is_exact else trust_words(one.trust),
         )
     return table
 

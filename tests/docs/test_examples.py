@@ -26,6 +26,7 @@ from tests.indexer.consistent import check
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.router.running_router import running_router
 from warmpath import Index
+from warmpath.cli.main import GROUPS
 from warmpath.lab.simulate.traffic.access_log import read_traffic
 from warmpath.router.config.form import usable
 
@@ -103,10 +104,12 @@ def test_commands_have_the_options_that_they_are_given(text: str) -> None:
         assert given <= known, words
 
 
-def test_the_page_on_commands_has_each_of_them() -> None:
+def test_help_and_the_page_on_commands_have_each_of_them_in_its_group() -> None:
     page = text_of(ROOT / "docs" / "reference" / "commands.md").partition("## Exit")[0]
-    cells = re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE)
-    assert {name for cell in cells for name in re.findall(r"`([a-z-]+)`", cell)} == set(COMMANDS)
+    cells = re.findall(r"^\|[^|]*\| (`[^|]+) \|", page, re.MULTILINE)
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert [name for cell in cells for name in re.findall(r"`([a-z-]+)`", cell)] == grouped
+    assert sorted(grouped) == sorted(COMMANDS)
 
 
 def test_the_calls_of_the_configuration_page_find_no_mistake() -> None:
