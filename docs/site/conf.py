@@ -4,9 +4,11 @@ The sources are the pages as they are read in the repository; `navigation.toml` 
 other files of the repository become downloads.
 """
 
+import re
 import shutil
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from docutils.nodes import document
 from pygments.lexers.special import TextLexer
@@ -39,8 +41,20 @@ suppress_warnings = ["misc.highlighting_failure"]
 
 html_theme = "furo"
 html_title = f"{project} {release}"
-html_static_path = ["site.css"]
+_ASSETS = ROOT / "router" / "pages" / "assets"
+html_static_path = ["site.css", str(_ASSETS / "copy.js")]
 html_css_files = ["site.css"]
+html_js_files = ["copy.js"]
+# The brand has the live page's colours.
+_BRAND = ("primary", "warm"), ("content", "cool"), ("visited", "cool")
+_LIGHT, _DARK = (
+    {
+        f"color-brand-{ours}": dict(re.findall(r"--(\w+): (#\w+)", part))[name]
+        for ours, name in _BRAND
+    }
+    for part in (_ASSETS / "page.css").read_text(encoding="utf-8").split("@media", 1)
+)
+html_theme_options = {"light_css_variables": _LIGHT, "dark_css_variables": _DARK}
 html_copy_source = False
 html_show_copyright = False
 
@@ -70,6 +84,16 @@ def _show_folders_as_text(app: Sphinx, page: document) -> None:
             link.replace_self(link.children)
 
 
+def _add_copy_buttons(
+    _: Sphinx, _page: str, _template: str, context: dict[str, Any], _tree: document
+) -> None:
+    """Put a button after each block of commands, which copy.js copies."""
+    block = r'(<div class="highlight-sh notranslate"><div class="highlight"><pre>.*?</pre>)'
+    button = r'\1<button type="button" class="copy">Copy</button>'
+    if "body" in context:
+        context["body"] = re.sub(block, button, context["body"], flags=re.DOTALL)
+
+
 def _copy_home(app: Sphinx, error: Exception | None) -> None:
     """Let the site's own address show the home page."""
     if error is None:
@@ -81,4 +105,5 @@ def setup(app: Sphinx) -> None:
     app.add_lexer("log", TextLexer)
     app.connect("source-read", _add_navigation)
     app.connect("doctree-read", _show_folders_as_text)
+    app.connect("html-page-context", _add_copy_buttons)
     app.connect("build-finished", _copy_home)

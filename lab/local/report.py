@@ -1,11 +1,14 @@
-"""Writes reports: one HTML page with its plots inline. `write_report` writes the demo's."""
+"""Writes reports: one HTML page with its plots inline, in the live page's style.
+
+`write_report` writes the demo's.
+"""
 
 import html
 import io
 import os
 import platform
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,66 +22,39 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from warmpath.cli.version import commit
 from warmpath.lab.local.measure import Served
 from warmpath.process.command_line import version
+from warmpath.router.pages.listener import ASSETS
+from warmpath.scorer.policy import DEFAULT
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<style>
-:root {{
-  --ink: #1d1b19; --soft: #5d5750; --line: #d8d3cc; --ground: #fff; --raised: #f6f4f1; --doubt: #8a5a00;
-}}
-@media (prefers-color-scheme: dark) {{
-  :root {{
-    --ink: #ece9e4; --soft: #b3ada4; --line: #45413b; --ground: #191817; --raised: #23211f;
-    --doubt: #f0bf5a;
-  }}
-}}
-* {{ box-sizing: border-box }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 0 auto; padding: 1rem;
-  background: var(--ground); color: var(--ink) }}
-h1 {{ font-size: 1.5rem; margin: .5rem 0 }} h2 {{ font-size: 1.2rem; margin: 1.5rem 0 .5rem }}
-p {{ max-width: 48rem }}
-.warning {{ border-left: 4px solid var(--doubt); background: var(--raised); padding: .5rem .8rem }}
-.warning b {{ color: var(--doubt) }}
-.wide {{ overflow-x: auto }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
-th, td {{ padding: .3rem .5rem; text-align: right; white-space: nowrap }}
-td {{ border-top: 1px solid var(--line) }}
-td:first-child, th:first-child {{ text-align: left; padding-left: 0;
-  position: sticky; left: 0; background: var(--ground) }}
-@media (max-width: 40rem) {{ table {{ font-size: .85rem }} th, td {{ padding: .3rem .5rem }} }}
-.plots {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr));
-  gap: 1.2rem 2rem; margin: 1.2rem 0 }}
-figure {{ margin: 1.2rem 0 }} .plots figure {{ margin: 0 }}
-figcaption {{ font-weight: 600; margin-bottom: .3rem }}
-svg {{ display: block; width: 100%; max-width: 40rem; height: auto }}
-dt {{ color: var(--soft); font-size: .9rem }} dd {{ margin: 0 0 .5rem; overflow-wrap: anywhere }}
-</style></head><body>
-<h1>{title}</h1>
+<style>{style}</style></head><body class="report">
+<header><h1>{title}</h1></header>
 {body}
-</body></html>
+<script>{script}</script></body></html>
 """
 
 INK = "#010203"
 """The colour that plots draw their text and axes in; the page has its own in its place."""
+COLOURS = {
+    INK: "currentColor",
+    "#010204": "var(--warm)",
+    "#010205": "var(--cool)",
+    "#010206": "var(--disk)",
+    "#010207": "var(--good)",
+    "#010208": "var(--doubt)",
+    "#010209": "var(--gray)",
+}
+"""The page's colours, light or dark (page.css), by those that plots are drawn in."""
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 2, 1.5, 2)), (0, (9, 3)), (0, (3, 3)))
+"""A stroke for each colour, so that lines differ without them."""
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "warmpath",
     "font.size": 11,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    # Colours that stand out from a white ground and from a dark one; the strokes differ too.
-    "axes.prop_cycle": cycler(
-        color=("#d55e00", "#2b7fc3", "#139a74", "#b9629a", "#8c7a2e", "#7f7f7f"),
-        linestyle=(
-            "-",
-            (0, (5, 1.5)),
-            (0, (1.5, 1.2)),
-            (0, (6, 2, 1.5, 2)),
-            (0, (9, 3)),
-            (0, (3, 3)),
-        ),
-    ),
+    "axes.prop_cycle": cycler(color=[*COLOURS][1:], linestyle=DASHES),
     **dict.fromkeys(
         ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
     ),
@@ -139,7 +115,8 @@ def write_report(
 def write_page(path: Path, title: str, parts: Sequence[str]) -> None:
     """Write a page; its parts are HTML."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    page = PAGE.format(title=html.escape(title), body="\n".join(parts))
+    style, script = (ASSETS.joinpath(one).read_text("utf-8") for one in ("page.css", "copy.js"))
+    page = PAGE.format(title=html.escape(title), style=style, body="\n".join(parts), script=script)
     path.write_text(page, encoding="utf-8")
 
 
@@ -155,16 +132,28 @@ def paragraph(text: str) -> str:
 
 def warning(text: str) -> str:
     """Return a warning as HTML."""
-    return f'<p class="warning" role="note"><b>Note:</b> {html.escape(text)}</p>'
+    note = f"<p><strong>Note:</strong> {html.escape(text)}</p>"
+    return f'<div class="notice degraded" role="note">{note}</div>'
+
+
+COMMAND = "command"
+"""The name of the fact that is a command, which a button copies."""
 
 
 def facts(named: Mapping[str, str]) -> str:
     """Return facts and their names as HTML."""
     items = "".join(
-        f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>"
+        f"<dt>{html.escape(name)}</dt><dd>{_fact(name, html.escape(value))}</dd>"
         for name, value in named.items()
     )
-    return f"<dl>{items}</dl>"
+    return f'<dl class="facts">{items}</dl>'
+
+
+def _fact(name: str, value: str) -> str:
+    if name != COMMAND:
+        return value
+    button = '<button type="button" class="copy">Copy</button>'
+    return f'<span class="copyable"><code>{value}</code>{button}</span>'
 
 
 def provenance(command: Sequence[str], options: Mapping[str, object]) -> dict[str, str]:
@@ -181,7 +170,7 @@ def provenance(command: Sequence[str], options: Mapping[str, object]) -> dict[st
     return {
         "version": f"warmpath {version()}{built}",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "command": shlex.join(command),
+        COMMAND: shlex.join(command),
         "options, defaults included": ", ".join(told),
     }
 
@@ -212,7 +201,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 def plots(*parts: str) -> str:
     """Return plots side by side, as far as there is room, as HTML."""
-    return f'<div class="plots">{"".join(parts)}</div>'
+    return f'<div class="charts">{"".join(parts)}</div>'
 
 
 def plot(title: str, draw: Callable[[Axes], None], *, height: float = 3.6) -> str:
@@ -231,7 +220,9 @@ def plot(title: str, draw: Callable[[Axes], None], *, height: float = 3.6) -> st
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
     text = buffer.getvalue()
-    text = text[text.index("<svg") :].replace(INK, "currentColor")
+    text = text[text.index("<svg") :]
+    for drawn, shown in COLOURS.items():
+        text = text.replace(drawn, shown)
     named = html.escape(title, quote=True)
     text = text.replace("<svg", f'<svg role="img" aria-label="{named}"', 1)
     return f"<figure><figcaption>{html.escape(title)}</figcaption>{text}</figure>"
@@ -246,26 +237,44 @@ def logarithmic(axes: Axes, which: Literal["x", "y"]) -> None:
     axis.set_minor_locator(NullLocator())
 
 
+FIXED = {DEFAULT: 0, "round-robin": 5}
+"""Places of policies in COLOURS and DASHES: those that the live page's charts give them."""
+
+
+def strokes(policies: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the colour and the stroke of each policy's line, for at most six policies."""
+    names = list(policies)
+    fixed = {name: place for name, place in FIXED.items() if name in names}
+    free = (place for place in range(len(DASHES)) if place not in fixed.values())
+    places = {name: fixed[name] if name in fixed else next(free) for name in names}
+    return {
+        name: {"color": f"C{place}", "linestyle": DASHES[place]} for name, place in places.items()
+    }
+
+
 def pod_bars(axes: Axes, pods: Mapping[str, Sequence[float]]) -> None:
     """Draw a bar for each policy's number of each pod; a pod's bars stand side by side."""
-    width = 0.8 / max(len(pods), 1)
+    width, drawn = 0.8 / max(len(pods), 1), strokes(pods)
     for position, (name, numbers) in enumerate(pods.items()):
         offset = (position - (len(pods) - 1) / 2) * width
-        axes.bar([pod + offset for pod in range(len(numbers))], numbers, width, label=name)
+        places = [pod + offset for pod in range(len(numbers))]
+        axes.bar(places, numbers, width, label=name, color=drawn[name]["color"])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _ttft(axes: Axes, served: Mapping[str, Sequence[Served]]) -> None:
+    drawn = strokes(served)
     for name, answers in served.items():
         times = sorted(one.first_token for one in answers)
         shares = [(rank + 1) / len(times) for rank in range(len(times))]
-        axes.step(times, shares, where="post", label=name)
+        axes.step(times, shares, where="post", label=name, **drawn[name])
     logarithmic(axes, "x")
     axes.set_xlabel("time to first token, modelled seconds")
     axes.set_ylabel("share of requests")
 
 
 def _hits(axes: Axes, served: Mapping[str, Sequence[Served]], story: Story) -> None:
+    drawn = strokes(served)
     for name, answers in served.items():
         times, ratios = [], []
         prompt = cached = 0
@@ -274,7 +283,7 @@ def _hits(axes: Axes, served: Mapping[str, Sequence[Served]], story: Story) -> N
             cached += one.cached_tokens
             times.append(one.arrived)
             ratios.append(cached / prompt)
-        axes.plot(times, ratios, label=name)
+        axes.plot(times, ratios, label=name, **drawn[name])
     axes.plot(
         *zip(*story.ceilings, strict=True), label="ceiling", color=INK, linestyle="-", linewidth=1
     )

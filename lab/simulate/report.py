@@ -128,16 +128,11 @@ def _by_p90(policies: Cell) -> list[str]:
     return sorted(policies, key=lambda policy: summary.median(policies[policy], "ttft_p90_s"))
 
 
-def _colours(policies: Cell) -> dict[str, str]:
-    """Return the colours of the drawn policies, equal in all plots of these policies."""
-    return {policy: f"C{number}" for number, policy in enumerate(_chosen(policies))}
-
-
 def _curves(axes: Axes, policies: Cell) -> None:
-    for policy in _chosen(policies):
+    for policy, drawn in report.strokes(_chosen(policies)).items():
         curve = policies[policy][0].ttft_curve_s
         shares = [number / (len(curve) - 1) for number in range(len(curve))]
-        axes.step(curve, shares, where="post", label=policy)
+        axes.step(curve, shares, where="post", label=policy, **drawn)
     report.logarithmic(axes, "x")
     axes.set_xlabel("time to first token, seconds")
     axes.set_ylabel("share of requests")
@@ -174,9 +169,9 @@ def _trade(axes: Axes, policies: Cell) -> None:
         policy: (summary.median(rows, figure), summary.median(rows, "ttft_p90_s"))
         for policy, rows in policies.items()
     }
-    named, colours = _named(policies), _colours(policies)
+    named, drawn = _named(policies), report.strokes(_chosen(policies))
     for policy, (share, p90) in points.items():
-        axes.scatter([share], [p90], color=colours.get(policy, "0.6"))
+        axes.scatter([share], [p90], color=drawn[policy]["color"] if policy in drawn else "0.6")
     report.logarithmic(axes, "y")
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = _apart([float(to_axes.transform(points[policy])[1]) for policy in named])

@@ -34,7 +34,7 @@ export function stateOf(pod) {
 }
 
 export function share(part, whole) {
-  return whole ? `${((100 * part) / whole).toFixed(1)} %` : "–";
+  return whole ? `${((100 * part) / whole).toFixed(1)}\u00a0%` : "–";
 }
 
 export function seconds(value) {
@@ -72,9 +72,9 @@ export function bar(tiers, capacity) {
   return made;
 }
 
-// Lines over time. `lines` are {name, kind, values}; long runs of null values leave a gap.
-export function chart(title, times, lines, { top, format }) {
-  const [width, height, left, bottom] = [560, 190, 52, 22];
+// Lines over time, `width` pixels wide. `lines` are {name, kind, values}; long runs of null values leave a gap.
+export function chart(title, times, lines, { top, format, width }) {
+  const [height, left, bottom] = [190, 52, 22];
   const made = shape("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img" });
   const said = lines.map((line) => `${line.name}: ${format(line.values.findLast((v) => v !== null) ?? 0)}`);
   made.append(shape("title", {}, `${title}. Now: ${said.join(", ")}`));
@@ -105,6 +105,6 @@ export function chart(title, times, lines, { top, format }) {
 
 export function key(lines) {
   const made = make("p", { class: "key" });
-  for (const line of lines) made.append(make("i", { class: line.kind, "aria-hidden": "true" }), line.name);
+  for (const line of lines) made.append(make("span", {}, make("i", { class: line.kind, "aria-hidden": "true" }), line.name));
   return made;
 }

@@ -17,10 +17,33 @@ export function offerModels(snapshot) {
   if (!byId("model").value && names.length) byId("model").value = names[0];
 }
 
+// What a prompt's form says it is.
+function kindOf(text) {
+  if (!/^\s*[{[]/.test(text)) return "text";
+  try {
+    const value = JSON.parse(text);
+    if (value.messages ?? value[0]?.role) return "chat";
+    return value.length && value.every(Number.isInteger) ? "ids" : "text";
+  } catch {
+    return "text";
+  }
+}
+
+// Follows the prompt's form, until the reader chooses; an empty prompt begins anew.
+export function followForm() {
+  let isChosen = false;
+  byId("kind").addEventListener("input", () => (isChosen = true));
+  byId("prompt").addEventListener("input", ({ target }) => {
+    if (!target.value) isChosen = false;
+    if (!isChosen) byId("kind").value = kindOf(target.value);
+  });
+}
+
 function promptOf(model, kind, text) {
   if (kind === "text") return { model, text };
   if (kind === "chat") {
-    const body = JSON.stringify({ model, ...JSON.parse(text) });
+    const parsed = JSON.parse(text);
+    const body = JSON.stringify({ model, ...(Array.isArray(parsed) ? { messages: parsed } : parsed) });
     return { model, chat_body: btoa(String.fromCharCode(...new TextEncoder().encode(body))) };
   }
   const ids = text.split(/[\s,[\]]+/).filter(Boolean).map(Number);

@@ -73,15 +73,17 @@ function showCharts(points) {
     { name: "round robin (estimate)", kind: "turn", values: ratio("average_tokens") },
     { name: "picked", kind: "picked", values: ratio("captured_tokens") },
   ];
+  // A hidden view has no width.
+  const width = byId("hits").clientWidth || 560;
   const percent = (value) => `${Math.round(100 * value)} %`;
-  fill(byId("hits"), chart("Share of prompt tokens that was cached", times, lines, { top: 1, format: percent }), key(lines));
+  fill(byId("hits"), chart("Share of prompt tokens that was cached", times, lines, { top: 1, format: percent, width }), key(lines));
   const saved = rates(points, (now, before) => {
     const grown = (name) => now[name] - before[name];
     return Math.max(0, (grown("captured_tokens") - grown("average_tokens")) / (now.at - before.at));
   });
   const top = roundUp(Math.max(10, ...saved.filter((value) => value !== null)));
   const one = [{ name: "saved", kind: "picked", values: saved }];
-  fill(byId("saved"), chart("Prompt tokens saved a second", times, one, { top, format: count }));
+  fill(byId("saved"), chart("Prompt tokens saved a second", times, one, { top, format: count, width }));
 }
 
 // The least of 1, 2 and 5 times a power of ten that is not below a value.
@@ -112,14 +114,14 @@ function cache(pod) {
 
 const COLUMNS = [
   { name: "Pod", value: (pod) => pod.id, cell: (pod) => make("a", { href: `#pod/${encodeURIComponent(pod.id)}` }, pod.id) },
-  { name: "Model", value: (pod) => pod.model, kind: "less" },
+  { name: "Model", value: (pod) => pod.model, kind: "least" },
   { name: "State", value: (pod) => (pod.ready ? "ready" : "not ready"), cell: (pod) => make("span", { class: pod.ready ? "ready" : "down", title: stateOf(pod) }, pod.ready ? "ready" : "not ready") },
   { name: "Trust", value: worst, cell: (pod) => make("span", { class: worst(pod), title: pod.ranks.map((rank) => rank.trust_reason).join("; ") }, worst(pod)) },
   { name: "Cached blocks", value: (pod) => Object.values(tiersOf(pod)).reduce((a, b) => a + b, 0), cell: cache },
-  { name: "Running", value: (pod) => sum(pod, "running"), kind: "n" },
-  { name: "Waiting", value: (pod) => sum(pod, "waiting"), kind: "n" },
-  { name: "Lag", value: lag, cell: (pod) => seconds(lag(pod)), kind: "n less" },
-  { name: "Picks", value: (pod) => pod.requests, cell: (pod) => count(pod.requests), kind: "n less" },
+  { name: "Running", value: (pod) => sum(pod, "running"), kind: "n less" },
+  { name: "Waiting", value: (pod) => sum(pod, "waiting"), kind: "n less" },
+  { name: "Lag", value: lag, cell: (pod) => seconds(lag(pod)), kind: "n least" },
+  { name: "Picks", value: (pod) => pod.requests, cell: (pod) => count(pod.requests), kind: "n least" },
   { name: "Hit ratio", value: (pod) => pod.captured_tokens / Math.max(1, pod.prompt_tokens), cell: (pod) => share(pod.captured_tokens, pod.prompt_tokens), kind: "n" },
 ];
 
@@ -154,21 +156,22 @@ function heading(column, state) {
 
 function showDecisions(table, decisions, none = "No pick yet.") {
   if (!table.tHead.rows.length) {
-    const names = [["Time"], ["Pod"], ["Tokens", "n"], ["Cached", "n"], ["First token", "n less"], ["State", "less"], ["Why", "less"]];
+    const names = [["Time"], ["Pod"], ["Tokens", "n"], ["Cached", "n"], ["First token", "n less"], ["State", "less"], ["Why", "least"]];
     table.tHead.append(make("tr", {}, ...names.map(([name, kind]) => make("th", { class: kind, scope: "col" }, name))));
   }
-  const rows = decisions.map((one) => {
+  const rows = decisions.flatMap((one) => {
     const picked = one.candidates[0];
     const found = one.cached_tokens === null ? "" : make("span", { class: "less" }, ` (engine: ${count(one.cached_tokens)})`);
     const rank = one.rank ? ` rank ${one.rank}` : "";
-    return make("tr", {},
+    const row = make("tr", {},
       make("td", {}, clock(one.at)),
-      make("td", {}, make("a", { href: `#pod/${encodeURIComponent(one.pod)}` }, one.pod), rank, make("span", { class: "more" }, one.reason)),
+      make("td", {}, make("a", { href: `#pod/${encodeURIComponent(one.pod)}` }, one.pod), rank),
       make("td", { class: "n" }, count(one.prompt_tokens)),
       make("td", { class: "n" }, ...(picked ? [count(picked.matched_tokens), found] : ["–"])),
       make("td", { class: "n less" }, seconds(one.ttft)),
       make("td", { class: `${one.state} less` }, `${one.state.replace("_", " ")}${one.shadow ? ", shadow" : ""}`),
-      make("td", { class: "less" }, one.reason));
+      make("td", { class: "least" }, one.reason));
+    return [row, make("tr", { class: "why" }, make("td", { colspan: 7 }, one.reason))];
   });
   if (!rows.length) rows.push(make("tr", {}, make("td", { colspan: 7, class: "note" }, none)));
   fill(table.tBodies[0], ...rows);

@@ -2,7 +2,7 @@
 
 import "./copy.js";
 import { clock, copyable, fill, make } from "./draw.js";
-import { askToExplain, offerModels } from "./explain.js";
+import { askToExplain, followForm, offerModels } from "./explain.js";
 import { showOverview, showPod } from "./overview.js";
 
 const VIEWS = ["overview", "pod", "explain", "findings"];
@@ -205,5 +205,6 @@ window.addEventListener("hashchange", () => {
   byId("main").focus();
 });
 setInterval(refreshFindings, FINDINGS_MS);
+followForm();
 route();
 follow();

@@ -45,6 +45,9 @@ async def test_it_fits_a_phone_and_follows_the_colours_asked_for(tmp_path: Path)
             ink = await tab.run("getComputedStyle(document.body).color")
             text = "getComputedStyle(document.querySelector('svg #text_1 g')).fill"
             assert await tab.run(text) == ink
+        await tab.run("document.querySelector('.copy').click()")
+        said = await tab.until("document.querySelector('.said')?.innerText")
+        assert said.split() == f"Copied: {STORY.made['command']}".split()
         assert tab.complaints == []
         assert set(tab.asked) == {url}
     assert grounds[420, "light"] == grounds[1280, "light"] != grounds[1280, "dark"]

@@ -159,7 +159,7 @@ def test_a_plot_has_its_title_as_text_and_the_pages_colours() -> None:
 
 def test_a_page_says_how_it_was_made(tmp_path: Path) -> None:
     told = page(tmp_path, ROW, replace(ROW, seed=7))
-    assert "<dd>warmpath simulate --traffic &#x27;a b&#x27;</dd>" in told
+    assert "<code>warmpath simulate --traffic &#x27;a b&#x27;</code>" in told
     assert "<dd>traffic a b, event-delay 0.05, queue off,on</dd>" in told
     assert "<dd>1, 7</dd>" in told
     assert f"warmpath {version()}" in told
