@@ -6,13 +6,15 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Literal, NoReturn, Self
 
 from warmpath.cli.child import Child, Process
-from warmpath.lab.local.cluster import MODEL, Worker, WorkerSettings, as_toml, report_ends
+from warmpath.lab.local.cluster import MODEL, Worker, WorkerSettings, report_ends
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.lab.local.redis_cluster import RedisCluster
 from warmpath.lab.local.workload import VOCAB_SIZE
+from warmpath.router.config.schema import Config, ModelSpec, PodSpec, ServerTable, SharedIndexTable
+from warmpath.router.config.write import as_toml
 
 SPEED = 12.0
 """Modelled seconds per real second."""
@@ -28,7 +30,7 @@ class ProcessSettings:
     masters: int
     pods: int
     routers: int
-    mode: str
+    mode: Literal["replica", "shared"]
     server: str
     requests: int
     out: Path
@@ -110,16 +112,16 @@ class FleetProcesses:
         await process.start("warmpath.cli", "serve", "--config", str(config))
 
     def _config(self, address: str) -> str:
-        server = {"listen": address, "metrics-listen": "", "drain-delay-seconds": 0}
-        shared = {"url": self.redis.url, "mode": self._settings.mode, "share-bookings": True}
+        pods = [PodSpec(id=one.id, model=MODEL, address=one.address) for one in self.workers]
         return as_toml(
-            ("[server]", server),
-            ("[shared-index]", shared),
-            ("[[models]]", {"name": MODEL, "vocab-size": VOCAB_SIZE}),
-            *(
-                ("[[pods]]", {"id": worker.id, "model": MODEL, "address": worker.address})
-                for worker in self.workers
-            ),
+            Config(
+                models=[ModelSpec(name=MODEL, vocab_size=VOCAB_SIZE)],
+                server=ServerTable(listen=address, metrics_listen="", drain_delay_seconds=0),
+                shared_index=SharedIndexTable(
+                    url=self.redis.url, mode=self._settings.mode, share_bookings=True
+                ),
+                pods=pods,
+            )
         )
 
     @property

@@ -3,14 +3,23 @@
 import asyncio
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Self
 
 from warmpath.cli.child import Child, ChildError, Process, addresses_of
 from warmpath.lab.local.ports import HOST, HeldPorts
-from warmpath.router.config.schema import PickTable, ProbeTable, QueueTable
+from warmpath.router.config.schema import (
+    Config,
+    ModelSpec,
+    PickTable,
+    PodSpec,
+    ProbeTable,
+    QueueTable,
+    ServerTable,
+)
+from warmpath.router.config.write import as_toml
 from warmpath.scorer.policies.warmpath import Warmpath
 
 MODEL = "demo"
@@ -125,20 +134,25 @@ class Cluster:
         self.router_address, self.page_address = addresses_of(line)
 
     def _config(self) -> str:
-        local = "127.0.0.1:0"
-        tokenizer = self._settings.tokenizer
-        model = {"name": MODEL, "vocab-size": self._settings.vocab_size}
+        local, settings = "127.0.0.1:0", self._settings
+        model = ModelSpec(
+            name=MODEL, vocab_size=settings.vocab_size, tokenizer=str(settings.tokenizer or "")
+        )
+        pods = [
+            PodSpec(
+                id=one.id, model=MODEL, address=one.address, events=one.events, replay=one.replay
+            )
+            for one in self.workers
+        ]
+        server = ServerTable(listen=local, metrics_listen=local, drain_delay_seconds=0)
+        # Probes cost real CPU time, so their interval has a lower bound.
+        interval = max(LEAST_INTERVAL, ProbeTable().interval_seconds / settings.speed)
         return as_toml(
-            ("[server]", {"listen": local, "metrics-listen": local, "drain-delay-seconds": 0}),
-            ("[[models]]", model | ({"tokenizer": str(tokenizer)} if tokenizer else {})),
-            *_scaled(self._settings.speed, queue=self._queue),
-            *(
-                ("[[pods]]", {
-                    "id": worker.id, "model": MODEL, "address": worker.address,
-                    "events": worker.events, "replay": worker.replay,
-                })
-                for worker in self.workers
-            ),
+            Config(
+                models=[model], server=server, probe=ProbeTable(interval_seconds=interval),
+                pick=_pick(settings.speed, interval, queue=self._queue),
+                queue=_queue(settings.speed), pods=pods,
+            )
         )  # fmt: skip
 
     @property
@@ -167,39 +181,23 @@ class Cluster:
             self._folder.cleanup()
 
 
-TomlTable = tuple[str, Mapping[str, object]]
-"""A table's heading, such as `[server]`, and its keys with text, numbers or booleans."""
+def _pick(speed: float, interval: float, *, queue: bool) -> PickTable:
+    """Return [pick] for workers that run `speed` times faster, probed each `interval` seconds."""
+    usual = PickTable()
+    return PickTable(
+        load_stale_seconds=2.5 * interval,
+        prefill_base_seconds=usual.prefill_base_seconds / speed,
+        prefill_token_seconds=usual.prefill_token_seconds / speed,
+        prefill_context_seconds=usual.prefill_context_seconds / speed,
+        queue="on" if queue else "off",
+        options={"mu": Warmpath().mu / speed},
+    )
 
 
-def as_toml(*tables: TomlTable) -> str:
-    """Return the text of a configuration file."""
-    lines = []
-    for heading, keys in tables:
-        lines.append(heading)
-        lines += [f"{key} = {json.dumps(one, ensure_ascii=False)}" for key, one in keys.items()]
-    return "\n".join([*lines, ""])
-
-
-def _scaled(speed: float, *, queue: bool) -> list[TomlTable]:
-    """Return the configuration tables with times, for workers that run `speed` times faster."""
-    pick, waits = PickTable(), QueueTable()
-    # Probes cost real CPU time, so their interval has a lower bound.
-    interval = max(LEAST_INTERVAL, ProbeTable().interval_seconds / speed)
-    picks = {
-        "load-stale-seconds": 2.5 * interval,
-        "prefill-base-seconds": pick.prefill_base_seconds / speed,
-        "prefill-token-seconds": pick.prefill_token_seconds / speed,
-        "prefill-context-seconds": pick.prefill_context_seconds / speed,
-        "queue": "on" if queue else "off",
-    }
-    queued = {
-        "hold-seconds": waits.hold_seconds / speed,
-        "passed-seconds": waits.passed_seconds / speed,
-        "wait-seconds": waits.wait_seconds / speed,
-    }
-    return [
-        ("[probe]", {"interval-seconds": interval}),
-        ("[pick]", picks),
-        ("[pick.options]", {"mu": Warmpath().mu / speed}),
-        ("[queue]", queued),
-    ]
+def _queue(speed: float) -> QueueTable:
+    usual = QueueTable()
+    return QueueTable(
+        hold_seconds=usual.hold_seconds / speed,
+        passed_seconds=usual.passed_seconds / speed,
+        wait_seconds=usual.wait_seconds / speed,
+    )

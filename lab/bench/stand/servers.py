@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
 import grpc
+import msgspec
 from google.protobuf.message import Message
 
 from warmpath.lab.bench import peer
 from warmpath.lab.bench.stand import words
 from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, VOCAB_SIZE
-from warmpath.lab.local.cluster import as_toml
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.router.config.schema import Config, ModelSpec, PodSpec, ProbeTable, ServerTable
+from warmpath.router.config.write import as_toml
 
 WAIT_SECONDS = 120.0
 
@@ -272,19 +274,17 @@ def _config(
 ) -> str:
     """Return a router's configuration."""
     own = {"metrics-listen": "", "drain-delay-seconds": 0}
-    model = {"name": MODEL, "vocab-size": VOCAB_SIZE, "tokenizer": tokenizer}
-    pods = enumerate(zip(events, addresses, strict=True))
+    pods = [
+        PodSpec(id=f"pod-{at}", model=MODEL, address=address, events=endpoint)
+        for at, (endpoint, address) in enumerate(zip(events, addresses, strict=True))
+    ]
     return as_toml(
-        ("[server]", {**server, **own}),
-        ("[probe]", {"interval-seconds": 0}),
-        ("[[models]]", model),
-        *(
-            (
-                "[[pods]]",
-                {"id": f"pod-{at}", "model": MODEL, "address": address, "events": endpoint},
-            )
-            for at, (endpoint, address) in pods
-        ),
+        Config(
+            models=[ModelSpec(name=MODEL, vocab_size=VOCAB_SIZE, tokenizer=tokenizer)],
+            server=msgspec.convert({**server, **own}, ServerTable),
+            probe=ProbeTable(interval_seconds=0),
+            pods=pods,
+        )
     )
 
 
