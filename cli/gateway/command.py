@@ -54,7 +54,7 @@ def run(argv: Sequence[str] | None, summary: str | None, simulated: Simulated) -
     args = _parser(summary).parse_args(argv)
     try:
         engines = engine_options(args, "gateway")
-        gateway = _without_pods(args, with_router=engines is not None)
+        gateway = _without_pods(args, engines)
         if args.simulate:
             return _until_ended(lambda: simulated(args, find_envoy(args.envoy), gateway))
         if engines is not None:
@@ -114,11 +114,13 @@ def _parser(summary: str | None) -> argparse.ArgumentParser:
     return found
 
 
-def _without_pods(args: argparse.Namespace, *, with_router: bool) -> GatewayDescription:
+def _without_pods(args: argparse.Namespace, engines: EngineOptions | None) -> GatewayDescription:
     """Return the gateway that the options describe; give --router and --out their defaults.
 
-    With engines (`with_router`) the router is started, too. Raises OptionError.
+    With `engines` a router is started for them. Raises OptionError.
     """
+    with_router = engines is not None
+    encrypted = [one.name for one in (engines.places if engines else ()) if one.https]
     if args.listen is None:
         # An engine of this machine may have the usual port.
         host, _, port = LISTEN.rpartition(":")
@@ -130,6 +132,11 @@ def _without_pods(args: argparse.Namespace, *, with_router: bool) -> GatewayDesc
         (
             simulates and not 0 < args.simulate <= MOST_SIMULATED,
             f"--simulate: must be from 1 to {MOST_SIMULATED}",
+        ),
+        (
+            encrypted,
+            f"--engine: https://{''.join(encrypted[:1])}: Envoy calls engines without TLS here; start "
+            "`warmpath serve --engine`, and an Envoy of your own",
         ),
         (simulates and with_router, "--simulate: does not go with --engine or --config"),
         (starts and args.router is not None, f"--router: does not go with {option}"),
@@ -245,6 +252,10 @@ async def _serve_engines(
     async with running(engines, say) as fleet:
         found = listed(pb.ListPodsResponse(pods=fleet.pods))
         say("\n".join(fleet.start("gateway")))
+        if engines.key:
+            say(
+                "  the engines want their API key: clients send it, the curl with -H 'authorization: …'"
+            )
         ends = [asyncio.create_task(fleet.process.ended())]
         if program is None:
             say(f"{missing}\nUntil then gateways can ask the router. Ctrl-C ends it.")

@@ -61,6 +61,7 @@ POD = "--pod=10.0.0.1:8000"
         (["--simulate=1", "--router=127.0.0.1:7400"], "--router: does not go with --simulate"),
         ([POD, "--out=out"], "--out: only --engine, --config and --simulate write there"),
         (["--engine=a:1", "--simulate=1"], "--simulate: does not go with --engine or --config"),
+        (["--engine=https://a:1"], "--engine: https://a:1: Envoy calls engines without TLS here"),
         (["--engine=a:1", POD], "--pod: does not go with --engine or --config"),
         (
             ["--engine=a:1", "--config=a"],
