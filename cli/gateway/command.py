@@ -135,8 +135,7 @@ def _without_pods(args: argparse.Namespace, engines: EngineOptions | None) -> Ga
         ),
         (
             encrypted,
-            f"--engine: https://{''.join(encrypted[:1])}: Envoy calls engines without TLS here; start "
-            "`warmpath serve --engine`, and an Envoy of your own",
+            f"--engine: https://{''.join(encrypted[:1])}: Envoy calls engines without TLS here",
         ),
         (simulates and with_router, "--simulate: does not go with --engine or --config"),
         (starts and args.router is not None, f"--router: does not go with {option}"),
