@@ -61,13 +61,19 @@ def _where_kept() -> str:
 
 
 def new_state(
-    source: RankSource, index: Index, slots: RankSlots, *, hash_seed: str, orphan_bytes: int
+    source: RankSource,
+    index: Index,
+    slots: RankSlots,
+    *,
+    hash_seed: str,
+    orphan_bytes: int,
+    is_pure: bool = False,
 ) -> RankState:
-    """Return the state to which a rank's batches are applied."""
+    """Return the state to which a rank's batches are applied; a pure one tells `slots` each change."""
     from warmpath.indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  needs Numba
     from warmpath.indexer.compiled.array_rank import ArrayState  # noqa: PLC0415
 
-    if source.dialect and isinstance(index, ArrayIndex):
+    if source.dialect and isinstance(index, ArrayIndex) and not is_pure:
         return ArrayState(
             source.model,
             hash_seed,

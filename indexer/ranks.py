@@ -12,6 +12,7 @@ from warmpath.indexer.follow.stream_source import ORPHAN_BYTES, Clock, RankInges
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.slot import Place, RankName, SlotTable
 from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.past import Past
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.resolve.rank_slots import RankSlots
 from warmpath.indexer.shared.query.index import RemoteIndex
@@ -53,9 +54,12 @@ class Ingest:
         stale_after: float,
         clock: Clock,
         remote: RemoteIndex | None = None,
+        past: Past | None = None,
     ) -> None:
         self.index = index
         self.remote = remote
+        self.past = past
+        """What ranks held a while ago, if that is kept; the compiled resolver does not tell it."""
         self.slots = SlotTable()
         self.pulse = Pulse()
         """Beats with the loop that follows the ranks; without beats nobody follows them in real time."""
@@ -138,8 +142,9 @@ class Ingest:
         """Begin to follow a rank. Raises ValueError where it is followed already."""
         slots = self._new_slots(source.pod, source.rank)
         state = new_state(
-            source, self.index, slots, hash_seed=self._hash_seed, orphan_bytes=ORPHAN_BYTES
-        )
+            source, self.index, slots, hash_seed=self._hash_seed, orphan_bytes=ORPHAN_BYTES,
+            is_pure=self.past is not None,
+        )  # fmt: skip
         rank = RankIngest(
             source,
             state,
@@ -174,7 +179,9 @@ class Ingest:
 
     def _new_slots(self, pod: str, rank: int) -> RankSlots:
         self._check_is_new(pod, rank)
-        slots = self._slots_of[RankName(pod, rank)] = RankSlots(pod, rank, self.index, self.slots)
+        slots = self._slots_of[RankName(pod, rank)] = RankSlots(
+            pod, rank, self.index, self.slots, self.past
+        )
         self._comings += 1
         return slots
 

@@ -19,6 +19,7 @@ from warmpath.process.logs import FORMS, formatter, limited_handler
 from warmpath.process.loop import new_loop
 from warmpath.process.signals import end_at_once, on_signals
 from warmpath.process.tasks import Work, cancel, kept
+from warmpath.router.assemble.means import ShadowMode
 from warmpath.router.assemble.running import running
 from warmpath.router.config.mistakes import doubts
 from warmpath.router.config.read import ConfigError, load, mistakes, without_mistakes
@@ -46,6 +47,17 @@ def serve_parser(summary: str | None) -> argparse.ArgumentParser:
         help="the least that is logged",
     )
     parser.add_argument("--log-format", default="text", choices=FORMS, help="the form of log lines")
+    parser.add_argument(
+        "--shadow",
+        action="store_true",
+        help="decide nothing: compare another gateway's choices with the policy's, on the live page",
+    )
+    parser.add_argument(
+        "--shadow-log",
+        metavar="FILE",
+        type=Path,
+        help="that gateway's access log, which is followed as it grows; implies --shadow",
+    )
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)  # `_supervise` gives it
     return parser
 
@@ -84,6 +96,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _shadow(args: argparse.Namespace) -> ShadowMode | None:
+    return ShadowMode(args.shadow_log) if args.shadow or args.shadow_log else None
+
+
 def _complain(args: argparse.Namespace, problem: str) -> None:
     if args.log_format == "json":
         log.error("%s", problem)
@@ -94,6 +110,8 @@ def _complain(args: argparse.Namespace, problem: str) -> None:
 def _say_ready(args: argparse.Namespace, config: Config, where: str) -> None:
     """Say where it serves, and whom: in a log of JSON, otherwise and to a parent on standard output."""
     where = f"{where}, {_protection(config)}"
+    if _shadow(args):
+        where += "; in shadow, it decides nothing"
     if args.log_format == "json" and args.process is None:
         log.info("warmpath %s serves gRPC on %s", version(), where)
     else:
@@ -115,10 +133,13 @@ async def _supervise(config: Config, args: argparse.Namespace) -> int:
     given = (
         *("-m", "warmpath.cli", "serve", "--config", str(args.config)),
         *("--log-level", args.log_level, "--log-format", args.log_format),
+        *(("--shadow",) if _shadow(args) else ()),
     )
+    # One process follows the log; in each they would all be compared again.
+    first = ("--shadow-log", str(args.shadow_log)) if args.shadow_log else ()
     processes = Processes(
         server.processes,
-        lambda number: (*given, "--process", str(number)),
+        lambda number: (*given, *(() if number else first), "--process", str(number)),
         drain_seconds=server.drain_delay_seconds + server.drain_seconds,
     )
     loop = asyncio.get_running_loop()
@@ -146,7 +167,9 @@ async def _serve(
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, tracer.close)
-        router = await stack.enter_async_context(running(config, args.config.parent, tracer))
+        router = await stack.enter_async_context(
+            running(config, args.config.parent, tracer, _shadow(args))
+        )
         # A full collection stops all threads. It need not look at what lives until the end.
         gc.collect()
         gc.freeze()

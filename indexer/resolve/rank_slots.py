@@ -5,18 +5,24 @@ from dataclasses import replace
 from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.index.slot import Place, SlotTable
+from warmpath.indexer.index.slot import Place, RankName, SlotTable
+from warmpath.indexer.past import Past
 from warmpath.indexer.resolve.change import Added, Change, Gone, Spot
 
 
 class RankSlots:
     """Applies a rank's changes to the index: the sink of a router's `RankIngest`."""
 
-    def __init__(self, pod: str, rank: int, index: Index, table: SlotTable) -> None:
+    def __init__(
+        self, pod: str, rank: int, index: Index, table: SlotTable, past: Past | None = None
+    ) -> None:
+        """Tell `past` every change, before it shows in the index."""
         self._pod = pod
         self._rank = rank
         self._index = index
         self._table = table
+        self._past = past
+        self._unknown_past()
         self.epoch = 0
         """The number of the rank's present life."""
         self.certain: dict[Spot, int] = {}
@@ -26,12 +32,19 @@ class RankSlots:
         """Whether a snapshot is under way: it brings most blocks in doubt into the certain slot too."""
 
     def apply(self, change: Change) -> None:
+        if self._past is not None and isinstance(change, Added | Gone):
+            place, is_added = self._place(change.spot), isinstance(change, Added)
+            self._past.changed(place, change.keys, is_added=is_added)
         if isinstance(change, Added):
             self._index.add(self.slot(change.spot), change.keys, change.links)
         elif isinstance(change, Gone):
             self._index.remove(self.slot(change.spot), change.keys)
         else:
             self.empty()
+
+    def _unknown_past(self) -> None:
+        if self._past is not None:
+            self._past.begin(RankName(self._pod, self._rank))
 
     def apply_whole(self, change: Change) -> bool:
         """Apply one change; return whether every added key was absent, or every removed key present.
@@ -71,6 +84,7 @@ class RankSlots:
 
         Where a place has blocks in doubt already, those stay, and its certain blocks are let go.
         """
+        self._unknown_past()
         for spot in list(self.certain):
             if spot in self.doubted:
                 self._drop(self.certain.pop(spot))
@@ -93,6 +107,7 @@ class RankSlots:
 
     def empty(self) -> None:
         """Begin a new life: for readers, the old one's slots are empty at once."""
+        self._unknown_past()
         self.drop_doubted()
         for slot in self.certain.values():
             self._drop(slot)

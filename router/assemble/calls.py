@@ -39,6 +39,7 @@ from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.texts import Texts
 from warmpath.router.queue.held_picks import HeldPicks
 from warmpath.router.readiness import PODS
+from warmpath.router.shadow.log_feed import LogFeed
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,8 @@ class Calls:
     service: RouterService
     endpoint_picker: EndpointPickerService
     admission: Admission
+    feed: LogFeed | None
+    """Takes the lines of another gateway's access log."""
 
 
 async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> Calls:
@@ -118,6 +121,7 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
         held=held,
         steps=means.steps,
         router=RouterFacts(means.readiness, indexed.states, peers),
+        is_shadow=means.shadow is not None,
     )
     if peers is not None and indexed.redis is not None:
         shares = sharing(
@@ -143,7 +147,18 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
     telling = partial(_keep_telling, partial(_refused, means, service, admission))
     means.keep("telling the log of refused calls", telling)
     picker = _endpoint_picker(means, indexed, texts, service, admission)
-    return Calls(service, picker, admission)
+    feed = None
+    if means.shadow is not None and means.shadow.log is not None:
+        feed = LogFeed(
+            means.shadow.log,
+            picker.picks,
+            picks.reports,
+            chosen.picking.picker,
+            clock=time.monotonic,
+            wall_offset=chosen.wall_offset,
+        )
+        means.stack.callback(feed.close)
+    return Calls(service, picker, admission, feed)
 
 
 def _room(config: Config, most: int) -> InFlight:

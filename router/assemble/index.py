@@ -9,6 +9,7 @@ from functools import partial
 
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.follow.instance import EngineTls
+from warmpath.indexer.past import Past
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.stream.machine import PENDING_BYTES
@@ -95,6 +96,7 @@ async def index(means: Means, publishers: ClientTls | None, engines: EngineTls) 
         stale_after=config.events.stale_seconds,
         clock=time.monotonic,
         remote=remote,
+        past=Past(time.monotonic) if means.shadow and means.shadow.log else None,
     )
     readiness.set(INDEX, holds=True, reason="this router copies no index")
     thread = await stack.enter_async_context(LoopThread("following"))

@@ -16,6 +16,14 @@ from warmpath.router.tracing.tracer import Tracer
 
 
 @dataclass(frozen=True, slots=True)
+class ShadowMode:
+    """Somebody else's gateway decides where requests go."""
+
+    log: Path | None = None
+    """Its access log, which is followed; None: requests are shown or reported."""
+
+
+@dataclass(frozen=True, slots=True)
 class Means:
     """Objects that every part of the router gets: configuration, readiness, metrics, tracing."""
 
@@ -29,6 +37,8 @@ class Means:
     metrics: Metrics
     steps: Steps
     tracer: Tracer
+    shadow: ShadowMode | None = None
+    """None: picks decide."""
 
     def keep(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do work until the router ends (`process.tasks.Work`)."""

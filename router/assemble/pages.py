@@ -33,6 +33,8 @@ async def pages(
         clock=time.monotonic,
         wall_offset=chosen.wall_offset,
         begun=time.monotonic(),
+        is_shadow=means.shadow is not None,
+        log=calls.feed.view if calls.feed else lambda: None,
     )
     live = LiveStream(views, calls.service.picks.list_decisions)
     means.keep("remembering the last hour", live.remember)

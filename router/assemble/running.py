@@ -17,7 +17,7 @@ from warmpath.process.reread import keep_current
 from warmpath.router.access.entrance import entrance
 from warmpath.router.assemble.calls import Calls, calls, methods
 from warmpath.router.assemble.index import Indexed, index
-from warmpath.router.assemble.means import Means
+from warmpath.router.assemble.means import Means, ShadowMode
 from warmpath.router.assemble.pages import pages
 from warmpath.router.assemble.picks import Picks, picks
 from warmpath.router.calls import llmd
@@ -59,9 +59,11 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    config: Config, folder: Path, tracer: Tracer = NO_TRACER
+    config: Config, folder: Path, tracer: Tracer = NO_TRACER, shadow: ShadowMode | None = None
 ) -> AsyncIterator[Running]:
     """Serve for as long as the context is open; `folder` is where relative paths begin.
+
+    With `shadow` no pick decides.
 
     The caller closes the `tracer` afterwards.
 
@@ -74,7 +76,7 @@ async def running(
         metrics = Metrics(tracer)
         readiness = Readiness(config.server.ready)
         enter, steps = entrance(config, folder), Steps(metrics.stepped, tracer)
-        means = Means(stack, config, folder, readiness, enter, metrics, steps, tracer)
+        means = Means(stack, config, folder, readiness, enter, metrics, steps, tracer, shadow)
         publishers = publisher_credentials(config.watch, folder)
         engines = engine_credentials(config.probe, folder)
         read = await stack.enter_async_context(texts(config, folder, engines, tracer.request))
@@ -99,6 +101,8 @@ async def running(
             answered=lambda pod: bookings.answered_at(pod.id, len(pod.ranks)),
         )
         await indexed.follow(links)
+        if made.feed is not None:
+            means.keep("following the gateway's log", made.feed.run)
         http_address = await pages(means, indexed, texts=read, chosen=chosen, calls=made)
         guarded, checks = methods(means, made)
         service, held = made.service, made.service.picks.held

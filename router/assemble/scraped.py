@@ -65,6 +65,8 @@ def scraped(
     if held is not None:
         yield from _queued(held)
     yield from _picks(chosen)
+    if (feed := calls.feed) is not None:
+        yield metric("shadow_log_lines", [([one], count) for one, count in feed.counts.items()])
     yield from _fields(
         "endpoint_picker", calls.endpoint_picker, "streams", "held_bytes", "max_held_bytes"
     )
@@ -190,9 +192,16 @@ def _picks(chosen: Picks) -> Iterator[Metric]:
         *("reported_requests", "predicted_tokens", "delivered_tokens", "output_tokens"),
     ):
         yield metric(f"pick_{name}", [([row.pod, row.model], getattr(row, name)) for row in rows])
-    shadows = chosen.attribution.shadows()
+    shadows = chosen.attribution.shadow.rows()
     for name in ("requests", "prompt_tokens", "chosen_tokens", "warmpath_tokens"):
         yield metric(f"shadow_{name}", [([row.model], getattr(row, name)) for row in shadows])
+    yield metric("shadow_better_requests", [([row.model], row.better) for row in shadows])
+    saved = [
+        ([row.model, q], value)
+        for row in shadows
+        for q, value in (("0.5", row.saved_p50), ("0.9", row.saved_p90))
+    ]
+    yield metric("shadow_saved_seconds", saved)
 
 
 def _shared_bookings(peers: PeerBookings) -> Iterator[Metric]:

@@ -67,8 +67,11 @@ class PickAnswerer:
         held: HeldPicks | None = None,
         steps: Steps = NO_STEPS,
         router: RouterFacts | None = None,
+        is_shadow: bool = False,
     ) -> None:
         self._steps = steps
+        self.is_shadow = is_shadow
+        """Whether all picks are in shadow: somebody else decides."""
         self.held = held
         self._reader = reader
         self._pods = pods
@@ -91,10 +94,11 @@ class PickAnswerer:
         reckoned: Reckoned | None = None,
         asker: Asker = ANYBODY,
         is_watched: bool = False,
+        as_of: float | None = None,
     ) -> Pick:
         """Make a pick and book the work. Raises NoPodError if no pod can be chosen.
 
-        `is_watched` is as in `Ask`.
+        `is_watched` and `as_of` are as in `Ask`.
 
         The caller enters `telling` before anything else. Tokenising takes at most `timeout` seconds,
         look-ups in Redis and the wait in the queue at most `patience` seconds from now. A text that
@@ -110,9 +114,10 @@ class PickAnswerer:
                 timeout,
                 patience,
                 reckoned,
-                shadow=request.shadow,
+                shadow=request.shadow or self.is_shadow,
                 booking_id=request.booking_id,
                 is_watched=is_watched,
+                as_of=as_of,
                 request_id=asker.request_id,
                 trace_id=self._steps.tracer.trace_id(),
             )

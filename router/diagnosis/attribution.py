@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.diagnosis.shadow import ShadowComparison
 from warmpath.router.pick.pick import End, Pick, Witness
 from warmpath.router.pick.weigh import Choice, Traits
 
@@ -183,7 +183,7 @@ class Attribution(Witness):
         self.total = Row("", "")
         """The counters of all pods and models, removed ones included; its evidence is not used."""
         self._rows: OrderedDict[tuple[str, str], Row] = OrderedDict()
-        self._shadows: dict[str, pb.Shadow] = {}
+        self.shadow = ShadowComparison()
 
     def rows(self) -> Iterable[Row]:
         return list(self._rows.values())
@@ -192,12 +192,10 @@ class Attribution(Witness):
         """Return the counters of one pod and model, None if there are none; read only."""
         return self._rows.get((pod, model))
 
-    def shadows(self) -> Iterable[pb.Shadow]:
-        return list(self._shadows.values())
-
     def forget(self, pod: str) -> None:
         for name in [name for name in self._rows if name[0] == pod]:
             del self._rows[name]
+        self.shadow.forget(pod)
 
     def picked(self, placed: Pick, choice: Choice) -> None:
         """Count a pick; a shadow pick is counted at its end, when the pod that served it is known."""
@@ -241,7 +239,7 @@ class Attribution(Witness):
         if placed.shadow:
             if not placed.is_placed or placed.went not in placed.predicted:
                 return
-            self._shadowed(placed)
+            self.shadow.add(placed)
             if row is not None:
                 self._count(placed)
         if row is not None:
@@ -268,15 +266,3 @@ class Attribution(Witness):
             row.available_tokens += placed.available
             row.captured_tokens += placed.expected.held
             row.average_tokens += placed.average
-
-    def _shadowed(self, placed: Pick) -> None:
-        # Bounded by the number of configured models.
-        row = self._shadows.setdefault(placed.model, pb.Shadow(model=placed.model))
-        chosen, ours = placed.predicted[placed.went], placed.predicted[placed.picked]
-        row.requests += 1
-        row.prompt_tokens += placed.prompt_tokens
-        row.chosen_tokens += chosen.held
-        row.warmpath_tokens += ours.held
-        row.chosen_ttft += chosen.wait + chosen.prefill
-        row.warmpath_ttft += ours.wait + ours.prefill
-        row.agreed += placed.went[0] == placed.picked[0]

@@ -47,7 +47,7 @@ async def diagnose(
     rows = [row for row in attribution.rows() if row.model == model or not model]
     typical = _typical_factors(rows)
     response = pb.DiagnoseResponse(
-        shadows=[row for row in attribution.shadows() if row.model == model or not model]
+        shadows=[row for row in attribution.shadow.rows() if row.model == model or not model]
     )
     async for row in in_turns(rows, ROWS_AT_ONCE):
         if row.requests or row.reported_requests:

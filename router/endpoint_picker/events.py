@@ -71,6 +71,8 @@ class WantPick(msgspec.Struct, frozen=True):
     configured, has an empty value."""
     is_shadow: bool
     """Whether the gateway chooses the endpoint itself, and the picker only watches the exchange."""
+    as_of: float | None = None
+    """As in `Ask`."""
 
 
 class Endpoint(NamedTuple):

@@ -4,7 +4,8 @@ gateway ─► receive ─► WantPick ─► the pick ─► picked, refused or
 └─► replies, and reports on the pick once it is booked
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from warmpath.proto.report_event import ReportEvent
@@ -41,8 +42,8 @@ class ResponseSide(OneSide):
 
     side: Literal["response"] = "response"
 
-    def __init__(self, names: HeaderNames) -> None:
-        super().__init__(names)
+    def __init__(self, names: HeaderNames, *, is_shadow: bool = False) -> None:
+        super().__init__(names, is_shadow=is_shadow)
         self._picked: Picked | None = None
         self._is_booked = False
         self._has_first_token = False
@@ -65,7 +66,7 @@ class ResponseSide(OneSide):
             self._usage = UsageReader(
                 value_of(event.headers, "content-type"), value_of(event.headers, "content-encoding")
             )
-        put = self._told(where, is_error=_is_error(event))
+        put = () if self.is_only_shown else self._told(where, is_error=_is_error(event))
         if event.own_reason and self._names.ours.reason:
             put += ((self._names.ours.reason, event.own_reason),)
         removed = without(self._names.in_response, put)
@@ -80,7 +81,7 @@ class ResponseSide(OneSide):
 
     def _can_rename(self, event: Event) -> bool:
         """Whether the response can have another name of the model than the engine told."""
-        if event.ends or self.modes.is_watched or self.mode is BodyMode.NONE:
+        if event.ends or self.is_only_shown or self.mode is BodyMode.NONE:
             return False
         encoding = value_of(event.headers, "content-encoding").strip().lower()
         kind = value_of(event.headers, "content-type").partition(";")[0].strip().lower()
@@ -127,14 +128,14 @@ class ResponseSide(OneSide):
         """Return the endpoint that serves the request; None if it is not one of the pick's."""
         if served:
             return picked.endpoints.get(served)
-        if self.modes.is_watched:
+        if self.is_only_shown:
             return None
         return next(iter(picked.endpoints.values()))
 
     def _began(self, picked: Picked, where: Endpoint | None, event: Event) -> Iterator[Report]:
         first = next(iter(picked.endpoints.values()))
         is_elsewhere = where is not first and not picked.prefill
-        if where is not None and (is_elsewhere or self.modes.is_watched):
+        if where is not None and (is_elsewhere or self.is_only_shown):
             yield self._report("started", where)
         if where is None or _is_error(event):
             yield from self._end("failed", is_refusal=_is_refusal(event))
@@ -198,10 +199,16 @@ class Exchange:
     the next event, and `response.booked` once the reply with the pick was sent; `closed` comes last.
     """
 
-    def __init__(self, names: HeaderNames, most_bytes: int) -> None:
-        """Hold at most `most_bytes` of the request's body, and the piece with which it exceeds that."""
-        self.request = RequestSide(names, most_bytes)
-        self.response = ResponseSide(names)
+    def __init__(self, names: HeaderNames, most_bytes: int, *, is_shadow: bool = False) -> None:
+        """Hold at most `most_bytes` of the request's body, and the piece with which it exceeds that.
+
+        With `is_shadow` the gateway chooses the endpoint, though it waits for replies.
+        """
+        if is_shadow:
+            # Headers that another picker has set stay.
+            names = replace(names, in_request=(), in_response=())
+        self.request = RequestSide(names, most_bytes, is_shadow=is_shadow)
+        self.response = ResponseSide(names, is_shadow=is_shadow)
         self._is_refused = False
 
     @property
@@ -250,9 +257,9 @@ class Exchange:
             raise OrderError(f"a {name} goes on before its headers, or after its end")
         return side.body(event) if event.part == "body" else side.trailers(event)
 
-    def refused(self, refusal: NoPick) -> list[ImmediateReply]:
-        """End the exchange with a response of the picker's own."""
-        self._is_refused = not self.request.modes.is_watched
+    def refused(self, refusal: NoPick) -> Sequence[Reply | ImmediateReply]:
+        """End the exchange with a response of the picker's own, unless the gateway chooses itself."""
+        self._is_refused = not self.request.is_only_shown
         return self.request.refused(refusal)
 
     def closed(self) -> list[Report]:

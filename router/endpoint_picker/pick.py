@@ -104,6 +104,11 @@ class EndpointPicks:
         self._prefill = prefill
         self.tokenize_seconds = tokenize_seconds
 
+    @property
+    def is_shadow(self) -> bool:
+        """Whether no pick may decide where a request goes."""
+        return self._picks.is_shadow
+
     async def pick(
         self, want: WantPick, patience: float, asker: Asker = ANYBODY
     ) -> tuple[Picked, AbstractContextManager[None]]:
@@ -134,7 +139,7 @@ class EndpointPicks:
         if self._picks.held is not None:
             priority, tenant = (headers.get(name, "") for name in (ours.priority, ours.tenant))
             request.priority, request.tenant = self._picks.held.named(priority, tenant, asker)
-        made = await self._made(request, patience, reckoned, asker)
+        made = await self._made(request, patience, reckoned, asker, want.as_of)
         picked = self._picked(made, body if renaming else None, renaming)
         return picked, self._picks.telling(made)
 
@@ -151,11 +156,19 @@ class EndpointPicks:
             request.pods[:] = [pod.id for pod in named if pod.role != "prefill"]
 
     async def _made(
-        self, request: pb.PickRequest, patience: float, reckoned: Reckoned | None, asker: Asker
+        self,
+        request: pb.PickRequest,
+        patience: float,
+        reckoned: Reckoned | None,
+        asker: Asker,
+        as_of: float | None,
     ) -> Pick:
         """Make a pick; a prompt that the router refuses is picked for by load alone."""
         timeout = min(self.tokenize_seconds, patience)
-        pick = partial(self._picks.pick, request, timeout, patience, asker=asker, is_watched=True)
+        pick = partial(
+            self._picks.pick, request, timeout, patience,
+            asker=asker, is_watched=True, as_of=as_of,
+        )  # fmt: skip
         try:
             return await pick(reckoned=reckoned)
         except BadRequestError as error:
@@ -209,18 +222,19 @@ class EndpointPicks:
         endpoints: dict[str, Endpoint] = {}
         is_known = choice.ask.prompt.tokens > 0
         engine_rank = None if options[0].is_alone else options[0].engine_rank
-        if engine_rank is not None:
+        if engine_rank is not None and not made.shadow:
             # A gateway sends fall-backs the same headers, and a pod without this rank refuses them.
             options = [one for one in options if one.engine_rank == engine_rank]
-        for one in islice(options, MOST_CANDIDATES):
+        # A gateway that chooses itself may take any of them.
+        for one in options if made.shadow else islice(options, MOST_CANDIDATES):
             address = endpoint(one.address)
             # Pods not known to be healthy are no fall-backs, unless no other pod is left.
-            if address in endpoints or (endpoints and not one.serves):
+            if address in endpoints or (endpoints and not one.serves and not made.shadow):
                 continue
             cached = held((prefilling if prefill else one).match, tokens)
             saved = self._saved(tokens, cached)
             endpoints[address] = Endpoint(*one.name, cached if is_known else None, saved)
-            if len(endpoints) == self._most:
+            if len(endpoints) == self._most and not made.shadow:
                 break
         return Picked(made.booking_id, endpoints, engine_rank, prefill, body, renaming)
 

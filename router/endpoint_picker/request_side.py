@@ -7,7 +7,7 @@ modes NONE and STREAMED) or with the answer to the body (BUFFERED). The pick for
 the headers in every mode, since nothing is sent before both sides have agreed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Literal
 
@@ -55,10 +55,16 @@ class OneSide:
 
     side: Side
 
-    def __init__(self, names: HeaderNames) -> None:
+    def __init__(self, names: HeaderNames, *, is_shadow: bool = False) -> None:
         self._names = names
+        self._is_shadow = is_shadow
         self.modes = Modes()
         self.state = State.NEW
+
+    @property
+    def is_only_shown(self) -> bool:
+        """Whether the gateway chooses the endpoint itself."""
+        return self._is_shadow or self.modes.is_watched
 
     @property
     def mode(self) -> BodyMode:
@@ -78,9 +84,9 @@ class RequestSide(OneSide):
 
     side: Literal["request"] = "request"
 
-    def __init__(self, names: HeaderNames, most_bytes: int) -> None:
+    def __init__(self, names: HeaderNames, most_bytes: int, *, is_shadow: bool = False) -> None:
         """Hold at most `most_bytes` of a body, and the piece with which it exceeds that."""
-        super().__init__(names)
+        super().__init__(names, is_shadow=is_shadow)
         self._most_bytes = most_bytes
         self._head = Event("request", "headers")
         self._subset: frozenset[str] | None = None
@@ -140,7 +146,9 @@ class RequestSide(OneSide):
         return self._want() if self.holds else []
 
     def picked(self, picked: Picked) -> list[Reply]:
-        """Send the request on to the picked endpoint."""
+        """Send the request on to the picked endpoint, or to the gateway's own choice."""
+        if self._is_shadow:
+            return self.let_through()
         endpoints = ",".join(picked.endpoints)
         put: Settings = ((DESTINATION, endpoints),)
         if picked.engine_rank is not None:
@@ -153,8 +161,10 @@ class RequestSide(OneSide):
         """Send the request on without a pick."""
         return self._go_on((), "", None)
 
-    def refused(self, refusal: NoPick) -> list[ImmediateReply]:
-        """Send a response in place of an engine's."""
+    def refused(self, refusal: NoPick) -> Sequence[Reply | ImmediateReply]:
+        """Send a response in place of an engine's, unless the gateway chooses itself."""
+        if self._is_shadow:
+            return self.let_through()
         self.abandon()
         return [] if self.modes.is_watched else [immediate(refusal, self._names.ours.reason)]
 
@@ -172,7 +182,7 @@ class RequestSide(OneSide):
         self._held = [body]
         # The first value of a header counts. A header without a name is one that is not configured.
         values = dict(reversed(self._head.headers)) | {"": ""}
-        return [WantPick(body, self._subset, values, self.modes.is_watched)]
+        return [WantPick(body, self._subset, values, self.is_only_shown)]
 
     def _go_on(self, put: Settings, endpoints: str, body: bytes | None) -> list[Reply]:
         assert self.state is State.PICKING

@@ -235,7 +235,9 @@ class EndpointPickerService:
         self.meter = meter
         self._drain = drain
         self._admission = admission
-        self.exchange = partial(Exchange, names_of(config.headers), most_body_bytes)
+        self.exchange = partial(
+            Exchange, names_of(config.headers), most_body_bytes, is_shadow=picks.is_shadow
+        )
         """Begins an exchange."""
 
     async def process(self, call: Call) -> None:

@@ -109,6 +109,8 @@ class Matches(dict[Rank, Match]):
 
 UNMATCHED = "its blocks cannot be matched with prompts: a bug of ours"
 
+UNKNOWN_PAST = "the blocks that it held when the request began are not known"
+
 ASSUMED_BLOCK_SIZE = 64
 """Tokens per block in beliefs about a rank whose block size no event has shown."""
 
@@ -178,12 +180,14 @@ class Scorer:
         strategy: Strategy,
         *,
         stale_since: float = math.inf,
+        as_of: float | None = None,
     ) -> Matches:
         """Return how much of the prompt each rank could reuse, for ranks that hold any block of it.
 
         Only the blocks that the strategy needs are looked up. Keys are computed once for each form of
         blocks. A rank whose stream ended before `stale_since` (the ingest's clock) has no known match,
-        since its cache may have changed since then.
+        since its cache may have changed since then. With `as_of` (the same clock) the matches are those
+        of that time, as far as the ingest knows its past; where it does not, no rank is exact.
         """
         self._ingest.expire()
         forms = self._forms.of(ranks)
@@ -199,7 +203,7 @@ class Scorer:
         matches = Matches()
         for form, alike in of_form.items():
             sought = matches.chains[form] = self._sought(prompt, form)
-            held = self._held(sought, alike, matches.trusts, leading=leading)
+            held = self._held(sought, alike, matches.trusts, leading=leading, as_of=as_of)
             if shared:
                 share(held, alike, shared)
             self._match_all(matches, sought, held, alike, stale_since)
@@ -279,12 +283,26 @@ class Scorer:
         return chain
 
     def _held(
-        self, sought: Chain, wanted: Layouts, trusts: dict[Rank, Trust], *, leading: bool
+        self,
+        sought: Chain,
+        wanted: Layouts,
+        trusts: dict[Rank, Trust],
+        *,
+        leading: bool,
+        as_of: float | None,
     ) -> dict[Rank, list[Held]]:
         """Return the blocks that ranks hold; add trusts of ranks in shared mode to `trusts`."""
         held: dict[Rank, list[Held]] = {}
         rank_of = self._ingest.ranks.get
-        found = self._ingest.match(sought, leading=leading)
+        past = self._ingest.past
+        found = self._ingest.match(sought, leading=leading and as_of is None)
+        if as_of is not None:
+            if past is not None:
+                found = past.rewound(found, packed_keys(sought), as_of)
+            for rank in wanted:
+                trust = rank.trust
+                if trust.level is Level.EXACT and not (past and past.knows(rank, as_of)):
+                    trusts[rank] = Trust(Level.DEGRADED, UNKNOWN_PAST, trust.since)
         if self.remote is not None:
             there, doubt = self.remote.match(sought, leading=leading)
             found += there

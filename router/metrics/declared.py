@@ -155,6 +155,13 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "shadow_prompt_tokens": counter("Tokens of their prompts.", "model"),
         "shadow_chosen_tokens": counter("Prompt tokens held by the caller's pod.", "model"),
         "shadow_warmpath_tokens": counter("Prompt tokens held by warmpath's pod.", "model"),
+        "shadow_better_requests": counter("Of these, warmpath's pod held more.", "model"),
+        "shadow_saved_seconds": gauge(
+            "Predicted seconds by which first tokens would come earlier, of the last 4,096.",
+            "model",
+            "quantile",
+        ),
+        "shadow_log_lines": counter("Lines of the followed access log, by outcome.", "outcome"),
     },
     "The queue": {
         "queue_waiting": gauge("Picks in the queue.", "class"),

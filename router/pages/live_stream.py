@@ -56,6 +56,10 @@ class Views:
     wall_offset: Callable[[], float]
     begun: float
     """The router's start, by the clock."""
+    is_shadow: bool = False
+    """Whether somebody else decides."""
+    log: Callable[[], View | None] = lambda: None
+    """Returns the state of the followed access log; None without one."""
 
     def point(self) -> View:
         total = self.attribution.total
@@ -86,6 +90,7 @@ class Views:
                 for name, one in self.readiness.report().items()
             ],
             "pods": pods,
+            "shadow": self._shadow(),
             "queue": self._queue(),
             "point": self.point(),
         }
@@ -101,6 +106,13 @@ class Views:
             for name, one in self.readiness.report().items()
             if not one.holds and self.readiness.requires(name)
         ]
+
+    def _shadow(self) -> View | None:
+        models = [
+            {name: getattr(row, name) for name in pb.Shadow.DESCRIPTOR.fields_by_name}
+            for row in self.attribution.shadow.rows()
+        ]
+        return {"models": models, "log": self.log()} if self.is_shadow or models else None
 
     def _queue(self) -> dict[str, int] | None:
         return None if self.held is None else {**self.held.waiting()}

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
+from warmpath.indexer.trust import Level
 from warmpath.router.load.rank_bookings import Booking
 from warmpath.router.match.forms import BlockForm
 from warmpath.router.pick.options import Options
@@ -37,6 +38,8 @@ class Predicted(NamedTuple):
     """Most blocks that may be assumed on the rank; 0 if its events are complete."""
     believed: int = 0
     """Tokens of `held` that no event has announced."""
+    is_exact: bool = False
+    """Whether the events that show the rank's cache were complete."""
 
 
 UNPREDICTED = Predicted(0, 0, 0.0, 0.0)
@@ -74,8 +77,9 @@ class Predictions(Mapping[RankName, Predicted]):
         tokens = held(match, self._prompt_tokens)
         believed = max(0, tokens - match.known_tokens)
         return Predicted(
-            tokens, int(cached), wait, prefill, shared, factor, self._room(pod, rank), believed
-        )
+            tokens, int(cached), wait, prefill, shared, factor, self._room(pod, rank), believed,
+            is_exact=self._matches.trust(rank).level is Level.EXACT,
+        )  # fmt: skip
 
     def __iter__(self) -> Iterator[RankName]:
         return iter(self._field.names)

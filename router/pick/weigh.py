@@ -63,6 +63,8 @@ class Ask(msgspec.Struct, frozen=True):
     """The policy's name; empty: the configured one."""
     session: str = ""
     shadow: bool = False
+    as_of: float | None = None
+    """The time, by the ingest's clock, at which ranks' caches are looked at; None: now."""
     booking_id: str = ""
     """The booking id that the caller chose; empty: none."""
     traits: Traits = Traits()
@@ -178,7 +180,7 @@ class Weigher:
         request = Request(ask.tokens, utilisation, ask.session, long_share, full)
         stale_since = now - self._assumed_seconds
         matches = self._scorer.matches(
-            ask.prompt, everybody.ranks, longest_prefix, stale_since=stale_since
+            ask.prompt, everybody.ranks, longest_prefix, stale_since=stale_since, as_of=ask.as_of
         )
         options = self._options(model, request, matches, prefilling, loads, policy=policy)
         decode: Sequence[Option] = ()

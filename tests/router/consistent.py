@@ -44,8 +44,12 @@ def _(attribution: Attribution) -> None:
         assert row.captured_tokens <= row.available_tokens <= row.prompt_tokens
         assert max(row.predicted_tokens, row.delivered_tokens) <= row.reported_prompt_tokens
         check(row.evidence)
-    for shadow in attribution._shadows.values():
+    for shadow in attribution.shadow.rows():
         assert max(shadow.chosen_tokens, shadow.warmpath_tokens) <= shadow.prompt_tokens
+        gained = shadow.better_tokens - shadow.worse_tokens
+        assert gained == shadow.warmpath_tokens - shadow.chosen_tokens
+        assert max(shadow.better + shadow.worse, shadow.agreed, shadow.exact) <= shadow.requests
+        assert shadow.saved_p50 <= shadow.saved_p90
 
 
 @check.register

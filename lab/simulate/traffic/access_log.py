@@ -14,11 +14,11 @@ from statistics import median_low
 import msgspec
 
 from warmpath.lab.local.workload import DAMAGED, open_gzipped
-from warmpath.lab.simulate.traffic import bad_line
 from warmpath.lab.simulate.traffic.log_line import WANTED
 from warmpath.lab.simulate.traffic.log_requests import LogRequests, MooncakeRequests
 from warmpath.lab.simulate.traffic.requests import LoggedRequest, LoggedTraffic, with_affinity
 from warmpath.process.bytes import UNREADABLE
+from warmpath.router.shadow import bad_line
 
 MOST_SHARE = 0.05
 """The largest share of bad lines with which the others still stand for the traffic."""

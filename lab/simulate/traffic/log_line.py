@@ -4,49 +4,19 @@ nginx and Envoy log neither prompts' blocks nor numbers of tokens. What they can
 and the bytes of the answer; docs/guides/simulate-and-verify.md has their settings.
 """
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from warmpath.lab.simulate.traffic import bad_line
 from warmpath.lab.simulate.traffic.requests import Name
-from warmpath.process.bytes import UNREADABLE
+from warmpath.router.shadow.bad_line import decoded
+from warmpath.router.shadow.gateway_line import GatewayLine, read_body
 
 BYTES_PER_TOKEN = 4
 """Assumed of an answer that comes whole."""
 STREAMED_BYTES_PER_TOKEN = 220
 """Assumed of a streamed answer: an event of a chat's stream, with one token, its id and its model."""
-
-
-class Body(msgspec.Struct):
-    """An inference request's body; further fields are ignored."""
-
-    model: str = ""
-    messages: list[dict[str, Any]] | None = None
-    prompt: str | list[int] | None = None
-    stream: bool = False
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of a log's line that have the prompt and its model."""
-        prompt = {"token_ids" if isinstance(self.prompt, list) else "prompt": self.prompt}
-        return {"model": self.model, "messages": self.messages, **prompt}
-
-    def answer_tokens(self, response_bytes: int) -> int:
-        """Return about how many tokens an answer of this many bytes has."""
-        return response_bytes // (STREAMED_BYTES_PER_TOKEN if self.stream else BYTES_PER_TOKEN)
-
-
-def read_body(text: str) -> Body:
-    """Return a logged body. Raises ValueError that does not quote it."""
-    try:
-        return msgspec.json.decode(text, type=Body)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"request_body: {error}") from error
-    except UNREADABLE as error:
-        raise ValueError("request_body is not the JSON of a whole body") from error
-
 
 WANTED = (
     "A line needs timestamp, output_tokens and a prompt, or timestamp, request_body and response_bytes "
@@ -56,33 +26,21 @@ WANTED = (
 PROMPT_FIELDS = ("prompt_hashes", "hash_ids", "token_ids", "text", "prompt", "messages")
 """The fields with a prompt; a line of a log has exactly one of them."""
 
-MOST_SECONDS = 7.3e9
-"""The latest timestamp, in the year 2201: milliseconds since 1970 are beyond it."""
-
 Tokens = Annotated[int, Meta(ge=0, le=10_000_000)]
 
 
-class LogLine(msgspec.Struct):
+class LogLine(GatewayLine):
     """A line of an access log; further fields are ignored."""
 
-    timestamp: float | str
-    """Seconds, or ISO 8601."""
     output_tokens: Tokens | None = None
     response_bytes: Annotated[int, Meta(ge=0)] | None = None
     """Of the answer, in place of its tokens; only with `request_body`."""
-    request_body: str | None = None
-    """An inference request as a gateway logs it, in place of its prompt and model."""
     input_tokens: Tokens | None = None
     block_size: Annotated[int, Meta(ge=1, le=65_536)] | None = None
     """Tokens per block; None for `LOG_BLOCK`."""
     prompt_hashes: list[Name] | None = None
     hash_ids: list[Name] | None = None
-    token_ids: list[Annotated[int, Meta(ge=0, lt=2**32)]] | None = None
-    text: str | None = None
-    prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
     session: Name | None = None
-    model: str | None = None
 
     @property
     def names(self) -> list[Name] | None:
@@ -101,24 +59,6 @@ class LogLine(msgspec.Struct):
             return "".join(_spoken(message) for message in self.messages)
         return self.prompt if self.text is None else self.text
 
-    @property
-    def seconds(self) -> float:
-        """The timestamp in seconds. Raises ValueError."""
-        stamp = self.timestamp
-        if isinstance(stamp, str):
-            try:
-                when = datetime.fromisoformat(stamp)
-            except ValueError as error:
-                problem = f"timestamp is {bad_line.shown(stamp)}, neither seconds nor ISO 8601"
-                raise ValueError(problem) from error
-            seconds = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-        else:
-            seconds = stamp
-        if not 0 <= seconds <= MOST_SECONDS:
-            problem = f"not 0 to {MOST_SECONDS:.0f} seconds (the years 1970 to 2201)"
-            raise ValueError(f"timestamp is {bad_line.shown(stamp)}, {problem}")
-        return seconds
-
 
 def _spoken(message: dict[str, Any]) -> str:
     content = message.get("content")
@@ -135,7 +75,7 @@ def read_line(raw: bytes) -> LogLine | None:
 
     Raises ValueError.
     """
-    line = bad_line.decoded(_DECODER, raw)
+    line = decoded(_DECODER, raw)
     if not line.request_body and line.output_tokens is None and line.response_bytes is not None:
         return None
     if line.request_body:
@@ -155,4 +95,5 @@ def _take_body(line: LogLine, text: str) -> None:
                 raise ValueError(f"request_body, {name}: only one of these may be given")
             setattr(line, name, value)
     if line.output_tokens is None and line.response_bytes is not None:
-        line.output_tokens = body.answer_tokens(line.response_bytes)
+        size = STREAMED_BYTES_PER_TOKEN if body.stream else BYTES_PER_TOKEN
+        line.output_tokens = line.response_bytes // size

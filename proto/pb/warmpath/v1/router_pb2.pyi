@@ -1580,6 +1580,16 @@ class Shadow(_message.Message):
     CHOSEN_TTFT_FIELD_NUMBER: _builtins.int
     WARMPATH_TTFT_FIELD_NUMBER: _builtins.int
     AGREED_FIELD_NUMBER: _builtins.int
+    BETTER_FIELD_NUMBER: _builtins.int
+    BETTER_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    BETTER_TOKENS_FIELD_NUMBER: _builtins.int
+    WORSE_FIELD_NUMBER: _builtins.int
+    WORSE_TOKENS_FIELD_NUMBER: _builtins.int
+    EXACT_FIELD_NUMBER: _builtins.int
+    SAVED_P50_FIELD_NUMBER: _builtins.int
+    SAVED_P90_FIELD_NUMBER: _builtins.int
+    CHOSEN_IMBALANCE_FIELD_NUMBER: _builtins.int
+    WARMPATH_IMBALANCE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     requests: _builtins.int
     prompt_tokens: _builtins.int
@@ -1591,6 +1601,21 @@ class Shadow(_message.Message):
     warmpath_ttft: _builtins.float
     agreed: _builtins.int
     """Requests for which both chose the same pod."""
+    better: _builtins.int
+    """Requests of which warmpath's pod held more, the tokens of their prompts, and how many more it held."""
+    better_prompt_tokens: _builtins.int
+    better_tokens: _builtins.int
+    worse: _builtins.int
+    """Requests of which warmpath's pod held less, and how many tokens less."""
+    worse_tokens: _builtins.int
+    exact: _builtins.int
+    """Requests whose tokens were known, and both pods' caches by events that were complete."""
+    saved_p50: _builtins.float
+    """Of the last 4,096 requests: seconds by which first tokens are predicted to come earlier with warmpath."""
+    saved_p90: _builtins.float
+    chosen_imbalance: _builtins.float
+    """The busiest pod's prefill divided by the mean of all pods, with the callers' and with warmpath's choices."""
+    warmpath_imbalance: _builtins.float
     def __init__(
         self,
         *,
@@ -1602,10 +1627,20 @@ class Shadow(_message.Message):
         chosen_ttft: _builtins.float = ...,
         warmpath_ttft: _builtins.float = ...,
         agreed: _builtins.int = ...,
+        better: _builtins.int = ...,
+        better_prompt_tokens: _builtins.int = ...,
+        better_tokens: _builtins.int = ...,
+        worse: _builtins.int = ...,
+        worse_tokens: _builtins.int = ...,
+        exact: _builtins.int = ...,
+        saved_p50: _builtins.float = ...,
+        saved_p90: _builtins.float = ...,
+        chosen_imbalance: _builtins.float = ...,
+        warmpath_imbalance: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed", b"agreed", "chosen_tokens", b"chosen_tokens", "chosen_ttft", b"chosen_ttft", "model", b"model", "prompt_tokens", b"prompt_tokens", "requests", b"requests", "warmpath_tokens", b"warmpath_tokens", "warmpath_ttft", b"warmpath_ttft"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed", b"agreed", "better", b"better", "better_prompt_tokens", b"better_prompt_tokens", "better_tokens", b"better_tokens", "chosen_imbalance", b"chosen_imbalance", "chosen_tokens", b"chosen_tokens", "chosen_ttft", b"chosen_ttft", "exact", b"exact", "model", b"model", "prompt_tokens", b"prompt_tokens", "requests", b"requests", "saved_p50", b"saved_p50", "saved_p90", b"saved_p90", "warmpath_imbalance", b"warmpath_imbalance", "warmpath_tokens", b"warmpath_tokens", "warmpath_ttft", b"warmpath_ttft", "worse", b"worse", "worse_tokens", b"worse_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

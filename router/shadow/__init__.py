@@ -1,0 +1,1 @@
+"""Reads what another gateway's access log tells of requests, and compares its choices with ours."""

@@ -1,0 +1,117 @@
+"""Compares the requests of a gateway's access log: a shadow pick for each, and reports on it."""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from warmpath.process.command_line import in_words
+from warmpath.router.calls.report import ReportAnswerer
+from warmpath.router.endpoint_picker.events import WantPick
+from warmpath.router.endpoint_picker.pick import EndpointPicks, endpoint
+from warmpath.router.pick.eligible import NoPodError
+from warmpath.router.pick.picker import Picker
+from warmpath.router.pick.report import Report
+from warmpath.router.shadow.gateway_line import Passed, read_sent
+from warmpath.router.shadow.growing_file import GrowingFile
+
+log = logging.getLogger(__name__)
+
+PAUSE = 0.2
+"""Seconds between two looks at a file that does not grow."""
+PICK_SECONDS = 10.0
+
+COMPARED, BAD, ELSEWHERE, UNPICKED = "compared", "bad", "elsewhere", "unpicked"
+"""Outcomes beside `Passed`. The last three: not readable; sent to no pod of the model; no pod could be
+picked in time."""
+OUTCOMES = (COMPARED, BAD, ELSEWHERE, UNPICKED, *Passed)
+
+
+class LogFeed:
+    """Takes the lines of a log. A time of the picker + `wall_offset()` is Unix time, in seconds."""
+
+    def __init__(
+        self,
+        path: Path,
+        picks: EndpointPicks,
+        reports: ReportAnswerer,
+        picker: Picker,
+        *,
+        clock: Callable[[], float],
+        wall_offset: Callable[[], float],
+    ) -> None:
+        self._path = path
+        self._file = GrowingFile(path, clock)
+        self._picks = picks
+        self._reports = reports
+        self._picker = picker
+        self._wall_offset = wall_offset
+        self._waiting: deque[bytes] = deque()
+        """Lines that were read; they survive a fault in one of them."""
+        self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
+        """Lines by outcome."""
+        self.problem = ""
+        """What was wrong last, without any part of a prompt."""
+
+    async def run(self) -> None:
+        """Take lines until cancelled."""
+        while True:
+            while self._waiting:
+                await self.take(self._waiting.popleft())
+            try:
+                self._waiting.extend(await asyncio.to_thread(self._file.read))
+            except OSError as error:
+                self._complain(in_words(error))
+            if not self._waiting:
+                await asyncio.sleep(PAUSE)
+
+    def close(self) -> None:
+        self._file.close()
+
+    async def take(self, raw: bytes) -> None:
+        """Take one line, which may be empty."""
+        if raw.strip():
+            outcome = await self._outcome(raw)
+            self.counts[outcome] += 1
+
+    async def _outcome(self, raw: bytes) -> str:
+        try:
+            sent = read_sent(raw)
+        except ValueError as error:
+            self._complain(str(error))
+            return BAD
+        if isinstance(sent, Passed):
+            return sent
+        headers = {"": "", ":path": sent.path}
+        as_of = sent.at - self._wall_offset()
+        want = WantPick(sent.body, None, headers, is_shadow=True, as_of=as_of)
+        try:
+            async with asyncio.timeout(PICK_SECONDS):
+                picked, telling = await self._picks.pick(want, PICK_SECONDS)
+        except (NoPodError, TimeoutError) as error:
+            self._complain(f"upstream {sent.upstream}: {error or 'no pick was made in time'}")
+            return UNPICKED
+        with telling:
+            name = picked.booking_id
+        where = picked.endpoints.get(endpoint(sent.upstream))
+        if where is None:
+            self._complain(f"upstream is {sent.upstream}, the address of no pod of the model")
+            self._reports.take(Report(name, "failed"))
+            return ELSEWHERE
+        self._reports.take(Report(name, "started", where.pod, where.rank))
+        # It is over by now, so its times are not those of the engine.
+        self._picker.late(name)
+        self._reports.take(Report(name, "first_token"))
+        self._reports.take(Report(name, "finished", cached_tokens=sent.cached_tokens))
+        return COMPARED
+
+    def _complain(self, problem: str) -> None:
+        if problem != self.problem:
+            log.warning("--shadow-log %s: %s", self._path, problem)
+        self.problem = problem
+
+    def view(self) -> dict[str, Any]:
+        """Return the state for the live page."""
+        return {"file": str(self._path), "lines": dict(self.counts), "problem": self.problem}
