@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from warmpath.indexer.ranks import Ingest
 from warmpath.process.loop import in_turns, turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.calls.parse import check_pick
+from warmpath.router.calls.parse import check_pick, check_report
 from warmpath.router.calls.report import ReportAnswerer
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
@@ -21,9 +21,11 @@ from warmpath.router.pick.messages import candidate_message, source_message
 from warmpath.router.pick.options import MOST_CANDIDATES, Options
 from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.picking import Picking
+from warmpath.router.pick.report import check_event, report_of
 from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import PodTable
+from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import TimeLeft
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.queue.held_picks import HeldPicks
@@ -126,6 +128,22 @@ class PickAnswerer:
         if self._steps.tracer.is_on:
             self._steps.tracer.note(_told(pick))
         return pick
+
+    async def report(
+        self, request: pb.ReportRequest, timeout: float, patience: float
+    ) -> pb.ReportResponse:
+        """Answer Report; for a request that went out without a pick, make one in shadow first."""
+        if request.HasField("prompt"):
+            await check_report(request)
+            if not self.is_shadow:
+                raise BadRequestError("prompt", "is only for a router in shadow: serve --shadow")
+            if request.event != pb.ReportRequest.STARTED or not request.pod:
+                raise BadRequestError("prompt", "needs the event STARTED, and a pod")
+            check_event(report_of(request), self._pods)
+            asked = pb.PickRequest(prompt=request.prompt, booking_id=request.booking_id)
+            with self.telling(await self.pick(asked, timeout, patience)):
+                pass
+        return await self.reports.report(request)
 
     @contextmanager
     def telling(self, pick: Pick, call: Call | None = None) -> Iterator[None]:

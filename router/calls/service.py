@@ -237,7 +237,7 @@ class RouterService:
         """Return what answers the methods with one message and one answer, but Pick, by name."""
         picks = self.picks
         answers: dict[str, Callable[[Any, float, float], Awaitable[Message]]] = {
-            "Report": lambda request, *_: picks.reports.report(request),
+            "Report": picks.report,
             "Explain": picks.explain,
             "ListDecisions": lambda request, *_: picks.list_decisions(request),
             "Diagnose": lambda request, *_: picks.diagnose(request),

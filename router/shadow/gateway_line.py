@@ -1,6 +1,6 @@
 """A line of a gateway's access log: a request, and where it went.
 
-docs/explain/picking.md#try-it-beside-your-gateway has the settings of nginx and Envoy.
+docs/guides/simulate-and-verify.md#logs-of-nginx-and-envoy has the settings of nginx and Envoy.
 """
 
 from datetime import UTC, datetime

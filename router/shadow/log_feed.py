@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 PAUSE = 0.2
 """Seconds between two looks at a file that does not grow."""
 PICK_SECONDS = 10.0
+MOST_AHEAD = 1.0
+"""Seconds by which a gateway's clock may be ahead: its requests would seem to find what they stored."""
 
 COMPARED, BAD, ELSEWHERE, UNPICKED = "compared", "bad", "elsewhere", "unpicked"
 """Outcomes beside `Passed`. The last three: not readable; sent to no pod of the model; no pod could be
@@ -47,6 +49,7 @@ class LogFeed:
         self._picks = picks
         self._reports = reports
         self._picker = picker
+        self._clock = clock
         self._wall_offset = wall_offset
         self._waiting: deque[bytes] = deque()
         """Lines that were read; they survive a fault in one of them."""
@@ -86,6 +89,9 @@ class LogFeed:
             return sent
         headers = {"": "", ":path": sent.path}
         as_of = sent.at - self._wall_offset()
+        if (ahead := as_of - self._clock()) > MOST_AHEAD:
+            self._complain(f"timestamp is {ahead:.1f} s ahead of this machine's clock")
+            return BAD
         want = WantPick(sent.body, None, headers, is_shadow=True, as_of=as_of)
         try:
             async with asyncio.timeout(PICK_SECONDS):

@@ -14,6 +14,7 @@ from pathlib import Path
 import aiohttp
 import grpc.aio
 
+from warmpath.router.assemble.means import ShadowMode
 from warmpath.router.assemble.running import Running, running
 from warmpath.router.config.read import parse
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
@@ -34,6 +35,7 @@ async def running_router(
     drain_seconds: float = 0.5,
     server: str = "",
     tracer: Tracer = NO_TRACER,
+    shadow: ShadowMode | None = None,
 ) -> AsyncIterator[tuple[Running, grpc.aio.Channel]]:
     """Run a router at `listen`; its configuration ends with `tables`, its metrics are at `metrics`.
 
@@ -48,7 +50,7 @@ async def running_router(
     )
     config = parse(f"{top}\n{keys}{tables}", "test")
     async with (
-        running(config, folder, tracer) as router,
+        running(config, folder, tracer, shadow) as router,
         grpc.aio.insecure_channel(router.address) as channel,
     ):
         yield router, channel

@@ -144,18 +144,21 @@ class AsyncClient(Connection):
         output_tokens: int | None = None,
         pod: str = "",
         rank: int = 0,
+        prompt: AnyPrompt | None = None,
         loads: Sequence[PodLoad] = (),
         timeout: float | None = None,
     ) -> bool:
         """Report the progress or the end of a picked request; return whether its booking is known.
 
-        Raises no CallError: a lost report does no lasting harm. It is logged, and returns False.
+        Raises no CallError: a lost report does no lasting harm. It is logged, and returns False. With
+        "started" a router in shadow takes the `pod` and `prompt` of a request without a pick.
         """
         try:
             answer = await self._made(
                 pb.ReportResponse, timeout, booking_id=booking_id, event=event,
                 cached_tokens=cached_tokens, prompt_tokens=prompt_tokens,
                 output_tokens=output_tokens, pod=pod, rank=rank, loads=loads,
+                **({} if prompt is None else {"prompt": prompt}),
             )  # fmt: skip
         except CallError as error:
             self._lost(error)

@@ -25,8 +25,8 @@ USAGE = {
 }  # fmt: skip
 
 
-def exchange(most_bytes: int = 1000) -> Exchange:
-    return Exchange(NAMES, most_bytes)
+def exchange(most_bytes: int = 1000, *, is_shadow: bool = False) -> Exchange:
+    return Exchange(NAMES, most_bytes, is_shadow=is_shadow)
 
 
 def post(

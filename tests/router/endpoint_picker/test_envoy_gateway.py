@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -334,15 +335,20 @@ async def test_requests_are_shadowed_where_envoy_only_shows_them(tmp_path: Path)
         ("                      status_on_error: {code: ServiceUnavailable}\n", ""),
         (REQUEST_MODE, "request_body_mode: STREAMED"),
     ]  # fmt: skip
-    async with echoing(tmp_path, changes, is_watched=True) as (envoy, gateway, _, _):
+    watched = echoing(tmp_path, changes, is_watched=True, picker="fall-backs = 0")
+    async with watched as (envoy, gateway, _, _):
+        first = count(100)
 
-        async def counts() -> bool:
-            answer = await envoy.post({"model": "demo", "prompt": IDS})
-            assert answer.status == 200
-            assert "x-warmpath-pod" not in answer.headers
-            return await gateway.metric('warmpath_shadow_requests_total{model="demo"}') >= 3
+        async def tells_of_a_miss() -> bool:
+            # Envoy sends the second one to the other pod.
+            body = {"model": "demo", "prompt": [next(first), *IDS]}
+            for _ in range(2):
+                answer = await envoy.post(body)
+                assert answer.status == 200
+                assert "x-warmpath-pod" not in answer.headers
+            return await gateway.metric('warmpath_shadow_better_requests_total{model="demo"}') > 0
 
-        await until(counts)
+        await until(tells_of_a_miss)
         assert not await gateway.metric('warmpath_pick_requests_total{pod="pod-1",model="demo"}')
 
 

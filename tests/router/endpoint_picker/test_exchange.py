@@ -330,6 +330,23 @@ def test_a_watched_exchange_that_is_not_picked_for_goes_on() -> None:
     assert one.receive(answer(ends=True)) == []
 
 
+def test_a_router_in_shadow_changes_nothing_for_a_gateway_that_waits_for_it() -> None:
+    one = exchange(is_shadow=True)
+    want = picking(one, post(modes=BUFFERED), body(b"{}"))
+    assert want.is_shadow
+    assert one.request.picked(PICKED) == [Reply("request", "body", data=b"{}")]
+    one.response.booked(PICKED)
+    started = Report("b-1", "started", *PICKED.endpoints[TWO][:2])
+    assert one.receive(answer(served=TWO)) == [started, Reply("response", "headers")]
+    [report, reply] = one.receive(piece(json.dumps({"usage": USAGE}).encode(), ends=True))
+    assert (report, reply) == (
+        Report("b-1", "finished", "", 0, 48, 50, 2), Reply("response", "body")
+    )  # fmt: skip
+    refused = exchange(is_shadow=True)
+    picking(refused, post(modes=BUFFERED), body(b"{}"))
+    assert refused.refused(REFUSAL) == [Reply("request", "body", data=b"{}")]
+
+
 @pytest.mark.parametrize(
     "events",
     [

@@ -60,7 +60,10 @@ async def test_every_call_is_the_contracts_own(router: ScriptedRouter, client: A
     await client.explain("text", session="s", loads=[load], priority="high", tenant="t")
     router.script.append(pb.ReportResponse(known=True))
     assert await client.report("mine", "finished", cached_tokens=0, output_tokens=7) is True
-    assert await client.report("mine", "started", pod="a", rank=1, prompt_tokens=3) is False
+    assert (
+        await client.report("mine", "started", pod="a", rank=1, prompt_tokens=3, prompt="text")
+        is False
+    )
     await client.pods("m")
     await client.decisions(5, model="m", pod="a")
     await client.diagnose()
@@ -96,7 +99,8 @@ async def test_every_call_is_the_contracts_own(router: ScriptedRouter, client: A
         (
             "Report",
             pb.ReportRequest(
-                booking_id="mine", event=pb.ReportRequest.STARTED, pod="a", rank=1, prompt_tokens=3
+                booking_id="mine", event=pb.ReportRequest.STARTED, pod="a", rank=1, prompt_tokens=3,
+                prompt=pb.Prompt(model="m", text="text"),
             ),
         ),
         ("ListPods", pb.ListPodsRequest(model="m")),

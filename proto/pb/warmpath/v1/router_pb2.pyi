@@ -1041,6 +1041,7 @@ class ReportRequest(_message.Message):
     RANK_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     LOADS_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
     """The id of the pick, from its request or its answer."""
     event: Global___ReportRequest.Event.ValueType
@@ -1059,6 +1060,12 @@ class ReportRequest(_message.Message):
     def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodLoad]:
         """The pods' present load, as far as the caller knows it."""
 
+    @_builtins.property
+    def prompt(self) -> Global___Prompt:
+        """With STARTED and `pod`: the request's prompt, of which no pick was asked. Only a router in shadow takes it,
+        and compares that pod with the one that it would have picked. `booking_id` is then as in PickRequest.
+        """
+
     def __init__(
         self,
         *,
@@ -1070,10 +1077,11 @@ class ReportRequest(_message.Message):
         rank: _builtins.int = ...,
         prompt_tokens: _builtins.int | None = ...,
         loads: _abc.Iterable[Global___PodLoad] | None = ...,
+        prompt: Global___Prompt | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "cached_tokens", b"cached_tokens", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "cached_tokens", b"cached_tokens", "output_tokens", b"output_tokens", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "event", b"event", "loads", b"loads", "output_tokens", b"output_tokens", "pod", b"pod", "prompt_tokens", b"prompt_tokens", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "event", b"event", "loads", b"loads", "output_tokens", b"output_tokens", "pod", b"pod", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cached_tokens: _TypeAlias = _typing.Literal["cached_tokens"]  # noqa: Y015
     _WhichOneofArgType__cached_tokens: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens"]  # noqa: Y015
