@@ -20,12 +20,13 @@ from warmpath.process.listen import HostPort
 from warmpath.process.tasks import Work, cancel, kept
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.config.schema import Config
-from warmpath.router.pods.table import WELL
+from warmpath.router.pods.table import WELL, Status
 
 LOOK_SECONDS = 2.0
 FIRST_SECONDS = 15.0
 """Longest wait for the first probes and events; what has not come by then is said to be missing."""
 PAUSE = 0.1
+UNPROBED = Status().reason
 AT_ONCE = 32
 STOP_SECONDS = 10.0
 """Longest wait for the router's end, above `server.drain-delay-seconds` and `server.drain-seconds`."""
@@ -112,9 +113,12 @@ class Fleet:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all pods answer, and no tokenizer is still to be loaded."""
+        """Whether all pods, those of `asked` included, were probed, and no tokenizer is loading."""
+        listed = {pod.address for pod in self.pods}
+        found = (one.found[0] for one in self.asked if one.found and one.place.pods is None)
         is_loading = any(one.code.name == "UNAVAILABLE" for one in self.blind.values())
-        return bool(self.pods) and all(pod.status == WELL for pod in self.pods) and not is_loading
+        is_probed = bool(listed) and all(pod.status != UNPROBED for pod in self.pods)
+        return is_probed and not is_loading and all(str(one.at) in listed for one in found)
 
     def lines(self, asked: Sequence[Asked]) -> list[str]:
         """Return the lines of some places."""
