@@ -253,9 +253,9 @@ class Ingest:
                     self._due = min(self._due, due)
 
     def expire(self) -> None:
-        """Degrade the ranks that may show nothing of the last `PROMISED_SECONDS`; call it for an answer.
+        """Degrade the ranks whose view may be older than `PROMISED_SECONDS`; call it before each answer.
 
-        Any thread may call it. Mostly nothing is due, and it costs a look at the clock.
+        Any thread may call it. Mostly nothing is due, and it only looks at the clock.
         """
         now = self._clock()
         self._judge(now)

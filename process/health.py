@@ -36,7 +36,7 @@ class WatchersFullError(Exception):
 
 
 class HealthService:
-    """Answers for every service in `looks`, by its name, whether it is fit, as the function returns."""
+    """Answers health checks: whether a service is fit, as its function in `looks` returns."""
 
     def __init__(self, looks: Mapping[str, Callable[[], bool]]) -> None:
         self._looks = looks

@@ -47,7 +47,7 @@ class Place:
         """None: the place is left, or has been given to another connection."""
 
     def becomes(self, state: State) -> None:
-        """Note what the connection does now; it is the newest of those that do that."""
+        """Note what the connection does now; of those that do the same it counts as the latest."""
         if self.state is not None:
             self._places.move(self, state)
 

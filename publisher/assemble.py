@@ -33,9 +33,11 @@ from warmpath.indexer.shared.sweep.sweeper import Sweeper
 from warmpath.indexer.shared.writer.machine import BUCKET_LIFE, Writer
 from warmpath.indexer.shared.writer.run import write
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
+from warmpath.process.address import is_loopback
 from warmpath.process.grpc_tls import server_credentials
 from warmpath.process.health import HealthService, UnknownServiceError, WatchersFullError
-from warmpath.process.listen import GRPC_OPTIONS, http_listener, is_loopback
+from warmpath.process.http_listener import http_listener
+from warmpath.process.listen import GRPC_OPTIONS
 from warmpath.process.reread import keep_current
 from warmpath.process.tasks import Work, cancel, kept, watched
 from warmpath.process.tls import ClientTls, ServerTls, TlsFilesError, TlsPaths, auth_context

@@ -20,8 +20,9 @@ from warmpath.indexer.follow.endpoint import endpoint_problem, ports_meet
 from warmpath.indexer.shared.layout.names import prefix_problem
 from warmpath.indexer.shared.layout.record import LEAST_LEASE, MOST_LEASE
 from warmpath.indexer.shared.redis.address import AddressError, contradictions, parse
+from warmpath.process.address import is_host_port
 from warmpath.process.command_line import command_parser, in_words
-from warmpath.process.listen import ignore_malformed_http, is_host_port
+from warmpath.process.http_listener import ignore_malformed_http
 from warmpath.process.logs import FORMS, formatter, limited_handler
 from warmpath.process.reread import problem_of
 from warmpath.process.signals import on_signals

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from warmpath.indexer.embedded import warm_up_compiled
 from warmpath.process.command_line import command_parser, in_words, version
-from warmpath.process.listen import ignore_malformed_http
+from warmpath.process.http_listener import ignore_malformed_http
 from warmpath.process.logs import FORMS, formatter, limited_handler
 from warmpath.process.loop import new_loop
 from warmpath.process.signals import end_at_once, on_signals

@@ -12,7 +12,7 @@ from warmpath.cli.engines.port import Ports, find
 from warmpath.indexer.engines.kind import EngineKind, Told
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.engines.vllm import VLLM
-from warmpath.process.listen import HostPort
+from warmpath.process.address import HostPort
 from warmpath.router.config.files import REFUSALS
 from warmpath.router.load.engine_metrics import lines
 
@@ -47,7 +47,7 @@ class Found(NamedTuple):
 
     @property
     def sends_events(self) -> bool:
-        """Whether its events can be had, as far as it can be known before they come."""
+        """Whether it sends events as far as its port and kind show, before any has come."""
         return bool(self.ports.events) or self.kind.is_polled
 
     @property

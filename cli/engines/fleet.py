@@ -16,7 +16,7 @@ from warmpath.cli.engines.written import Asked, configuration, free_server, writ
 from warmpath.client.async_client import AsyncClient
 from warmpath.client.calls import Prompt
 from warmpath.client.failure import CallError
-from warmpath.process.listen import HostPort
+from warmpath.process.address import HostPort
 from warmpath.process.tasks import Work, cancel, kept
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.config.schema import Config

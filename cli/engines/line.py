@@ -10,7 +10,7 @@ from typing import NamedTuple
 from warmpath.cli.engines.ask import Away, Found
 from warmpath.cli.engines.port import EVENTS, REPLAY
 from warmpath.cli.engines.written import Asked
-from warmpath.process.listen import HostPort, is_loopback
+from warmpath.process.address import HostPort, is_loopback
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pods.table import WELL
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from warmpath.process.address import HostPort
 from warmpath.process.command_line import in_words
-from warmpath.process.listen import HostPort
 from warmpath.process.reread import read_bytes
 from warmpath.router.config.schema import Config, ModelSpec, PodSetSpec
 from warmpath.router.pods.look import look, sources

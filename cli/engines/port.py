@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from warmpath.process.listen import HostPort, is_loopback
+from warmpath.process.address import HostPort, is_loopback
 
 EVENTS, REPLAY = 5557, 5558
 """The usual ports, as in `EngineKind.events_option`."""

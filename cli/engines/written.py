@@ -10,7 +10,7 @@ import msgspec
 
 from warmpath.cli.engines.ask import Away, Found
 from warmpath.cli.engines.place import Place
-from warmpath.process.listen import HostPort
+from warmpath.process.address import HostPort
 from warmpath.router.config.schema import Config, ModelSpec, PodSetSpec, PodSpec, ServerTable
 from warmpath.router.config.write import as_toml
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, Literal
 
-from warmpath.process.listen import HostPort, is_host_port
+from warmpath.process.address import HostPort, is_host_port
 from warmpath.process.tls import TlsPaths
 from warmpath.router.endpoint_picker.protocol import (
     ANSWERING,

@@ -28,8 +28,8 @@ from warmpath.cli.gateway.process import EnvoyProcess, NoEnvoyError, find_envoy
 from warmpath.cli.tls_options import OptionError, check_tls
 from warmpath.client.async_client import AsyncClient
 from warmpath.client.failure import CallError
+from warmpath.process.address import HostPort, is_loopback
 from warmpath.process.command_line import FOUND, USAGE, command_parser, in_words
-from warmpath.process.listen import HostPort, is_loopback
 from warmpath.process.tasks import Work, cancel, kept
 from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

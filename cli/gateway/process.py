@@ -22,8 +22,8 @@ from warmpath.cli.gateway.bootstrap import (
     write_all,
     write_pods,
 )
+from warmpath.process.address import HostPort
 from warmpath.process.command_line import in_words
-from warmpath.process.listen import HostPort
 
 PAUSE = 0.05
 ASK_SECONDS = 10.0

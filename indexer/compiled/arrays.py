@@ -77,7 +77,7 @@ class Arrays:
         """How many more blocks surely have room; `reserve` counts again where they are too few."""
 
     def turn(self) -> threading.Lock:
-        """Let waiting readers go first; return the lock, for a step of writing."""
+        """Let waiting readers go first; return the lock that the caller holds while it writes."""
         for _ in range(8):
             if not self.readers:
                 break

@@ -14,7 +14,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from warmpath.indexer.follow.endpoint import ENDPOINT
-from warmpath.process.listen import is_ip
+from warmpath.process.address import is_ip
 
 CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
 GONE = zmq.Event.DISCONNECTED

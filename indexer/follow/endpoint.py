@@ -3,7 +3,7 @@
 import re
 from urllib.parse import urlsplit
 
-from warmpath.process.listen import is_loopback
+from warmpath.process.address import is_loopback
 
 ENDPOINT = re.compile(
     r"^(tcp://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})|(ipc|inproc)://(.{1,100}))$"
@@ -36,7 +36,7 @@ def rank_endpoint(endpoint: str, rank: int) -> str:
 
 
 def ports_meet(events: str, replay: str, ranks: int) -> str:
-    """Return why one of `ranks` has its replay where another has its events; empty if none has.
+    """Return which rank's replay port is another's events port, as a problem; empty if none is.
 
     The endpoints are rank 0's; those without ports are not looked at.
     """

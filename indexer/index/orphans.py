@@ -62,10 +62,10 @@ class AllOrphans:
 
 
 class Orphans:
-    """Waiting stores of one rank, by the engine's names of their parents and of their blocks.
+    """The stored blocks of one rank that wait until the engine announces their parent.
 
-    `max_bytes` bounds them; `waiting` counts the bytes of all ranks' orphans. `lost` is called when
-    blocks were let go because there was no room.
+    At most `max_bytes` wait; `waiting` counts the bytes of all ranks' orphans. `lost` is called when
+    blocks were dropped because there was no room.
     """
 
     def __init__(

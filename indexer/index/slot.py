@@ -90,5 +90,5 @@ class SlotTable:
         self._free.add(slot)
 
     def place(self, slot: int) -> Place | None:
-        """Return the place of `slot`; None for a retired one."""
+        """Return the rank, tier and group for which `slot` stands; None for a retired one."""
         return self._places[slot] if slot < len(self._places) else None

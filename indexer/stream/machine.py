@@ -465,7 +465,7 @@ class Stream:
         self._ask()
 
     def turned_over(self) -> None:
-        """Restore the trust: no block is left that was cached when something was missed."""
+        """Restore the trust: the cache has since lost all blocks that it had when events were missed."""
         if self.can_heal:
             reason = "since something was missed, as many blocks were stored as the cache holds"
             self.trust.be_exact(reason)

@@ -29,8 +29,8 @@ from aiohttp import web
 from warmpath.indexer.follow.endpoint import endpoint_problem
 from warmpath.indexer.follow.tap import END, Tap
 from warmpath.lab.record.exchange import RecordedExchange
+from warmpath.process.address import is_host_port
 from warmpath.process.command_line import command_parser, in_words
-from warmpath.process.listen import is_host_port
 from warmpath.router.load.engine_metrics import cache_blocks
 
 GENERATING = ("/v1/completions", "/v1/chat/completions")

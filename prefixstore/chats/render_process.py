@@ -55,7 +55,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """Answers a request that the template refuses or cannot carry out."""
+    """Answers a request that cannot be carried out, or whose chat the template refuses."""
 
     problem: str
     field: str = ""

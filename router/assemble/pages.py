@@ -5,7 +5,7 @@ import time
 from functools import partial
 
 from warmpath.process.command_line import version
-from warmpath.process.listen import http_listener
+from warmpath.process.http_listener import http_listener
 from warmpath.router.assemble.calls import Calls
 from warmpath.router.assemble.index import Indexed
 from warmpath.router.assemble.means import Means

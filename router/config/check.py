@@ -9,7 +9,7 @@ from warmpath.indexer.follow.endpoint import endpoint_problem, ports_meet, rank_
 from warmpath.indexer.shared.layout.names import prefix_problem
 from warmpath.indexer.shared.redis import address as redis
 from warmpath.prefixstore.tokenizers.hub import Pin
-from warmpath.process.listen import is_host_port, is_ip, is_loopback
+from warmpath.process.address import is_host_port, is_ip, is_loopback
 from warmpath.router.config.files import tls_files
 from warmpath.router.config.form import Problem, Rule, broken, repeated
 from warmpath.router.config.schema import (

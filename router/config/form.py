@@ -44,7 +44,7 @@ def key_lines(text: str) -> dict[Path, int]:
 
 
 def find_line(lines: Mapping[Path, int], path: Path) -> int:
-    """Return the line of the deepest part of `path` that is in `key_lines`, or else 1.
+    """Return the line of the deepest part of `path` that has one in `lines`, or else 1.
 
     A path into an inline value leads to the line of the value's key.
     """

@@ -43,7 +43,7 @@ def variable_of(at: Path) -> str:
 
 
 def overrides(environment: Mapping[str, str]) -> list[Override]:
-    """Return the variables that begin with PREFIX, those that name no key with their problem."""
+    """Return the variables that begin with PREFIX; those that name no key have a `problem`."""
     known = {variable_of(at): (at, hint) for at, hint in _keys()}
     return [
         _override(name, environment[name], known)

@@ -53,10 +53,10 @@ POSTPONED_SECONDS = 10.0
 
 
 class Overdue:
-    """The times when first tokens are overdue, by the bookings' clock.
+    """The times when first tokens are overdue, in seconds of the bookings' clock.
 
-    Awaited are the bookings whose first token is not reported and does not count as unreported. A first
-    token that is presumed to have come before its report counts as lost is overdue twice.
+    It has the bookings whose first token may still be reported. Each is overdue twice if the router
+    presumes the first token to have come before it gives the report up for lost.
     """
 
     def __init__(self, on_silence: Callable[[], None]) -> None:

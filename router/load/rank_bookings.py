@@ -142,7 +142,7 @@ class Unreported:
     share: float = 0.0
 
     def count(self, *, reported: bool) -> None:
-        """Count one that was reported, or is known to be unreported."""
+        """Count a first token that was reported, or that will not be."""
         self.counted += 1
         self.share += max(LEAST_WEIGHT, 1 / self.counted) * ((not reported) - self.share)
 

@@ -38,7 +38,7 @@ Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Pages(NamedTuple):
-    """Pages of other rooms, by path."""
+    """The pages that other parts of the router serve here, by path."""
 
     posts: Mapping[str, Page] = {}
     """Those that take POST. Each needs a role (`router.access.entrance`)."""

@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 
 from warmpath.indexer.rank import Rank
-from warmpath.process.listen import lasting
+from warmpath.process.http_listener import lasting
 from warmpath.process.listener import Places, State
 from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

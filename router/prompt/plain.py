@@ -22,7 +22,7 @@ MOST_REST = 1024
 
 
 class PlainPrompt(NamedTuple):
-    """A prompt without anything else."""
+    """A prompt of token ids and a model alone: no adapter, salt, media or truncation."""
 
     model: str
     ids: bytes

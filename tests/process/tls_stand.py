@@ -15,7 +15,7 @@ import uvloop
 from aiohttp import web
 
 from tests.servers.certificates import Authority, Certificate
-from warmpath.process.listen import http_listener
+from warmpath.process.http_listener import http_listener
 from warmpath.process.tls import ClientTls, ServerTls, TlsPaths
 
 

@@ -12,7 +12,7 @@ import grpc
 
 from warmpath.client.failure import ARGUMENTS, unanswered
 from warmpath.process.grpc_tls import channel_credentials
-from warmpath.process.listen import is_host_port, is_loopback
+from warmpath.process.address import is_host_port, is_loopback
 from warmpath.process.reread import LOOK_SECONDS, Reread, TokenError, read_token, token_of
 from warmpath.process.tls import ClientTls, TlsFilesError, TlsPaths
 

@@ -67,7 +67,7 @@ class KnownPods:
     def without_pick(
         self, model: str, otherwise: Sequence[str], pods: Sequence[str]
     ) -> list[pb.Candidate]:
-        """Return those at the addresses `otherwise`, or the last ones of a model, in random order."""
+        """Return the pods at the addresses `otherwise`, else those of the model's last pick, mixed."""
         found: Sequence[pb.Candidate] = [pb.Candidate(address=one) for one in otherwise]
         if not found:
             last = self._last.get(model, ())

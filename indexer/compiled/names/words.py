@@ -63,7 +63,7 @@ def discard(words: NDArray[np.uint64], less: NDArray[np.uint64]) -> int:
 
 
 def with_room(words: NDArray[np.uint64], used: int, more: int) -> NDArray[np.uint64]:
-    """Return the set, perhaps in a new array, with room for `more` words beside the `used` ones."""
+    """Return a set of `used` words, copied to another array unless `more` words fit into this one."""
     wanted = used + more
     if 2 * wanted <= len(words) <= max(LEAST, 16 * wanted):
         return words

@@ -254,7 +254,7 @@ class Lives:
         self._read_at = None
 
     def take(self, replies: Sequence[Reply], disruptions: int, asked_at: float, now: float) -> None:
-        """Process the replies to `ask`, called at `asked_at` with this number of disruptions."""
+        """Take in the replies to what `ask(disruptions)` returned; both times are of one clock."""
         read: dict[int, Life] = {
             bucket: (reply[0], reply[1])
             for bucket, reply in enumerate(replies)

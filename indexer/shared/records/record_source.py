@@ -1,4 +1,4 @@
-"""A rank that is known by its record in the shared index; its blocks are looked up prompt by prompt."""
+"""A rank in shared mode: its record in Redis tells its trust; each prompt asks for its blocks."""
 
 import logging
 import math

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from warmpath.process.listen import HostPort
+from warmpath.process.address import HostPort
 
 SCHEMES = "redis://, redis-cluster://, redis-sentinel:// (with TLS: rediss…)"
 MAX_HOSTS = 64

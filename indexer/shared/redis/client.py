@@ -67,7 +67,7 @@ class RedisClient:
     async def place_of(self, key: str) -> str:
         """Return the name of the node to ask for a key, with its host and port.
 
-        Of a master that Sentinel names it is the sentinels' name. Raises as `Topology.node_of`.
+        A master that Sentinel watches has the name that Sentinel gives it. Raises as `Topology.node_of`.
         """
         return (await self.topology.node_of(key.encode())).name
 

@@ -11,7 +11,7 @@ Argument = bytes | str | int
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script. All keys that it touches have one hash tag and are passed to it as keys."""
+    """A Lua script. All keys that it uses are passed to it, and are on one node (have one hash tag)."""
 
     name: str
     source: str

@@ -26,8 +26,8 @@ from warmpath.indexer.shared.redis.command import (
 from warmpath.indexer.shared.redis.fault import NO_CONNECTION, TLS_HINT
 from warmpath.indexer.shared.redis.node import Node, Wire
 from warmpath.indexer.shared.redis.topology import Cluster, SentinelMaster, Topology
+from warmpath.process.address import HostPort
 from warmpath.process.command_line import PLAIN_THERE, in_words
-from warmpath.process.listen import HostPort
 from warmpath.process.reread import read_bytes
 from warmpath.process.tls import TlsPaths
 

@@ -12,7 +12,7 @@ from warmpath.indexer.shared.redis.command import (
     UnreachableError,
 )
 from warmpath.indexer.shared.redis.node import Link, Node, NotSentError, Wire, again
-from warmpath.process.listen import HostPort
+from warmpath.process.address import HostPort
 
 SLOTS = 16384
 REFRESH_SECONDS = 1.0

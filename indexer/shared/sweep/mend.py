@@ -73,7 +73,7 @@ def mend_shared(names: KeyNames, swept: Swept) -> Steps[None]:
 
 
 def mend_pods(names: KeyNames, pods: Sequence[str], swept: Swept) -> Steps[None]:
-    """Remove the damaged records, logs and fences of pods."""
+    """Remove damaged records, logs and fences of pods; note each in `swept`."""
     for some in batches(pods):
         yield from _heal(
             [(names.record(pod), names.log(pod), names.fence(pod)) for pod in some], swept

@@ -24,7 +24,7 @@ from warmpath.lab.bench.stand.look_up import TOKENS
 from warmpath.lab.bench.stand.made_up_fleet import MODEL
 from warmpath.lab.bench.stand.servers import JSON, Load, h2load, medians, resident
 from warmpath.lab.local.ports import HOST, HeldPorts
-from warmpath.process.listen import HostPort
+from warmpath.process.address import HostPort
 
 SIZES = (4_000, 40_000)
 """Bytes of a request's body."""

@@ -22,7 +22,7 @@ from warmpath.cli.engines.place import Place, PlaceError, places
 from warmpath.cli.engines.port import Ports, find, kind_of
 from warmpath.cli.engines.written import Asked as Told
 from warmpath.cli.engines.written import configuration, write
-from warmpath.process.listen import HostPort
+from warmpath.process.address import HostPort
 from warmpath.router.config.read import load
 from warmpath.router.config.schema import ServerTable
 

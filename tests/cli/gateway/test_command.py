@@ -31,7 +31,7 @@ from warmpath.cli.gateway.command import follow
 from warmpath.cli.gateway.process import PROGRAM, NoEnvoyError, find_envoy
 from warmpath.client.failure import CallError
 from warmpath.lab.local.gateway import main
-from warmpath.process.listen import HostPort
+from warmpath.process.address import HostPort
 from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.config.schema import Config

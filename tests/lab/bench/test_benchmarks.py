@@ -15,7 +15,7 @@ from warmpath.lab.bench.speed.gateway import SIZES, body_of
 from warmpath.lab.bench.stand.fronts import answering, without_router
 from warmpath.lab.local.redis_server import NoServerError, find_server
 from warmpath.lab.pages.results import kept, page, updated
-from warmpath.process.listen import HostPort
+from warmpath.process.address import HostPort
 
 H2LOAD = pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
 Run = Callable[..., list[dict[str, Any]]]

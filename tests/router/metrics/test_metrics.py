@@ -23,7 +23,7 @@ from tests.router.pick.picker_parts import Parts
 from tests.router.service_stand import standing
 from tests.servers.certificates import Authority
 from warmpath.lab.pages.metrics import page
-from warmpath.process.listen import http_listener
+from warmpath.process.http_listener import http_listener
 from warmpath.process.tls import ServerTls, TlsPaths, expiries
 from warmpath.router.assemble.scraped import certificates, ranks
 from warmpath.router.metrics.calls import Metrics

@@ -65,7 +65,7 @@ async def test_a_stream_outlives_other_connections_and_ends_with_the_router(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_stream, "FRAME_SECONDS", 0.01)
-    monkeypatch.setattr("warmpath.process.listen.CONNECTION_SECONDS", 0.2)
+    monkeypatch.setattr("warmpath.process.http_listener.CONNECTION_SECONDS", 0.2)
     ended = asyncio.Event()
 
     async def watch(address: str, seen: list[str]) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpath.indexer.shared.redis.address import Address, AddressError, RedisKind, parse
-from warmpath.process.listen import HostPort
+from warmpath.process.address import HostPort
 
 NODES = (HostPort("a", 1), HostPort("b", 2))
 

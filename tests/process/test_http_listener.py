@@ -8,7 +8,8 @@ import pytest
 from aiohttp import web
 
 from tests.process.tls_stand import connected, is_gone
-from warmpath.process.listen import foreign, http_listener, is_loopback
+from warmpath.process.address import is_loopback
+from warmpath.process.http_listener import foreign, http_listener
 
 PAGE = b"x" * (8 << 20)
 
