@@ -78,6 +78,8 @@ class EngineKind:
     """The option by which it serves metrics; empty: it always does."""
     can_sleep: bool = False
     """Whether it can be paused or put to sleep, and answers /is_paused and /is_sleeping."""
+    tokenizes: bool = False
+    """Whether it answers /tokenize."""
     omits_drafted: bool = False
     """Whether its events may lack the tokens behind a block, which drafters of the EAGLE kind need."""
     finds_adapters: bool = False

@@ -165,6 +165,7 @@ SGLANG = EngineKind(
     '"replay_endpoint": "tcp://*:5558"}\'',
     caching_option="no --disable-radix-cache",
     metrics_option="--enable-metrics",
+    tokenizes=True,
     told_from={"extra_key": NEVER, "lora": (0, 5, 23), "cache_salt": (0, 5, 18)},
     faulty_before=(0, 5, 7),
     fault="SGLang {} announces the removal of blocks that stay",

@@ -218,6 +218,7 @@ VLLM = EngineKind(
     '"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}\'',
     caching_option="--enable-prefix-caching",
     can_sleep=True,
+    tokenizes=True,
     omits_drafted=True,
     finds_adapters=True,
     # Before 0.14 it sends an adapter's number in place of its name, which also keeps its blocks apart.

@@ -73,6 +73,7 @@ class LoggedPrompt:
     """A logged prompt, which has only block keys, in the form that the picker needs."""
 
     __slots__ = ("_chain", "model", "tokens")
+    is_blind = False
 
     def __init__(self, keys: bytes, tokens: int, block_size: int) -> None:
         self.model = MODEL

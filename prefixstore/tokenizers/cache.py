@@ -21,6 +21,8 @@ class TokenizerSource:
     """The source's name in messages."""
     load: Callable[[], Tokenizer]
     """Loads the tokenizer; blocks. Raises TokenizerUnavailableError with the reason."""
+    is_needed: bool = True
+    """Whether it was named for texts to come; any other is loaded for the first text, and not before."""
 
 
 _CLOSED = "the tokenizer cache is closed"
@@ -45,7 +47,7 @@ class TokenizerCache:
     """Tokenizers by id. Use from one event loop; `close` it at the end.
 
     The cache keeps at most `most` tokenizers; it drops the least recently used and loads it again on
-    demand. It remembers a failure for `retry_after` seconds of `clock`.
+    demand. It remembers the failure of a needed one for `retry_after` seconds of `clock`.
     """
 
     def __init__(self, *, most: int, retry_after: float, clock: Callable[[], float]) -> None:
@@ -105,7 +107,9 @@ class TokenizerCache:
             raise
         except BaseException as error:  # a panic in Rust is not an Exception
             self.load_failures += 1
-            known.failure, known.until = str(error), self._clock() + self.retry_after
+            # An engine that was away for the first text may be there for the next one.
+            wait = self.retry_after if known.source.is_needed else 0.0
+            known.failure, known.until = str(error), self._clock() + wait
             if not isinstance(error, TokenizerUnavailableError):
                 known.failure = f"{known.source.name}: {type(error).__name__}: {error}"
             raise TokenizerUnavailableError(known.failure) from error
@@ -128,17 +132,17 @@ class TokenizerCache:
         return {name: known.failure for name, known in self._known.items() if known.failure}
 
     def lacking(self) -> dict[str, str]:
-        """Return why a tokenizer was never loaded, or why its last load failed, by tokenizer id."""
+        """Return why a needed one was never loaded, or why its last load failed, by tokenizer id."""
         return {
             name: known.failure or "it is not loaded yet"
             for name, known in self._known.items()
-            if known.failure or known.vocab_size is None
+            if known.source.is_needed and (known.failure or known.vocab_size is None)
         }
 
     @property
     def registered(self) -> int:
-        """The number of tokenizers, loaded or not."""
-        return len(self._known)
+        """The number of needed tokenizers, loaded or not."""
+        return sum(known.source.is_needed for known in self._known.values())
 
     def loaded(self) -> list[str]:
         """Return the ids of the loaded tokenizers, least recently used first."""

@@ -7,6 +7,7 @@ tried in order. Requests hold prompts, so no message of this module quotes a req
 
 import json
 import logging
+import math
 import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,13 @@ MAX_ANSWER_BYTES = 64 << 20
 
 REFUSALS = (400, 413, 422)
 """HTTP statuses that mean a faulty prompt; any other error counts as the engine's."""
+MOST_TRIES = 3
+"""Most engines that are asked for one text: each may take the whole timeout."""
+
+PLAIN_CHAT = {"messages": [{"role": "user", "content": "a"}]}
+NO_CHATS = "its /tokenize takes no chats, or it has no chat template"
+CHATS_AGAIN = 60.0
+"""Seconds after which an engine that refused the plainest chat is asked for chats again."""
 
 MAX_REFUSAL_CHARS = 300
 
@@ -65,34 +73,40 @@ Tracing = Callable[[str, str], AbstractContextManager[RequestSpan]]
 class Engine:
     """One model's engines. Thread-safe; `close` it at the end.
 
-    Each URL may take `timeout` seconds. A URL that failed is skipped for `skip_for` seconds of
-    `clock`; a call fails at once if all URLs are skipped.
+    Each URL may take `timeout` seconds, and MOST_TRIES are tried. A URL that failed is skipped for
+    `skip_for` seconds of `clock`; a call fails at once if all URLs are skipped.
     """
 
     def __init__(
         self,
-        urls: Sequence[str],
+        urls: Callable[[], Sequence[str]],
         model: str,
         *,
+        name: str,
         timeout: float,
         skip_for: float,
         clock: Callable[[], float],
-        key: Callable[[], str] | None = None,
+        key: Callable[[str], str] | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
         server_name: str | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        """`model` is the name that engines serve; `key` returns their `--api-key`, the newest one.
+        """`urls` returns the engines' URLs, in the order in which they are tried now.
+
+        `model` is the name that engines serve; `name` names them in messages. `key` returns the newest
+        `--api-key` of the engine at a URL, empty for none; it may raise TokenizerUnavailableError.
 
         `tls` returns the context that verifies the certificates of `https` URLs, another one after its
         files have changed; `server_name`, if given, is expected in them instead of the URL's host.
         `tracing` is called in the thread and context that make the request.
         """
-        self.name = f"the engine at {', '.join(urls)}"
+        self.name = name
         self.stats = EngineStats()
         self._model = model
-        self._urls = [url.rstrip("/") + "/tokenize" for url in urls]
-        self._skip_until = dict.fromkeys(self._urls, float("-inf"))
+        self._urls = urls
+        self._no_chats_until = -math.inf
+        self._skip_until: Mapping[str, float] = {}
+        """By URL that failed the last time, until when it is skipped."""
         self._timeout = timeout
         self._skip_for = skip_for
         self._clock = clock
@@ -113,42 +127,67 @@ class Engine:
         check_text(text)
         return self.ask({"prompt": text, "add_special_tokens": add_special_tokens})
 
-    def ask(self, body: Mapping[str, Any]) -> bytes:
-        """Return the ids of a text or chat, in the form of `/tokenize`. Raises as `tokenize` does.
+    def chat(self, body: Mapping[str, Any]) -> bytes:
+        """Return the ids of a chat, which the engine renders. Raises as `tokenize` does.
 
-        A chat has the fields of a chat request: `messages`, `tools`, `add_generation_prompt`,
-        `continue_final_message`, `add_special_tokens`, `chat_template_kwargs`. The engine renders it.
+        `body` has the fields of a chat request: `messages`, `tools`, `add_generation_prompt`,
+        `continue_final_message`, `add_special_tokens`, `chat_template_kwargs`. Engines whose /tokenize
+        takes texts alone, as SGLang's did, refuse PLAIN_CHAT too; they are asked for no chat for
+        CHATS_AGAIN seconds.
         """
+        if self._clock() < self._no_chats_until:
+            raise TokenizerUnavailableError(f"{self.name}: {NO_CHATS}")
+        try:
+            return self.ask(body)
+        except InvalidTextError:
+            try:
+                self.ask(PLAIN_CHAT)
+            except InvalidTextError as error:
+                self._no_chats_until = self._clock() + CHATS_AGAIN
+                raise TokenizerUnavailableError(f"{self.name}: {NO_CHATS}") from error
+            raise
+
+    def ask(self, body: Mapping[str, Any]) -> bytes:
+        """Return the ids of a text or chat, in the form of `/tokenize`. Raises as `tokenize` does."""
         try:
             content = json.dumps({**body, "model": self._model}, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             raise InvalidTextError("is not Unicode text: a lone surrogate") from error
-        problems = []
-        now = self._clock()
-        for url in self._urls:
-            if now < self._skip_until[url]:
+        problems: list[str] = []
+        now, urls = self._clock(), self._urls()
+        for url in urls:
+            if now < self._skip_until.get(url, -math.inf):
                 continue
+            if len(problems) == MOST_TRIES:
+                break
             try:
                 ids = self._post(url, content)
             except TokenizerUnavailableError as error:
                 self.stats.failures += 1
                 problems.append(str(error))
-                if self._skip_until[url] == float("-inf"):
+                if url not in self._skip_until:
                     log.warning("%s; asking it again every %g s", error, self._skip_for)
-                self._skip_until[url] = self._clock() + self._skip_for
+                self._skip(url, self._clock() + self._skip_for, urls)
             else:
-                if self._skip_until[url] != float("-inf"):
-                    self._skip_until[url] = float("-inf")
-                    log.info("%s answers again", url)
+                if url in self._skip_until:
+                    self._skip(url, None, urls)
+                    log.info("%s answers again", _tokenize(url))
                 return ids
-        reason = "; ".join(problems) or f"failed less than {self._skip_for:g} s ago"
-        raise TokenizerUnavailableError(f"{self.name}: {reason}")
+        usual = f"failed less than {self._skip_for:g} s ago" if urls else "there is none"
+        raise TokenizerUnavailableError(f"{self.name}: {'; '.join(problems) or usual}")
 
-    def _post(self, url: str, content: bytes) -> bytes:
+    def _skip(self, url: str, until: float | None, urls: Sequence[str]) -> None:
+        """Skip a URL until a time; None: no longer. Those that are not among `urls` are forgotten."""
+        # Other threads read the mapping, so it is replaced and not changed.
+        others = {one: at for one, at in self._skip_until.items() if one in urls and one != url}
+        self._skip_until = others if until is None else {**others, url: until}
+
+    def _post(self, base: str, content: bytes) -> bytes:
+        url = _tokenize(base)
         self.stats.asked += 1
         headers = {"Content-Type": "application/json"}
-        if self._key is not None:
-            headers["Authorization"] = f"Bearer {self._key()}"
+        if self._key is not None and (key := self._key(base)):
+            headers["Authorization"] = f"Bearer {key}"
         answer = bytearray()
         begun = self._clock()
         try:
@@ -203,6 +242,10 @@ class Engine:
         with self._lock:
             for _, client in self._clients:
                 client.close()
+
+
+def _tokenize(base: str) -> str:
+    return f"{base.rstrip('/')}/tokenize"
 
 
 def _too_slow(timeout: float) -> str:

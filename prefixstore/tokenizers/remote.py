@@ -54,7 +54,7 @@ class EngineTokenizer(Uncut):
         self.prefix, self.suffix = (local.prefix, local.suffix) if local else _affixes(engine)
         self.chat_template = local.chat_template if local else None
         self.special_tokens = local.special_tokens if local else {}
-        self.chats: Tokenizer = Chats(lambda body: self._asked(lambda: engine.ask(body)))
+        self.chats: Tokenizer = Chats(lambda body: self._asked(lambda: engine.chat(body)))
         """Tokenises chats; it raises where no engine answers."""
 
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:

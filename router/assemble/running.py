@@ -29,7 +29,9 @@ from warmpath.router.ending import end_router
 from warmpath.router.metrics.calls import Metrics
 from warmpath.router.pods.probe import Links
 from warmpath.router.pods.table import Pod
+from warmpath.router.pods.tokenize import Tokenizing
 from warmpath.router.prompt.texts import Texts, texts
+from warmpath.router.prompt.tokenizer_sources import TokenizingPods
 from warmpath.router.readiness import (
     COVERAGE,
     PODS,
@@ -79,8 +81,11 @@ async def running(
         means = Means(stack, config, folder, readiness, enter, metrics, steps, tracer, shadow)
         publishers = publisher_credentials(config.watch, folder)
         engines = engine_credentials(config.probe, folder)
-        read = await stack.enter_async_context(texts(config, folder, engines, tracer.request))
         indexed = await index(means, publishers, engines)
+        tokenizing = Tokenizing(indexed.pods)
+        pods = TokenizingPods(tokenizing.urls, tokenizing.key)
+        of_texts = texts(config, folder, engines, pods, tracer.request)
+        read = await stack.enter_async_context(of_texts)
         chosen = picks(means, indexed)
         made = await calls(means, indexed, read, chosen)
         _tend(means, indexed, read)

@@ -28,6 +28,7 @@ from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import TimeLeft
 from warmpath.router.prompt.reader import PromptReader
+from warmpath.router.prompt.token_prompt import blinded
 from warmpath.router.queue.held_picks import HeldPicks
 from warmpath.router.queue.request import ANYBODY, Asker
 from warmpath.router.queue.standing import engine_priority, standing_message, waits, with_waiting
@@ -47,6 +48,8 @@ class Reckoned(NamedTuple):
     tokens: int
     because: str
     """Why the caller cannot give the prompt."""
+    text: bytes = b""
+    """Bytes that two prompts share about as far as they share tokens; empty: there are none."""
 
 
 class PickAnswerer:
@@ -283,7 +286,9 @@ class PickAnswerer:
         serving = self._pods.of_model(read.prompt.model)
         ids = set(request.pods)
         pods = [pod for pod in serving if pod.id in ids] if ids else serving
-        prompt = read.apart(pod.engine for pod in pods)
+        prompt, blind = read.apart(pod.engine for pod in pods), read.blind
+        if reckoned and reckoned.text:
+            prompt, blind = blinded(prompt, reckoned.text), "body"
         asked(prompt, pods)
         wanted = Wanted(prompt.model, prompt.lora, tuple(sorted(ids)), request.disaggregated)
         ask = Ask(
@@ -297,6 +302,7 @@ class PickAnswerer:
             ),
             unread=reckoned.tokens if reckoned else read.unread,
             unread_because=reckoned.because if reckoned else read.unread_because,
+            blind=blind,
             **named,
         )
         await self._picker.refresh(ask, left.seconds())

@@ -191,7 +191,7 @@ class EndpointPicks:
         """
         prompt, reckoned = read.prompt, None
         if prompt is None:
-            prompt, reckoned = pb.Prompt(), Reckoned(read.estimated_tokens, read.problem)
+            prompt, reckoned = pb.Prompt(), Reckoned(read.estimated_tokens, read.problem, read.text)
         name = prompt.model = read.model or named or only_model(self._pods)
         try:
             model, _ = self._models.resolve(name)

@@ -11,13 +11,17 @@ from warmpath.router.inference_api.apis.table import api_of
 from warmpath.router.inference_api.body import Api, Body
 from warmpath.router.inference_api.media_type import ENCODED, is_json, kind_of
 from warmpath.router.inference_api.model_name import read_model
-from warmpath.router.inference_api.request import InferenceRequest, UnreadError
+from warmpath.router.inference_api.request import InferenceRequest, NotExactError, UnreadError
 from warmpath.router.prompt.bodies.fields import MOST_VALUES, FieldError, raw_fields
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
 
 MOST_SEARCHED_BYTES = 64 << 10
 """Most bytes at each end of a form that are searched for the model's field; a file lies between."""
+
+WRITTEN = ("cache_salt", "extra_key", "tools", "system", "instructions", "input", "messages")
+"""The fields of all APIs of which engines make a prompt, in the order of most templates, and before them
+those that keep prompts apart."""
 
 MODEL = re.compile(
     rb'; ?name="?model"?[ \t]*\r?\n(?:[^\r\n]{1,256}+\r?\n){0,8}+\r?\n([^\r\n]{1,1024})\r?\n--'
@@ -92,13 +96,20 @@ class InferenceReader:
         try:
             return InferenceRequest(model, await api.prompt(body))
         except UnreadError as error:
-            return self._unread(api, str(error), model, await body.estimate(api.fields))
+            tokens, text = await body.estimate(api.fields), b""
+            if isinstance(error, NotExactError):
+                text = b"".join(fields.fields[one] for one in WRITTEN if one in fields.fields)
+            most = self._limits.max_prompt_tokens * CHARS_PER_TOKEN
+            return self._unread(api, str(error), model, tokens, text[:most])
 
-    def _unread(self, api: Api | str, problem: str, model: str, estimated: int) -> InferenceRequest:
+    def _unread(
+        self, api: Api | str, problem: str, model: str, estimated: int, text: bytes = b""
+    ) -> InferenceRequest:
         """Return a request without a prompt; an API that never has one says so itself."""
         return InferenceRequest(
             model=model,
             prompt=None,
             problem=api if isinstance(api, str) else problem,
             estimated_tokens=min(estimated, self._limits.max_prompt_tokens),
+            text=text,
         )

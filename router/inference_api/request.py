@@ -20,9 +20,13 @@ class UnreadError(Exception):
     """A body has no prompt for a pick; the message says why, without any part of the prompt."""
 
 
-def not_exact(problem: str) -> UnreadError:
+class NotExactError(UnreadError):
+    """A body is right, but only its engine knows its tokens."""
+
+
+def not_exact(problem: str) -> NotExactError:
     """Return the error for a body whose tokens only the engine knows."""
-    return UnreadError(f"the engine's tokens are not known: {problem}")
+    return NotExactError(f"the engine's tokens are not known: {problem}")
 
 
 def not_allowed(problem: str) -> UnreadError:
@@ -65,6 +69,9 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     """Why there is no prompt, without any part of it; empty if there is one."""
     estimated_tokens: int = 0
     """The prompt's number of tokens, estimated by length, where there is no prompt; 0 if unknown."""
+    text: bytes = b""
+    """Where only the engine knows the prompt's tokens: bytes that two bodies share about as far as their
+    prompts."""
 
 
 async def traits_of(

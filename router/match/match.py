@@ -111,6 +111,12 @@ UNMATCHED = "its blocks cannot be matched with prompts: a bug of ours"
 
 UNKNOWN_PAST = "the blocks that it held when the request began are not known"
 
+BLIND = (
+    "blind: the prompt's tokens are not known; what is cached is estimated from where this router has "
+    "sent its text"
+)
+"""The reason of trusts in answers to prompts in whose place bytes stand."""
+
 ASSUMED_BLOCK_SIZE = 64
 """Tokens per block in beliefs about a rank whose block size no event has shown."""
 
@@ -125,6 +131,10 @@ class KeyedPrompt(Protocol):
     @property
     def tokens(self) -> int:
         """The number of tokens."""
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether its keys are made of bytes, as its tokens are not known: no events have them."""
 
     def chain(
         self, block_size: int, hash_seed: str, *, lookahead: Lookahead = Lookahead.NONE
@@ -203,7 +213,12 @@ class Scorer:
         matches = Matches()
         for form, alike in of_form.items():
             sought = matches.chains[form] = self._sought(prompt, form)
-            held = self._held(sought, alike, matches.trusts, leading=leading, as_of=as_of)
+            held: dict[Rank, list[Held]] = {}
+            if prompt.is_blind:
+                blind = ((rank, Trust(Level.DEGRADED, BLIND, rank.trust.since)) for rank in alike)
+                matches.trusts.update(blind)
+            else:
+                held = self._held(sought, alike, matches.trusts, leading=leading, as_of=as_of)
             if shared:
                 share(held, alike, shared)
             self._match_all(matches, sought, held, alike, stale_since)
@@ -268,7 +283,7 @@ class Scorer:
 
         It raises nothing: a key that was not read in time lowers the trusts in the prompt's `Matches`.
         """
-        if self.remote is None:
+        if self.remote is None or prompt.is_blind:
             return
         known = [rank for rank in ranks if rank.is_remote and rank.layout.block_size]
         if known:

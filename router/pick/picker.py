@@ -104,7 +104,8 @@ class Picker:
         kept = options[:MOST_CANDIDATES]
         self._weigher.see(ask.prompt.model, choice, now)
         where = kept[0].name
-        predicted: Mapping[RankName, Predicted] = Predictions(options, tokens, self._room)
+        room = _most_blocks if ask.prompt.is_blind else _room
+        predicted: Mapping[RankName, Predicted] = Predictions(options, tokens, room)
         if not ask.shadow:
             predicted = {(name := one.name): predicted[name] for one in kept}
         self._picks += 1
@@ -184,12 +185,6 @@ class Picker:
             self._end(next(iter(self._placed.values())), "expired", now)
         self._placed[placed.booking_id] = placed
         self._expectations += len(placed.predicted)
-
-    def _room(self, pod: Pod, rank: Rank) -> int:
-        """Return the most blocks that are assumed on a rank; 0 if its events are complete."""
-        if rank.trust.level is Level.EXACT:
-            return 0
-        return pod.blocks or ASSUMED_BLOCKS
 
     # Reports
 
@@ -273,3 +268,12 @@ class Picker:
         for placed in self._placed.values():
             if placed.went[0] == pod:
                 placed.is_untimed = True
+
+
+def _room(pod: Pod, rank: Rank) -> int:
+    """Return the most blocks that are assumed on a rank; 0 if its events are complete."""
+    return 0 if rank.trust.level is Level.EXACT else _most_blocks(pod, rank)
+
+
+def _most_blocks(pod: Pod, rank: Rank) -> int:
+    return pod.blocks or rank.capacity or ASSUMED_BLOCKS

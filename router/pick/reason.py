@@ -17,7 +17,8 @@ class Reason:
     `contenders` are some of the candidates, best first: the best two (or the only one), and the one that
     holds most of the prompt. With `names_ranks` the sentence names pods and ranks.
     `costs_seconds`: the costs are seconds, and the sentence explains them as times; otherwise it lists
-    their terms. `unread` of the prompt's tokens are only estimated.
+    their terms. `unread` of the prompt's tokens are only estimated; with `is_blind` all of them are, and
+    bytes of the text stand in for them.
     """
 
     prompt_tokens: int
@@ -26,11 +27,13 @@ class Reason:
     costs_seconds: bool
     unread: int = 0
     names_ranks: bool = False
+    is_blind: bool = False
 
     def __str__(self) -> str:
         best = self.contenders[0]
         ill = "" if best.serves else " It is not known to be healthy, and no other pod is."
-        return self._sentence(best) + ill
+        blind = "Blind, by the bytes of its text: " if self.is_blind else ""
+        return blind + self._sentence(best) + ill
 
     def _sentence(self, best: Option) -> str:
         name = self._name(best)
@@ -44,7 +47,7 @@ class Reason:
 
     @property
     def _is_known(self) -> bool:
-        return self.unread < self.prompt_tokens or not self.prompt_tokens
+        return self.is_blind or self.unread < self.prompt_tokens or not self.prompt_tokens
 
     def _first(self, best: Option) -> str:
         name = self._name(best)

@@ -30,6 +30,7 @@ from warmpath.router.pick.options import Option, Options
 from warmpath.router.pick.reason import Reason
 from warmpath.router.pick.traffic import Shares, Traffic, shares_of
 from warmpath.router.pods.table import Role
+from warmpath.router.prompt.token_prompt import Blind
 from warmpath.scorer.candidate import Request
 from warmpath.scorer.columns import Columns, LoadColumns
 from warmpath.scorer.match import NOTHING, Match
@@ -72,6 +73,8 @@ class Ask(msgspec.Struct, frozen=True):
     """Estimated tokens of the part of the prompt that was not tokenised."""
     unread_because: str = ""
     """Why that part was not tokenised."""
+    blind: Blind | None = None
+    """What is missing, where no token of a text is known."""
     is_watched: bool = False
     """Whether the end of its request is always reported, as a gateway shows the whole exchange."""
     request_id: str = ""
@@ -114,6 +117,7 @@ class Choice(msgspec.Struct, frozen=True):
             costs_seconds=self.costs_seconds,
             unread=self.ask.unread,
             names_ranks=self.options.field.has_ranks,
+            is_blind=self.ask.prompt.is_blind,
         )
 
     @property

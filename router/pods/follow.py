@@ -75,6 +75,7 @@ class Follower:
         )
         if exposed:
             log.warning(EXPOSED, spec.id, exposed)
+        key_file = self.folder / spec.key_file if spec.key_file else None
         pod = Pod(
             spec.id,
             spec.address,
@@ -88,6 +89,7 @@ class Follower:
             exposed=exposed,
             first_rank=spec.first_rank,
             https=spec.https,
+            key_file=key_file,
             may_be_eagle=spec.eagle,
         )
         self.pods.add(pod)
@@ -97,7 +99,7 @@ class Follower:
                 self.whole.probe.interval_seconds,
                 self.whole.probe.timeout_seconds,
                 self.tls if spec.https else None,
-                EngineKey(self.folder / spec.key_file if spec.key_file else None),
+                EngineKey(key_file),
                 self.links,
             )
             works.append(Work(f"looking at pod {spec.id}", prober.run))

@@ -378,10 +378,9 @@ class Prober:
 
     async def _request(self, path: str) -> tuple[int, bytes]:
         """Return the status and body of an answer; the body is empty where it is too long."""
-        url = f"{'https' if self.tls else 'http'}://{self.pod.address}{path}"
         # No redirects: a pod must not make the router send requests to other hosts.
         async with self._session.get(
-            url,
+            f"{self.pod.url}{path}",
             headers=await self.key.headers(),
             allow_redirects=False,
             ssl=self.tls.context if self.tls else True,

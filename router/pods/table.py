@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from warmpath.indexer.engines.table import ENGINES
@@ -65,6 +66,8 @@ class Pod:
     first_rank: int = 0
     """The engine's own number of the first of its ranks."""
     https: bool = False
+    key_file: Path | None = None
+    """The file of its engine's API key; None: it asks for none."""
     may_be_eagle: bool = True
     """Whether its drafter, if it has one, may be of the EAGLE kind."""
     exposed: str = ""
@@ -73,6 +76,11 @@ class Pod:
 
     withheld: str = ""
     """Why the source that has found it says that it takes no requests; empty if it does not say so."""
+
+    @property
+    def url(self) -> str:
+        """The beginning of the URL of its engine's pages."""
+        return f"{'https' if self.https else 'http'}://{self.address}"
 
     @property
     def serves(self) -> bool:

@@ -4,7 +4,8 @@ A `Trace` records the steps for callers that ask (`warmpath score --explain`).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -29,7 +30,7 @@ from warmpath.router.prompt.models import Model
 from warmpath.router.prompt.parse import LONG, AnyPrompt, CheckedPrompt, PromptParser
 from warmpath.router.prompt.plain import PlainPrompt
 from warmpath.router.prompt.texts import Texts
-from warmpath.router.prompt.token_prompt import ReadPrompt, TokenPrompt
+from warmpath.router.prompt.token_prompt import Blind, ReadPrompt, TokenPrompt, blinded
 from warmpath.router.prompt.truncate import Ids, cut_between, estimate, fits, truncated
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 
@@ -42,6 +43,10 @@ UNREAD = (
     TokenizerUnavailableError,
 )
 """Errors that mean that a text cannot be tokenised now, whatever its content."""
+
+
+BEFORE_MESSAGES = ("tools", "chat_template_kwargs")
+"""The fields of a chat request that most templates write before all messages."""
 
 
 class Trace:
@@ -133,7 +138,8 @@ class PromptReader:
         is unavailable; the errors of a pool or renderer that is full or closed; RenderTimeoutError and
         RenderCrashedError. If the time is over while the tokenizer is still being loaded, no error is
         raised: there are no tokens, and the whole text is unread. With `may_reckon` the same holds
-        instead of each error in UNREAD, and a prompt without content has no tokens.
+        instead of each error in UNREAD, a prompt without content has no tokens, and bytes of a text of
+        which no token is known stand in (`TokenPrompt.is_blind`).
         """
         if isinstance(message, PlainPrompt):
             read = self.read_plain(message)
@@ -148,6 +154,7 @@ class PromptReader:
         if trace:
             trace.step("read the request")
         model, because = prompt.model.name, ""
+        blind: Blind | None = None
         try:
             found = await self._tokens(prompt, timeout, trace)
             self._untokenised.pop((model, prompt.field), None)
@@ -157,24 +164,32 @@ class PromptReader:
                 self._untokenised[model, prompt.field] = str(error)
             if not may_reckon:
                 raise
-            found, because = _estimated(prompt), str(error)
+            found, because, blind = _estimated(prompt), str(error), _lacking(error)
         if found.unread and not because:
             because = "the text was not tokenised in time"
+            blind = None if found.packed else "time"
+        tokens = TokenPrompt(
+            model=model,
+            ids=found.packed,
+            lora=prompt.adapter,
+            cache_salt=prompt.cache_salt,
+            extra_key=prompt.extra_key,
+            items=prompt.items,
+            reads_cache=prompt.reads_cache,
+            memo=found.memo,
+        )
+        # Which end the engine would cut off is known in tokens only.
+        if blind and may_reckon and prompt.truncation is None:
+            raw = _bytes_of(prompt)
+            found = found._replace(unread=-(-len(raw) // TOKEN_BYTES))
+            tokens = blinded(tokens, raw[: self._limits.max_prompt_tokens * TOKEN_BYTES])
         return ReadPrompt(
-            TokenPrompt(
-                model=model,
-                ids=found.packed,
-                lora=prompt.adapter,
-                cache_salt=prompt.cache_salt,
-                extra_key=prompt.extra_key,
-                items=prompt.items,
-                reads_cache=prompt.reads_cache,
-                memo=found.memo,
-            ),
+            tokens,
             found.covered_chars,
             lora_path=prompt.lora_path,
             unread=found.unread,
             unread_because=because,
+            blind=blind,
             form=prompt.form,
         )
 
@@ -201,10 +216,6 @@ class PromptReader:
         model, field = task.prompt.model, task.prompt.field
         if not text:
             raise BadRequestError(field, "is empty; at least one character is needed")
-        if not model.tokenizer:
-            raise NoTokenizerError(
-                field, f"model {model.name!r} has no tokenizer configured; send token ids"
-            )
         tokenizer = await self._tokenizer(task)
         if tokenizer is None:
             return Ids(b"", unread=estimate(text))
@@ -240,28 +251,27 @@ class PromptReader:
         If the engine fails, a chat template of the router's own is the fall-back.
         """
         model, field, cut = task.prompt.model, task.prompt.field, task.prompt.truncation
-        if model.tokenizer:
-            tokenizer = await self._tokenizer(task)
-            if tokenizer is None:
-                return Ids(b"", unread=estimate(_text_of(content, field)))
-            if isinstance(tokenizer, EngineTokenizer):
-                if cut and not cut.side and content.add_special_tokens:
-                    raise task.refused(
-                        "needs truncation_side beside add_special_tokens: the engine renders the chat"
-                    )
-                try:
-                    # Chats have a store beside that of texts, so no text can be taken for a chat.
-                    name, text = f"{model.tokenizer}\nchat", _text_of(content, field)
-                    found = await self._encode(name, tokenizer.chats, text, task, special=False)
-                    if task.trace:
-                        task.trace.tokenised("", found)
-                    unread = estimate(text, found.covered_chars)
-                    return truncated(Ids(found.ids, 0, found.memo, unread), cut)
-                except InvalidTextError as error:
-                    raise BadRequestError(field, str(error)) from error
-                except TokenizerUnavailableError as error:
-                    if not self._texts.renderer.knows(model.name):
-                        raise self._unavailable(task, error) from error
+        tokenizer = await self._tokenizer(task)
+        if tokenizer is None:
+            return Ids(b"", unread=estimate(_text_of(content, field)))
+        if isinstance(tokenizer, EngineTokenizer):
+            if cut and not cut.side and content.add_special_tokens:
+                raise task.refused(
+                    "needs truncation_side beside add_special_tokens: the engine renders the chat"
+                )
+            try:
+                # Chats have a store beside that of texts, so no text can be taken for a chat.
+                name, text = f"{model.tokenizer}\nchat", _text_of(content, field)
+                found = await self._encode(name, tokenizer.chats, text, task, special=False)
+                if task.trace:
+                    task.trace.tokenised("", found)
+                unread = estimate(text, found.covered_chars)
+                return truncated(Ids(found.ids, 0, found.memo, unread), cut)
+            except InvalidTextError as error:
+                raise BadRequestError(field, str(error)) from error
+            except TokenizerUnavailableError as error:
+                if not self._texts.renderer.knows(model.name):
+                    raise self._unavailable(task, error) from error
         text = await self._render(content, task)
         task.step("render the chat")
         return await self._text(text, task, special=content.add_special_tokens)
@@ -333,8 +343,37 @@ def _estimated(prompt: CheckedPrompt) -> Ids:
     return truncated(Ids(b"", unread=estimate(text)), prompt.truncation)
 
 
+def _lacking(error: Exception) -> Blind:
+    if isinstance(error, (FullError, ClosedError)):
+        return "time"
+    if isinstance(error, TokenizerUnavailableError):
+        return "tokenizer"
+    of_text = isinstance(error, NoTokenizerError) and not error.field.startswith("prompt.chat_body")
+    return "tokenizer" if of_text else "template"
+
+
+def _bytes_of(prompt: CheckedPrompt) -> bytes:
+    """Return bytes that two prompts share about as far as they share tokens.
+
+    Templates write tools before messages. Raises BadRequestError as `_text_of` does.
+    """
+    content = prompt.content
+    assert not isinstance(content, bytes)
+    if isinstance(content, Text):
+        text = content.text
+    else:
+        request = content.request()
+        first = {name: request[name] for name in BEFORE_MESSAGES if name in request}
+        text = _as_text({**first, "messages": request["messages"]}, prompt.field)
+    return text.encode(errors="surrogatepass")
+
+
 def _text_of(chat: ChatBody, field: str) -> str:
+    return _as_text(chat.request(), field)
+
+
+def _as_text(request: Mapping[str, Any], field: str) -> str:
     try:
-        return chat_text(chat.request())
+        return chat_text(request)
     except InvalidTextError as error:
         raise BadRequestError(field, str(error)) from error

@@ -25,7 +25,7 @@ from warmpath.prefixstore.workers import Workers
 from warmpath.process.tasks import watched
 from warmpath.router.config.schema import Config, PrefixStoreTable
 from warmpath.router.prompt.models import Model, ModelTable
-from warmpath.router.prompt.tokenizer_sources import Sources, with_template
+from warmpath.router.prompt.tokenizer_sources import NO_PODS, Sources, TokenizingPods, with_template
 
 log = logging.getLogger(__name__)
 
@@ -58,16 +58,21 @@ class Texts:
 
 @asynccontextmanager
 async def texts(
-    config: Config, folder: Path, tls: EngineTls, tracing: Tracing | None = None
+    config: Config,
+    folder: Path,
+    tls: EngineTls,
+    pods: TokenizingPods = NO_PODS,
+    tracing: Tracing | None = None,
 ) -> AsyncIterator[Texts]:
     """Provide the parts while the context is open; relative paths begin at `folder`.
 
-    `tls` is for engines that tokenise and serve HTTPS; `tracing` makes the spans of requests to them.
+    `pods` tokenise for models without a tokenizer. `tls` is for engines that tokenise and serve HTTPS;
+    `tracing` makes the spans of requests to them.
     """
     async with AsyncExitStack() as stack:
         # The sources outlive the pool, whose last work may still ask an engine.
         of_sources = stack.enter_context(ExitStack())
-        sources = Sources(of_sources, folder, tls, tracing)
+        sources = Sources(of_sources, folder, tls, pods, tracing)
         table = config.prefix_store
         pool = TokenizerPool(
             partial(_new_store, table),
@@ -113,10 +118,8 @@ def _models(
         loop.call_soon_threadsafe(renderer.register, name, template)
 
     for model in config.models:
-        source = sources.of(model)
-        if source is not None:
-            tokenizers.register(model.name, with_template(source, model, register))
-        known = Model(model.name, model.vocab_size, tokenizer=model.name if source else "")
+        tokenizers.register(model.name, with_template(sources.of(model), model, register))
+        known = Model(model.name, model.vocab_size, tokenizer=model.name)
         table.add(known, model.aliases, model.adapters)
     return table
 

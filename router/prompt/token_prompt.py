@@ -20,8 +20,15 @@ from warmpath.indexer.keys.key import (
     unpack_words,
 )
 
+BLIND = "\nbytes of texts in place of tokens"
+"""Follows the hash seed in the keys of blind prompts."""
+
 Form = Literal["ids", "text", "chat"]
 """The form in which a request gives its prompt."""
+
+
+Blind = Literal["tokenizer", "template", "time", "body", "blocks"]
+"""Why a pick knows no cached token of a prompt: what is missing, late or unreadable."""
 
 
 class Memo(Protocol):
@@ -40,6 +47,9 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     `ids` are packed little-endian uint32. `reads_cache` is False if an engine computes the whole prompt,
     whatever its cache holds (`router.prompt.bodies.openai.reads_cache`). `memo` is set for a text. If
     `is_whole`, all full blocks count, those too that a request could not find cached.
+
+    If `is_blind`, the tokens are not known, and four bytes of the text stand in `ids` for each. Its keys
+    then match those of other blind prompts alone: no engine's blocks have them.
     """
 
     model: str
@@ -51,6 +61,7 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     reads_cache: bool = True
     memo: Memo | None = None
     is_whole: bool = False
+    is_blind: bool = False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TokenPrompt) and self._cached_as == other._cached_as
@@ -61,11 +72,15 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     @property
     def _cached_as(self) -> tuple[object, ...]:
         named = self.model, self.lora, self.cache_salt, self.extra_key
-        return self.ids, named, self.items, self.reads_cache, self.is_whole
+        return self.ids, named, self.items, self.reads_cache, self.is_whole, self.is_blind
 
     @property
     def tokens(self) -> int:
-        """The number of tokens."""
+        """The number of known tokens."""
+        return 0 if self.is_blind else len(self.ids) // TOKEN_BYTES
+
+    @property
+    def _places(self) -> int:
         return len(self.ids) // TOKEN_BYTES
 
     def chain(
@@ -79,12 +94,13 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
         anew = (0 if self.is_whole else 1) + (lookahead is Lookahead.PAIRS)
         if lookahead:
             anew = max(anew, 1)
-        blocks = max(0, self.tokens - anew) // block_size if self.reads_cache else 0
+        blocks = max(0, self._places - anew) // block_size if self.reads_cache else 0
         apart = self.lora, self.cache_salt, self.extra_key
         alone = bool(self.cache_salt or self.extra_key)
         # A salt or an extra key comes in few requests, so caching its root would be of no use.
         find = _root.__wrapped__ if alone else _root
-        root = find(self.model, block_size, apart, hash_seed)
+        seed = hash_seed + BLIND if self.is_blind else hash_seed
+        root = find(self.model, block_size, apart, seed)
         extras: Sequence[bytes | None] = ()
         if self.items and lookahead is not Lookahead.PAIRS:
             extras = extras_of(self.items, block_size, blocks, after=int(bool(lookahead))) or ()
@@ -102,13 +118,19 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     def _made(self, memo: Memo, root: int, block_size: int) -> bytes:
         """Return the keys of all full blocks; compute only those that `memo` lacks."""
         made = memo.keys(root)
-        done, blocks = len(made) // WORD_BYTES, self.tokens // block_size
+        done, blocks = len(made) // WORD_BYTES, self._places // block_size
         if done < blocks:
             parent = unpack_words(made[-WORD_BYTES:])[0] if done else root
             rest = self.ids[done * block_size * TOKEN_BYTES :]
             made += packed_keys(Chain(parent, rest, block_size, blocks - done))
             memo.keep(root, block_size, made)
         return made
+
+
+def blinded(prompt: TokenPrompt, text: bytes) -> TokenPrompt:
+    """Return a prompt without known tokens in whose place bytes of its text stand."""
+    whole = text[: len(text) // TOKEN_BYTES * TOKEN_BYTES]
+    return replace(prompt, ids=whole, items=(), memo=None, is_blind=True)
 
 
 class ReadPrompt(msgspec.Struct, frozen=True):
@@ -123,6 +145,8 @@ class ReadPrompt(msgspec.Struct, frozen=True):
     unread: int = 0
     """Estimated tokens of the part of the text that was not tokenised."""
     unread_because: str = ""
+    blind: Blind | None = None
+    """The part that is missing, where no token of a text or chat is known."""
     form: Form = "ids"
     """The prompt's form in the request."""
 

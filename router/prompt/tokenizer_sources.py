@@ -1,10 +1,15 @@
-"""Makes the sources of each configured model's tokenizer and chat template."""
+"""Makes the sources of each configured model's tokenizer and chat template.
+
+A model for which nothing is configured has its own pods: those whose engines answer /tokenize.
+"""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from warmpath.indexer.follow.instance import EngineTls
 from warmpath.prefixstore.chats.chat import ModelTemplate
@@ -26,17 +31,35 @@ LOAD_SECONDS = 60.0
 """Longest wait for the hub; a download that takes longer goes on, and is found by the next try."""
 
 
+class TokenizingPods(NamedTuple):
+    """The pods whose engines tokenise; any thread may call both functions."""
+
+    urls: Callable[[str], Sequence[str]] = lambda _: ()
+    """Returns the URLs of a model's, in the order in which they are asked now."""
+    key: Callable[[str], str] = lambda _: ""
+    """Returns the API key for a URL, empty for none. Raises TokenizerUnavailableError."""
+
+
+NO_PODS = TokenizingPods()
+
+
 class Sources:
     """Makes the sources of models' tokenizers; `stack` closes the connections to engines.
 
-    Relative paths begin at `folder`; `tls` is for engines with HTTPS. `tracing` makes the spans of
-    requests to engines.
+    Relative paths begin at `folder`; `tls` is for engines with HTTPS. `pods` tokenise for models without
+    a tokenizer. `tracing` makes the spans of requests to engines.
     """
 
     def __init__(
-        self, stack: ExitStack, folder: Path, tls: EngineTls, tracing: Tracing | None = None
+        self,
+        stack: ExitStack,
+        folder: Path,
+        tls: EngineTls,
+        pods: TokenizingPods,
+        tracing: Tracing | None = None,
     ) -> None:
         self._tracing = tracing
+        self._pods = pods
         self._folder = folder
         # The engines that tokenise are probed too, so the same credentials apply.
         self._tls = tls
@@ -48,29 +71,46 @@ class Sources:
         self.fallbacks: dict[str, EngineStats] = {}
         """Those of models that have a tokenizer on this machine, too."""
 
-    def of(self, model: ModelSpec) -> TokenizerSource | None:
-        """Return a model's source; None if it has no tokenizer."""
-        local = local_source(model, self._folder)
-        if not model.tokenizer_urls:
+    def of(self, model: ModelSpec) -> TokenizerSource:
+        """Return a model's source."""
+        local, urls = local_source(model, self._folder), model.tokenizer_urls
+        if not urls and local is not None:
             return local
+        if not urls:
+            name = "its pods' /tokenize (no tokenizer is configured)"
+            urls_of_pods = partial(self._pods.urls, model.name)
+            of_pods = self._engine(model, name, urls_of_pods, self._pods.key)
+            return replace(engine_source(of_pods, vocab_size=model.vocab_size), is_needed=False)
+        name = f"the engine at {', '.join(urls)}"
+        engine = self._engine(model, name, lambda: urls, self._key(model))
+        if local is not None:
+            self.fallbacks[model.name] = engine.stats
+        return engine_source(engine, local, vocab_size=model.vocab_size)
+
+    def _engine(
+        self,
+        model: ModelSpec,
+        name: str,
+        urls: Callable[[], Sequence[str]],
+        key: Callable[[str], str] | None,
+    ) -> Engine:
         engine = Engine(
-            model.tokenizer_urls,
+            urls,
             model.name,
+            name=name,
             timeout=REMOTE_SECONDS,
             skip_for=SKIP_SECONDS,
             clock=time.monotonic,
-            key=self._key(model),
+            key=key,
             tls=lambda: self._tls.context,
             server_name=self._tls.name,
             tracing=self._tracing,
         )
         self._stack.callback(engine.close)
         self.engines[model.name] = engine.stats
-        if local is not None:
-            self.fallbacks[model.name] = engine.stats
-        return engine_source(engine, local, vocab_size=model.vocab_size)
+        return engine
 
-    def _key(self, model: ModelSpec) -> Callable[[], str] | None:
+    def _key(self, model: ModelSpec) -> Callable[[str], str] | None:
         if not model.tokenizer_key_file:
             return None
         path = self._folder / model.tokenizer_key_file
@@ -80,7 +120,7 @@ class Sources:
         except EngineKeyError as error:
             raise OSError(str(error)) from None
         self.files.append(file)
-        return lambda: file.value
+        return lambda _: file.value
 
 
 def local_source(model: ModelSpec, folder: Path) -> TokenizerSource | None:
@@ -128,4 +168,4 @@ def with_template(
             register(model.name, template)
         return tokenizer
 
-    return TokenizerSource(source.name, load)
+    return replace(source, load=load)

@@ -24,6 +24,7 @@ class Source:
 
     def __init__(self) -> None:
         self.name = "the test's source"
+        self.is_needed = True
         self.gate = threading.Event()
         self.gate.set()
         self.loads = 0

@@ -31,6 +31,7 @@ class KeyedPrompt:
     """A prompt whose blocks have the keys given."""
 
     model = "m"
+    is_blind = False
 
     def __init__(self, keys: Sequence[int], tokens: int = 0) -> None:
         self.tokens = tokens or len(keys) * BLOCK + 1

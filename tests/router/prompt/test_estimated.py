@@ -22,6 +22,7 @@ from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.models import Model, ModelTable
 from warmpath.router.prompt.reader import UNREAD, PromptReader
 from warmpath.router.prompt.texts import Texts, texts
+from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
 
 LIMITS = PromptLimits(max_prompt_bytes=1 << 20, max_prompt_tokens=1 << 20)
@@ -74,7 +75,7 @@ async def test_with_the_pool_and_the_renderer_closed_prompts_are_read_by_their_l
     content=st.text(min_size=1, max_size=200),
     said=st.text(min_size=1, max_size=50),
 )
-async def test_whatever_ails_a_tokenizer_the_length_is_known(
+async def test_whatever_ails_a_tokenizer_bytes_of_the_text_stand_in(
     kind: type[Exception], content: str, said: str
 ) -> None:
     error = kind("prompt.text", said) if issubclass(kind, BadRequestError) else kind(said)
@@ -97,9 +98,17 @@ async def test_whatever_ails_a_tokenizer_the_length_is_known(
     reader = PromptReader(Parts(), LIMITS)  # type: ignore[arg-type]
     prompt = pb.Prompt(model="m", text=content)
     found = await reader.read(prompt, 1, may_reckon=True)
-    assert found.unread == -(-len(content) // CHARS_PER_TOKEN)
+    raw = content.encode()
+    assert found.unread == -(-len(raw) // CHARS_PER_TOKEN)
     assert said in found.unread_because
-    assert found.prompt.ids == b""
+    assert (found.prompt.is_blind, found.prompt.tokens) == (True, 0)
+    longer = await reader.read(pb.Prompt(model="m", text=content + said), 1, may_reckon=True)
+    keys = found.prompt.chain(1, "seed").keys()
+    assert len(keys) == max(0, len(raw) // CHARS_PER_TOKEN - 1)
+    assert longer.prompt.chain(1, "seed").keys()[: len(keys)] == keys
+    # Tokens of the same bytes are another prompt.
+    alike = TokenPrompt("m", found.prompt.ids).chain(1, "seed").keys()
+    assert set(keys).isdisjoint(alike)
     with pytest.raises(kind):
         await reader.read(prompt, 1)
 

@@ -58,17 +58,22 @@ FORMS = pytest.mark.parametrize("form", [text, chat, completion])
 
 
 async def by_length(stand: Stand, prompt: pb.Prompt, because: str, reason: str) -> None:
-    """Check that a prompt is picked for and explained by its length, and that Score has the reason."""
+    """Check that a prompt is picked for by the bytes of its text, and that Score has the reason."""
     first = await stand.pick(prompt)
     assert first.prompt_tokens == first.reckoned_tokens >= TOKENS
     assert because in first.reckoned_because
+    assert await stand.report(first.booking_id, "FINISHED")
     second = await stand.pick(prompt)
-    assert {first.candidates[0].pod, second.candidates[0].pod} == {"a", "b"}, "it is booked"
+    best = second.candidates[0]
+    assert TOKENS - 128 <= best.matched_tokens == best.believed_tokens, "its text was sent there"
+    for one in second.candidates:
+        assert one.trust.level == pb.Trust.DEGRADED
+        assert one.trust.reason.startswith("blind: ")
     explained = await stand.explain(prompt)
+    assert explained.reason.startswith("Blind, by the bytes of its text: ")
     assert explained.reckoned_tokens == first.reckoned_tokens
     assert because in explained.reckoned_because
-    for one in (first, second):
-        assert await stand.report(one.booking_id, "FINISHED")
+    assert await stand.report(second.booking_id, "FINISHED")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await stand.stub.Score(pb.ScoreRequest(prompt=prompt), timeout=60)
     assert details_of(raised.value).reason == reason
@@ -83,10 +88,10 @@ async def test_a_model_without_a_tokenizer_is_picked_for_by_length(
     form: Callable[[], pb.Prompt], tmp_path: Path
 ) -> None:
     async with standing(tmp_path, PODS) as stand:
-        await by_length(stand, form(), "'demo' has no", "NO_TOKENIZER")
+        await by_length(stand, form(), "no tokenizer is configured", "TOKENIZER_UNAVAILABLE")
         [finding] = (await stand.diagnose()).findings
         assert (finding.kind, finding.model) == ("tokenizer", "demo")
-        assert "'demo' has no" in finding.text
+        assert "no tokenizer is configured" in finding.text
 
 
 @FORMS

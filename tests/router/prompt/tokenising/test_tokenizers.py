@@ -312,7 +312,8 @@ async def test_an_engine_alone_that_is_away_refuses_texts_and_comes_back(
                 continue
             break
         assert answer.prompt_tokens == 1 + len(TEXT)
-        engine.answer = lambda _: Answer(400, b'{"message": "roles must alternate"}')
+        refused = Answer(400, b'{"message": "roles must alternate"}')
+        engine.answer = lambda asked: refused if TEXT.encode() in asked.body else tokenized(asked)
         with pytest.raises(grpc.aio.AioRpcError, match="roles must alternate") as raised:
             await router.chat("m")
         assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
