@@ -379,8 +379,9 @@ class Prober:
     async def _request(self, path: str) -> tuple[int, bytes]:
         """Return the status and body of an answer; the body is empty where it is too long."""
         # No redirects: a pod must not make the router send requests to other hosts.
+        url = f"{'https' if self.tls else 'http'}://{self.pod.address}{path}"
         async with self._session.get(
-            f"{self.pod.url}{path}",
+            url,
             headers=await self.key.headers(),
             allow_redirects=False,
             ssl=self.tls.context if self.tls else True,
