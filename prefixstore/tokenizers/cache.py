@@ -127,6 +127,10 @@ class TokenizerCache:
         known = self._known.get(tokenizer_id)
         return known.vocab_size or 0 if known else 0
 
+    def is_needed(self, tokenizer_id: str) -> bool:
+        """Return whether a tokenizer was named for texts to come (`TokenizerSource.is_needed`)."""
+        return self._known[tokenizer_id].source.is_needed
+
     def failures(self) -> dict[str, str]:
         """Return the reasons of failed last loads, by tokenizer id."""
         return {name: known.failure for name, known in self._known.items() if known.failure}

@@ -304,6 +304,9 @@ class PromptReader:
         except TimeoutError:
             return None
         except TokenizerUnavailableError as error:
+            if not self._texts.tokenizers.is_needed(name):
+                problem = f"model {name!r} has no tokenizer configured, and {error}; send token ids"
+                raise NoTokenizerError(task.prompt.field, problem) from error
             raise self._unavailable(task, error) from error
         task.step("have the tokenizer")
         return tokenizer
@@ -346,7 +349,9 @@ def _estimated(prompt: CheckedPrompt) -> Ids:
 def _lacking(error: Exception) -> Blind:
     if isinstance(error, (FullError, ClosedError)):
         return "time"
-    if isinstance(error, TokenizerUnavailableError):
+    if isinstance(error, TokenizerUnavailableError) or isinstance(
+        error.__cause__, TokenizerUnavailableError
+    ):
         return "tokenizer"
     of_text = isinstance(error, NoTokenizerError) and not error.field.startswith("prompt.chat_body")
     return "tokenizer" if of_text else "template"

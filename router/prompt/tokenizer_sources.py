@@ -77,7 +77,7 @@ class Sources:
         if not urls and local is not None:
             return local
         if not urls:
-            name = "its pods' /tokenize (no tokenizer is configured)"
+            name = "its pods' /tokenize"
             urls_of_pods = partial(self._pods.urls, model.name)
             of_pods = self._engine(model, name, urls_of_pods, self._pods.key)
             return replace(engine_source(of_pods, vocab_size=model.vocab_size), is_needed=False)

@@ -161,7 +161,8 @@ async def test_a_bad_request_names_its_field_and_the_limit(stand: Stand, ask: As
         await ask("x" * 4001)
     with ends_with(invalid, "prompt: has 2000 tokens; limits.max-prompt-tokens is 1000"):
         await ask(" ".join("ab" * 1000))
-    with ends_with(invalid, "prompt: model 'ids-only' has no tokenizer configured; send token ids"):
+    lacks = "prompt: model 'ids-only' has no tokenizer configured, and its pods' /tokenize: there is none"
+    with ends_with(invalid, f"{lacks}; send token ids"):
         await ask(model="ids-only")
     with ends_with(invalid, "pod_identifiers: has more than 4096 entries"):
         await ask(pods=("pod-1",) * 4097)

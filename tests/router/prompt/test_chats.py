@@ -75,7 +75,7 @@ REFUSED = [
     (chat("echoes", messages=[{"role": "user", "content": "\ud800"}]), "prompt.chat_body: is not JSON: a string holds a lone surrogate"),
     (chat("echoes", chat_template_kwargs={"messages": []}), "prompt.chat_body.chat_template_kwargs.messages: is set by the engine only"),
     (chat("echoes", messages=[{"role": "user", "content": [{"type": "file"}]}]), "prompt.chat_body.messages[0].content[0].type: 'file' is not supported"),
-    (chat("ids-only"), "'ids-only' has no chat template"),
+    (chat("ids-only"), "'ids-only' has no tokenizer configured"),
 ]  # fmt: skip
 
 

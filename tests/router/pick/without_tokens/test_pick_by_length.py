@@ -88,10 +88,10 @@ async def test_a_model_without_a_tokenizer_is_picked_for_by_length(
     form: Callable[[], pb.Prompt], tmp_path: Path
 ) -> None:
     async with standing(tmp_path, PODS) as stand:
-        await by_length(stand, form(), "no tokenizer is configured", "TOKENIZER_UNAVAILABLE")
+        await by_length(stand, form(), "'demo' has no tokenizer configured", "NO_TOKENIZER")
         [finding] = (await stand.diagnose()).findings
         assert (finding.kind, finding.model) == ("tokenizer", "demo")
-        assert "no tokenizer is configured" in finding.text
+        assert "'demo' has no tokenizer configured" in finding.text
 
 
 @FORMS
