@@ -382,7 +382,7 @@ class PlaceholdersTable(Table, frozen=True):
 class ModelSpec(Table, frozen=True):
     """[[models]]: one base model.
 
-    Without `tokenizer`, [models.hub] and `tokenizer-urls`, prompts must be token ids.
+    Without `tokenizer`, [models.hub] and `tokenizer-urls`, its vLLM and SGLang pods tokenise.
     """
 
     name: str
