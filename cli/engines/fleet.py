@@ -103,7 +103,7 @@ class Fleet:
         """Return the lines of its start, of which each place has one."""
         got = [f"{pod.address}  {pod.model}: {said(pod, self.blind)}" for pod in self.pods]
         if self.asked:
-            got = self.lines(self.asked)
+            got = self.lines()
         again = f"warmpath {command} --config {self.file}"
         return [
             f"the router serves gRPC on {self.router}; its live page: http://{self.page}/",
@@ -120,16 +120,10 @@ class Fleet:
         is_probed = bool(listed) and all(pod.status != UNPROBED for pod in self.pods)
         return is_probed and not is_loading and all(str(one.at) in listed for one in found)
 
-    def lines(self, asked: Sequence[Asked]) -> list[str]:
-        """Return the lines of some places."""
-        return list(
-            lines(
-                asked,
-                self.pods,
-                {model: one.message for model, one in self.blind.items()},
-                str(self.file),
-            )
-        )
+    def lines(self, only: Sequence[Asked] = ()) -> list[str]:
+        """Return the lines of all places, or of some."""
+        blind = {model: one.message for model, one in self.blind.items()}
+        return list(lines(self.asked, self.pods, blind, str(self.file), only))
 
 
 def said(pod: pb.Pod, blind: Mapping[str, CallError]) -> str:

@@ -28,22 +28,29 @@ class Lack(NamedTuple):
 
 
 def lines(
-    asked: Sequence[Asked], pods: Sequence[pb.Pod], blind: Mapping[str, str], file: str
+    asked: Sequence[Asked],
+    pods: Sequence[pb.Pod],
+    blind: Mapping[str, str],
+    file: str,
+    only: Sequence[Asked] = (),
 ) -> Iterator[str]:
-    """Yield the line of each place, by the router's list of `pods`.
+    """Yield the line of each place, or of those of `only`, by the router's list of `pods`.
 
     `blind` has the models whose texts it cannot turn into tokens, and why; `file` is the configuration.
     """
     by_address = {one.address: one for one in pods}
     taken: dict[str, Iterator[int]] = {}
     for one in asked:
+        host = one.place.address.host if one.place.address else one.place.name
+        number = next(taken.setdefault(host, count()))
+        if only and one not in only:
+            continue
         for away in one.answers:
             if isinstance(away, Away):
                 yield f"{away.at}  away: {away.problem}; it is taken in when it answers"
         if not one.found:
             continue
         first = one.found[0]
-        number = next(taken.setdefault(first.at.host, count()))
         of_pods = [pod for at in one.found if (pod := by_address.get(str(at.at)))]
         lacks = list(lacking(one, of_pods, blind.get(first.model, ""), file, number))
         worst = lacks[0] if lacks else Lack("exact", "")
