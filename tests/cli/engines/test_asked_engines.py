@@ -290,7 +290,7 @@ def test_a_distant_engine_whose_events_do_not_come_is_said_with_its_port() -> No
         in list(
             lines(
                 [
-                    told._replace(answers=(found._replace(at=FAR),)),
+                    second._replace(place=Place("10.0.0.1:8000", address=FAR)),
                     second._replace(answers=(found._replace(at=FAR, ports=Ports(tried=(5557,))),)),
                 ],
                 [],
