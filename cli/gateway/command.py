@@ -44,10 +44,11 @@ MOST_SIMULATED = 64
 MOST_PODS = 4096
 MOST_BODY_BYTES = 1 << 30
 QUESTION = (
-    "A language model reads a prompt from its beginning, and an engine keeps what it has computed for it "
-    "in blocks of some tokens. Another prompt that begins with the same words need not be computed again "
-    "as far as those blocks reach, if it comes to the same engine. Which of the engines has read this one "
-    "before? Ask again, and it is the same one, and most of this text was cached there."
+    "A language model reads a prompt from its beginning, and an engine keeps what it has "
+    "computed for it in blocks of some tokens. Another prompt that begins with the same words "
+    "need not be computed again as far as those blocks reach, if it comes to the same engine. "
+    "Which of the engines has read this one before? Ask again, and it is the same one, and most "
+    "of this text was cached there."
 )
 """Longer than the blocks of usual engines: shorter prompts are never cached."""
 
