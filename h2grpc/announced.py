@@ -1,7 +1,7 @@
 """Calls that have sent their headers, and whose first message has not come.
 
-Such a call costs its caller a hundred bytes, before anything is known of it but who calls. So it runs no
-handler, counts against no other address, and ends after a while.
+Such a call costs its caller a hundred bytes, and only its caller is known. So it runs no handler, counts
+against no other address, and ends after a while.
 """
 
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from warmpath.h2grpc.call import Call
 from warmpath.h2grpc.method import Explain, Gate, Refusal
 
 MOST_AT_ONCE = 64
-"""The most that end in one turn of the event loop, in about 2 ms."""
+"""Most calls that `end_late` ends in one turn of the event loop, in about 2 ms."""
 MOST = 8192
-"""The most of them; beyond it the oldest of the address with the most ends. Each takes about 4 KB."""
+"""Most such calls, of about 4 KB each; beyond it the oldest of the address with the most ends."""
 
 
 class Announced:
-    """These calls of all connections of a server, by address; the oldest of an address first.
+    """The calls without a message, of all connections of a server, by address, oldest first.
 
     A call ends if its first message has not come `seconds` after its headers, or at once where the
     `gate` refuses it, since the server ends; the gate counts both.
@@ -36,7 +36,7 @@ class Announced:
         self.gate = gate
         self._clock = clock
         self._of: dict[str, dict[Call, float]] = {}
-        """When the headers of each came."""
+        """By address, the time at which the headers of each call came."""
         self._all = 0
         self.beginnings = Beginnings()
 
@@ -55,7 +55,7 @@ class Announced:
             self._end(next(iter(most)), self._too_many)
 
     def _came(self, call: Call) -> None:
-        """Forget a call whose message has come, or that has ended without."""
+        """Forget a call whose message has come, or that has ended without one."""
         calls = self._of[call.address]
         del calls[call]
         if not calls:
@@ -63,7 +63,7 @@ class Announced:
         self._all -= 1
 
     def end_late(self, now: float) -> bool:
-        """End the calls whose first message is late, at most MOST_AT_ONCE; return whether more are."""
+        """End at most MOST_AT_ONCE calls whose first message is late; return whether more are late."""
         before = now - self._seconds
         late: list[Call] = []
         for calls in self._of.values():

@@ -9,17 +9,17 @@ from collections import deque
 from collections.abc import Callable
 
 MOST_AT_ONCE = 16
-"""The most that begin in one turn, whose first steps take some 5 ms."""
+"""Most calls that begin in one turn; their first steps take some 5 ms."""
 
 
 class Beginnings:
-    """Calls that begin; `begin` is called once for each."""
+    """Lets calls begin, each by one call of the `begin` that `add` is given."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Callable[[], None]]] = {}
-        """By address, in the order of their turns."""
+        """The `begin` of each waiting call, by address, in the order of the addresses' turns."""
         self._begun = 0
-        """The number of those that have begun in this turn."""
+        """The number of calls that have begun in this turn."""
 
     def add(self, loop: asyncio.AbstractEventLoop, address: str, begin: Callable[[], None]) -> None:
         """Begin a call of an address now, or in a later turn."""

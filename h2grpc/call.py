@@ -28,24 +28,24 @@ class Link(Protocol):
     peer: str
     """The client's address as gRPC writes it, such as ipv4:10.0.0.1:50000."""
     address: str
-    """The part of it that all connections of that machine have in common."""
+    """The part of `peer` that all connections of that machine have in common."""
 
     @property
     def names(self) -> Sequence[str]:
         """The names in the client's certificate."""
 
     def flush(self) -> None:
-        """Send what can be sent."""
+        """Give the session's bytes to the socket, unless the socket's buffer is full."""
 
     def if_gone(self, stream: int, call: Callable[[], None]) -> None:
         """Call `call`, once, if the client turns out not to have read what was sent on a stream."""
 
     def works(self, *, is_busy: bool) -> None:
-        """Note whether calls are at work, or that one was answered."""
+        """Note that methods run (`is_busy`), or that none does any more or a call was answered."""
 
 
 class Call:
-    """One call, on the event loop of its connection. Awaiting it once it has ended is cancelled."""
+    """One call, on the event loop of its connection. Once it has ended, `put` raises CancelledError."""
 
     # Most calls never change most of these defaults, so `__init__` does not set them for each call.
     _unconsumed = 0
@@ -73,7 +73,7 @@ class Call:
     is_ended = False
     """Whether the answer is complete, or nobody waits for it."""
     on_came: "Callable[[Call], None] | None" = None
-    """Is told once, when the first message has come, or the call has ended without."""
+    """Called once, when the first message has come or the call has ended without one."""
     task: asyncio.Task[None] | None = None
     """The task of its method, once that runs."""
 
@@ -141,7 +141,7 @@ class Call:
             self._wake(self._arrived)
 
     def came(self) -> None:
-        """Call `on_came`, once: the first message has come, or nobody waits for it."""
+        """Call `on_came`, only the first time: the first message has come, or nobody waits for it."""
         if self.on_came is not None:
             on_came, self.on_came = self.on_came, None
             on_came(self)
@@ -168,22 +168,22 @@ class Call:
     # Ending a call.
 
     def end(self, code: grpc.StatusCode = grpc.StatusCode.OK, text: str = "") -> None:
-        """End the call with a status, behind the messages that were put."""
+        """End the call with a status, after the messages that were put. An ended call stays as it is."""
         self._end(code, text, ())
 
     def answer(self, message: bytes) -> None:
-        """End the call with the only answer to its only message, which stayed so far (`whole`)."""
+        """End the call with the only answer to its only message, which `whole` has returned."""
         # Its client may have to send the end of its request, for which it needs a window.
         self._consume(self._unconsumed)
         self._put = [framed(message)]
         self._end(grpc.StatusCode.OK, "", ())
 
     def refuse(self, refusal: Refusal) -> None:
-        """End the call with a refusal."""
+        """End the call with a refusal; its method may still run."""
         self._end(refusal.code, refusal.text, refusal.metadata)
 
     def give_up(self, refusal: Refusal) -> None:
-        """End the call with a refusal, whatever its method waits for."""
+        """End the call with a refusal, and cancel its method."""
         self.refuse(refusal)
         if self.task is not None:
             self.task.cancel()
@@ -211,7 +211,7 @@ class Call:
 
     @property
     def held(self) -> int:
-        """The bytes that have arrived and are not read."""
+        """The bytes that have arrived and that no method has read."""
         return self._deframer.held
 
     @property
@@ -250,11 +250,11 @@ class Call:
         return not self._no_more and 0 < missing <= STREAM_WINDOW - self._deframer.held
 
     def whole(self) -> bytes | None:
-        """Return the next message, which stays, if it is all that came."""
+        """Return the next message and keep it; None if it is compressed or not all that came."""
         return self._deframer.whole()
 
     def take(self) -> bytes | None:
-        """Return the next message as it came, if `read` would not wait and not decompress it."""
+        """Return the next message; None if `read` would have to wait for it or decompress it."""
         deframer = self._deframer
         message = deframer.take_whole()
         if message is None:
@@ -309,7 +309,7 @@ class Call:
 
     @property
     def next_bytes(self) -> int | None:
-        """The length of the next message, if it is known before the message has come."""
+        """The length of the next message; None if its prefix has not come, or if it is compressed."""
         return self._deframer.next_bytes
 
     def _consume(self, size: int) -> None:
@@ -324,7 +324,7 @@ class Call:
         await self.drain()
 
     def put(self, message: bytes) -> int:
-        """Put a message that goes out once the method waits for the client, or ends the call.
+        """Put a message, which goes out once the method waits for the client, or ends the call.
 
         Return the bytes of the answer that are not sent.
         """

@@ -24,7 +24,7 @@ from warmpath.h2grpc.shared import Shared
 log = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 1.0
-"""Longest wait for handlers that are cancelled when the server ends."""
+"""Longest wait for methods that are cancelled when the server ends."""
 
 
 class Calls:
@@ -39,11 +39,11 @@ class Calls:
         self._clock = shared.clock
         self._of: dict[int, Call] = {}
         self.fresh: list[Call] = []
-        """Calls without a task of which bytes have come since the last `answer_at_once`."""
+        """Calls without a task that have received data or their end since the last `answer_at_once`."""
         self._receipts = Receipts(shared.limits.streams)
         self.tasks: set[asyncio.Task[None]] = set()
         self.idle_since = self._clock()
-        """The time since which there is no call, if there is none."""
+        """The time since which the connection has had no call, if it has none."""
 
     def __len__(self) -> int:
         return len(self._of)
@@ -52,7 +52,7 @@ class Calls:
         return iter(self._of.values())
 
     def requested(self, stream: int, block: bytes, *, is_too_long: bool) -> None:
-        """Begin a call."""
+        """Begin the call that a block of headers asks for, or answer with a refusal."""
         if is_too_long:
             text = f"the headers have more than {self._limits.header_bytes} bytes"
             self._refuse_because(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text, "TOO_LARGE")
@@ -90,7 +90,7 @@ class Calls:
         self._announced.add(call)
 
     def answer_at_once(self) -> None:
-        """Answer the fresh calls whose first message is there; run those that must wait for anything.
+        """Answer the fresh calls whose first message is there; run the methods of those that must wait.
 
         A message that does not fit into a stream's window comes only if it is asked for, so its call
         runs before that.
@@ -143,7 +143,7 @@ class Calls:
         self._link.session.answer_at_once(stream, headers_of(refusal))
 
     def refused(self, method: str, count: int) -> None:
-        """Count calls that found no room."""
+        """Count calls that were refused, since the gate had no room for them."""
         if (gate := self._announced.gate) is not None:
             gate.refused(method, count)
 
@@ -156,7 +156,7 @@ class Calls:
                 self.fresh.append(call)
 
     def ended(self, stream: int) -> None:
-        """Note that a call has all its messages."""
+        """Note that the client sends no more data of a call."""
         call = self._of.get(stream)
         if call is not None:
             call.no_more()
@@ -164,7 +164,7 @@ class Calls:
                 self.fresh.append(call)
 
     def closed(self, stream: int, *, is_whole: bool) -> None:
-        """End a call."""
+        """End the call of a closed stream; `is_whole`: the stream closed without an error."""
         call = self._of.pop(stream, None)
         if call is not None:
             call.closed()
@@ -202,7 +202,7 @@ class Calls:
                 self._of[stream].drained()
 
     def look(self, now: float) -> None:
-        """Reset the streams whose answers the client does not read."""
+        """Reset streams with a whole answer of which the client read nothing for `stall_seconds`."""
         session = self._link.session
         for stream, call in self._of.items():
             if (
@@ -220,7 +220,7 @@ class Calls:
         self._receipts.lost()
 
     async def cut_off(self) -> None:
-        """Answer all calls with an error, and cancel their handlers."""
+        """Answer all calls with an error, and cancel their methods."""
         code, text = grpc.StatusCode.UNAVAILABLE, "the server ends"
         refusal = self._explain(code, text, "ENDING", retry_seconds=0.0)
         for call in list(self._of.values()):

@@ -28,13 +28,13 @@ class Place(Protocol):
     """A connection's place among those that a listener allows."""
 
     end: Callable[[], None]
-    """Closes the connection, whose place another one gets."""
+    """Closes the connection, when another one gets its place."""
 
     def works(self, *, is_busy: bool) -> None:
         """Note whether calls are at work, or that one was answered."""
 
     def leave(self) -> None:
-        """Give the place back."""
+        """Free the place: the connection is closed."""
 
 
 class Connection(asyncio.Protocol):
@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
             self._take(rest)
 
     def pause_writing(self) -> None:
-        """Keep bytes in the session until `resume_writing`, since the socket's buffer is full."""
+        """Leave bytes in the session until `resume_writing`, since the socket's buffer is full."""
         self._paused_since = self._clock()
 
     def resume_writing(self) -> None:
@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
         self._closed(self)
 
     def flush(self) -> None:
-        """Send what can be sent."""
+        """Give the session's bytes to the socket, unless the socket's buffer is full."""
         if self._is_in_session or self._paused_since is not None or self._socket.is_closing():
             return
         self._is_in_session = True
@@ -201,15 +201,15 @@ class Connection(asyncio.Protocol):
 
     @property
     def held(self) -> int:
-        """The bytes that have arrived and are not read."""
+        """The bytes that have arrived and that no method has read."""
         return len(self._rest) + sum(call.held for call in self.calls)
 
     def holding(self) -> list[Call]:
-        """Return the calls that hold bytes."""
+        """Return the calls with bytes that have arrived and that no method has read."""
         return [call for call in self.calls if call.held]
 
     def look(self, now: float) -> None:
-        """End the connection if the client has gone or breaks a limit of time; ping a silent one."""
+        """End the connection if the client has gone or exceeds a time limit; ping a silent client."""
         limits = self._limits
         if self._has_received:
             self._has_received = False
@@ -266,7 +266,7 @@ class Connection(asyncio.Protocol):
         self._place.works(is_busy=is_busy)
 
     def give_way(self) -> None:
-        """Close the connection, whose place another one gets."""
+        """Close the connection, since another one gets its place."""
         self._say("the connection gives way to another")
         self.session.terminate(lib.NO_ERROR)
         self.flush()

@@ -45,7 +45,7 @@ class Deframer:
         """The bytes that are not cut into messages."""
 
     def put(self, chunks: Sequence[memoryview]) -> int:
-        """Append bytes that arrived, at least one; return how many."""
+        """Append at least one chunk of bytes that arrived; return the number of bytes."""
         first = chunks[0]
         size = sum(map(len, chunks))
         if (
@@ -65,7 +65,7 @@ class Deframer:
         return size
 
     def whole(self) -> bytes | None:
-        """Return the next message, which stays, if it is all that came, and not compressed."""
+        """Return the next message and keep it; None if it is compressed or not all that came."""
         if not self._is_whole:
             if self.held < PREFIX:
                 return None
@@ -79,7 +79,7 @@ class Deframer:
         return self._chunks[0]
 
     def take_whole(self) -> bytes | None:
-        """Return the next message if it is all that came, and not compressed."""
+        """Return the next message and drop it; None if it is compressed or not all that came."""
         message = self.whole()
         if message is not None:
             self.drop()
@@ -87,7 +87,7 @@ class Deframer:
 
     @property
     def missing(self) -> int:
-        """The bytes that the next message lacks; 0 if it is there. Raises TooLongError."""
+        """The bytes that the next message, or else its prefix, lacks; 0: none. Raises TooLongError."""
         size = self._next_bytes()
         if size < 0:
             return PREFIX - self.held
@@ -97,16 +97,16 @@ class Deframer:
 
     @property
     def next_bytes(self) -> int | None:
-        """The length of the next message; None if it has not come, or if the message is compressed."""
+        """The length of the next message; None if its prefix has not come, or if it is compressed."""
         size = self._next_bytes()
         return size if size >= 0 and not self._prefix[0] else None
 
     def is_incomplete(self, size: int) -> bool:
-        """Return whether a next message of `size` bytes lacks some, or may not have so many."""
+        """Return whether the next message, of `size` bytes, has not all come or is too long."""
         return size > self._most or PREFIX + size > self.held
 
     def _next_bytes(self) -> int:
-        """Return the length of the next message; -1 if it has not come."""
+        """Return the length of the next message; -1 if its prefix has not come."""
         if not self._prefix:
             if self.held < PREFIX:
                 return -1
@@ -115,7 +115,7 @@ class Deframer:
         return int.from_bytes(self._prefix[1:], "big")
 
     def take(self) -> tuple[bytes, bool]:
-        """Return the next message, which must be there, and whether it is compressed."""
+        """Return the next message, which must have come, and whether it is compressed."""
         size = PREFIX + self._next_bytes()
         kind, self._prefix = self._prefix[0], b""
         self._is_whole = False
@@ -146,7 +146,7 @@ class Deframer:
         self._is_whole = False
 
     def check_end(self) -> None:
-        """Check the end of the call's bytes. Raises ValueError if they end within a message."""
+        """Check, once all bytes have come, that they end with a message. Raises ValueError if not."""
         if self.held:
             raise ValueError("the call's last message is cut off")
 
@@ -161,7 +161,7 @@ class Deframer:
     def decompress(self, message: bytes) -> Iterator[bytes]:
         """Yield the parts of a compressed message, in steps that are short enough for an event loop.
 
-        Raises TooLongError, UnknownEncodingError and ValueError.
+        Raises TooLongError, UnknownEncodingError, and ValueError if it cannot be decompressed.
         """
         if self._encoding == b"identity":
             raise ValueError("a message is marked as compressed, but grpc-encoding is identity")

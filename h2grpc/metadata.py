@@ -2,7 +2,7 @@
 
 Source: gRPC over HTTP2 (grpc/doc/PROTOCOL-HTTP2.md).
 
-The names that a connection's client has: its address, and those in its certificate.
+It also reads the names of a connection's client: its address, and the names in its certificate.
 """
 
 import base64
@@ -46,7 +46,7 @@ BEGINNING = (
     (b"content-type", _CONTENT_TYPE),
     (b"grpc-accept-encoding", b", ".join(ENCODINGS)),
 )
-"""The headers of each answer."""
+"""The headers with which each answer begins."""
 
 
 class NoCallError(Exception):
@@ -150,7 +150,7 @@ _OK = ((b"grpc-status", b"0"),)
 def trailers_of(
     code: grpc.StatusCode, text: str, metadata: Iterable[tuple[str, str | bytes]] = ()
 ) -> Sequence[tuple[bytes, bytes]]:
-    """Return the headers that end a call."""
+    """Return the headers that end a call. Raises ValueError as `written` does."""
     if code is grpc.StatusCode.OK and not text and not metadata:
         return _OK
     trailers = [(b"grpc-status", b"%d" % code.value[0])]
@@ -196,12 +196,12 @@ def peer_name(address: Any) -> str:
 
 
 def address_of(peer: str) -> str:
-    """Return the address in a client's name of `peer_name`, which all its connections have in common."""
+    """Return a result of `peer_name` without the port: a machine's connections have it in common."""
     return peer.rpartition(":")[0] or peer
 
 
 def names_of(tls: "ssl.SSLObject | None") -> Sequence[str]:
-    """Return the names in a client's certificate: alternative ones, then the common name."""
+    """Return a client's names in its certificate: alternative, then common ones; none without one."""
     shown: Any = tls.getpeercert() if tls else None
     if not shown:
         return ()

@@ -1,4 +1,4 @@
-"""What a server is given: its methods, who may refuse their calls, and how a refusal is explained."""
+"""A server's methods, the gate that may refuse their calls, and the explanation of a refusal."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The status of a call that is refused, with metadata that follow it."""
+    """The status of a refused call, and the metadata that are sent with it."""
 
     code: grpc.StatusCode
     text: str
     metadata: Metadata = ()
     reason: str = ""
-    """The name of the reason for programs."""
+    """Why, as one word for programs, such as TOO_LARGE."""
 
 
 class RefusedError(Exception):
@@ -51,13 +51,13 @@ def unexplained(code: grpc.StatusCode, text: str, reason: str, **_: object) -> R
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method. Its calls are `h2grpc.call.Call`, or another server's of the same form."""
+    """A method. It gets each call as a `h2grpc.call.Call`, or an object like it of another server."""
 
     run: Callable[[Any], Awaitable[None]]
     """Reads a call's messages and puts its answers. Raises RefusedError to end it with a status."""
     at_once: Callable[[bytes, Any], bytes | None] | None = None
-    """Returns the only answer to the only message, where it has to wait for nothing; None: `run` does,
-    as on a server that cannot ask. A task and its coroutines cost more than most answers."""
+    """Returns the only answer to a call's only message, or None if that must wait: then `run` answers.
+    A server need not call this. It saves a task and coroutines, which cost more than most answers."""
     is_unary: bool = False
     """Whether `run` puts one answer and writes none: a server may then send it with the status."""
     refusal: Callable[[Any], Refusal | None] | None = None
@@ -72,10 +72,10 @@ class Gate(Protocol):
 
     @property
     def refusal(self) -> Refusal:
-        """The status of the calls that it refuses now; mostly the same object."""
+        """The status of the calls that it refuses now; mostly the same object, so headers are kept."""
 
     def rooms(self, client: str) -> tuple[int, int] | None:
-        """Return how many calls of a client may begin now; None: any number.
+        """Return how many calls of a client (`metadata.peer_name`) may begin now; None: any number.
 
         The first number is for methods that are not urgent, the second for those that are.
         """
@@ -84,7 +84,7 @@ class Gate(Protocol):
         """Return the status of a call that may not begin, since the server ends; None: it may."""
 
     def ended(self, method: str, refusal: Refusal, seconds: float) -> None:
-        """Count a call whose message had not come `seconds` after its headers, and which was ended."""
+        """Count a call that was ended before its message came, `seconds` after its headers."""
 
     def refused(self, method: str, count: int) -> None:
-        """Count calls that were refused."""
+        """Count calls of a method that were refused, since `rooms` had none for them."""

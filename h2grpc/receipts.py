@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 
 class Receipts:
-    """The latest `most` answers whose client may turn out to be gone, by stream.
+    """The latest `most` answers, by stream, that their client may turn out not to have read.
 
-    The function that comes with an answer is then called, once.
+    If it does turn out, the function that came with the answer is called, once.
     """
 
     def __init__(self, most: int) -> None:
@@ -28,7 +28,7 @@ class Receipts:
         return len(self._fresh) + len(self._asked) + len(self._read)
 
     def sent(self, stream: int, if_gone: Callable[[], None]) -> None:
-        """Note an answer that was sent. Beyond `most` the oldest count as taken."""
+        """Note an answer that was sent. Beyond `most` the oldest count as read."""
         self._fresh[stream] = if_gone
         if len(self) > self._most:
             oldest = self._read or self._asked or self._fresh

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 """Pause between two looks at all connections."""
 RETRY_SECONDS = 1.0
-"""The time after which a call that was ended for its bytes has a chance."""
+"""The time after which a client may repeat a call that was ended because of `received_bytes`."""
 LATE_SECONDS = 1.0
 """The age from which a message that is not complete counts as one whose rest may never come."""
 CLOSE_SECONDS = 1.0
@@ -58,13 +58,13 @@ class Server:
         """Bytes that may arrive before those that wait to be read are counted."""
 
     def connection(self, place: Place) -> Connection:
-        """Return the protocol of a new connection, which has a place."""
+        """Return the asyncio protocol of a new connection, whose place is `place`."""
         return Connection(
             self._shared, place, opened=self._opened, closed=self._closed, arrived=self._arrived
         )
 
     def go_away(self) -> int:
-        """Tell clients to call no more on their connections; return the number of those told."""
+        """Tell clients to call no more on their connections; return the number of connections."""
         for connection in self._connections:
             connection.go_away()
         self._shared.announced.end_refused()
@@ -110,8 +110,8 @@ class Server:
     def _give_up(self, size: int) -> int:
         """End calls that hold at least `size` bytes, as far as there are any; return how many bytes.
 
-        First those whose message has lacked its rest for longest, from `LATE_SECONDS` on; then the
-        latest of the connections that hold the most.
+        Calls whose message has been incomplete for longest, from `LATE_SECONDS` on, end first; then
+        the latest calls of the connections that hold the most.
         """
         late = asyncio.get_running_loop().time() - LATE_SECONDS
         ordered: list[tuple[bool, int, float, int]] = []

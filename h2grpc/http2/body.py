@@ -10,7 +10,7 @@ WORDS = 8
 
 
 class OutgoingBody(c.Structure):
-    """Takes chunks of data, which `h2grpc.http2.callbacks` takes out, one after the other."""
+    """Keeps chunks of data until `h2grpc.http2.callbacks` takes them out, one after the other."""
 
     _fields_ = (
         ("_data", c.c_char_p),
@@ -32,7 +32,7 @@ class OutgoingBody(c.Structure):
     _queue: deque[bytes] | None = None
     """The chunks after the one that is being sent."""
     _queued = 0
-    """Their bytes."""
+    """The bytes in `_queue`."""
     _ending: Any = None
     """The trailers, which must live as long as they may be sent."""
     _seen = -1
@@ -73,7 +73,7 @@ class OutgoingBody(c.Structure):
         return self._left + self._queued
 
     def unread_since(self, now: float) -> float:
-        """Return the time of the first look that found as much unsent as there is now."""
+        """Return the `now` of the first such call since which the number of unsent bytes is the same."""
         if self.unsent != self._seen:
             self._seen, self._seen_at = self.unsent, now
         return self._seen_at

@@ -32,7 +32,7 @@ def inlined(function: Function) -> Function:
 
 
 def callback(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function for C to call, at its `address`."""
+    """Compile a function for C to call; its attribute `address` is where C finds it."""
     return lambda function: _kept(
         lambda cache: numba.cfunc(signature, cache=cache, error_model="numpy")(function)
     )

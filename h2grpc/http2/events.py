@@ -10,13 +10,13 @@ class Events(Protocol):
     """Takes the events of a session, in the call of `Session.receive` that finds them."""
 
     def requested(self, stream: int, block: bytes, *, is_too_long: bool) -> None:
-        """Begin a call with a block of headers. Those beyond `Http2Limits.header_bytes` are left out."""
+        """Begin a call; if `is_too_long`, `block` lacks headers beyond `Http2Limits.header_bytes`."""
 
     def refused(self, method: str, count: int) -> None:
         """Note that calls of a method were refused, since the `Journal` had no room for them."""
 
     def received(self, stream: int, chunks: Sequence[memoryview]) -> None:
-        """Take data of a call, which may not be kept: they are of the bytes of all calls.
+        """Take data of a call; do not keep them, since they are parts of a buffer for all calls.
 
         They count against the stream's window until they are consumed.
         """
@@ -46,6 +46,6 @@ class EndedError(Exception):
 
 
 def flood(what: str, limit: str) -> EndedError:
-    """Return the error of a client that sends more of something than a limit allows."""
+    """Return the error for a client that sends more of `what` than `limit` (its words) allows."""
     text = f"more {what} than server.http2 allows ({limit})"
     return EndedError(text, ENHANCE_YOUR_CALM)

@@ -15,7 +15,7 @@ from warmpath.h2grpc.http2.limits import FRAMES_A_MESSAGE, SMALL_BYTES, Http2Lim
 RECEIVE_BYTES = 128 << 10
 """Most bytes that libnghttp2 is given at once."""
 SEND_BYTES = 128 << 10
-"""Most bytes that it gives at once."""
+"""Most bytes to send that libnghttp2 gives at once."""
 FRAME_HEAD_BYTES = 9
 
 # Indices of the numbers.
@@ -55,11 +55,11 @@ FRAME_HEAD_BYTES = 9
 ) = range(40)
 NUMBERS = 40
 READ, WRITE = 1, 2
-"""What libnghttp2 wants to do."""
+"""The bits of WANTS: libnghttp2 wants to read, and to write."""
 
 # Kinds of rows: kind, stream, and two numbers.
 HEADERS, LONG_HEADERS = 0, 1
-"""Headers of a call, from the first number to the second; some were left out."""
+"""Headers of a call, in memory from the first number to the second; LONG_HEADERS: some are left out."""
 CHUNK = 2
 """A part of a message: its place in the bytes that arrived, and its size."""
 END = 3
@@ -67,13 +67,13 @@ END = 3
 CLOSED = 4
 """A stream is closed: with an error code, and whether the client has reset it."""
 REFILL = 5
-"""A body has more to send than it has told."""
+"""A body's chunk was sent, and more follow (`OutgoingBody.refill`)."""
 DRAINED = 6
 """A body was sent whole, and more may come."""
 ANSWERED = 7
 """An answer is complete before its request."""
 REFUSED = 8
-"""A call was refused: the number of its method, and whether the client sends no more of it."""
+"""A call was refused: its method's place in `refusable`, and whether the client sends no more of it."""
 RESET_LATE = 9
 """The client has reset a stream that had ended."""
 
@@ -93,7 +93,7 @@ HEADERS_BOTTOM = 8 * WORDS
 class Journal:
     """The journal of one thread.
 
-    Calls of `refusable` methods, paths with whether each is urgent, can be refused.
+    `refusable` has the paths of the methods whose calls can be refused, and whether each is urgent.
     """
 
     def __init__(self, limits: Http2Limits, refusable: Mapping[str, bool] | None = None) -> None:
@@ -116,36 +116,33 @@ class Journal:
         self._methods = (c.c_int64 * len(rows))(*rows)
         words[METHODS], words[METHODS_AT] = len(rows), c.addressof(self._methods)
         self.refusal: object = None
-        """The refusal whose headers `refuse_with` has got last."""
+        """The last `refusal` that `refuse_with` was given."""
 
     def limit(self, rooms: tuple[int, int] | None) -> None:
-        """Let so many calls of refusable methods begin in the next call: others, and urgent ones.
-
-        None: any number.
-        """
+        """Set how many calls of refusable methods, not urgent and urgent, may begin; None: any."""
         words = self._words
         words[IS_BUSY] = rooms is not None
         if rooms is not None:
             words[ROOM], words[URGENT_ROOM] = rooms
 
     def refuse_with(self, refusal: object, headers: Headers) -> None:
-        """Answer the calls beyond that with a refusal's headers from now on."""
+        """Answer calls beyond `limit` with `headers`, those of `refusal`, from now on."""
         self.refusal = refusal
         self._refusal_headers = header_array(headers)
         self._words[REFUSAL_AT] = c.addressof(self._refusal_headers)
         self._words[REFUSAL_HEADERS] = len(headers)
 
     def numbers(self) -> list[int]:
-        """Return all numbers."""
+        """Return the numbers, at the indices above."""
         return self._words[:NUMBERS].tolist()
 
     def rows(self, count: int) -> Iterator[tuple[int, int, int, int]]:
-        """Return the rows as they are now."""
+        """Return the first `count` rows as they are now: kind, stream, and two numbers."""
         flat = iter(self._words[NUMBERS : NUMBERS + ROW * count].tolist())
         return zip(flat, flat, flat, flat, strict=True)
 
     def headers(self, begin: int, end: int) -> bytes:
-        """Return headers, as `h2grpc.http2.library` reads them."""
+        """Return the headers between two places, for `h2grpc.http2.library.pairs` to read."""
         return bytes(self._memory[begin:end])
 
     def sent(self, size: int) -> bytes:
@@ -153,7 +150,7 @@ class Journal:
         return bytes(self._memory[self._output : self._output + size])
 
     def unended(self, numbers: list[int]) -> tuple[bytes, int]:
-        """Take out the headers that have not ended, and their bytes as HTTP/2 counts them."""
+        """Take out headers that have not ended; return them, and their bytes as HTTP/2 counts them."""
         self._words[IN_BLOCK] = 0
         return self.headers(numbers[BLOCK_AT], numbers[HEADERS_AT]), numbers[BLOCK_BYTES]
 

@@ -5,10 +5,8 @@ thread that releases the lock waits longer than that to get it again.
 
 Source: `nghttp2/nghttp2.h`; only functions that every release since 1.52 has.
 
-The headers of one call: pairs of bytes, or one block.
-
-`h2grpc.http2.callbacks` writes the block. In it each header has the lengths of its name and
-value, 4 bytes each, before them.
+The headers of one call are pairs of bytes, or one block, which `h2grpc.http2.callbacks` writes. In it
+the lengths of a header's name and value, 4 bytes each, come before them.
 """
 
 import ctypes as c

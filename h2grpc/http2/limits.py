@@ -18,7 +18,7 @@ it (WINDOW_UPDATE for the stream and for the connection, and perhaps a PING that
 FRAMES_A_CALL = 2
 """Frames that each call allows: its headers, and an end without data."""
 SMALL_BYTES = 8
-"""Bytes of data that allow one frame, up to those of a message."""
+"""Bytes of data that allow one frame, up to FRAMES_A_MESSAGE for a DATA frame."""
 IGNORED_BYTES = 16 << 10
 """Bytes of ignored frames that count as one frame. libnghttp2 ignores frames of unknown types, and data
 of calls that have ended; much of that may be under way when a call is refused."""
@@ -53,11 +53,10 @@ class Http2Limits:
     idle_seconds: float = 300.0
     """Longest life of a connection without calls."""
     resets_per_second: int = 100
-    """Streams that a client may reset before their answer begins, or break, over time; ten seconds'
-    worth at once."""
+    """Streams a second that a client may reset before their answer begins, or break; ten seconds' worth
+    at once."""
     control_frames_per_second: int = 100
-    """Frames without a request or a message that a client may send, over time; ten seconds' worth at
-    once."""
+    """Frames a second without request or message that a client may send; ten seconds' worth at once."""
 
 
 class FrameBudget:

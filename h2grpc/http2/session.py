@@ -45,7 +45,7 @@ QUIET = frozenset({lib.NO_ERROR, lib.CANCEL})
 """Codes with which streams end where nobody broke the protocol."""
 
 OPEN: "set[Session]" = set()
-"""The sessions whose memory libnghttp2 keeps."""
+"""The sessions that are not closed: libnghttp2 has memory for them."""
 
 
 class Session:
@@ -87,7 +87,7 @@ class Session:
         """Whether the client's preface and settings have arrived."""
         self._refuses_new = self._owes_goaway = False
         self.wants = of.READ | of.WRITE
-        """Whether there is anything to read or to send; 0: the socket can be closed."""
+        """The journal's READ and WRITE, if there is anything to; 0: the socket can be closed."""
         session = lib.Session()
         options = server_options(self._lib, limits.resets_per_second)
         failed = self._lib.session_server_new2(
@@ -149,7 +149,7 @@ class Session:
         self._allowed.count(frames, len(data) - numbers[of.PAYLOAD] - numbers[of.TOLD])
 
     def send(self, write: Callable[[bytes], object]) -> None:
-        """Call `write` with the bytes that can be sent now, part by part; it must not call the session.
+        """Call `write` with the bytes to send now, part by part; `write` must not call the session.
 
         Raises EndedError; parts that were written before stay written.
         """
@@ -211,11 +211,11 @@ class Session:
         self._lib.session_set_local_window_size(self._session, 0, stream, size)
 
     def answer(self, stream: int, headers: Headers) -> None:
-        """Begin an answer."""
+        """Begin an answer with headers; `write` and `finish` continue it."""
         self._answer(stream, headers, OutgoingBody(is_watched=1))
 
     def answer_whole(self, stream: int, headers: Headers, data: bytes, trailers: Headers) -> None:
-        """Give an answer with all of its data."""
+        """Give a whole answer: headers, data and trailers."""
         body = OutgoingBody()
         body.put(data)
         body.end(header_array(trailers))
@@ -256,7 +256,7 @@ class Session:
         return body.unsent if body else 0
 
     def unread_since(self, stream: int, now: float) -> float:
-        """Return the time since which the client has read nothing of a stream's body, as looks found."""
+        """Return the `now` of the first such call since which nothing of a stream's body was sent."""
         body = self._bodies.get(stream)
         return body.unread_since(now) if body else now
 
@@ -286,7 +286,7 @@ class Session:
             self.wants |= of.WRITE
 
     def terminate(self, code: int) -> None:
-        """End all streams with the next bytes that are sent."""
+        """End the connection and its streams with the next bytes that are sent (GOAWAY with `code`)."""
         self._lib.session_terminate_session(self._session, code)
         self.wants |= of.WRITE
 

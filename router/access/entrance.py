@@ -1,7 +1,7 @@
 """The protection of a router's listeners: their TLS, and who may call.
 
-Callers are known by token or by the names in their certificate. gRPC's are refused before their message
-is read.
+Callers are known by token or by the names in their certificate. A gRPC call is refused before its
+message is read.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ class AccessRefusal(NamedTuple):
     """A call is refused; `text` names the role and what was asked, never a token."""
 
     why: Literal["unknown", "role"]
-    """Neither a token nor a certificate that was shown is a client's; or the client lacks the role."""
+    """`unknown`: no token or certificate that was shown is a client's; `role`: the client lacks it."""
     text: str
 
 

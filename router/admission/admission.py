@@ -31,13 +31,13 @@ LONGEST_SECONDS = 0.02
 ANSWERING_TIMES = 3.0
 """The thread answers for at least this many times as long as it reads sockets, while calls wait."""
 TURN_SECONDS = 0.005
-"""The thread also answers for about this time in each turn; then new urgent calls go first."""
+"""Least time for which the thread answers in each turn; then new urgent calls go first."""
 MOST_AT_ONCE = 32
 """Most calls that wait and begin in one turn."""
 LEAST_WAITING = 4
 """Calls that may always wait."""
 MOST_CHANGES = 4
-"""Most calls in a turn that are let in for one of the same address: that one's refusal takes long."""
+"""Most calls in a turn that each replace a call of their address, as refusing the latter takes long."""
 URGENT_TIMES = 8
 """Urgent calls that may wait, for each other one: they take much less time."""
 
@@ -250,7 +250,7 @@ class Admission:
 
     @property
     def is_free(self) -> bool:
-        """Whether a call may be answered in the step that received it."""
+        """Whether a call may be answered as it is received: none waits, and the turn has time left."""
         return not (self._urgent or self._others) and self._at_once < self._turn_seconds
 
     def answered_at_once(self, seconds: float) -> None:

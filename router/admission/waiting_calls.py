@@ -135,7 +135,7 @@ class WaitingCalls:
         self._count(place, -1)
 
     def rank(self, name: str) -> None:
-        """Note that the rank of a client, which may wait, has changed."""
+        """Note that a client's rank has changed; nothing happens if none of its calls waits."""
         client = self._clients.get(name)
         if client is None:
             return
@@ -152,9 +152,9 @@ class WaitingCalls:
         return [line.calls.first[1] for _, line in firsts]
 
     def to_refuse(self, newest: Reservation) -> Reservation:
-        """Return the latest call of the client with the most; if several have, of that of `newest`.
+        """Return the latest call of the connection with the most, of the client with the most calls.
 
-        Of the client's connections, that with the most loses it.
+        Among equals it is the client, or the connection, of `newest`.
         """
         name = self._most.last
         if self._counts[newest.client] == self._counts[name]:

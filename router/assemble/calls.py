@@ -44,7 +44,7 @@ from warmpath.router.shadow.log_feed import LogFeed
 log = logging.getLogger(__name__)
 
 TRYING = 0.2
-"""Share of `endpoint-picker.pick-seconds` in which a request waits until its template is tried out."""
+"""Share of `endpoint-picker.pick-seconds` for which a request may wait for its template's trial."""
 
 
 REFUSAL_SECONDS = 10.0
@@ -72,7 +72,7 @@ class Calls:
     endpoint_picker: EndpointPickerService
     admission: Admission
     feed: LogFeed | None
-    """Takes the lines of another gateway's access log."""
+    """Takes the lines of another gateway's access log; None: no log is followed."""
 
 
 async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> Calls:

@@ -45,11 +45,11 @@ class Indexed:
 
     @property
     def states(self) -> list[SourceState]:
-        """For each source of pods, whether it answers."""
+        """The state of each source of pods: whether it answers."""
         return [source.state for source in self.sources]
 
     async def follow(self, links: Links) -> None:
-        """Follow pods from now on; the first three links are called in the loop that calls this."""
+        """Follow pods; the loop that calls this also calls `observed`, `ended` and `gone` of `links`."""
         call = partial(_call_in, asyncio.get_running_loop())
         self.follower = Follower(
             self.ingest,
@@ -69,7 +69,7 @@ class Indexed:
         self.reconciler = await self.thread.enter(follows, self.means.stack)
 
     async def follow_configured(self, pods: list[PodSpec]) -> None:
-        """Follow other [[pods]] of the configuration."""
+        """Follow `pods` in place of the [[pods]] of the configuration so far."""
         assert self.reconciler is not None
         await self.thread.call(follow_configured(self.reconciler, pods))
 

@@ -34,7 +34,7 @@ RANKS_AT_ONCE = 16
 def scraped(
     means: Means, indexed: Indexed, of_texts: Texts, chosen: Picks, calls: Calls
 ) -> Iterator[Metric | None]:
-    """Read every part. A None says that other work may be done before the next step."""
+    """Yield the metrics of every part, and None wherever other work may be done before the next one."""
     ingest, admission = indexed.ingest, calls.admission
     yield from means.metrics.collect()
     yield metric("build_info", [([version()], 1)])
@@ -98,7 +98,7 @@ def readiness(router: Readiness) -> Iterator[Metric]:
 
 
 def certificates(tables: Mapping[str, ServerTls | ClientTls]) -> Metric:
-    """Return when the certificates end that a table of the configuration names, by table."""
+    """Return when certificates end, by table of the configuration and file (Unix time, seconds)."""
     ends = (([table, file], at) for table, tls in tables.items() for file, at in expiries(tls.pem))
     return metric("certificate_expiry_timestamp_seconds", ends)
 

@@ -40,7 +40,7 @@ class Failure(NamedTuple):
     code: grpc.StatusCode
     reason: "Reason.ValueType"
     retry_seconds: float | None = None
-    """The argument of `proto.errors.details`, unless the error has a time of its own."""
+    """Seconds until a retry makes sense, unless the error has its own; None: not told."""
 
 
 STATUS = grpc.StatusCode

@@ -53,7 +53,7 @@ LATE = "the message did not come within %g s, and other calls wait for the room 
 
 @lru_cache(8)
 def too_busy(longest: float, seconds: float) -> Refusal:
-    """Return the status of a BusyError with these values: there may be thousands of them a second."""
+    """Return the status of a BusyError with these values; kept, as thousands a second may need it."""
     return refusal_of(BusyError(longest, seconds))
 
 

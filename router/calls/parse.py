@@ -128,7 +128,7 @@ LIMITS = {
     "session_id": MOST_SESSION_BYTES,
     "tenant": MOST_TENANT_BYTES,
 }
-"""The most bytes of names that may not have MOST_NAME_BYTES."""
+"""The most bytes of the names that have another limit than MOST_NAME_BYTES."""
 CHECKED_AT_ONCE = 1024
 """Loads checked before other tasks get a turn: about a millisecond's work."""
 LARGE_BYTES = 256 << 10

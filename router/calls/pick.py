@@ -152,7 +152,7 @@ class PickAnswerer:
     def telling(self, pick: Pick, call: Call | None = None) -> Iterator[None]:
         """Within the context the caller is told of a pick; if that fails, the pick is withdrawn.
 
-        It ends, too, where the transport finds later that the caller of `call` has not read the
+        The pick ends, too, if the transport finds later that the caller of `call` has not read the
         answer (`Call.if_gone`; gRPC's own server cannot find that).
         """
         try:

@@ -63,9 +63,9 @@ class Wanted(msgspec.Struct, frozen=True):
     """As in `ReadPrompt`."""
     pods: list[Pod]
     ranks: list[Rank]
-    """Those of `pods`."""
+    """The ranks of `pods`."""
     unknown: list[str]
-    """The names without a pod."""
+    """The names that the Score gives and no pod of the model has."""
 
 
 class HeldBlocks(NamedTuple):

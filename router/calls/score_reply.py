@@ -91,7 +91,7 @@ def stream_reply(request_id: int, response: bytes) -> bytes:
 
 
 MOST_RANKS = 8192
-"""Ranks of which the beginnings of entries are kept, those that were asked for last."""
+"""Most ranks, those that were asked for last, whose entries' beginnings are kept."""
 
 UNKNOWN_POD = pb.PodScore(
     trust=pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
@@ -100,7 +100,7 @@ UNKNOWN_POD = pb.PodScore(
 
 
 def unknown_pod(name: str) -> tuple[bytes, bytes]:
-    """Return the parts of a ScoreResponse with the score of a pod that is not known."""
+    """Return the two parts, one after the other, of a ScoreResponse's entry for an unknown pod."""
     named = pb.PodScore(pod=name).SerializeToString()
     return entry_of(named, len(UNKNOWN_POD)), UNKNOWN_POD
 

@@ -1,6 +1,6 @@
 """The gRPC server: it listens on one port, and loses no call at its end. Its calls may have spans.
 
-Each call has one while its handler runs, from before it waits for its turn. A stream is one call, and
+Each call has a span while its method runs, from before it waits for its turn. A stream is one call, and
 has one span to its end, as OpenTelemetry's conventions for RPC have it; each of its messages has a span
 in that one (`router.calls.service`).
 """
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 0.5
 """Time for writing the last answers; then the streams that remain, of health watchers, are ended."""
 RECEIVED_BYTES = 256 << 20
-"""Bytes of all clients' messages that wait to be read, if two of the largest messages are no more."""
+"""Most bytes of all clients' messages that wait to be read, unless two of the largest have more."""
 
 
 @asynccontextmanager
@@ -123,7 +123,7 @@ def limit_of_connections(config: Config) -> str:
 
 
 def limits_of(config: Config) -> Http2Limits:
-    """Return the limits that a configuration gives to the transport."""
+    """Return the transport's limits by a configuration."""
     http2 = config.server.http2
     return Http2Limits(
         connections=min(http2.max_connections, HALF_OF_DESCRIPTORS),

@@ -226,7 +226,7 @@ class RouterService:
     def method(
         self, name: str, answer: Answer, at_once: Callable[[bytes], bytes | None] | None = None
     ) -> Method:
-        """Return the method of a call with one message and one answer; `at_once` as for the intake."""
+        """Return a method with one message and one answer; `at_once` is as in `Intake.method`."""
 
         async def put(message: bytes, call: Call) -> None:
             call.put(await answer(message, call.seconds_left))
@@ -234,7 +234,7 @@ class RouterService:
         return self.intake.method(name, put, is_urgent=name in URGENT, at_once=at_once)
 
     def answers(self) -> dict[str, Answer]:
-        """Return what answers the methods with one message and one answer, but Pick, by name."""
+        """Return what answers the methods with one message and one answer, except Pick, by name."""
         picks = self.picks
         answers: dict[str, Callable[[Any, float, float], Awaitable[Message]]] = {
             "Report": picks.report,
@@ -268,7 +268,7 @@ class RouterService:
 class AdmissionGate:
     """The `h2grpc.method.Gate` of some services. Streams pass: their messages wait.
 
-    Once the `drain` refuses calls, it refuses those of all services but gRPC's own.
+    Once the `drain` refuses calls, it refuses those of all services except gRPC's own.
     """
 
     def __init__(

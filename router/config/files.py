@@ -1,7 +1,7 @@
 """Reads the TLS files of [server.tls], [watch] and [probe], and engines' API keys.
 
-Those of Redis are read in `indexer.shared.redis.connect`, and only checked here. All files are relative
-to the folder of the configuration.
+TLS files of Redis are read in `indexer.shared.redis.connect`, and only checked here. All files are
+relative to the folder of the configuration.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ def _paths(folder: Path, *names: str) -> TlsPaths:
 
 
 SOON = timedelta(days=14)
-"""Time before its end in which a certificate is warned of."""
+"""A certificate that ends within this time gets a warning."""
 
 
 class Dated(NamedTuple):

@@ -1,7 +1,7 @@
 """Reads the form of a configuration's keys: unknown or missing ones, wrong types, values out of range.
 
 All mistakes are found, not just the first one. The tables are walked by the fields of their classes, and
-msgspec checks each value, so that both forms of reading agree.
+msgspec checks each value, so that this and the reading of a file without mistakes agree.
 """
 
 import difflib
@@ -112,7 +112,7 @@ class Form:
 
     problems: list[Problem] = field(default_factory=list)
     wrong: set[Path] = field(default_factory=set)
-    """The paths of the values that `usable` lacks, and of those that a misspelt key may have meant."""
+    """The paths of the values that `usable` leaves out, and of keys that a misspelt one may mean."""
 
 
 def usable(raw: dict[str, Any]) -> tuple[Config, Form]:

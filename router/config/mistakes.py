@@ -103,7 +103,7 @@ DECIDED_BY: dict[str, tuple[str, ...]] = {
     "server": ("clients", "limits"), "clients": ("server", "queue"), "index": ("server",),
     "pods": ("models",), "pod-sets": ("models",),
 }  # fmt: skip
-"""Other tables whose values decide whether a table has a mistake."""
+"""By table: the other tables whose values decide whether it has a mistake."""
 
 
 class Mistake(NamedTuple):

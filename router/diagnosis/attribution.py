@@ -150,7 +150,7 @@ class Evidence:
         self.expired = self.expired * FADING + (end == "expired")
 
     def of(self, wanted: Callable[[Traits], bool]) -> ReportCounts:
-        """Return the summed tallies of all traits that `wanted` accepts."""
+        """Return the summed counts of all traits that `wanted` accepts."""
         counted = [tally for traits, tally in self.tallies.items() if wanted(traits)]
         return ReportCounts(*(sum(getattr(one, name) for one in counted) for name in COUNTS))
 

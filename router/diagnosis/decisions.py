@@ -45,9 +45,9 @@ out, so that the same moment is told as the same number."""
 def wall_offset_of(
     wall: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic
 ) -> Callable[[], float]:
-    """Return what returns what to add to a time of `clock` to get one of `wall`, Unix time in seconds.
+    """Return a function that returns the seconds to add to a time of `clock` to get one of `wall`.
 
-    It holds even after the machine's clock was set.
+    `wall` returns Unix time; its difference to `clock` is measured again after it was set.
     """
     known = wall() - clock()
 
@@ -183,7 +183,7 @@ MOST_LINES = 10_000
 
 
 class DecisionLog(Decisions):
-    """Makes lines of a `share` of all picks, drawn by `rng`; `taken` returns those made since.
+    """Makes lines of a `share` of all picks, drawn by `rng`; `taken` returns the new ones.
 
     A time of the picker + `wall_offset()` is seconds since the Unix epoch.
     """
@@ -199,7 +199,7 @@ class DecisionLog(Decisions):
         """Lines that were not written: there was no room, or the file could not be used."""
 
     def taken(self) -> tuple[list[bytes], int]:
-        """Return the lines since the last call, each with its break, and for how many was no room."""
+        """Return the lines since the last call, each with its break, and how many found no room."""
         taken = self._lines, self._dropped
         self._lines, self._dropped = [], 0
         return taken
@@ -244,7 +244,7 @@ async def write_decisions(kept: DecisionLog, file: str, folder: Path) -> None:
 
 
 async def write_now(kept: DecisionLog, file: str, folder: Path) -> None:
-    """Append the lines that are there."""
+    """Append the lines made since the last time, once; otherwise as `write_decisions`."""
     lines, dropped = kept.taken()
     if dropped:
         log.warning(

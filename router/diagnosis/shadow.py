@@ -32,7 +32,7 @@ class _Compared:
 
 
 class ShadowComparison:
-    """Sums up by model. Only requests count whose pod was a candidate at the time of the pick."""
+    """Sums up both choices, by model. A request counts if its pod was a candidate of the pick."""
 
     def __init__(self) -> None:
         # Bounded by the number of configured models.
@@ -65,7 +65,7 @@ class ShadowComparison:
         model.work[placed.picked[0]][1] += ours.prefill
 
     def rows(self) -> Iterable[pb.Shadow]:
-        """Return the sums of each model, with their quantiles and both balances."""
+        """Return the sums of each model, with quantiles of saved seconds and both choices' imbalance."""
         for model in self._models.values():
             row, saved = model.counts, sorted(model.saved)
             row.saved_p50, row.saved_p90 = quantile(saved, 0.5), quantile(saved, 0.9)
@@ -74,7 +74,7 @@ class ShadowComparison:
         return [model.counts for model in self._models.values()]
 
     def forget(self, pod: str) -> None:
-        """Drop the work of a removed pod."""
+        """Drop the seconds of prefill of a removed pod, which then count for no imbalance."""
         for model in self._models.values():
             model.work.pop(pod, None)
 

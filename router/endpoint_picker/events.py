@@ -225,7 +225,7 @@ def failure_of(error: Exception, seconds: float) -> NoPick:
 
 
 def immediate(refusal: NoPick, header: str) -> ImmediateReply:
-    """Return a refusal as a response, in the form of OpenAI's errors; `header` gets the reason."""
+    """Return a refusal as a response like OpenAI's errors; the header named `header` has the reason."""
     error = {"message": refusal.text, "type": TYPES[refusal.status], "code": refusal.reason}
     put: Settings = (("content-type", "application/json"),)
     if header:

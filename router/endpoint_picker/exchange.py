@@ -31,7 +31,7 @@ RENAMED_KINDS = ("application/json", "text/event-stream")
 LEAST_ERROR = 400
 """HTTP statuses from here on mean that the engine has not computed the request."""
 TIMED_OUT = ("408", "504")
-"""Those with which a proxy on the way says that the engine has not answered."""
+"""HTTP statuses by which a proxy on the way says that the engine has not answered."""
 
 
 class ResponseSide(OneSide):
@@ -51,7 +51,7 @@ class ResponseSide(OneSide):
         self._name: NameInResponse | None = None
 
     def booked(self, picked: Picked) -> None:
-        """Report on this pick from now on."""
+        """Report on this pick from now on, by the response's events."""
         self._picked, self._is_booked = picked, True
 
     def headers(self, event: Event) -> list[Action]:

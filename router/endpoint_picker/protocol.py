@@ -36,7 +36,7 @@ UPSTREAM_ATTRIBUTE = "upstream.address"
 DETAILS_ATTRIBUTE = "response.code_details"
 """Envoy's attribute that tells why a response is its own."""
 OF_AN_ENDPOINT = "via_upstream"
-"""Its value where a response is not Envoy's own."""
+"""The value of DETAILS_ATTRIBUTE where a response is not Envoy's own."""
 OWN_RESPONSES = {
     "upstream_reset_before_response_started{overflow": "OVERLOADED",
     "no_healthy_upstream": "NO_POD",
@@ -44,9 +44,9 @@ OWN_RESPONSES = {
     "request_payload_too_large": "TOO_LARGE",
     "stream_idle_timeout": "SILENT",
 }
-"""Beginnings of it, and the reasons that such responses get; the first that fits counts."""
+"""Beginnings of that attribute's other values, and the reasons for them; the first that fits counts."""
 GATEWAY_ERROR = "GATEWAY_ERROR"
-"""The reason of all others of Envoy's own."""
+"""The reason of all other responses of Envoy's own."""
 
 SIDECARS = (
     *("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port"),
@@ -95,12 +95,12 @@ class HeaderNames:
 
 
 def without(names: tuple[str, ...], put: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    """Return the names of headers to remove, but for those that `put` replaces."""
+    """Return the names of headers to remove, except those that `put` replaces."""
     return tuple(filterfalse(dict(put).__contains__, names))
 
 
 def names_of(ours: PickerHeadersTable) -> HeaderNames:
-    """Return the names of a configuration."""
+    """Return the names of headers for a configuration."""
     in_response = tuple(
         name for name in (ours.pod, ours.cached_tokens, ours.saved_seconds, ours.reason) if name
     )

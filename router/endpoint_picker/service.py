@@ -81,7 +81,7 @@ class Stream:
         """The pick for as much of the body as had come by then."""
 
     def next_at_hand(self) -> bytes | None:
-        """Return the next message if `read` would not wait."""
+        """Return the next message if `read` would not wait; else None."""
         return None if self._late is not None else self._call.take()
 
     async def read(self) -> bytes | None:

@@ -81,7 +81,7 @@ class NameInResponse:
         self._held = b""
 
     def feed(self, piece: bytes, *, may_hold: bool) -> bytes:
-        """Return the next piece, renamed; with `may_hold`, but for an end that may begin the field."""
+        """Return a piece, renamed; with `may_hold`, an end that may begin the field goes to the next."""
         piece, self._held = self._held + piece, b""
         piece = self._pattern.sub(lambda found: found[1] + self._given, piece)
         start = self._begun(piece) if may_hold else len(piece)

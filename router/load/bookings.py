@@ -163,7 +163,7 @@ class Bookings:
         return self._bookings.get(booking_id)
 
     def answered_at(self, pod: str, ranks: int) -> float:
-        """Return when a pod of so many ranks last answered a request; any thread may ask."""
+        """Return when a pod of so many ranks last answered, -inf: never; any thread may ask."""
         books = (self.ranks.get(RankName(pod, rank)) for rank in range(ranks))
         return max((book.answered_at for book in books if book is not None), default=-math.inf)
 
@@ -182,7 +182,7 @@ class Bookings:
         self.changed(name)
 
     def engine_ended(self, pod: str, rank: int) -> None:
-        """Wait for no answers of a rank whose engine has ended: its requests are lost."""
+        """Expect no more answers of a rank whose engine has ended: its requests are lost."""
         book = self.ranks.get(RankName(pod, rank))
         if book is not None:
             book.unanswered.clear()

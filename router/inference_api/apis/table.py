@@ -46,7 +46,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def chat_api(*fields: str, **chats: Chat) -> Api:
-    """Return the API of whose bodies' `fields` each engine makes a chat; `chats` has it by engine."""
+    """Return an API of whose `fields` engines make chats; `chats` has the function of each engine."""
     return Api(fields, partial(_prompt, fields, chats))
 
 
