@@ -93,7 +93,7 @@ def write_report(
         "warmpath demo",
         [
             *(warning(text) for text in story.warnings),
-            *(paragraph(text) for text in story.conclusions),
+            *(paragraph(text, "" if at else "lead") for at, text in enumerate(story.conclusions)),
             table(rows),
             paragraph(story.setting),
             plots(
@@ -125,9 +125,9 @@ def heading(text: str) -> str:
     return f"<h2>{html.escape(text)}</h2>"
 
 
-def paragraph(text: str) -> str:
-    """Return a paragraph as HTML."""
-    return f"<p>{html.escape(text)}</p>"
+def paragraph(text: str, kind: str = "") -> str:
+    """Return a paragraph as HTML; `kind` is a class of page.css."""
+    return f'<p class="{kind}">{html.escape(text)}</p>'
 
 
 def warning(text: str) -> str:

@@ -99,10 +99,10 @@ class Views:
         """Return what the page says above all else, the gravest first.
 
         `kind` is a class of page.css: `down`, `degraded` or `exact`. `title` is in words what the colour
-        says, `text` one sentence. `command`, which may be missing, is a shell's line to copy.
+        says, `text` one sentence with its commands between backticks.
         """
         return [
-            {"kind": "down", "title": f"Not ready: {name}", "text": one.reason}
+            {"kind": "down", "title": "Not ready:", "text": f"{name}: {one.reason}"}
             for name, one in self.readiness.report().items()
             if not one.holds and self.readiness.requires(name)
         ]

@@ -52,6 +52,11 @@ export function copyable(text) {
   return make("span", { class: "copyable" }, make("code", {}, text), make("button", { type: "button", class: "copy", "aria-label": `Copy ${text}` }, "Copy"));
 }
 
+// A text's parts: between backticks are names, and commands if they have several words.
+export function prose(text) {
+  return text.split("`").map((part, at) => (at % 2 === 0 ? part : part.includes(" ") ? copyable(part) : make("code", {}, part)));
+}
+
 // Replaces an element's children; one that equals the one with the focus gets it.
 export function fill(element, ...children) {
   const focused = element.contains(document.activeElement) ? document.activeElement : null;

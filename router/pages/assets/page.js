@@ -1,7 +1,7 @@
 // The live page: reads the stream of events, and shows one view at a time.
 
 import "./copy.js";
-import { clock, copyable, fill, make } from "./draw.js";
+import { clock, fill, make, prose } from "./draw.js";
 import { askToExplain, followForm, offerModels } from "./explain.js";
 import { showOverview, showPod } from "./overview.js";
 
@@ -110,7 +110,7 @@ function finding(one) {
   const where = [one.pod, one.model].filter(Boolean).join(", ");
   return make("div", { class: "notice degraded" },
     make("p", {}, make("strong", {}, where || one.kind), where ? make("span", { class: "note" }, ` kind: ${one.kind}`) : ""),
-    make("p", {}, one.text));
+    make("p", {}, ...prose(one.text)));
 }
 
 function showFindings(diagnosis) {
@@ -145,8 +145,8 @@ function showNotices(notices) {
   const told = JSON.stringify(notices);
   if (told === noticed) return;
   noticed = told;
-  fill(byId("notices"), ...notices.map(({ kind, title, text, command }) =>
-    make("div", { class: `notice ${kind}` }, make("p", {}, make("strong", {}, title), ` ${text}`), command ? make("p", {}, copyable(command)) : null)));
+  fill(byId("notices"), ...notices.map(({ kind, title, text }) =>
+    make("div", { class: `notice ${kind}` }, make("p", {}, make("strong", {}, title), " ", ...prose(text)))));
 }
 
 function show() {

@@ -208,7 +208,7 @@ async def test_the_share_that_was_cached_is_of_one_span(
 async def test_a_router_that_is_not_ready_says_why_above_all_else(tab: Tab, tmp_path: Path) -> None:
     async with live(tmp_path, DEMO) as (router, _):
         await tab.open(f"http://{router.http_address}/")
-        assert await tab.until(text("#notices .notice")) == "Not ready: pods no pod is known"
+        assert await tab.until(text("#notices .notice")) == "Not ready: pods: no pod is known"
         assert (await tab.run(text("#main"))).startswith("Not ready")
 
 
