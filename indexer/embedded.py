@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.index.contract import Index
@@ -36,28 +35,21 @@ def embedded_index(max_bytes: int) -> Index:
 
 @cache
 def warm_up_compiled() -> None:
-    """Compile the functions of the index, or load them from disk; once per process."""
+    """Compile the functions of the index, or load them from disk; once per process.
+
+    Logs a warning before it compiles the first that is not on disk: Python writes warnings to standard
+    error where a program has set up no logging.
+    """
+    from numba.core.event import install_listener  # noqa: PLC0415
+
     from warmpath.indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415
-    from warmpath.indexer.compiled.jit import is_compiled  # noqa: PLC0415
+    from warmpath.indexer.compiled.jit import Announcer  # noqa: PLC0415
     from warmpath.indexer.compiled.warm_up import warm_up  # noqa: PLC0415
 
-    if not is_compiled():
-        # A warning: Python writes it to standard error where a program has set up no logging.
-        log.warning("compiling the index of warmpath takes a minute or two; %s", _where_kept())
     begun = time.monotonic()
-    warm_up(ArrayIndex(1 << 20))
+    with install_listener("numba:compile", Announcer()):
+        warm_up(ArrayIndex(1 << 20))
     log.info("the compiled index was ready after %.1f s", time.monotonic() - begun)
-
-
-def _where_kept() -> str:
-    import numba  # noqa: PLC0415
-
-    settings: Any = numba.config
-    folder = str(settings.CACHE_DIR)
-    # A folder of this name is one process's own, where no other folder can be written to.
-    if folder and "warmpath-compiled-" not in folder:
-        return f"the code is kept in {folder}"
-    return "the code is kept for this process only, unless NUMBA_CACHE_DIR names a writable folder"
 
 
 def new_state(

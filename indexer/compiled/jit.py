@@ -6,6 +6,7 @@ module would leave its callers' code stale. Here the folder's name is a hash of 
 
 import atexit
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -16,6 +17,9 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from numba.core.event import Listener
+
+log = logging.getLogger(__name__)
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -76,33 +80,50 @@ def _is_writable(folder: Path) -> bool:
         return False
 
 
-def _keep() -> bool:
-    """Choose a folder for compiled code; return False where no folder can be written.
+def _keep() -> tuple[bool, bool]:
+    """Choose a folder for compiled code; return whether there is one, and whether it is lasting.
 
     On a read-only file system, compiled code that was built into an image is copied to a private
     temporary folder, since Numba uses only folders that it can write to.
     """
     if _settings.CACHE_DIR:
         _settings.CACHE_DIR = str(Path(_settings.CACHE_DIR) / _digest())
-        return True
+        return True, True
     built = HERE / "__pycache__" / _digest()
     if _is_writable(built):
         _settings.CACHE_DIR = str(built)
-        return True
+        return True, True
     try:
         folder = Path(tempfile.mkdtemp(prefix="warmpath-compiled-"))
     except OSError:
-        return False
+        return False, False
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     if built.is_dir():
         shutil.copytree(built, folder, dirs_exist_ok=True)
     _settings.CACHE_DIR = str(folder)
-    return True
+    return True, False
 
 
-_IS_KEPT = _keep()
+_IS_KEPT, _IS_LASTING = _keep()
 
 
-def is_compiled() -> bool:
-    """Return whether compiled code of these sources is on disk, so that none is compiled now."""
-    return _IS_KEPT and any(Path(_settings.CACHE_DIR).rglob("*.nbi"))
+class Announcer(Listener):
+    """Logs a warning when Numba begins to compile a function, as it has none on disk; once."""
+
+    def __init__(self) -> None:
+        self._is_done = False
+
+    def on_start(self, event: object) -> None:
+        del event
+        if not self._is_done:
+            self._is_done = True
+            log.warning("compiling the index of warmpath takes a minute or two; %s", _where_kept())
+
+    def on_end(self, event: object) -> None:
+        pass
+
+
+def _where_kept() -> str:
+    if _IS_LASTING:
+        return f"the code is kept in {_settings.CACHE_DIR}"
+    return "the code is kept for this process only, unless NUMBA_CACHE_DIR names a writable folder"

@@ -1,19 +1,20 @@
 """The compiled index: when it is compiled, where its code is kept, and until when."""
 
 import json
-import logging
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import numba
 import pytest
+from numba.core.event import install_listener
 
 from warmpath.h2grpc.http2.library import LibraryError
 from warmpath.indexer.compiled import jit
 from warmpath.indexer.compiled.array_index import ArrayIndex
-from warmpath.indexer.embedded import embedded_index, warm_up_compiled
+from warmpath.indexer.embedded import embedded_index
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -38,23 +39,27 @@ def test_without_numba_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
         embedded_index(1 << 24)
 
 
-def test_a_warning_comes_before_a_long_compilation_and_says_where_its_result_is_kept(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+def test_one_warning_comes_before_functions_are_compiled_and_says_where_they_are_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def warned() -> list[str]:
+    for is_lasting, where in (
+        (True, f"kept in {jit._settings.CACHE_DIR}"),
+        (False, "this process only"),
+    ):
+        monkeypatch.setattr(jit, "_IS_LASTING", is_lasting)
         caplog.clear()
-        warm_up_compiled.__wrapped__()
-        return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+        with install_listener("numba:compile", jit.Announcer()):
+            assert [numba.njit(lambda one: one + 1)(1) for _ in range(2)] == [2, 2]
+        (said,) = caplog.messages
+        assert said.startswith("compiling the index of warmpath takes a minute or two; ")
+        assert where in said
 
+
+def test_nothing_is_said_where_compiled_code_is_loaded_from_disk() -> None:
     embedded_index(1 << 24)
-    assert warned() == []
-    # What this process has compiled stays so, though nothing of it is in these folders.
-    monkeypatch.setattr(jit._settings, "CACHE_DIR", str(tmp_path))
-    (said,) = warned()
-    assert said.endswith(f"takes a minute or two; the code is kept in {tmp_path}")
-    monkeypatch.setattr(jit._settings, "CACHE_DIR", str(tmp_path / "warmpath-compiled-1"))
-    (said,) = warned()
-    assert "this process only, unless NUMBA_CACHE_DIR" in said
+    code = "from warmpath.indexer.embedded import embedded_index; embedded_index(1 << 24)"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    assert ended.stderr == b""
 
 
 def test_nothing_is_left_to_compile_when_the_index_is_ready() -> None:
