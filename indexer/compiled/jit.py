@@ -54,13 +54,6 @@ def allocating(function: Function) -> Function:
     return cast("Function", numba.njit(cache=_IS_KEPT, **_OPTIONS)(function))
 
 
-def callback(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function for C to call, at its `address`; kept on disk."""
-    kept: Callable[[Callable[..., Any]], Any]
-    kept = numba.cfunc(signature, cache=_IS_KEPT, error_model="numpy")
-    return kept
-
-
 def _digest() -> str:
     digest = hashlib.blake2b(digest_size=8)
     digest.update(f"{numba.__version__} {platform.machine()}".encode())

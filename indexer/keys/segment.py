@@ -58,12 +58,8 @@ class Segments:
             self._segments[key] = segment
             self._positions[key] = position
 
-    def of(self, key: int) -> int:
-        """Return a key's segment; the key itself where its chain is not known."""
-        return self._segments.get(key, key)
-
     def of_all(self, keys: Collection[int]) -> "array[int]":
-        """Return the segment of each key, as `of` does."""
+        """Return the segment of each key; the key itself where its chain is not known."""
         return array("Q", map(self._segments.get, keys, keys))
 
     def forget(self, key: int) -> None:

@@ -19,8 +19,8 @@ from warmpath.prefixstore.store.contract import Entry, PrefixStore
 ENTRY_BYTES = 480
 """Bytes of memory per entry in addition to its tokens and keys.
 
-Measured on CPython 3.11 as the growth of the process's memory over a million entries
-(`python -m warmpath.lab.bench.speed.store_memory`) and rounded up, so that the bound is kept.
+Measured on CPython 3.11 as the growth of the process's memory over a million entries, and rounded up,
+so that the bound is kept.
 """
 
 

@@ -1,4 +1,7 @@
-"""What engines are, as they say over HTTP and by their sockets, and the configuration that follows from it."""
+"""What engines are, as they say over HTTP and by their sockets, and the configuration that follows from it.
+
+One file: all tests ask the same kinds of engines.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""`warmpath index` beside a real worker, publisher and Redis."""
+"""`warmpath index` beside a real worker, publisher and Redis.
+
+One file, since nearly all tests use one stand.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""The subscriber on real sockets, against a publisher that speaks both forms of replay."""
+"""The subscriber on real sockets, against a publisher that speaks both forms of replay.
+
+One file: all tests follow one publisher.
+"""
 
 import asyncio
 import contextlib

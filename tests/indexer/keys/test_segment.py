@@ -165,8 +165,7 @@ class Follow(RuleBasedStateMachine):
         assert segments is not None
         held = self.resolver.names.held()
         for keys in held.values():
-            for key in keys:
-                assert segments.of(key) == TRUE_SEGMENT[key]
+            assert [*segments.of_all(keys)] == [TRUE_SEGMENT[key] for key in keys]
         assert {spot: keys for spot, keys in held.items() if keys} == {
             spot: set(keys) for spot, keys in self.told.items() if keys
         }

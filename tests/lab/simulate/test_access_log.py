@@ -1,4 +1,7 @@
-"""Traffic is read from Mooncake's traces and from access logs; errors name the line and the field."""
+"""Traffic is read from Mooncake's traces and from access logs; errors name the line and the field.
+
+One file: all tests read one kind of log.
+"""
 
 import gzip
 import json

@@ -1,4 +1,7 @@
-"""Routers that share bookings through real servers: Redis 6.2, Valkey 9 and a cluster."""
+"""Routers that share bookings through real servers: Redis 6.2, Valkey 9 and a cluster.
+
+One file, since all share the same servers.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,7 @@
-"""Pods that come and go: what is followed then, under which ids, and which two are one engine."""
+"""Pods that come and go: what is followed then, under which ids, and which two are one engine.
+
+One file: one reconciler does all three.
+"""
 
 import asyncio
 from collections.abc import Mapping

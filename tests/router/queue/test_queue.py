@@ -1,4 +1,7 @@
-"""The queue: who is held, who goes first, who leaves, and the lag of first tokens, measured where one was alone."""
+"""The queue: who is held, who goes first, who leaves, and the lag of first tokens, measured where one was alone.
+
+One file: all tests use one stand.
+"""
 
 import math
 from typing import Any

@@ -238,10 +238,6 @@ class Scheduler(SchedulerState):
             or (self.connector is not None and self.connector.has_pending_push_work())
         )
 
-    def set_pause_state(self, pause_state: PauseState) -> None:
-        """Pause all requests, pause new ones, or go on, from the next step."""
-        self.pause_state = pause_state
-
     def reset_prefix_cache(
         self, *, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:

@@ -36,10 +36,6 @@ class SchedulerOutput:
     work: StepWork = field(default_factory=StepWork)
     """The step's work, which decides how long it takes."""
 
-    @property
-    def total_num_scheduled_tokens(self) -> int:
-        return sum(self.num_scheduled_tokens.values())
-
 
 @dataclass(slots=True)
 class RequestOutput:

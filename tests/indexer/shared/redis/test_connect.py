@@ -1,4 +1,7 @@
-"""What is asked of one real server, Redis and Valkey, over whole and broken connections."""
+"""What is asked of one real server, Redis and Valkey, over whole and broken connections.
+
+One file, since each test asks one server.
+"""
 
 import asyncio
 import contextlib

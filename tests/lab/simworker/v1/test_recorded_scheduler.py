@@ -132,7 +132,7 @@ class Replay:
         return self.scheduler.reset_prefix_cache(reset_running_requests=reset_running_requests)
 
     def set_pause_state(self, state: str) -> int:
-        self.scheduler.set_pause_state(PauseState[state])
+        self.scheduler.pause_state = PauseState[state]
         return self.scheduler.get_num_unfinished_requests()
 
     def state(self) -> Line:

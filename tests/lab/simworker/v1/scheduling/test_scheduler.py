@@ -212,7 +212,7 @@ class Machine(RuleBasedStateMachine):
         before = {*names(self.scheduler.running)}
         self.output = output = self.scheduler.schedule()
         tokens = output.num_scheduled_tokens
-        assert output.total_num_scheduled_tokens <= self.config.token_budget
+        assert sum(output.num_scheduled_tokens.values()) <= self.config.token_budget
         assert all(count > 0 for count in tokens.values())
         running = {*names(self.scheduler.running)}
         assert tokens.keys() <= running
@@ -223,9 +223,8 @@ class Machine(RuleBasedStateMachine):
             assert not admitted
         self.admitted += [int(name) for name in names(output.scheduled_new_reqs)]
         work = output.work
-        assert (
-            sum(new for new, _ in work.prefills) + work.decoding
-            == output.total_num_scheduled_tokens
+        assert sum(new for new, _ in work.prefills) + work.decoding == sum(
+            output.num_scheduled_tokens.values()
         )
 
     def update(self) -> None:
@@ -262,7 +261,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(state=st.sampled_from(PauseState))
     def pause(self, state: PauseState) -> None:
-        self.scheduler.set_pause_state(state)
+        self.scheduler.pause_state = state
 
     @invariant()
     def holds(self) -> None:
@@ -271,7 +270,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
             return
-        self.scheduler.set_pause_state(PauseState.UNPAUSED)
+        self.scheduler.pause_state = PauseState.UNPAUSED
         for _ in range(500):
             if not self.scheduler.has_requests():
                 break

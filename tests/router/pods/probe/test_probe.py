@@ -1,35 +1,25 @@
-"""What an engine says of itself decides whether its pod is ready."""
+"""What an engine says of itself decides whether its pod is ready.
 
-import asyncio
-import math
-import socket
+One file, since all tests ask one engine.
+"""
+
 import ssl
-import struct
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 from aiohttp import web
 
-from tests.indexer.engine_model import EngineModel
-from tests.indexer.followed import new_ingest, source
-from tests.indexer.memory_index import MemoryIndex
 from tests.indexer.sides import stored
-from tests.lab.simworker.local_worker import LocalWorker
 from tests.router.pods.engine import Engine
 from tests.servers.certificates import Authority, Certificate
 from tests.servers.http import listening
-from tests.waiting import until
-from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.instance import Patience
-from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.trust import Level
 from warmpath.router.config.files import engine_credentials
 from warmpath.router.config.schema import ProbeTable
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.pods.probe import LOOKS, MOST_BYTES
-from warmpath.router.pods.table import Pod, Status
+from warmpath.router.pods.table import Status
 
 
 def shown(theirs: Certificate, asked_of: Authority | None = None) -> ssl.SSLContext:
@@ -298,130 +288,6 @@ async def test_an_sglang_that_has_a_cache_beside_the_full_one_is_not_exact(
     assert "its events omit them" in engine.trust.reason
 
 
-async def test_a_worker_that_restarts_while_its_sockets_stay_up_is_found_out(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level("INFO")
-    # No process lives for less than ten milliseconds, but this simulated engine may.
-    monkeypatch.setattr("warmpath.router.pods.probe.LATER_SECONDS", 0.0)
-    clock = asyncio.get_running_loop().time
-    rank = new_ingest(MemoryIndex, stale_after=60.0, clock=clock).add(source(topic="kv"))
-    async with LocalWorker() as worker:
-        subscriber = Subscriber(
-            rank, worker.context, events=worker.ready["events"], replay=worker.ready["replay"],
-            patience=Patience(replay_seconds=10.0, reconnect_seconds=0.01, max_frame_bytes=1 << 20),
-        )  # fmt: skip
-        following = asyncio.create_task(subscriber.run())
-        try:
-            pod = Pod("p", worker.ready["address"], "m", (rank,))
-            engine = Engine(pod)
-            await engine.look()
-            await worker.generate()
-            # A batch that came only after the restart would count as the new process's.
-            last = len(await worker.replayed()) - 1
-            await until(lambda: (rank.sequence, rank.trust.level) == (last, Level.EXACT))
-            assert rank.blocks().get(Tier.GPU)
-            await engine.look()
-            await worker.post("/faults", {"restart": True})
-            assert rank.trust.level is Level.EXACT, "nothing in its events tells"
-            await engine.look()
-            assert "pod p: restarted" in caplog.text
-            assert engine.ended == ["p"], "what was sent to it is gone"
-            await until(lambda: rank.stream.counts.restarts and rank.trust.level is Level.EXACT)
-            assert not rank.blocks().get(Tier.GPU)
-            await engine.look(3)
-            assert rank.stream.counts.restarts == 1
-        finally:
-            # Its sockets would keep the worker's context from ending.
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-
-
-@pytest.mark.parametrize("problem", ["refuses", "is not there"])
-async def test_an_engine_that_was_away_and_does_not_say_when_it_began_is_doubted(
-    engine: Engine, problem: str, held_port: int
-) -> None:
-    engine.rank.live("", *EngineModel().store((0, 1)))
-    await engine.look(2)
-    address = engine.pod.address
-    if problem == "refuses":
-        engine.health = 503
-    else:
-        engine.pod.address = f"127.0.0.1:{held_port}"
-    await engine.look()
-    engine.pod.address, engine.health = address, 200
-    assert engine.trust.level is Level.EXACT
-    await engine.look()
-    assert engine.trust.level is Level.DEGRADED
-    assert engine.trust.reason.startswith("restarted: the engine accepted no requests and accepts")
-
-
-async def test_an_engine_that_was_away_and_began_no_later_is_not_doubted(engine: Engine) -> None:
-    engine.rank.live("", *EngineModel().store((0, 1)))
-    engine.metrics = b"process_start_time_seconds 100.5\n"
-    await engine.look()
-    for health in (503, 200, 500, 500, 200):
-        engine.health = health
-        await engine.look()
-    assert engine.trust.level is Level.EXACT
-    engine.models = b'{"data":[{"id":"other"}]}'
-    await engine.look(LOOKS)
-    assert engine.trust.level is Level.EXACT
-
-
-async def test_an_engine_that_was_slow_or_never_well_is_not_doubted(engine: Engine) -> None:
-    engine.rank.live("", *EngineModel().store((0, 1)))
-    for health in (503, 200, 500, 500, 200):
-        engine.health = health
-        await engine.look()
-    assert engine.trust.level is Level.EXACT, "its first life has told all"
-
-
-async def test_an_engine_whose_events_have_told_of_its_new_life_is_not_doubted(
-    engine: Engine,
-) -> None:
-    old, new = EngineModel(), EngineModel()
-    engine.rank.live("", *old.store((0, 1)))
-    engine.rank.live("", *old.store((1, 2)))
-    await engine.look()
-    engine.health = 503
-    await engine.look()
-    engine.rank.live("", *new.store((0, 3)))
-    assert engine.rank.stream.counts.restarts == 1
-    trust = engine.trust
-    engine.health = 200
-    await engine.look()
-    assert engine.trust == trust
-
-
-async def test_an_engine_that_serves_another_model_is_doubted_and_adapters_come_and_go(
-    engine: Engine,
-) -> None:
-    engine.rank.live("", *EngineModel().store((0, 1)))
-    for listed in (b'{"id":"m"},{"id":"a","parent":"m"}', b'{"id":"m"}', b'{"id":"m"},{"id":"b"}'):
-        engine.models = b'{"data":[' + listed + b"]}"
-        await engine.look(LOOKS)
-        assert engine.trust.level is Level.EXACT
-    engine.models = b'{"data":[{"id":"n"},{"id":"b"}]}'
-    await engine.look(LOOKS)
-    assert engine.trust.level is Level.DEGRADED
-    assert engine.trust.reason.startswith("restarted: it no longer serves a model")
-
-
-async def test_an_engine_that_restarts_is_doubted_at_once_where_nothing_can_be_replayed(
-    engine: Engine,
-) -> None:
-    engine.rank.live("", *EngineModel().store((0, 1)))
-    for started in (b"100.5", b"100.5", b"99", b"nonsense", b"NaN", b"inf"):
-        engine.metrics = b"process_start_time_seconds " + started + b"\n"
-        await engine.look()
-        assert engine.trust.level is Level.EXACT, "one of several processes began before another"
-    engine.metrics = b"process_start_time_seconds 160.5\n"
-    await engine.look()
-    assert engine.trust.level is Level.DEGRADED
-    assert engine.trust.reason.startswith("restarted: the engine's process started 60.0 s after")
-
-
 async def test_a_pod_cannot_have_other_hosts_asked(engine: Engine) -> None:
     other = engine.pod.address
 
@@ -499,153 +365,3 @@ async def test_a_cache_of_a_size_that_no_cache_has_is_not_learnt(
     await engine.look()
     assert engine.pod.ready
     assert engine.rank.capacity == 0
-
-
-async def test_a_late_health_is_no_reason_while_events_arrive(engine: Engine) -> None:
-    engine.late = {"/health"}
-    await engine.look()
-    assert engine.pod.ready, "nothing is known yet but that it is late"
-    for sequence in range(5):
-        engine.rank.live("", sequence, msgspec.msgpack.encode([0.0, [], None]))
-        await engine.look(2)
-        assert engine.pod.ready
-    await engine.look(3)
-    assert not engine.pod.ready
-    assert engine.pod.is_only_late
-    engine.rank.disconnected()
-    assert not engine.pod.is_only_late
-
-
-async def reset_at_once(request: web.Request) -> None:
-    assert request.transport is not None
-    request.transport.get_extra_info("socket").setsockopt(
-        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-    )
-    request.transport.abort()
-
-
-async def close_at_once(request: web.Request) -> None:
-    assert request.transport is not None
-    request.transport.close()
-
-
-async def break_off(request: web.Request) -> None:
-    response = web.StreamResponse(headers={"Content-Length": "99"})
-    await response.prepare(request)
-    await response.write(b"partly")
-    await close_at_once(request)
-
-
-@pytest.mark.parametrize(
-    "says", ["late", 408, 425, 429, 504, reset_at_once, close_at_once, break_off]
-)
-async def test_a_late_or_busy_health_or_a_cut_connection_is_no_reason_while_answers_arrive(
-    engine: Engine, says: str | int | Callable[[web.Request], Awaitable[None]]
-) -> None:
-    engine.pod.has_events = False
-    await engine.look()
-    if isinstance(says, str):
-        engine.late = {"/health"}
-    elif isinstance(says, int):
-        engine.health = says
-    else:
-        engine.cut = says
-    for _ in range(8):
-        engine.answered = engine.now
-        await engine.look()
-        assert (engine.pod.ready, engine.status.is_late) == (True, True)
-        assert engine.status.models == ("m", "tuned")
-    await engine.look(3)
-    assert (engine.pod.ready, engine.pod.is_only_late) == (False, True), "no answer comes any more"
-    assert not engine.ended
-    engine.health, engine.cut, engine.late = 200, None, set()
-    await engine.look()
-    assert (engine.pod.ready, engine.status.is_late) == (True, False)
-    assert engine.status.reason == "/health answers"
-
-
-async def test_metrics_are_read_of_a_pod_whose_health_is_late(engine: Engine) -> None:
-    engine.metrics = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 1\n"
-    engine.late = {"/health"}
-    await engine.look()
-    assert [one.requests for _, _, one in engine.seen] == [4]
-
-
-@pytest.mark.parametrize("status", [500, 503])
-async def test_a_pod_that_was_late_and_then_refuses_is_down_at_once(
-    engine: Engine, status: int
-) -> None:
-    await engine.look()
-    engine.late = {"/health"}
-    engine.answered = math.inf
-    await engine.look(2)
-    assert engine.pod.ready
-    engine.late, engine.health = set(), status
-    await engine.look()
-    assert not engine.pod.ready
-    assert not engine.pod.is_only_late
-    assert engine.status.refuses is (status == 503)
-    engine.late = {"/health"}
-    await engine.look()
-    assert engine.pod.ready is (status != 503), (
-        "one that drains answers still, and takes no more requests"
-    )
-
-
-async def test_an_engine_that_ends_while_it_is_late_has_ended(
-    engine: Engine, held_port: int
-) -> None:
-    await engine.look()
-    engine.late = {"/health"}
-    await engine.look(4)
-    assert (engine.pod.ready, engine.ended) == (False, [])
-    engine.pod.address = f"127.0.0.1:{held_port}"
-    await engine.look()
-    assert (engine.pod.ready, engine.pod.is_only_late, engine.ended) == (False, False, ["p"])
-
-
-def sleep_page(awake: int, offloaded: int, discarded: int) -> bytes:
-    """Return vLLM's series of the sleep states of two engines, of which the second is as given."""
-    states = {"awake": awake, "weights_offloaded": offloaded, "discard_all": discarded}
-    rows = [
-        f'vllm:engine_sleep_state{{engine="{engine}",sleep_state="{state}"}} {value:.1f}'
-        for engine, given in enumerate(({"awake": 1}, states))
-        for state, value in ({"weights_offloaded": 0, "discard_all": 0} | given).items()
-    ]
-    return "\n".join(rows).encode()
-
-
-@pytest.mark.parametrize("states", [(0, 1, 0), (0, 0, 1)])
-async def test_an_engine_that_sleeps_refuses_requests_and_holds_nothing(
-    engine: Engine, states: tuple[int, int, int]
-) -> None:
-    engine.metrics = sleep_page(1, 0, 0)
-    engine.rank.live("", *EngineModel().store((0, 1)))
-    await engine.look()
-    assert engine.pod.ready
-    assert any(engine.rank.blocks().values())
-    engine.metrics = sleep_page(*states)
-    await engine.look(2)
-    assert (engine.pod.ready, engine.status.refuses, engine.ended) == (False, True, ["p"])
-    assert not any(engine.rank.blocks().values())
-    assert "vllm:engine_sleep_state" in engine.status.reason
-    engine.late = {"/metrics"}
-    await engine.look()
-    assert not engine.pod.ready, "nothing says that it is awake"
-    engine.late, engine.metrics = set(), sleep_page(1, 0, 0)
-    await engine.look()
-    assert (engine.pod.ready, engine.status.refuses) == (True, False)
-    assert not any(engine.rank.blocks().values())
-
-
-async def test_an_engine_that_is_paused_is_not_ready_and_keeps_its_blocks(engine: Engine) -> None:
-    engine.rank.live("", *EngineModel().store((0, 1)))
-    for page, is_paused in ((sleep_page(0, 0, 0), False), (sleep_page(1, 0, 0), True)):
-        engine.missing = set() if is_paused else {"/is_paused"}
-        engine.metrics, engine.is_paused = page, is_paused
-        await engine.look(LOOKS + 1)
-        assert (engine.pod.ready, engine.status.refuses) == (False, False)
-        engine.metrics, engine.is_paused = sleep_page(1, 0, 0), False
-        await engine.look()
-        assert engine.pod.ready
-    assert any(engine.rank.blocks().values())
