@@ -54,7 +54,7 @@ class Receipts:
                 if_gone()
 
     def lost(self) -> None:
-        """Note that the connection is lost, with the answers that the client has not read."""
+        """Take note that the connection is lost: call `if_gone` of each answer that may be unread."""
         unread = [*self._asked.values(), *self._fresh.values()]
         self._asked, self._fresh, self._read = {}, {}, {}
         for if_gone in unread:

@@ -1,8 +1,9 @@
 """Trust: how far the router's view of a rank may be believed, with a reason and a time.
 
-These files decide it: `indexer.stream.trust` for an engine's own stream, `indexer.watch.watched_source`
-for a publisher over gRPC, `indexer.shared.records.record_source` for a record in Redis, to which
-`indexer.shared.query.index` adds a doubt for each answer in shared mode.
+These files decide it: `indexer.stream.trust` for an engine's own stream; `indexer.watch.watched_source`
+for a publisher over gRPC, and for a copy of Redis; with one shared index in Redis
+`indexer.shared.records.registry` by a pod's record, `indexer.shared.records.record_source` by the
+record's age and Redis' faults, and `indexer.shared.query.index` for each answer.
 
 `indexer.rank` keeps and logs it, and lowers it for other reasons: an engine's version, or events that
 have been away for too long.

@@ -53,7 +53,7 @@ class OutgoingBody(c.Structure):
         self._has_more = 1
 
     def end(self, trailers: Any) -> None:
-        """Append the headers (nghttp2_nv) that end the answer, after which no more data come."""
+        """End the answer with its trailers (an array of nghttp2_nv); no more data come."""
         self._ending = trailers
         self._trailers, self._trailer_count = c.addressof(trailers), len(trailers)
         self._is_final = 1

@@ -55,13 +55,14 @@ from warmpath.indexer.trust import Level, Trust
 NO_LIVE = -1
 """In place of the last live sequence where no live batch came on this connection."""
 
+NONE_YET = MOST_SEQUENCE + 1
+"""In place of `NO_LIVE` where no replay can prove that the engine is in the same life; it is above every
+sequence."""
+
 CHECKS = (1.0, 6.0)
 """Seconds after a replay, and after the check before, at which a check is made (`Stream._check`). By the
 last one the subscription is in force: it was sent before the first of the heartbeats, which come each
 second, and a connection without an answer to one ends after five more (`indexer.follow.subscribe`)."""
-
-NONE_YET = MOST_SEQUENCE + 1
-"""The same where no replay can prove that the engine is in the same life. It is above every sequence."""
 
 PENDING_BYTES = 64 << 20
 """Maximum bytes of a rank's live batches that wait to be applied, and of those held during a replay.

@@ -44,7 +44,7 @@ class StreamTrust:
         self.set(Level.DEGRADED, reason, passing=True)
 
     def be_exact(self, reason: str) -> None:
-        """Make the trust exact, or degraded where an unread message may have been a batch."""
+        """Make the trust exact; degraded if a message that could not be read may have been a batch."""
         if self.stray:
             self.suspend(self.stray)
         else:

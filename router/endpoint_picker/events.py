@@ -206,9 +206,10 @@ class NoPick:
 
 
 def failure_of(error: Exception, seconds: float) -> NoPick:
-    """Return the failure for an error of a pick; `seconds` is the longest time for a pick.
+    """Return the failure for an error of a pick; one that is not listed is a fault of the router.
 
-    The reasons are those of `warmpath.v1.RequestError`, `SUBSET_UNMATCHED` and `PICK_LATE`.
+    `seconds` is the longest time for a pick. A reason is one of `warmpath.v1.RequestError.Reason`, or
+    SUBSET_UNMATCHED or PICK_LATE, which only this service has.
     """
     text = text_of(error)
     match error:

@@ -1,4 +1,4 @@
-"""Decides which ranks may take a request, or why none may."""
+"""Decides which ranks may take a request, or why none may; for roles `router.pick.weigh` does."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

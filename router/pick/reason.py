@@ -1,4 +1,7 @@
-"""Writes the sentence that says why a candidate won, from the costs of the candidates."""
+"""Writes the sentence that says why a candidate won, from the costs of the candidates.
+
+`router.pick.eligible` says why no rank may take a request.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

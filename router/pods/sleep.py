@@ -101,7 +101,10 @@ def _said(body: bytes) -> Said:
 
 
 def sleep_of(page: bytes) -> str:
-    """Return the state in which an engine of a page sleeps, PAUSED at level 0; empty: none does."""
+    """Return the first state of `ASLEEP` that a page's engine is in; PAUSED if one sleeps at level 0.
+
+    The result is empty if all are awake.
+    """
     values = {
         (labels.get(b"sleep_state", b"").decode(errors="replace"), value)
         for _, labels, value in samples_of(page, SLEEP_STATE + b"{")

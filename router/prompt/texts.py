@@ -1,4 +1,7 @@
-"""Builds and closes the parts that turn texts and chats into tokens."""
+"""Builds and closes the parts that turn texts and chats into tokens.
+
+`prefixstore.pool` runs them; `prefixstore.tokenizers.tokenizer` computes the ids.
+"""
 
 import asyncio
 import logging

@@ -108,7 +108,10 @@ class HeldPicks:
         )
 
     def named(self, priority: str, tenant: str, asker: Asker) -> tuple[str, str]:
-        """Return the class and the tenant that a header names; empty in place of one that may not be."""
+        """Return the queue's class and the tenant of a request, as its headers name them.
+
+        The class is empty if the caller may not name it, the tenant if it is longer than allowed.
+        """
         may = self._may(asker.context) if priority and asker.context else None
         is_known = len(tenant.encode()) <= MOST_TENANT_BYTES
         return (

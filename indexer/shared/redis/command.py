@@ -49,7 +49,7 @@ class CommandFailedError(Exception):
 
 
 class CommandRefusedError(CommandFailedError):
-    """Redis answered with an error, whose text is the message, cut to a line."""
+    """Redis answered with an error, whose text is part of the message."""
 
 
 class UnreachableError(CommandFailedError):

@@ -18,9 +18,10 @@ from warmpath.process.loop import SWITCH_SECONDS
 
 
 def slowest_beside(paces: Sequence[int], *, rounds: int, seconds: float) -> dict[int, float]:
-    """Return, for each pace, the p99 of scoring prompts that 8 pods hold, in microseconds.
+    """Return the p99 of scoring a prompt that 8 pods hold, in microseconds, by the pace of the events.
 
-    A pace is in blocks a second that are stored or removed.
+    These come from one more pod; the pace is blocks a second, stored or removed. Each p99 is the median
+    of `rounds` measurements of `seconds` each.
     """
     index = embedded_index(1 << 30)
     ingest, ranks = new_ingest(index, HOLDERS + 1)

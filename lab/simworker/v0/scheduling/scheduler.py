@@ -77,7 +77,7 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
         self.running.extend(unfinished)
 
     def get_and_reset_finished_requests_ids(self) -> list[str]:
-        """Return the requests that ended since the last call."""
+        """Return the ids of the requests that ended since the last call, and forget them."""
         finished, self._finished_requests_ids = self._finished_requests_ids, []
         return finished
 

@@ -97,8 +97,9 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
     ) -> tuple[tuple[list[KVCacheBlock], ...], int, int]:
-        """Return the longest prefix that is a hit in all groups, by the search that the module explains.
+        """Return the blocks, by group, of the longest prefix that all groups hold, and its tokens.
 
+        The third part is how many tokens the longest hit lost in the search that the module explains.
         A drafter's group looks up one block more and drops the last, once for each length.
         """
         found: list[list[KVCacheBlock]] = [[] for _ in self.specs]

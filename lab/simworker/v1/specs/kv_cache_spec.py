@@ -334,7 +334,7 @@ class KVCacheConfig:
 
 
 def iter_layer_specs(kv_cache_spec: KVCacheSpec) -> Collection[KVCacheSpec]:
-    """Return the specs of the layers of a group with this spec."""
+    """Return the specs of a group: one a layer if they differ, else this one, which all layers share."""
     if isinstance(kv_cache_spec, UniformTypeKVCacheSpecs):
         return kv_cache_spec.kv_cache_specs.values()
     return (kv_cache_spec,)
