@@ -34,7 +34,7 @@ GRACE_SECONDS = 10.0
 def share_of(config: Config, number: int | None) -> Config:
     """Return the configuration of one of several processes: its own metrics port and state file.
 
-    A file that is read again may have fewer processes than there are. None: the only process.
+    A file that is read again may have fewer processes than there are. `number` None: the only process.
     """
     if number is None:
         return config

@@ -92,7 +92,7 @@ def a_pod_is_well(pods: Iterable[Pod], sources: Sequence[SourceState] = ()) -> C
 def pods_are_covered(
     pods: Iterable[Pod], sources: Sequence[SourceState], least: float
 ) -> Condition:
-    """Return whether the view of at least this share of the pods that are healthy is exact.
+    """Return whether the view of at least a share, `least`, of the healthy pods is exact.
 
     Pods without events do not count. Without pods that count the condition holds: whether a pod is
     well is another condition. Sources of pods that cannot be asked are named, and change nothing.
@@ -108,9 +108,9 @@ def pods_are_covered(
 
 
 def tokenizers_are_loaded(models: int, lacking: Mapping[str, str]) -> Condition:
-    """Return whether the tokenizers of all models are loaded, of which `models` have one.
+    """Return whether all tokenizers are loaded; `models` is the number of models that have one.
 
-    `lacking` says by model why it is not (`TokenizerCache.lacking`).
+    `lacking` says by model why its tokenizer is not loaded (`TokenizerCache.lacking`).
     """
     reason = f"{models - len(lacking)} of {models} tokenizers are loaded"
     for model, why in lacking.items():

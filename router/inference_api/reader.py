@@ -20,8 +20,8 @@ MOST_SEARCHED_BYTES = 64 << 10
 """Most bytes at each end of a form that are searched for the model's field; a file lies between."""
 
 WRITTEN = ("cache_salt", "extra_key", "tools", "system", "instructions", "input", "messages")
-"""The fields of all APIs of which engines make a prompt, in the order of most templates, and before them
-those that keep prompts apart."""
+"""The fields of all APIs that keep prompts apart, and then those of which engines make a prompt, in the
+order of most templates."""
 
 MODEL = re.compile(
     rb'; ?name="?model"?[ \t]*\r?\n(?:[^\r\n]{1,256}+\r?\n){0,8}+\r?\n([^\r\n]{1,1024})\r?\n--'

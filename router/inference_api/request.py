@@ -70,8 +70,8 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     estimated_tokens: int = 0
     """The prompt's number of tokens, estimated by length, where there is no prompt; 0 if unknown."""
     text: bytes = b""
-    """Where only the engine knows the prompt's tokens: bytes that two bodies share about as far as their
-    prompts."""
+    """If only the engine knows the prompt's tokens: bytes that two bodies share about as far as they
+    share tokens; else empty."""
 
 
 async def traits_of(

@@ -27,7 +27,7 @@ MOST = (1 << 63) - 1
 Count = Annotated[int, Meta(ge=0, le=MOST)]
 Requests = Annotated[int, Meta(ge=0, le=MOST_REQUESTS)]
 Tokens = Annotated[int, Meta(ge=0, le=1 << 48)]
-"""Credible figures: the sums of 4,000 routers still fit into the messages that show them."""
+"""A credible number of tokens: the sums of 4,000 routers still fit into the messages that show them."""
 
 
 class RankSums(msgspec.Struct, frozen=True, array_like=True):
@@ -166,7 +166,7 @@ SUMMED = (
     "nanoseconds", "waiting", "in_flight", "uncached_tokens", "prompt_tokens", "context_tokens",
     "certain",
 )  # fmt: skip
-"""The figures of `RankSums` that are added."""
+"""The names of the figures of `RankSums` that `sum_of` adds up."""
 NOBODY = OthersBook()
 """The sums if no other router has bookings."""
 

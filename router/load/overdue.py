@@ -43,8 +43,8 @@ LEAST_TIMES = 10.0
 """Least multiple of its prefill for which a prompt may stand behind later ones: engines may let short
 prompts pass of their own accord, whatever `queue.prefill-times` says."""
 OVERTAKEN_SECONDS = 1.0
-"""Least time between two such first tokens of later requests: reports of one engine step may come in any
-order."""
+"""Least time between two times that a request is overtaken (`Overdue.overtaken`): the reports of one
+engine step may come in any order."""
 REPORTED_SHARE = 0.02
 """Share of unreported first tokens below which the router waits for reports again. A share near a single
 limit would cross it often."""
@@ -60,7 +60,7 @@ class Overdue:
     """
 
     def __init__(self, on_silence: Callable[[], None]) -> None:
-        """Call `on_silence` when reports are expected no more."""
+        """Call `on_silence` when `expects_none` becomes true."""
         self.precedence = FIRST_COME
         """The order in which engines may begin prompts."""
         self._on_silence = on_silence

@@ -41,7 +41,7 @@ class Step:
 
 NANOSECONDS = 1_000_000_000
 KNOWN_REPORTS = 50
-"""Answers after which it is known whether a rank's are reported."""
+"""Answers after which it is known whether a rank's answers are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ LEAST_WEIGHT = 0.02
 
 @dataclass(slots=True)
 class Unreported:
-    """The share of what nobody reported, a moving average.
+    """The share of requests whose answer nobody reported, a moving average.
 
     Each request counts once: when its first token is reported, when that report counts as lost, or when
     the request ends without one. One that counted as lost counts again if its report comes after all.

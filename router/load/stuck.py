@@ -30,13 +30,13 @@ Ending = Literal["finished", "failed", "refused", "unsent", "expired"]
 `expired`: no report will come."""
 
 TIMES = 4.0
-"""An answer is owed for too long after this many times the predicted seconds,"""
+"""An answer is owed for too long after this many times the predicted seconds, and the next two terms."""
 LATE_TIMES = 1.5
-"""and this many times the usual delay beyond the prediction,"""
+"""Multiple of the usual delay beyond the prediction, which is added to that time (`TIMES`)."""
 LEAST_SECONDS = 2.0
-"""and these seconds,"""
+"""Seconds that are added to both (`TIMES`)."""
 FIRST_SECONDS = 5.0
-"""or these where the rank has answered nothing yet: engines compile for their first requests."""
+"""LEAST_SECONDS of a rank that has answered nothing yet: engines compile for their first requests."""
 FADING = 0.98
 """Each answer multiplies the usual delay by this, unless it is later itself."""
 MOST_LATE_SECONDS = 300.0
@@ -44,14 +44,14 @@ MOST_LATE_SECONDS = 300.0
 ENOUGH = 8
 """Answers from which on it is known that answers are reported, and how late they come."""
 LONG_SECONDS = 1.0
-"""A refusal that comes later than this after several times its predicted wait is none: whoever gave it
-has waited in vain, too."""
+"""A refusal that comes later than this after TIMES times its predicted wait counts as none: whoever gave
+it has waited in vain, too."""
 REFUSED_SECONDS = 0.1
-"""A failure within these seconds is taken for a refusal where callers do not say which it was."""
+"""A failure within these seconds counts as a refusal if callers do not tell the two apart."""
 RETRY_SECONDS = 10.0
-"""Pause after which another request may try a stuck rank where all others have ended,"""
+"""Pause after which a request may try a stuck rank that owes no answer to another request."""
 OPEN_SECONDS = 30.0
-"""and where some are still waited for."""
+"""Pause after which a request may try a stuck rank that still owes answers to others."""
 UNTRIED_SECONDS = 300.0
 """Pause after which a rank for which no request waits is not known to be stuck any more."""
 

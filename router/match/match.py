@@ -115,7 +115,7 @@ BLIND = (
     "blind: the prompt's tokens are not known; what is cached is estimated from where this router has "
     "sent its text"
 )
-"""The reason of trusts in answers to prompts in whose place bytes stand."""
+"""The reason of the trust in matches of a prompt that has bytes in place of tokens."""
 
 ASSUMED_BLOCK_SIZE = 64
 """Tokens per block in beliefs about a rank whose block size no event has shown."""
@@ -134,7 +134,7 @@ class KeyedPrompt(Protocol):
 
     @property
     def is_blind(self) -> bool:
-        """Whether its keys are made of bytes, as its tokens are not known: no events have them."""
+        """Whether its keys are made of bytes, since its tokens are not known: no event has such keys."""
 
     def chain(
         self, block_size: int, hash_seed: str, *, lookahead: Lookahead = Lookahead.NONE

@@ -85,7 +85,7 @@ class Metrics(Collector):
         self.refused_connections = 0
         """Connections that were closed at once, since too many were open."""
         self.last_refused = ""
-        """The address of the client of the last of them."""
+        """The address of the client whose connection was closed last for that; empty: none was."""
 
     def collect(self) -> Iterator[Metric]:
         for name, counts in self._counts.items():

@@ -60,7 +60,7 @@ NO_POOL = {"enabled": False, "total_hit_blocks": 0, "ranges": [], "error": None}
 
 
 class Overlaps:
-    """Answers /query and /overlap_scores: as Dynamo does, but for what docs/guides/coming-from.md has.
+    """Answers /query and /overlap_scores as Dynamo does; docs/guides/coming-from.md lists differences.
 
     Source: ai-dynamo 1.6.1, `lib/kv-router/src/services/indexer/server.rs` and
     `lib/kv-router/src/services/selection`; tests compare the answers with its own processes'.

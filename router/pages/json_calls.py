@@ -48,7 +48,7 @@ LONG = frozenset({
 """The fields with the prompt's other forms, in base64."""
 
 FAULTS = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What the libraries raise for bytes that are no request, beside protobuf's own error."""
+"""The errors of the libraries for bytes that are no request, beside protobuf's own error."""
 
 
 def json_calls(

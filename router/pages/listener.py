@@ -171,9 +171,9 @@ def call_page(
 ) -> Page:
     """Return a page that answers a body by a call; errors become HTTP's statuses.
 
-    `made` makes the call's message of a body of at most `most_bytes`, and `shown` the response of the
-    call's answer, where these are no JSON as they are. `limit` names the setting of that number, for the
-    error's text. `tracer` makes a span for each call.
+    `made` turns a body of at most `most_bytes` into the call's message, `shown` the call's answer into
+    the response; without them both stay as they are, JSON. `limit` names the setting of `most_bytes` for
+    the error's text. `tracer` makes a span for each call.
     """
     too_large = f"the body has more than {most_bytes} bytes ({limit})"
 
@@ -237,7 +237,7 @@ ask, most of the time is for calls."""
 
 
 class MetricsPage:
-    """Makes the page of the metrics of `steps`, where other work may be done at each None."""
+    """Makes the page of the metrics that `steps` yields; at each None other work may be done."""
 
     def __init__(
         self, steps: Callable[[], Iterator[Metric | None]], *, clock: Callable[[], float]

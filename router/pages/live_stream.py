@@ -35,7 +35,7 @@ PODS_AT_ONCE = 32
 
 
 COUNTED = ("requests", "prompt_tokens", "captured_tokens", "average_tokens")
-"""What is counted of a pod and, for the charts, of all."""
+"""The counters that are shown of each pod and, as charts, summed over all pods."""
 
 View = dict[str, Any]
 """A part of the page's data, as JSON."""
@@ -57,7 +57,7 @@ class Views:
     begun: float
     """The router's start, by the clock."""
     is_shadow: bool = False
-    """Whether somebody else decides."""
+    """Whether another gateway decides where requests go."""
     log: Callable[[], View | None] = lambda: None
     """Returns the state of the followed access log; None without one."""
 
@@ -143,9 +143,9 @@ class Views:
 
 
 PAUSE = 5.0
-"""Seconds from point to point."""
+"""Seconds between two points of the history."""
 MOST = 720
-"""Points that are kept: an hour."""
+"""Most points of the history that are kept: an hour."""
 
 
 LIVE = "/api/v1/live"
@@ -155,7 +155,7 @@ FRAME_SECONDS = 2.0
 WRITE_SECONDS = 10.0
 """Longest wait for a browser to read."""
 DECISIONS = 40
-"""Decisions in each event of that name."""
+"""Most decisions in an event `decisions`."""
 
 ListDecisions = Callable[[pb.ListDecisionsRequest], Awaitable[pb.ListDecisionsResponse]]
 

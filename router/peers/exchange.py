@@ -252,7 +252,7 @@ class PeerBookings:
         return sum(len(book.in_flight) for book in self._bookings.ranks.values())
 
     def leave(self, now: float) -> list[Command | Call]:
-        """Return the Redis commands for the end.
+        """Return the Redis commands by which this router says that it ends.
 
         Requests that still run at engines weigh on their pods until the other routers, and one that
         begins meanwhile, have read the engines' own counts of them: at most for EXPIRE_SECONDS.

@@ -66,7 +66,7 @@ class ReceivedBookings:
         self.malformed = 0
         """Number of invalid values of other routers since the start."""
         self.marks = Marks()
-        """Of the prompts on their way."""
+        """The marks of other routers' prompts on their way."""
         self._router = router
         self._seed = seed
         self._gone = gone
@@ -158,7 +158,7 @@ class ReceivedBookings:
 
     @property
     def seed_problem(self) -> str:
-        """That routers had other hash seeds in the last round; empty if none is known to."""
+        """The words that routers had other hash seeds in the last round; empty: none is known to."""
         count = sum(peer.sums.seed not in ("", self._seed) for peer in self._peers.values())
         if not count:
             return ""

@@ -257,10 +257,7 @@ class Calibration:
         return factors, slownesses
 
     def shared(self, model: str) -> float:
-        """Return the seconds of a model's prefill on average that it shares with those it waits for.
-
-        They are those of a rank with the factor 1.
-        """
+        """Return the mean seconds that a model's prefill shares with others, on a rank with factor 1."""
         known = self._models.get(model)
         return (known.sharing if known else USUAL_SHARING) * self._base
 

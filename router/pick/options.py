@@ -51,7 +51,7 @@ class Option(NamedTuple):
 
 
 class Options(Sequence[Option]):
-    """A sequence of options, made on access; their trust is the current one, or that of the look-up."""
+    """A sequence of options, made on access; their trust is that of the look-up, or else the current."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Options(Sequence[Option]):
         return self._option(self._holding_most(lambda match: match.matched_tokens))
 
     def fullest(self) -> Option:
-        """Return the option that is known to hold most of the prompt."""
+        """Return the option that holds most of the prompt by its events, without believed blocks."""
         return self._option(self._holding_most(lambda match: match.known_tokens))
 
     def for_reason(self) -> Sequence[Option]:

@@ -25,7 +25,7 @@ class Predicted(NamedTuple):
     held: int
     """Tokens that a request would find cached."""
     cached: int
-    """The part of `held` that was counted as cached."""
+    """The part of `held` that `prefill` leaves out, as cached."""
     wait: float
     """Seconds until its prefill would begin."""
     prefill: float
@@ -89,7 +89,7 @@ class Predictions(Mapping[RankName, Predicted]):
 
 
 End = Literal["finished", "failed", "expired", "cancelled"]
-"""`cancelled`: its caller turned out to be gone, with its answer unread."""
+"""How a request ended. `cancelled`: its caller turned out to be gone, with the pick's answer unread."""
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class Pick:
     predicted: Mapping[RankName, Predicted]
     """The predictions, for the best candidates; in a shadow pick, for all of them."""
     choice: Choice
-    """What it was made from; it is deleted when the pick is settled, since it holds all candidates."""
+    """The choice behind it; deleted when the pick is settled, since it holds all candidates."""
     shadow: bool
     went: RankName
     """The pod and rank that serve it: those picked, unless a report named others."""
@@ -165,7 +165,7 @@ class Pick:
 
     @property
     def expected(self) -> Predicted:
-        """The prediction for where it went."""
+        """The prediction for the rank where it went."""
         return self.predicted.get(self.went, UNPREDICTED)
 
 

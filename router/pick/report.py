@@ -26,7 +26,7 @@ class Report(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     is_refusal: bool = False
-    """With `failed`: `Pick.is_refused`; the contract does not say it."""
+    """With `failed`: whether its rank refused it (`Pick.is_refused`); the contract has no such field."""
 
 
 def report_of(request: pb.ReportRequest) -> Report:

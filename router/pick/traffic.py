@@ -28,9 +28,9 @@ class Shares(NamedTuple):
     """Shares of a model's ranks, 0 to 1: at one moment, or moving averages."""
 
     busy: float
-    """Those with a prefill to do."""
+    """The share of ranks with a prefill to do."""
     full: float
-    """Those whose requests hold FULL of the KV memory or more, by their engines' metrics."""
+    """The share of ranks whose requests hold FULL of the KV memory or more, by engines' metrics."""
 
 
 def shares_of(loads: LoadColumns) -> Shares:

@@ -74,7 +74,7 @@ class Ask(msgspec.Struct, frozen=True):
     unread_because: str = ""
     """Why that part was not tokenised."""
     blind: Blind | None = None
-    """What is missing, where no token of a text is known."""
+    """Why no token of the prompt's text is known; None: tokens are known, or were given."""
     is_watched: bool = False
     """Whether the end of its request is always reported, as a gateway shows the whole exchange."""
     request_id: str = ""

@@ -23,7 +23,7 @@ FoundBy = tuple[str, PodSpec]
 
 
 def twins(pods: Iterable[FoundBy]) -> Iterator[tuple[FoundBy, FoundBy]]:
-    """Yield each pod that is the engine of an earlier one, and that one."""
+    """Yield each pod that is the same engine as an earlier one, and the earlier one."""
     known: dict[tuple[str, str, int], FoundBy] = {}
     for pod in pods:
         _, spec = pod
@@ -35,7 +35,7 @@ def twins(pods: Iterable[FoundBy]) -> Iterator[tuple[FoundBy, FoundBy]]:
 
 
 def of_twin(address: str, twin: FoundBy) -> str:
-    """Return the problem with a pod's address that is its twin's, too."""
+    """Return the sentence that a pod's address is also the address of its twin."""
     place, spec = twin
     return (
         f"{address!r} is also the address of pod {spec.id!r} of {place}, of the same model: one "
@@ -60,7 +60,7 @@ class Trouble:
 
 
 class SourceState:
-    """The state of one source, which says so itself. Any thread may read it.
+    """The state of one source, as the source itself reports it. Any thread may read it.
 
     `name` names the source in messages; `model` is its pods' model, empty if they may have several. A
     source that works says something at least every `due` seconds.
@@ -103,7 +103,7 @@ class SourceState:
         self._said = problem
 
     def spoke(self) -> None:
-        """Note that the source sent something; a trouble does not end by that."""
+        """Note that the source sent something, which ends no trouble, unlike `answered`."""
         self._spoke_at = self._clock()
 
     def answered(self) -> None:
@@ -188,7 +188,7 @@ class Reconciler:
     """
 
     def __init__(self, follower: Follows, expected: Iterable[str] = ()) -> None:
-        """Prepare for sources; of those that are `expected`, the first ones have the names first."""
+        """Prepare for sources; a name goes to the pod of the first `expected` source that has it."""
         self._follower = follower
         self._names = Names(expected)
         self._found: dict[str, Mapping[str, FoundPod]] = {}

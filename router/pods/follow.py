@@ -45,11 +45,11 @@ class Follower:
     pods: PodTable
     whole: Config
     folder: Path
-    """The files of pods' keys are relative to it."""
+    """The folder to which the files of pods' keys are relative."""
     credentials: Callable[[], grpc.ChannelCredentials] | None
-    """Returns those of the next connection to a publisher; None: plain connections."""
+    """Returns the credentials for the next connection to a publisher; None: plain connections."""
     tls: EngineTls
-    """For engines with HTTPS."""
+    """The TLS to engines with HTTPS."""
     links: Links
 
     def __post_init__(self) -> None:

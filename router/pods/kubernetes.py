@@ -29,7 +29,7 @@ ANSWER_SECONDS = 30.0
 WATCH_SECONDS = 120
 """How long a watch lasts. The API server ends it, and the pods are listed again."""
 OVERDUE_SECONDS = 10.0
-"""How much later than that a watch counts as silent: what the server sends does not arrive."""
+"""A watch that lasts this much longer than WATCH_SECONDS counts as silent: nothing arrives."""
 POOL_SECONDS = 2.0
 """Pause between two looks at an InferencePool. A watch of it would take more rights than `get`."""
 LISTS = 3
@@ -46,7 +46,7 @@ SILENT = (
 )
 LOG_IN = "renew the service account's token or the kubeconfig, which the API server does not accept"
 CORRECT = "correct `spec` of the InferencePool"
-"""Orders for whoever runs the router."""
+"""The advice where the `spec` cannot be read; those above are for other troubles."""
 LISTED = "the pods are those of the last list"
 """The effect of a watch that is silent or refused."""
 UNREADY = "Kubernetes says that the pod is not ready"

@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 SILENT_SECONDS = 30.0
 """A look that takes longer does not come back: resolvers give up earlier, or a disk is away."""
 ANSWERS = 3
-"""How many answers in a row have to lack a pod."""
+"""How many answers in a row have to lack a pod before it counts as gone."""
 KEPT_SECONDS = 300.0
-"""How long a pod may stay unlisted, if it stays at all."""
+"""How long a pod that answers lack is kept by a source that keeps such pods (`unlisted`)."""
 
 LACKS = "its pods are gone once several answers have said so, unless no others are healthy"
 UNLISTED = "its DNS name does not have its address any more"
@@ -75,7 +75,7 @@ class PolledSource(ABC):
     async def look(self) -> Mapping[str, FoundPod]: ...
 
     async def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
-        """Yield all pods by id after each answer, as what is believed may change while none does."""
+        """Yield all pods by id after each answer: the same answer again may show that a pod is gone."""
         while True:
             found: Mapping[str, FoundPod] | None
             try:
@@ -149,7 +149,7 @@ class DnsSource(PolledSource):
 
 
 class FileSource(PolledSource):
-    """Reads [[pods]] from a file, which may be written just now."""
+    """Reads [[pods]] from a file, which somebody may be writing meanwhile."""
 
     pause = 1.0
     lacking_seconds = 3.0
@@ -197,7 +197,7 @@ class Looked(NamedTuple):
 
     source: str
     pods: Sequence[PodSpec] = ()
-    """In the order of their ids."""
+    """The pods that it found, in the order of their ids."""
     problem: str = ""
     """Why it cannot be asked; empty if it answered."""
     mistakes: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ class Place(NamedTuple):
 
     namespace: str
     port: int
-    """Where it serves requests."""
+    """The port at which it serves requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +25,22 @@ class FoundPod:
     identity: str = ""
     """The source's own identifier (a Kubernetes uid); empty if the source has none."""
     place: Place | None = None
-    """None where `spec.id` is the pod's own; else that is a name, which others may have, too."""
+    """Where it is, if `spec.id` is a name that others may have, too; None: it is this pod's alone."""
     name: str = ""
-    """That name, where the id has become another one."""
+    """The `spec.id` that the source gave, if another id has taken its place; else empty."""
     withheld: str = field(default="", compare=False)
-    """Why it takes no requests now although it is there; empty if it may. It is not followed for that,
-    but if it is followed, it stays so: its engine may go on, with its cache."""
+    """Why it takes no requests now although it is there; empty if it may. Nobody begins to follow such a
+    pod, but a followed one stays followed: its engine may go on, with its cache."""
     is_unlisted: bool = field(default=False, compare=False)
     """Whether the source finds it no longer, so that only its own events show that it is there."""
 
 
 class Names:
-    """The names of the pods of all sources, each with the one that has it for an id.
+    """Gives pods their ids: a name alone, or a name with what tells its pod from the one that has it.
 
-    That is the one that was found first; when a source answers for the first time, its pods go before
-    those of sources that were `expected` later. It is the only one that depends on who came first, and
-    as long as any pod has the name no other one takes it, even if the first one is away: an id belongs
-    to one namespace and port, and does not change while pods come and go.
+    The name alone is the id of the pod that was found first; when a source answers for the first time,
+    its pods go before those of sources that were `expected` later. While any pod has the name, no other
+    namespace and port gets it, even if that pod is away: ids do not change while pods come and go.
     """
 
     def __init__(self, expected: Iterable[str] = ()) -> None:
@@ -51,9 +50,9 @@ class Names:
         self._owners: dict[str, tuple[str, Place]] = {}
 
     def heard(self, source: str, found: Mapping[str, FoundPod]) -> dict[str, dict[str, FoundPod]]:
-        """Take what a source has found; return its pods by id.
+        """Take what a source has found; return pods by source and id.
 
-        Before it are the other sources whose pods have other ids now, with theirs.
+        Other sources whose pods have other ids now come first, and this source is last.
         """
         self._order.setdefault(source, len(self._order))
         is_first = source not in self._of_source

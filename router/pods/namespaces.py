@@ -26,7 +26,7 @@ EAGLE = (
     "it drafts tokens, and its events have no lookahead_token_ids: with a drafter of the EAGLE kind it "
     "finds one block less than they show (eagle = false says that its drafter is another one)"
 )
-"""The reason for that limit. Source: `find_longest_cache_hit` of vLLM's
+"""The reason of DRAFTER's limit. Source: `find_longest_cache_hit` of vLLM's
 `vllm/v1/core/single_type_kv_cache_manager.py`, `drop_eagle_block` or `use_eagle`."""
 
 WORDS = {"extra_key": "extra keys", "lora": "adapters", "cache_salt": "salts"}

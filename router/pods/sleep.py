@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What one of PATHS says."""
+    """The answer of one of PATHS; None: it lacks the field."""
 
     is_paused: bool | None = None
     is_sleeping: bool | None = None
@@ -58,10 +58,10 @@ class Sleep:
     async def look(
         self, page: bytes, ask: Callable[[str], Awaitable[Answer]], *, anew: bool
     ) -> None:
-        """Find out by a page of metrics, empty if it could not be read, and by the pages of PATHS.
+        """Set `state` by a page of metrics, empty if it could not be read, and by the pages of PATHS.
 
-        Those are asked for if `anew`, if it has slept, and where they were served. Where no answer
-        comes, it is believed to be as it was. If it has slept and still does, it has woken in part.
+        Both are asked for if `anew` or if it slept before, else those that were served last time. If no
+        answer comes, the state stays. A sleeper whose metrics say `awake` may have woken only in part.
         """
         before = self.state
         if page:

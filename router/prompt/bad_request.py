@@ -13,7 +13,7 @@ class BadRequestError(Exception):
         self.problem = problem
 
     def renamed(self, fields: Mapping[str, str]) -> Self:
-        """Return the error with its field's name replaced by that in `fields`, if it has one."""
+        """Return the error about the field that `fields` has in place of its own, if any."""
         return type(self)(fields.get(self.field, self.field), self.problem)
 
 

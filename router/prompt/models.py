@@ -27,7 +27,7 @@ class Model:
     vocab_size: int = 0
     """One more than the highest token id; 0: that of the tokenizer, once it is loaded."""
     tokenizer: str = ""
-    """The tokenizer's id; empty: of a request that names no model."""
+    """The tokenizer's id; empty for the model of a request that names none."""
 
 
 class ModelTable:

@@ -21,7 +21,7 @@ from warmpath.indexer.keys.key import (
 )
 
 BLIND = "\nbytes of texts in place of tokens"
-"""Follows the hash seed in the keys of blind prompts."""
+"""Is added to the hash seed for the keys of blind prompts (`TokenPrompt.is_blind`)."""
 
 Form = Literal["ids", "text", "chat"]
 """The form in which a request gives its prompt."""
@@ -32,13 +32,13 @@ Blind = Literal["tokenizer", "template", "time", "body", "blocks"]
 
 
 class Memo(Protocol):
-    """Keeps the block keys of a text: `prefixstore.pool`, which imports tokenizers."""
+    """Keeps the block keys of a text; `prefixstore.pool`, which imports tokenizers, implements it."""
 
     def keys(self, root: int) -> bytes:
-        """Return the leading keys that are known, packed."""
+        """Return the leading keys that are known in the keyspace of `root`, packed."""
 
     def keep(self, root: int, block_size: int, keys: bytes) -> None:
-        """Remember a text's leading keys."""
+        """Remember a text's leading packed keys in the keyspace of `root`; `block_size` is in tokens."""
 
 
 class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
@@ -128,7 +128,7 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
 
 
 def blinded(prompt: TokenPrompt, text: bytes) -> TokenPrompt:
-    """Return a prompt without known tokens in whose place bytes of its text stand."""
+    """Return a prompt with bytes of its text in place of its tokens (`TokenPrompt.is_blind`)."""
     whole = text[: len(text) // TOKEN_BYTES * TOKEN_BYTES]
     return replace(prompt, ids=whole, items=(), memo=None, is_blind=True)
 
@@ -146,7 +146,7 @@ class ReadPrompt(msgspec.Struct, frozen=True):
     """Estimated tokens of the part of the text that was not tokenised."""
     unread_because: str = ""
     blind: Blind | None = None
-    """The part that is missing, where no token of a text or chat is known."""
+    """Why no token of the prompt's text is known; None: tokens are known, or were given."""
     form: Form = "ids"
     """The prompt's form in the request."""
 

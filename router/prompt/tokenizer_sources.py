@@ -35,7 +35,7 @@ class TokenizingPods(NamedTuple):
     """The pods whose engines tokenise; any thread may call both functions."""
 
     urls: Callable[[str], Sequence[str]] = lambda _: ()
-    """Returns the URLs of a model's, in the order in which they are asked now."""
+    """Returns the URLs of a model's pods, in the order in which to ask them now."""
     key: Callable[[str], str] = lambda _: ""
     """Returns the API key for a URL, empty for none. Raises TokenizerUnavailableError."""
 
@@ -69,7 +69,7 @@ class Sources:
         self.files: list[Reread[str]] = []
         """The files of engines' API keys, to be kept current."""
         self.fallbacks: dict[str, EngineStats] = {}
-        """Those of models that have a tokenizer on this machine, too."""
+        """The same for the models that have a tokenizer on this machine, too."""
 
     def of(self, model: ModelSpec) -> TokenizerSource:
         """Return a model's source."""

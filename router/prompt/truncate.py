@@ -48,7 +48,7 @@ def cut(ids: bytes, truncation: Truncation) -> bytes:
 def cut_between(ids: bytes, plain: bytes, truncation: Truncation) -> bytes:
     """Return the packed ids that are kept if the special tokens around the `plain` ones stay.
 
-    Returns none if the special tokens alone are as many as may be kept, or more. Raises ValueError if
+    Return no id if the special tokens alone are as many as may be kept, or more. Raises ValueError if
     they are not around the others.
     """
     places = range(0, len(ids) - len(plain) + 1, TOKEN_BYTES)

@@ -27,7 +27,7 @@ MOST_LANES = 64
 """Most lanes that one release considers. If there are more, half of those are the lanes with the first
 requests, which may have no room; the others take turns, from the highest class on."""
 TURNS = MOST_LANES // 2
-"""Those that take turns."""
+"""The number of considered lanes that take turns."""
 
 Kind = tuple[int, str]
 """A class, and the model whose pods its tenants share."""

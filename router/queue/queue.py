@@ -40,7 +40,7 @@ MOST_COUNTED = 1000
 SHORTEST_PAUSE = 0.01
 """Least seconds between two releases without news."""
 IDLE_PAUSE = 0.05
-"""Seconds after a release that could not look at all requests, and sent none."""
+"""Pause in seconds after a release that could not look at all requests, and sent none."""
 LONGEST_PAUSE = 0.5
 """Most seconds between two releases while requests wait, since bookings and observations expire."""
 LAG_TIMES = 2.0

@@ -21,7 +21,7 @@ class Look(NamedTuple):
     ahead: Mapping[RankName, float]
     """Seconds of prefill of those that were passed over before it, by rank."""
     release: int
-    """The number of the release."""
+    """The number of the release that weighed it."""
     at: float
 
 
@@ -75,7 +75,7 @@ class Release(NamedTuple):
     sent: Mapping[Waiting, Pick]
     """The requests that go to their pods now: their picks are reserved, to be settled or withdrawn."""
     refused: Mapping[Waiting, NoPodError | QueueFullError]
-    """Those that wait no longer and get no pick."""
+    """The requests that wait no longer and get no pick, with the reasons."""
     next_at: float
     """Time of the next release if there is no news until then; infinity if nothing waits."""
 

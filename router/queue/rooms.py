@@ -9,9 +9,9 @@ from warmpath.router.pick.weigh import Choice
 from warmpath.router.queue.request import Look, Waiting
 
 SAME_SECONDS = 0.002
-"""Waits that differ by no more count as equal."""
+"""Waits that differ by no more than these seconds count as equal."""
 FRESH_SECONDS = 0.5
-"""Age up to which a weighing may hold, since caches and counts of requests change too."""
+"""Age in seconds up to which a weighing may hold, since caches and counts of requests change too."""
 
 
 class Rooms:

@@ -65,7 +65,7 @@ class _Opened:
 
 
 class GrowingFile:
-    """The lines that are appended to the file of a name. `clock` returns seconds.
+    """Reads the lines that are appended to the file with one name. `clock` returns seconds.
 
     A renamed file is read on for a while beside the new one. Where a file is truncated, it is read again
     from its beginning. What is appended and then truncated, or renamed twice, between two calls is lost.

@@ -30,7 +30,7 @@ class Step:
     QUEUE: Final = "queue"
     """A pick waits for a pod with room, where configured."""
     CHOOSE: Final = "choose"
-    """What each rank holds and would cost, and the policy's order of them; again at each look of the
+    """The ranks' holdings and costs are computed, and a policy orders them; again at each look of the
     queue at a pick that waits."""
     REPLY: Final = "reply"
     """The answer's message is made."""
@@ -78,7 +78,7 @@ NO_STEPS = Steps(lambda *_: None, clock=lambda: 0.0)
 """Times nothing: for parts that run outside a router."""
 
 HEADER = "x-request-id"
-"""Envoy's, which most proxies and frameworks share; in lower case."""
+"""Envoy's header with a request's id, which most proxies and frameworks share; in lower case."""
 MOST_CHARS = 128
 
 

@@ -16,11 +16,11 @@ class Span:
     """A span; this one nobody sees. Entered as a context it is the parent of the spans made in it."""
 
     headers: Mapping[str, str] = MappingProxyType({})
-    """Those that tell another server of it, where that is asked over HTTP."""
+    """The headers that tell another server of this span, in a request to it over HTTP."""
 
     @property
     def is_sampled(self) -> bool:
-        """Whether it is told to anybody; otherwise it only carries the caller's decision on."""
+        """Whether it is exported; otherwise it only carries the caller's decision on."""
         return False
 
     def __enter__(self) -> Self:
@@ -46,7 +46,7 @@ class Span:
         """Set attributes."""
 
     def event(self, name: str) -> None:
-        """Note an event, which is now."""
+        """Add an event with the present time."""
 
 
 class Tracer:
@@ -81,7 +81,7 @@ class Tracer:
         return _NOTHING
 
     def past(self, name: str, seconds: float) -> None:
-        """Make a span of the current one that ends now and has lasted so long."""
+        """Make a child of the current span that ends now and has lasted `seconds`."""
 
     def note(self, attributes: Attributes) -> None:
         """Set attributes of the current span."""

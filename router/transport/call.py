@@ -10,7 +10,7 @@ from warmpath.proto.errors import Reason, details
 
 
 class Call(Protocol):
-    """One call, over either server. What awaits a call is cancelled once the call has ended."""
+    """One call, over either server. Reading or writing it after its end raises CancelledError."""
 
     @property
     def peer(self) -> str:
@@ -30,16 +30,16 @@ class Call(Protocol):
 
     @property
     def next_bytes(self) -> int | None:
-        """The length of the next message, if it is known before the message has come."""
+        """The length of the next message in bytes; None if it is not known yet."""
 
     def take(self) -> bytes | None:
-        """Return the next message, if it is known that `read` would not wait."""
+        """Return the next message; None if `read` might have to wait for it."""
 
     async def read(self) -> bytes | None:
         """Return the next message; None after the last. Raises RefusedError if one cannot be read."""
 
     def put(self, message: bytes) -> int:
-        """Put a message that goes out by the next wait for the client, or the end.
+        """Put a message, which goes out at the next wait for the client, or at the call's end.
 
         Return the bytes of the answer that are not sent.
         """

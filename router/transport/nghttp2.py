@@ -27,10 +27,7 @@ class Nghttp2Server:
         full: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`full` is called for each connection that is closed, since there is no place for it.
-
-        Its argument is the client's address.
-        """
+        """`full` gets the client's address of each connection that is closed for want of a place."""
         load_library()
         # This chooses the folder where all compiled code is kept.
         from warmpath.indexer.compiled import jit  # noqa: F401, PLC0415
@@ -57,7 +54,7 @@ class Nghttp2Server:
         return bound
 
     def go_away(self) -> int:
-        """Tell clients to call no more on their connections; return the number of those told."""
+        """Tell clients to call no more on their connections; return the number of connections."""
         return self._server.go_away()
 
     async def stop(self, grace: float) -> None:

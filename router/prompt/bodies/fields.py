@@ -25,7 +25,7 @@ SLICE_BYTES = 32 << 10
 LARGE_BYTES = 256 << 10
 """Decoding more bytes in one call takes milliseconds."""
 SHORT_BYTES = 256
-"""A string of fewer bytes stays in the document, so that of each field's name, however it is escaped."""
+"""A string of fewer bytes stays in the document, as does each field's name, however it is escaped."""
 VALUES_AT_ONCE = 2048
 """Values that are visited without a pause while strings are put back."""
 MOST_VALUES = 65_536
