@@ -5,27 +5,24 @@ An access log tells of a request when its answer has ended. By then its pod hold
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import takewhile
 from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from warmpath.indexer.index.slot import Place, RankName
-from warmpath.indexer.keys.key import WORD_BYTES
+from warmpath.indexer.keys.key import WORD_BYTES, unpack_words
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
 
-MOST_KEYS = 8 << 20
-"""Keys in all remembered changes, of 8 bytes each; the oldest are forgotten."""
+MOST_KEYS = 1 << 20
+"""Keys in all remembered changes, of up to 200 bytes each; the oldest are forgotten."""
 
 
 class _Change(NamedTuple):
     at: float
     place: Place
     is_added: bool
-    keys: NDArray[np.uint64]
 
 
 class Past:
@@ -35,7 +32,9 @@ class Past:
         self._clock = clock
         self._most_keys = most_keys
         self._lock = Lock()
-        self._changes: deque[_Change] = deque()
+        self._changes: deque[tuple[_Change, Sequence[int]]] = deque()
+        self._of_key: defaultdict[int, deque[_Change]] = defaultdict(deque)
+        """The changes of each key, the oldest first."""
         self._keys = 0
         self._since = clock()
         """Nothing before it is known."""
@@ -48,14 +47,20 @@ class Past:
 
     def changed(self, place: Place, keys: Sequence[int], *, is_added: bool) -> None:
         """Remember that a place holds these keys from now on, or holds them no longer."""
-        change = _Change(self._clock(), place, is_added, np.array(keys, np.uint64))
+        change = _Change(self._clock(), place, is_added)
         with self._lock:
-            self._changes.append(change)
+            self._changes.append((change, keys))
             self._keys += len(keys)
+            for key in keys:
+                self._of_key[key].append(change)
             while self._keys > self._most_keys:
-                gone = self._changes.popleft()
-                self._keys -= len(gone.keys)
-                self._since = gone.at
+                oldest, gone = self._changes.popleft()
+                self._keys -= len(gone)
+                self._since = oldest.at
+                for key in gone:
+                    self._of_key[key].popleft()
+                    if not self._of_key[key]:
+                        del self._of_key[key]
 
     def knows(self, rank: Rank, at: float) -> bool:
         """Return whether all changes of a rank since a time are known; it must be exact now."""
@@ -75,37 +80,25 @@ class Past:
 
         `found` says the same of now; it must have all stretches of the prompt's packed keys, `chain`.
         """
+        there: defaultdict[Place, dict[int, bool]] = defaultdict(dict)
         with self._lock:
-            recent = list(takewhile(lambda change: change.at > at, reversed(self._changes)))
-        changes: defaultdict[Place, list[_Change]] = defaultdict(list)
-        for change in recent:
-            changes[change.place].append(change)
-        blocks = len(chain) // WORD_BYTES
-        if not blocks:
-            return []
-        held: dict[Place, NDArray[np.bool_]] = {}
+            for position, key in enumerate(unpack_words(chain)):
+                for change in reversed(self._of_key.get(key, ())):
+                    if change.at <= at:
+                        break
+                    # The newest comes first: of several changes of a block the earliest decides.
+                    there[change.place][position] = not change.is_added
+        then = []
+        now = {place: np.zeros(len(chain) // WORD_BYTES, np.bool_) for place in there}
         for place, start, stop in found:
-            # Both the certain blocks of a place and those in doubt are held.
-            held.setdefault(place, np.zeros(blocks, np.bool_))[start:stop] = True
-        keys = np.frombuffer(chain, "<u8")
-        order = np.argsort(keys)
-        for place, ones in changes.items():
-            words = np.concatenate([one.keys for one in ones])
-            kinds = np.repeat([one.is_added for one in ones], [len(one.keys) for one in ones])
-            near = order[np.searchsorted(keys, words, sorter=order).clip(max=blocks - 1)]
-            hit = keys[near] == words
-            if hit.any():
-                # The newest comes first: of several changes of a block the earliest decides.
-                there = held.setdefault(place, np.zeros(blocks, np.bool_))
-                there[near[hit]] = ~kinds[hit]
-        return [
-            (place, int(start), int(stop))
-            for place, there in held.items()
-            for start, stop in _stretches(there)
-        ]
-
-
-def _stretches(there: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the runs of True, each its start and its end, as rows."""
-    edges = np.diff(there.astype(np.int8), prepend=0, append=0)
-    return np.stack([np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)], axis=1)
+            if place in now:
+                now[place][start:stop] = True
+            else:
+                then.append((place, start, stop))
+        for place, changes in there.items():
+            held = now[place]
+            held[list(changes)] = list(changes.values())
+            edges = np.diff(held.astype(np.int8), prepend=0, append=0)
+            ends = zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True)
+            then += [(place, int(start), int(stop)) for start, stop in ends]
+        return then

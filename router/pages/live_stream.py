@@ -112,7 +112,9 @@ class Views:
             {name: getattr(row, name) for name in pb.Shadow.DESCRIPTOR.fields_by_name}
             for row in self.attribution.shadow.rows()
         ]
-        return {"models": models, "log": self.log()} if self.is_shadow or models else None
+        if not self.is_shadow and not models:
+            return None
+        return {"decides": not self.is_shadow, "models": models, "log": self.log()}
 
     def _queue(self) -> dict[str, int] | None:
         return None if self.held is None else {**self.held.waiting()}

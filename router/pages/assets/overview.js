@@ -46,6 +46,8 @@ function showCards(snapshot, points) {
     ["Event lag", seconds(total.lag_seconds), "of the rank that lags most"],
     ["Queue", snapshot.queue === null ? "off" : count(total.queued), queueText(snapshot.queue)],
   ];
+  // The first two would be about picks that decided nothing.
+  if (snapshot.shadow && !snapshot.shadow.decides) cards.splice(0, 2);
   fill(byId("cards"), ...cards.map(([name, value, note]) => make("div", {}, make("dt", {}, name), make("dd", {}, value, make("small", {}, note)))));
 }
 

@@ -37,6 +37,8 @@ class TurnTaking:
         self.address = address
         """The router's HTTP."""
         self.stub = stub
+        self.cached = 0
+        """Tokens that the engines found cached."""
         self._turns = cycle(workers)
 
     def write(self, line: str) -> None:
@@ -46,7 +48,8 @@ class TurnTaking:
     async def send(self, **changes: Any) -> None:
         worker, begun = next(self._turns), time.monotonic()
         body = {"model": "demo", "prompt": IDS, "max_tokens": 2}
-        status, _ = await worker.post("/v1/completions", body)
+        status, answer = await worker.post("/v1/completions", body)
+        self.cached += answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         line = {
             "timestamp": time.time(), "request_time": time.monotonic() - begun, "status": status,
             "request_body": json.dumps(body), "upstream": worker.address, **changes,
@@ -144,6 +147,7 @@ async def test_a_prompt_that_went_in_turns_was_once_computed_in_vain(
         assert (model["requests"], model["better"], model["worse"]) == (4, 1, 0)
         assert (model["better_tokens"], model["better_prompt_tokens"]) == (CACHED, len(IDS))
         assert (model["chosen_tokens"], model["warmpath_tokens"]) == (2 * CACHED, 3 * CACHED)
+        assert model["chosen_tokens"] == gateway.cached
         assert model["exact"] == (4 if has_events else 0)
         assert model["saved_p90"] > 0
         metrics = await metrics_of(gateway.address)
