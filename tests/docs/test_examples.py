@@ -29,6 +29,7 @@ from warmpath import Index
 from warmpath.cli.main import GROUPS
 from warmpath.lab.simulate.traffic.access_log import read_traffic
 from warmpath.router.config.form import usable
+from warmpath.router.shadow.gateway_line import Sent, read_sent
 
 FENCED = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LANGUAGES = {"sh", "toml", "json", "yaml", "python", "text", "console", "nginx", "log"}
@@ -183,6 +184,8 @@ LOGS = re.findall(r"^```json\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 BODY = (
     '{"model": "m", "stream": true, "messages": [{"role": "user", "content": "one\\n\\"two\\""}]}'
 )
+SENT = ("10.0.0.2:80", "/v1/completions", BODY.encode(), None)
+"""What shadow mode reads of a line, beside its time."""
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -206,10 +209,15 @@ def test_a_line_of_the_printed_nginx_format_is_read(tmp_path: Path) -> None:
         "request_body": json.dumps(BODY)[1:-1],
         "body_bytes_sent": "2200",
         "http_x_session_id": "",
+        "request_time": "0.250",
+        "upstream_addr": "10.0.0.1:80, 10.0.0.2:80",
+        "uri": "/v1/completions",
+        "status": "200",
     }
     logged = re.sub(r"\$(\w+)", lambda found: values[found[1]], line)
     [one] = read_traffic(write(tmp_path, logged)).requests
     assert (one.at, one.output_tokens, one.session) == (1772366400.25, 10, "")
+    assert read_sent(logged.encode()) == Sent(1772366400.0, *SENT)
 
 
 def test_a_line_of_the_printed_envoy_format_is_read(tmp_path: Path) -> None:
@@ -220,8 +228,12 @@ def test_a_line_of_the_printed_envoy_format_is_read(tmp_path: Path) -> None:
         "%DYNAMIC_METADATA(warmpath:request_body)%": BODY,
         "%BYTES_SENT%": 2200,
         "%REQ(X-SESSION-ID)%": None,
+        "%UPSTREAM_HOST%": "10.0.0.2:80",
+        "%REQ(:PATH)%": "/v1/completions",
+        "%RESPONSE_CODE%": 200,
     }
     fields = log["typed_config"]["log_format"]["json_format"]
     line = {name: values[operator] for name, operator in fields.items()}
     [one] = read_traffic(write(tmp_path, json.dumps(line))).requests
     assert (one.at, one.output_tokens) == (1772366400.25, 10)
+    assert read_sent(json.dumps(line).encode()) == Sent(1772366400.25, *SENT)
