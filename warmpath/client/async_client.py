@@ -193,7 +193,7 @@ class AsyncClient(Connection):
         Raises CallError if there is no such pod, or for the reasons NO_POD, QUEUE_FULL and
         UNKNOWN_MODEL; ValueError or TypeError for what cannot be sent.
         """
-        self._background.bind()
+        await self._background.catch_up()
         begun = Request(self._follow)
         asked = prompt_of_request(prompt, messages, tokens, model, self._model)
         ask = partial(self._made, pb.PickResponse, timeout, booking_id=begun.booking_id, **options)

@@ -3,43 +3,51 @@
 import asyncio
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 MOST_WAITING = 10_000
 """Works that wait or run at a time; further ones are dropped, as a router that hangs ends none."""
 THREADS = 4
+CATCH_UP_SECONDS = 0.01
 
 
 class Tasks:
-    """Runs coroutines as tasks of the event loop that `bind` was called in; any thread may start one."""
+    """Runs coroutines as tasks of the loop that `catch_up` was called in; any thread may start one."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def bind(self) -> None:
-        """Use the running event loop."""
-        self._loop = asyncio.get_running_loop()
+    async def catch_up(self) -> None:
+        """Let all works begin, so that what is sent next is sent after what they send first."""
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        await asyncio.sleep(0)
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a work, unless too many wait or the loop is closed."""
-        if self._loop is None or len(self._tasks) >= MOST_WAITING:
+        loop = self._loop
+        if loop is None or loop.is_closed() or len(self._tasks) >= MOST_WAITING:
             return
-        try:
-            self._loop.call_soon_threadsafe(self._create, work)
-        except RuntimeError:
-            # The loop was closed after the program's last await: nothing can be sent any more.
-            return
+        if threading.get_ident() == self._thread:
+            self._create(work)
+        else:
+            with suppress(RuntimeError):  # the loop was closed just now
+                loop.call_soon_threadsafe(self._create, work)
 
     def _create(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        task = asyncio.ensure_future(work())
+        if self._loop is None:
+            return
+        task = self._loop.create_task(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self, seconds: float) -> None:
         """Wait until all works are done, for at most so many seconds; start none any more."""
-        # Those started just before become tasks in the loop's next turn.
+        # Those that another thread has just started become tasks in the loop's next turn.
         await asyncio.sleep(0)
         self._loop = None
         if self._tasks:
@@ -53,34 +61,45 @@ class Threads:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._works: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._works: queue.SimpleQueue[tuple[int, Callable[[], None]] | None] = queue.SimpleQueue()
         self._threads = 0
         self._unfinished = 0
+        self._of_thread: Counter[int] = Counter()
+        """Those of them that each thread has started."""
         self._is_over = False
         self._is_done = threading.Condition(self._lock)
 
-    def bind(self) -> None:
-        """Do nothing: any thread may use it."""
+    def catch_up(self) -> None:
+        """Wait for the works that this thread has started, for a moment; a router answers sooner."""
+        thread = threading.get_ident()
+        with self._lock:
+            self._is_done.wait_for(lambda: not self._of_thread[thread], timeout=CATCH_UP_SECONDS)
 
     def start(self, work: Callable[[], None]) -> None:
         """Run a work, unless too many wait."""
         with self._lock:
             if self._is_over or self._unfinished >= MOST_WAITING:
                 return
+            thread = threading.get_ident()
             self._unfinished += 1
+            self._of_thread[thread] += 1
             is_new = self._threads < min(self._unfinished, THREADS)
             self._threads += is_new
-        self._works.put(work)
+        self._works.put((thread, work))
         if is_new:
             threading.Thread(target=self._run, name="warmpath-reports", daemon=True).start()
 
     def _run(self) -> None:
-        while (work := self._works.get()) is not None:
+        while (given := self._works.get()) is not None:
+            thread, work = given
             try:
                 work()
             finally:
                 with self._lock:
                     self._unfinished -= 1
+                    self._of_thread[thread] -= 1
+                    if not self._of_thread[thread]:
+                        del self._of_thread[thread]
                     self._is_done.notify_all()
 
     def finish(self, seconds: float) -> None:

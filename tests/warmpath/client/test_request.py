@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.warmpath.client.scripted_router import Refuse, ScriptedRouter, scripted, with_reason
 from warmpath import AsyncClient, CallError, Client, Prompt, Request, Retry
+from warmpath.client import background
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 AT_ONCE = Retry(first_seconds=0.0, most_seconds=0.0)
@@ -199,6 +200,17 @@ async def test_without_a_router_a_request_goes_to_pods_that_were_given_or_picked
     assert isinstance(given_, Request)
     assert given_.address == "c:1"
     assert isinstance(none, CallError)
+
+
+@KINDS
+async def test_the_router_learns_of_an_end_before_the_next_pick(
+    router: ScriptedRouter, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "CATCH_UP_SECONDS", 60)
+    router.only = "Pick"
+    router.script.extend([PICKED] * 4)
+    await asyncio.to_thread(begun, kind, router.address, *[{"prompt": "hi"}] * 4)
+    assert router.methods == ["Pick", "Report"] * 4
 
 
 @KINDS
