@@ -1,6 +1,5 @@
-"""The gateways of docs/reference/failures.md and docs/start/gateway.md do what the pages say, run from their text."""
+"""Clients, and the gateways of docs/reference/failures.md and docs/start/gateway.md, do what the pages say."""
 
-import importlib.util
 import os
 import re
 import shutil
@@ -11,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import grpc
@@ -19,6 +17,7 @@ import pytest
 
 from tests.docs.page_code import Reader, blocks
 from tests.docs.test_pages import ROOT
+from warmpath import CallError, Client, Prompt
 from warmpath.lab.local.gateway import main
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.errors import Reason, details
@@ -26,46 +25,24 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
 PAGE = ROOT / "docs" / "reference" / "failures.md"
-PORTS = ("7400", "7401", "8101", "8102", "5557", "5558")
+PORTS = ("7400", "8101", "8102")
 ROWS = re.findall(r"^\| `([A-Z_]+)` \| `([A-Z_]+)`[^|]* \|", PAGE.read_text("utf-8"), re.MULTILINE)
 REASONS = {name: grpc.StatusCode[status] for name, status in ROWS}
-UNREADABLE = {"BAD_REQUEST", "UNKNOWN_MODEL", "TOO_LARGE"}
+UNREADABLE = {"BAD_REQUEST", "TOO_LARGE"}
 BODY = b'{"model": "demo", "prompt": "hi"}'
 
 
 @pytest.fixture
 def reader(tmp_path: Path, held_ports: HeldPorts) -> Reader:
     made = Reader(tmp_path, PORTS, held_ports)
-    made.copy("deploy/warmpath.toml")
     [gateway] = blocks(PAGE)
     (tmp_path / "gateway.py").write_text(made.text(gateway))
     return made
 
 
-@pytest.mark.deep
-def test_the_pages_commands_print_what_it_says(reader: Reader) -> None:
-    alone, engine, router, beside = blocks(PAGE, "sh")
+def test_the_page_s_gateway_goes_on_without_a_router(reader: Reader) -> None:
+    [alone] = blocks(PAGE, "sh")
     assert "chosen by the gateway, after UNAVAILABLE" in reader.run(alone)
-    with reader.serving(engine), reader.serving(router):
-        for command in beside.splitlines():
-            while not (said := reader.run(command)).endswith("chosen by warmpath\n"):
-                # It is about to be ready, or this machine is too busy for the page's deadline.
-                assert re.search("after (UNAVAILABLE|DEADLINE_EXCEEDED)$", said)
-            assert said.startswith(reader.text("127.0.0.1:8101,"))
-    assert "chosen by the gateway, after UNAVAILABLE" in reader.run(alone)
-
-
-@pytest.fixture
-def gateway(reader: Reader) -> ModuleType:
-    """Return the page's gateway as a module, whose deadline no busy machine reaches."""
-    spec = importlib.util.spec_from_file_location("gateway", reader.folder / "gateway.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.SECONDS = 600  # type: ignore[attr-defined]
-    del module.SERVICE_CONFIG["healthCheckConfig"]
-    return module
 
 
 class Refusing(router_pb2_grpc.RouterServicer):
@@ -78,7 +55,7 @@ class Refusing(router_pb2_grpc.RouterServicer):
 
     def Pick(self, request: pb.PickRequest, context: Any) -> pb.PickResponse:  # noqa: N802
         self.asked.append(request)
-        if self._reason in UNREADABLE and request.prompt == pb.Prompt():
+        if self._reason in UNREADABLE and not request.prompt.completions_body:
             return pb.PickResponse(candidates=[pb.Candidate(pod="pod-1", address="its:1")])
         if self._reason:
             told = details(self._code, "no", Reason.Value(self._reason), retry_seconds=None)
@@ -100,38 +77,30 @@ def serving(servicer: router_pb2_grpc.RouterServicer) -> Iterator[str]:
             server.stop(0).wait()
 
 
-def asked(gateway: ModuleType) -> pb.PickRequest:
-    return pb.PickRequest(prompt=pb.Prompt(completions_body=BODY), pods=gateway.PODS)
-
-
 @pytest.mark.parametrize("reason", [*REASONS, ""])
-def test_for_each_reason_the_gateway_does_what_the_page_says(
-    gateway: ModuleType, reason: str
-) -> None:
+def test_for_each_reason_the_client_does_what_the_page_says(reason: str) -> None:
     code = REASONS.get(reason, grpc.StatusCode.UNKNOWN)
     servicer = Refusing(code, reason)
-    with serving(servicer) as address:
-        router = gateway.connect(address)
-        if reason == "NO_POD":
-            with pytest.raises(LookupError, match="503"):
-                gateway.place(router, asked(gateway))
-        elif reason in UNREADABLE:
-            assert gateway.place(router, asked(gateway)) == (["its:1"], "warmpath")
-            assert servicer.asked[-1].pods == list(gateway.PODS)
+    with serving(servicer) as address, Client(address) as client:
+        asked = client.request(Prompt(completions_body=BODY), otherwise=["other:1"], timeout=600)
+        if reason in {"NO_POD", "QUEUE_FULL", "UNKNOWN_MODEL"}:
+            with pytest.raises(CallError) as raised, asked:
+                pass
+            assert raised.value.reason == reason
         else:
-            addresses, chooser = gateway.place(router, asked(gateway))
-            assert sorted(addresses) == sorted(gateway.PODS.values())
-            assert chooser == f"the gateway, after {reason or 'UNKNOWN'}"
-    attempts = 3 if code is grpc.StatusCode.UNAVAILABLE else 2 if reason in UNREADABLE else 1
-    assert len(servicer.asked) == attempts
+            with asked as request:
+                assert request.failure is not None
+                assert request.failure.reason == (reason or None)
+                by_load = reason in UNREADABLE
+                assert request.address == ("its:1" if by_load else "other:1")
 
 
-def test_a_router_that_hangs_is_left_at_the_deadline(gateway: ModuleType) -> None:
+def test_a_router_that_hangs_is_left_at_the_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        gateway.SECONDS = 0.05  # type: ignore[attr-defined]
-        router = gateway.connect(f"127.0.0.1:{silent.getsockname()[1]}")
-        _, chooser = gateway.place(router, asked(gateway))
-    assert chooser == "the gateway, after DEADLINE_EXCEEDED"
+        client = Client(f"127.0.0.1:{silent.getsockname()[1]}", timeout=0.05)
+        with client, client.request("hi", otherwise=["other:1"], timeout=0.05) as request:
+            assert request.failure is not None
+            assert request.failure.code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def test_the_page_is_about_all_reasons() -> None:

@@ -161,7 +161,7 @@ class AsyncClient(Connection):
                 **({} if prompt is None else {"prompt": prompt}),
             )  # fmt: skip
         except CallError as error:
-            self._lost(error)
+            self._warn("the router took no report on a request", error)
             return False
         return answer.known
 
@@ -208,6 +208,7 @@ class AsyncClient(Connection):
         except CallError as error:
             pods = options.get("pods", ())
             begun.go_on_without(error, self._known.without_pick(asked.model, otherwise, pods))
+            self._warn("a request goes on without a pick", error)
         except BaseException:
             begun.fail()
             raise

@@ -155,7 +155,7 @@ class Attempts:
 
 log = logging.getLogger("warmpath.client")
 LOG_SECONDS = 60.0
-"""The time between two lines of a client's log on lost reports."""
+"""The time between two lines of a client's log that say the same."""
 
 
 class Connection:
@@ -184,19 +184,19 @@ class Connection:
         """Channels that are to be closed, or still have calls."""
         self._is_closed = False
         self._known = KnownPods(self._rng)
-        self._lost_at = -LOG_SECONDS
+        self._said_at: dict[str, float] = {}
         self._background: Any = self._new_background()
 
     def _new_background(self) -> Any:
         """Return what sends reports behind the caller's back."""
         raise NotImplementedError
 
-    def _lost(self, error: CallError) -> None:
-        """Log that a report was not taken, now and then."""
+    def _warn(self, said: str, error: CallError) -> None:
+        """Log what a request goes on without, now and then."""
         now = time.monotonic()
-        if now - self._lost_at >= LOG_SECONDS:
-            self._lost_at = now
-            log.warning("the router took no report on a request: %s", error)
+        if now - self._said_at.get(said, -LOG_SECONDS) >= LOG_SECONDS:
+            self._said_at[said] = now
+            log.warning("%s: %s", said, error)
 
     def _open(self, shown: grpc.ChannelCredentials | None) -> Any:
         """Return a new channel."""
