@@ -1,4 +1,4 @@
-"""`warmpath version`: the version, its commit, and the versions of what outlives a process."""
+"""`warmpath version`: the version, its commit, and the versions of its formats in files and Redis."""
 
 import importlib.metadata
 import json

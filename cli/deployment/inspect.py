@@ -127,7 +127,7 @@ CHANGES = {
 
 
 def certificates(config: Config, folder: Path, now: datetime) -> Iterator[Check]:
-    """Yield whether each certificate can be used, and is still to be for a while."""
+    """Yield a check for each certificate: it is valid, and does not expire soon."""
     for one in dated(config, folder):
         key = dotted(one.at)
         if said := one.problem(now) or one.warning(now):

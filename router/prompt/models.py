@@ -31,7 +31,7 @@ class Model:
 
 
 class ModelTable:
-    """Resolves names: a model's own, its aliases, and its adapters'."""
+    """Finds the base model and the adapter for a name: a model's own, an alias or an adapter's."""
 
     def __init__(self) -> None:
         self._models: dict[str, tuple[Model, str]] = {}

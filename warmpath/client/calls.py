@@ -191,7 +191,7 @@ AnyPrompt = Prompt | Sequence[int] | str
 
 
 def prompt_of(given: AnyPrompt) -> Prompt:
-    """Return what a caller gave as a prompt."""
+    """Return the Prompt for what a caller gave: a Prompt, token ids or a text."""
     if isinstance(given, Prompt):
         return given
     return Prompt(text=given) if isinstance(given, str) else Prompt(given)

@@ -50,7 +50,7 @@ class NamesByKey:
         self._changed_keys.clear()
 
     def take_changed(self, odd: Mapping[EngineHash, object]) -> tuple[Marks, Marks]:
-        """Return the marks of names and the marks of keys that changed since the last call.
+        """Return the names, and the keys, to mark as odd or as odd no more since the last call.
 
         `odd` has all odd names.
         """

@@ -1,4 +1,4 @@
-"""The rows and arrays that scanned batches become."""
+"""The arrays in which the scanner writes what batches have, and the columns of their rows."""
 
 from typing import NamedTuple
 

@@ -26,7 +26,7 @@ Changes = dict[Where, KeysOf]
 class Claimed:
     """One claim as its writer sees it: its places, and how many keys each holds.
 
-    `claim` has no places yet.
+    `claim` must have no places yet.
     """
 
     def __init__(self, claim: Claim) -> None:
