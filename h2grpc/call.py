@@ -135,7 +135,7 @@ class Call:
             self._wake(self._arrived)
 
     def no_more(self) -> None:
-        """Note that no more data come."""
+        """Note that the client sends no more data."""
         self._no_more = True
         if self._arrived is not None:
             self._wake(self._arrived)
@@ -319,7 +319,7 @@ class Call:
             self._link.session.consume(self._stream, size)
 
     async def write(self, message: bytes) -> None:
-        """Send a message; return once the client's window has taken it."""
+        """Put a message, and `drain`: return once the client's window has taken all messages."""
         self.put(message)
         await self.drain()
 

@@ -196,7 +196,7 @@ class Calls:
         self._ask()
 
     def drained(self, streams: Sequence[int]) -> None:
-        """Note that all data of some answers are sent."""
+        """Note that all data of the answers on `streams` are sent."""
         for stream in streams:
             if stream in self._of:
                 self._of[stream].drained()

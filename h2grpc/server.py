@@ -141,7 +141,7 @@ class Server:
         return freed
 
     async def look(self) -> None:
-        """Look at all connections and calls, again and again until cancelled."""
+        """End calls and connections that exceed their time limits, until cancelled (LOOK_SECONDS)."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             now = self._shared.clock()

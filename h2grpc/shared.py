@@ -12,7 +12,7 @@ from warmpath.h2grpc.method import Explain, Gate, Method, unexplained
 
 @dataclass(eq=False)
 class Shared:
-    """Methods by name, /SERVICE/METHOD, limits, and the calls of all connections."""
+    """Methods by name (/SERVICE/METHOD), limits, and the other parts that all connections use."""
 
     methods: Mapping[str, Method]
     limits: Http2Limits

@@ -62,7 +62,7 @@ class Drain:
         self.calls += 1
 
     def turns_away(self) -> bool:
-        """Return whether a new call is refused, which is counted."""
+        """Return whether new calls are refused; if so, count one as refused."""
         if not self._refuses.is_set():
             return False
         self._last = self._clock()
@@ -134,10 +134,10 @@ async def end_router(
     go_away: Callable[[], int],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Take all steps; then the server can stop.
+    """Take all steps that come before the end of the server.
 
     `release` lets go of the requests that wait for a pod. `tell` informs clients that watch the health.
-    `go_away` tells clients to call no more on their connections, and returns the number of those.
+    `go_away` tells clients to call no more on their connections, and returns their number.
     """
     # Nobody sends calls to a router that is not ready, so nobody has to learn that it ends.
     delay = server.drain_delay_seconds if readiness.ready() else 0.0

@@ -80,11 +80,11 @@ RESET_LATE = 9
 MOST_EARNED = FRAMES_A_MESSAGE * SMALL_BYTES
 
 METHOD = 3
-"""Numbers of a method: the size of its path, the path's address, and whether it is urgent."""
+"""How many numbers a method has: the size and address of its path, and whether it is urgent."""
 
 ROW = 4
 MOST_ROWS = 3 * RECEIVE_BYTES // FRAME_HEAD_BYTES
-"""Each frame makes at most three rows."""
+"""Most rows of one call of libnghttp2: each frame makes at most three."""
 WORDS = NUMBERS + ROW * MOST_ROWS
 HEADERS_BOTTOM = 8 * WORDS
 """Where the memory for headers begins."""

@@ -88,7 +88,7 @@ class Entrance:
     ) -> None:
         """Read the tokens. Raises OSError, which names the key."""
         self.tls = tls
-        """None: plain connections."""
+        """The listeners' TLS; None: plain connections."""
         self.is_open = not clients
         """Whether anybody may call."""
         self._by_token = [

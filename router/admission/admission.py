@@ -33,9 +33,9 @@ ANSWERING_TIMES = 3.0
 TURN_SECONDS = 0.005
 """Least time for which the thread answers in each turn; then new urgent calls go first."""
 MOST_AT_ONCE = 32
-"""Most calls that wait and begin in one turn."""
+"""Most waiting calls that begin in one turn."""
 LEAST_WAITING = 4
-"""Calls that may always wait."""
+"""So many calls may always wait, however long one takes."""
 MOST_CHANGES = 4
 """Most calls in a turn that each replace a call of their address, as refusing the latter takes long."""
 URGENT_TIMES = 8
@@ -196,7 +196,7 @@ class Admission:
         self._read_seconds = 0.0
         """The time for which the thread reads in a turn: a mean."""
         self.call_seconds = FIRST_SECONDS
-        """The time for which it works on a call: a mean."""
+        """The mean time for which the thread works on a call."""
         self.refused = 0
 
     @property

@@ -46,7 +46,7 @@ class LateError(Exception):
 
 
 class InFlight:
-    """All places. `limit` and `largest` (message) are bytes; a message alone may exceed the limit.
+    """All places. `limit` is in bytes of all messages, `largest` of one; one alone may exceed `limit`.
 
     A call loses its place if its message has not arrived after `seconds` and others wait. Not
     thread-safe.

@@ -52,7 +52,7 @@ class Line:
     turn: int
     """Orders lines of equal rank: the number of the line's latest turn."""
     calls: Ranking[Reservation] = field(default_factory=Ranking)
-    """By the round in which a call has its turn, then by arrival."""
+    """The calls, by the round in which each has its turn, then by arrival."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,18 +61,18 @@ class Client:
 
     number: int
     calls: dict[str, dict[Reservation, None]] = field(default_factory=dict)
-    """By connection, in the order of arrival."""
+    """The calls by connection, in the order of arrival."""
     longest: Ranking[str] = field(default_factory=Ranking)
     """Connections by their number of calls."""
     lines: dict[int, Line] = field(default_factory=dict)
-    """By the binary digits of the messages' size."""
+    """The lines by the number of binary digits of their messages' size."""
 
 
 class WaitingCalls:
     """All waiting calls. Clients of one kind with the same size of message have their turns by rank.
 
-    `kind_of` and `rank_of` take a client. Its rank may change with its number of calls; `rank` says when
-    it has changed otherwise.
+    `kind_of` and `rank_of` return those of a client. A rank may change with the number of calls; `rank`
+    has to be called if it changes otherwise.
     """
 
     def __init__(self, kind_of: Callable[[str], int], rank_of: Callable[[str], Rank]) -> None:
@@ -118,7 +118,7 @@ class WaitingCalls:
         self._count(place, 1)
 
     def drop(self, place: Reservation, *, has_turn: bool = False) -> None:
-        """Remove a call, which may have its turn now."""
+        """Remove a call; with `has_turn`, since it has its turn now."""
         client = self._clients[place.client]
         size = place.bytes.bit_length()
         line = client.lines[size]

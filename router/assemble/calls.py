@@ -66,7 +66,7 @@ class Refused(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What answers calls."""
+    """The parts that answer calls."""
 
     service: RouterService
     endpoint_picker: EndpointPickerService

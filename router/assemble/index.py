@@ -36,7 +36,7 @@ class Indexed:
     pods: PodTable
     thread: LoopThread
     redis: Redis | None
-    """The connections of the loop that answers calls, if an answer or a booking needs Redis."""
+    """Redis for the loop that answers calls; None: neither an answer nor a booking needs it."""
     sources: list[PodSource]
     publishers: ClientTls | None
     engines: EngineTls

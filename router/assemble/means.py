@@ -20,7 +20,7 @@ class ShadowMode:
     """Somebody else's gateway decides where requests go."""
 
     log: Path | None = None
-    """Its access log, which is followed; None: requests are shown or reported."""
+    """Its access log, which is followed; None: the gateway shows or reports its requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Means:
     steps: Steps
     tracer: Tracer
     shadow: ShadowMode | None = None
-    """None: picks decide."""
+    """How another gateway decides where requests go; None: picks decide."""
 
     def keep(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do work until the router ends (`process.tasks.Work`)."""

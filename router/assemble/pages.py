@@ -21,7 +21,7 @@ from warmpath.router.prompt.texts import Texts
 async def pages(
     means: Means, indexed: Indexed, *, texts: Texts, chosen: Picks, calls: Calls
 ) -> str:
-    """Serve HTTP until `means.stack` closes; return the address, empty without one."""
+    """Serve HTTP until `means.stack` closes; return host:port, empty if none is configured."""
     views = Views(
         indexed.pods,
         chosen.picking.loads,

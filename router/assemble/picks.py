@@ -32,7 +32,7 @@ EXPIRE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Picks:
-    """What chooses pods."""
+    """The parts that choose pods, and that remember and judge the choices."""
 
     picking: Picking
     decisions: Decisions

@@ -103,7 +103,7 @@ def refusal_of(
 
 
 class Answering:
-    """Counts a call while it is answered, and then its answer.
+    """A context in which a call is answered: it counts the call while it is open, and then its answer.
 
     Raises RefusedError, with its status and reason, in place of any error.
     """

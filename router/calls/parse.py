@@ -213,7 +213,7 @@ async def check_pick(request: pb.PickRequest | pb.ExplainRequest) -> None:
 
 
 async def check_report(request: pb.ReportRequest) -> None:
-    """Raise BadRequestError for a report of nothing, or with an impossible load."""
+    """Raise BadRequestError for a report without a valid booking id, or with an impossible load."""
     if not request.booking_id:
         raise BadRequestError("booking_id", "is missing")
     _check_booking_id(request.booking_id)

@@ -75,7 +75,7 @@ class HeldBlocks(NamedTuple):
     pods: list[Pod]
     matches: Matches
     """All full blocks of the prompt count, the one that ends with its last token too. Beliefs that the
-    router's own picks made are in it, and are no part of `Match.known_tokens` and `Match.held`."""
+    router's own picks made are in them, and are no part of `Match.known_tokens` and `Match.held`."""
 
 
 class Answerer:

@@ -44,7 +44,7 @@ URGENT = frozenset({"Report"})
 """Methods that take microseconds, and without which later answers are worse."""
 
 NOTHING_MORE = wire.ScoreRequest()
-"""What most requests have beside their prompt."""
+"""The fields of most requests beside their prompt: none is set."""
 STREAM_WIDTH = 64
 """Most requests of one stream that are answered concurrently."""
 MOST_MESSAGES = 128

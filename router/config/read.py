@@ -182,7 +182,7 @@ def _tokens(config: Config, folder: Path) -> Iterator[Problem]:
 
 
 def parse(text: str, source: str) -> Config:
-    """Read a configuration; `source` names it in errors. Raises ConfigError."""
+    """Read the text of a configuration; `source` names it in errors. Raises ConfigError."""
     return without_mistakes(_mistakes(_toml(text, source), text, source))
 
 

@@ -41,17 +41,17 @@ class ReportCounts:
     under: float = 0.0
     """Reports with more cached tokens than predicted."""
     void: float = 0.0
-    """Those of `over` with no cached tokens at all."""
+    """Reports in `over` with no cached tokens at all."""
     blind: float = 0.0
-    """Those of `under` for which no cached tokens were predicted."""
+    """Reports in `under` for which no cached tokens were predicted."""
     counted: float = 0.0
     """Reports with the engine's own count of the prompt's tokens."""
     miscounted: float = 0.0
-    """Those of `counted` whose count differs from the router's."""
+    """Reports in `counted` whose count differs from the router's."""
     tokens: float = 0.0
     predicted: float = 0.0
     believed: float = 0.0
-    """Those of `predicted` that were only believed: no event had announced them."""
+    """Tokens in `predicted` that were only believed: no event had announced them."""
     delivered: float = 0.0
     """Tokens that the engine found cached."""
 
@@ -99,13 +99,13 @@ class Evidence:
         self.block_size = 0
         """Tokens per block, from events or else from beliefs; 0: not known yet."""
         self.factors: dict[int, float] = {}
-        """The calibration of each rank at its last pick."""
+        """The calibration factor of each rank at its last pick."""
         self.ends = 0
         """Number of requests that have ended."""
         self.ended = 0.0
         """Requests that have ended, faded."""
         self.expired = 0.0
-        """Those of `ended` that were never reported as finished or failed."""
+        """Requests in `ended` that were never reported as finished or failed."""
 
     def found_cached(
         self,

@@ -62,7 +62,7 @@ def wall_offset_of(
 
 
 class Kept(NamedTuple):
-    """One decision, and what its message gets only if it is listed, as few decisions ever are."""
+    """The message of a decision, and the parts that it gets only if it is listed, as few ever are."""
 
     message: pb.Decision
     at: float
@@ -128,7 +128,7 @@ class Decisions(Witness):
         self._message(placed).state = ENDS[end]
 
     def take(self, number: int) -> pb.Decision | None:
-        """Return a decision that is kept here, and keep it no more; None if it is not."""
+        """Return the decision of pick `number` and forget it; None if it is not kept here."""
         kept = self._kept.pop(number, None)
         return None if kept is None else self._whole(kept)
 
@@ -159,7 +159,7 @@ FIELDS = (
     *("booking_id", "request_id", "trace_id", "at", "model", "policy", "prompt_tokens"),
     *("pod", "rank", "state", "reason", "shadow", "waited_seconds", "cached_tokens", "ttft"),
 )
-"""What is shown of a decision beside its candidates; those that it lacks are null."""
+"""The fields that are shown of a decision beside its candidates; those that it lacks are null."""
 CANDIDATE_FIELDS = ("pod", "rank", "matched_tokens", "cost", "predicted_ttft")
 
 
@@ -233,7 +233,7 @@ STANDARD_OUTPUT = "-"
 
 
 async def write_decisions(kept: DecisionLog, file: str, folder: Path) -> None:
-    """Append new lines to a file every second, until cancelled; relative to `folder`, - is stdout.
+    """Append new lines every second, until cancelled, to `file` in `folder`; - is stdout.
 
     The file is opened for each write, so that it may be moved away (logrotate). Lines that cannot be
     written are lost, and the log says so.

@@ -30,7 +30,7 @@ class RankFacts:
     blocks: int
     """Number of blocks that the rank holds, by its events."""
     stored: int
-    """Blocks that events announced as stored, and as removed, since the router started."""
+    """Blocks that events announced as stored since the router started; `removed`: as removed."""
     removed: int
     has_load: bool
     """Whether its engine or a gateway has reported its load lately."""

@@ -12,7 +12,7 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pick.pick import Pick, Predicted
 
 MOST_TIMES = 4096
-"""Of so many last requests of a model the saved seconds are kept, for their quantiles."""
+"""The saved seconds of this many last requests of a model are kept, for their quantiles."""
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -72,7 +72,7 @@ class WantPick(msgspec.Struct, frozen=True):
     is_shadow: bool
     """Whether the gateway chooses the endpoint itself, and the picker only watches the exchange."""
     as_of: float | None = None
-    """As in `Ask`."""
+    """As in `router.pick.weigh.Ask`."""
 
 
 class Endpoint(NamedTuple):

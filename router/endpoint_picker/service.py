@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 MOST_UNSENT_BYTES = 64 << 10
 """Bytes of replies that may wait for the gateway while further events are handled."""
 FIRST = 2
-"""Replies with which a pick is told: that to the headers, and the first piece of the body."""
+"""The number of replies that tell a pick: to the headers, and with the first piece of the body."""
 
 METHOD = "Process"
 FULL_NAME = f"{SERVICE}/{METHOD}"
@@ -238,7 +238,7 @@ class EndpointPickerService:
         self.exchange = partial(
             Exchange, names_of(config.headers), most_body_bytes, is_shadow=picks.is_shadow
         )
-        """Begins an exchange."""
+        """Makes an `Exchange` for a new stream."""
 
     async def process(self, call: Call) -> None:
         """Drive an exchange; all messages are bytes. Raises RefusedError."""

@@ -5,7 +5,7 @@ ENCODED = "encoded"
 
 
 def kind_of(content_type: str, content_encoding: str) -> str:
-    """Return the media type by the headers of these names; empty if they name none."""
+    """Return the media type by the headers of these names, or ENCODED; empty if they name none."""
     if content_encoding.strip().lower() not in ("", "identity"):
         return ENCODED
     return content_type.partition(";")[0].strip().lower()

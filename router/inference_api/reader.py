@@ -26,7 +26,7 @@ order of most templates."""
 MODEL = re.compile(
     rb'; ?name="?model"?[ \t]*\r?\n(?:[^\r\n]{1,256}+\r?\n){0,8}+\r?\n([^\r\n]{1,1024})\r?\n--'
 )
-"""The field's header, with up to 8 further lines, and its value."""
+"""The header of a form's field `model`, with up to 8 further lines, and the field's value."""
 
 
 def form_model(body: bytes) -> str:

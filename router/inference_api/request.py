@@ -35,21 +35,21 @@ def not_allowed(problem: str) -> UnreadError:
 
 
 def object_of(value: Any, name: str) -> dict[str, Any]:
-    """Return a value that is an object. Raises UnreadError."""
+    """Return `value` if it is an object. Raises UnreadError, which names `name`, if not."""
     if not isinstance(value, dict):
         raise not_allowed(f"{name} is no object")
     return value
 
 
 def list_of(value: Any, name: str) -> list[Any]:
-    """Return a value that is a list. Raises UnreadError."""
+    """Return `value` if it is a list. Raises UnreadError, which names `name`, if not."""
     if not isinstance(value, list):
         raise not_allowed(f"{name} is no list")
     return value
 
 
 def text_of(fields: Mapping[str, Any], name: str) -> str | None:
-    """Return a field that is a text or missing. Raises UnreadError."""
+    """Return a field that is a text; None if it is missing. Raises UnreadError for other values."""
     value = fields.get(name)
     if not isinstance(value, str | None):
         raise not_allowed(f"{name} is no text")

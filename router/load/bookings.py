@@ -191,7 +191,7 @@ class Bookings:
             book.changed()
 
     def expire(self, now: float) -> float:
-        """Release due bookings; return the time to use: reports may overtake one another a little."""
+        """Release due bookings; return the latest `now` so far, as reports may overtake one another."""
         now = self._now = max(now, self._now)
         self.stuck.expire(now)
         while (booking := self.overdue.pop(now)) is not None:

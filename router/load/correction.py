@@ -97,7 +97,7 @@ class UnagedLoad(NamedTuple):
     """The first waiting request; only its weight decreases with time."""
     free_since: float
     seen_at: float
-    """Time of the observation that it counts, which counts only while it is fresh; NaN: none."""
+    """Time of the observation in `load`, which counts only while it is fresh; NaN: there is none."""
     lost: int
     """Bookings, of all routers, whose request has ended without a report; they do not count."""
 

@@ -154,7 +154,7 @@ class StuckRanks:
         self._due.drop(name)
 
     def expire(self, now: float) -> None:
-        """Find the ranks that owe an answer for too long by now."""
+        """Find the ranks that are stuck by now; forget those that nobody tried for UNTRIED_SECONDS."""
         for name, owing in [*self._stuck.items()]:
             if self._books[name].owed is None and now - owing.tried_at >= UNTRIED_SECONDS:
                 self.forget(name)

@@ -133,17 +133,17 @@ class Metrics(Collector):
             self._matched.add(matched_tokens / prompt_tokens)
 
     def kept_out(self, asked: str, why: str) -> None:
-        """Count one refusal of a method or path to a caller who may not ask for it."""
+        """Count one refusal of a method or path, `asked`; `why` is as in `AccessRefusal`."""
         self._counts["kept_out"][asked, why] += 1
 
     def endpoint_picked(self, outcome: str) -> None:
-        """Count a gateway's request for a pick."""
+        """Count a gateway's request for a pick, by its outcome."""
         self._counts["endpoint_picks"][outcome,] += 1
 
     def waited(self, priority: str, outcome: str, seconds: float) -> None:
-        """Count a pick that has left the queue, with its class and the seconds that it waited."""
+        """Count a pick that has left the queue: its class, what became of it, and its wait."""
         self._tallies["queue_wait_seconds"][priority, outcome].add(seconds)
 
     def lagged(self, seconds: float) -> None:
-        """Record by how much the loop woke up late, once."""
+        """Count one wake-up of the event loop, with the seconds by which it was late."""
         self._tallies["loop_lag_seconds"][()].add(seconds)

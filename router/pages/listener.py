@@ -41,11 +41,11 @@ class Pages(NamedTuple):
     """The pages that other parts of the router serve here, by path."""
 
     posts: Mapping[str, Page] = {}
-    """Those that take POST. Each needs a role (`router.access.entrance`)."""
+    """The pages that take POST. Each needs a role (`router.access.entrance`)."""
     gets: Mapping[str, Page] = {}
-    """Those that take GET. Each needs a role."""
+    """The pages that take GET and need a role."""
     files: Mapping[str, Page] = {}
-    """Those that take GET and are open to anybody."""
+    """The pages that take GET and are open to anybody."""
 
 
 def http_app(
@@ -58,8 +58,8 @@ def http_app(
 ) -> web.Application:
     """Return the application that serves all paths.
 
-    `entrance` says who may ask for most `pages`; `counts` counts the refused requests. /readyz says how
-    long each of `sources` of pods has been silent.
+    `entrance` says who may ask for `pages`, except `files`; `counts` counts the refused requests.
+    /readyz says how long each of `sources` of pods has been silent.
     """
 
     def guarded(page: Page) -> Page:
@@ -250,7 +250,7 @@ class MetricsPage:
         self._rests_until = 0.0
 
     async def page(self, request: web.Request) -> web.Response:
-        """Answer a scraper. Those who ask while a page is made get the next one, which is made once."""
+        """Answer a scraper. All that ask while a page is made get the next one, which is made once."""
         asked = self._clock()
         # OpenMetrics, which alone has exemplars, only for those who ask for it.
         encoder, kind = _encoder(request.headers.get("Accept", ""))

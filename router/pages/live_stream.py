@@ -43,7 +43,7 @@ View = dict[str, Any]
 
 @dataclass(slots=True)
 class Views:
-    """Makes views of a router's parts. `clock` is the ingest's; + `wall_offset()`, it is Unix time."""
+    """Makes views of a router's parts. A time of the ingest's `clock` + `wall_offset()` is Unix time."""
 
     pods: PodTable
     loads: LoadTable
@@ -153,7 +153,7 @@ MOST = 720
 LIVE = "/api/v1/live"
 MOST_VIEWERS = 16
 FRAME_SECONDS = 2.0
-"""Seconds from snapshot to snapshot."""
+"""Seconds between two snapshots."""
 WRITE_SECONDS = 10.0
 """Longest wait for a browser to read."""
 DECISIONS = 40

@@ -212,7 +212,7 @@ class PeerBookings:
         return commands
 
     def answer(self, replies: Sequence[Reply], now: float) -> list[bytes]:
-        """Process the replies (or errors) to `ask`; return reports for own bookings."""
+        """Process the replies (or errors) to `ask`; return other routers' reports on own bookings."""
         purposes, self._purposes = self._purposes, []
         if len(replies) != len(purposes):
             raise ValueError(f"{len(replies)} replies do not match the commands of the round")

@@ -23,7 +23,7 @@ PER_OCTAVE = 12
 OCTAVES = 20
 """Octaves of the series: prompts of up to a million blocks."""
 LEAST_PART = 4
-"""A prompt has marks from its number of blocks, divided by this, on."""
+"""A prompt's marks begin at its number of blocks divided by this."""
 PLACES = sorted({round(2 ** (step / PER_OCTAVE)) for step in range(OCTAVES * PER_OCTAVE + 1)})
 """Numbers of leading blocks; the mark of a place is the key of the last of these."""
 MOST_BLOCKS = PLACES[-1]

@@ -118,7 +118,7 @@ class Options(Sequence[Option]):
         return self._option(self._holding_most(lambda match: match.known_tokens))
 
     def for_reason(self) -> Sequence[Option]:
-        """Return the options that a reason may name: the best two, and the warmest."""
+        """Return the options that a reason may name: the best two, and the `warmest`."""
         places = {*self._order[:2], self._holding_most(lambda match: match.matched_tokens)}
         return self._all_of(sorted(places, key=self._order.index))
 

@@ -119,7 +119,7 @@ class Pick:
     request_id: str = ""
     """The caller's name for its request; empty: none."""
     trace_id: str = ""
-    """The trace of the pick; empty: it was not sampled."""
+    """The id of the pick's trace; empty: it was not sampled."""
     is_whole: bool = True
     """Whether it has tokens and all of them were known, not estimated."""
     is_watched: bool = False
@@ -130,7 +130,7 @@ class Pick:
     decoding: Booking | None = None
     """The booking on the decoding rank, if that is another one."""
     ticket: int | None = None
-    """The ticket of its arriving blocks."""
+    """The ticket of its arriving blocks (`indexer.believed`); None: it has none."""
     is_reported: bool = False
     """Whether any report of it has come."""
     is_refused: bool = False
@@ -170,7 +170,7 @@ class Pick:
 
 
 class Witness:
-    """An observer of picks, which ignores them. Times are seconds of the picker's clock."""
+    """An observer of picks; this base class ignores all. Times are seconds of the picker's clock."""
 
     def picked(self, placed: Pick, choice: Choice) -> None:
         """Handle a pick whose answer was sent."""

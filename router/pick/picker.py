@@ -25,7 +25,7 @@ from warmpath.router.pods.table import Pod
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 
 ASSUMED_BLOCKS = 32_768
-"""Maximum assumed blocks of a rank without events, if the pod has no `blocks`."""
+"""Maximum assumed blocks of a rank whose cache's size is not known."""
 
 
 class Picker:
@@ -84,7 +84,7 @@ class Picker:
             await self._scorer.refresh(ask.prompt, ask.field.ranks, timeout)
 
     def choose(self, ask: Ask, now: float) -> tuple[str, Choice]:
-        """Make a pick at once; return its booking id and the choice. Raises as `weigh`."""
+        """Make a pick and settle it; return its booking id and the choice. Raises as `weigh`."""
         placed = self.reserve(ask, now)
         choice = placed.choice
         self.settle(placed, now)
@@ -189,7 +189,7 @@ class Picker:
     # Reports
 
     def started(self, booking_id: str, now: float, where: RankName | None) -> bool:
-        """Handle the report that a request went out, to `where` if given; return False if unknown."""
+        """Handle the report that a request went out, to `where` if given; False for an unknown id."""
         placed = self._placed.get(booking_id)
         if placed is None:
             return False
@@ -233,7 +233,7 @@ class Picker:
             witness.found_cached(placed, cached, prompt_tokens)
 
     def ended(self, booking_id: str, end: End, now: float, *, output_tokens: int = 0) -> bool:
-        """Handle the report of a request's end, with its output tokens; return False if unknown."""
+        """Handle the report of a request's end; return False for an unknown id."""
         placed = self._placed.get(booking_id)
         if placed is None:
             return False
@@ -255,7 +255,7 @@ class Picker:
     # Time
 
     def expire(self, now: float) -> None:
-        """Expire picks that are older than `expire_seconds`, and bookings and beliefs."""
+        """Expire picks that are older than `expire_seconds`, and due bookings and beliefs."""
         while self._placed:
             oldest = next(iter(self._placed.values()))
             if abs(now - oldest.at) < self._booking.expire_seconds:

@@ -13,7 +13,7 @@ from warmpath.router.load.rank_bookings import NANOSECONDS
 from warmpath.scorer.columns import LoadColumns
 
 SECONDS = 20.0
-"""Time constant of the shares: longer than a prefill, shorter than a change of traffic."""
+"""Time constant of the shares' averages: longer than a prefill, shorter than a change of traffic."""
 FULL = 0.7
 """Usage of its KV memory from which a rank counts as full: the next long prompt may not fit."""
 PREFILLS = 1000

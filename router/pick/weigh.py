@@ -80,7 +80,7 @@ class Ask(msgspec.Struct, frozen=True):
     request_id: str = ""
     """The caller's name for its request; empty: none."""
     trace_id: str = ""
-    """The trace of the pick; empty: it is not sampled."""
+    """The id of the pick's trace; empty: it is not sampled."""
 
     @property
     def tokens(self) -> int:

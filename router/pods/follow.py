@@ -234,7 +234,7 @@ async def following(follower: Follower, sources: Sequence[PodSource]) -> AsyncIt
 
 
 async def follow_configured(reconciler: Reconciler, pods: Sequence[PodSpec]) -> None:
-    """Follow the pods of the configuration's [[pods]], and no others of it."""
+    """Follow `pods` in place of those that the configuration's [[pods]] had before."""
     await reconciler.reconcile(CONFIGURATION, {pod.id: FoundPod(pod) for pod in pods})
 
 

@@ -33,7 +33,7 @@ OVERDUE_SECONDS = 10.0
 POOL_SECONDS = 2.0
 """Pause between two looks at an InferencePool. A watch of it would take more rights than `get`."""
 LISTS = 3
-"""How many lists in a row have to lack a pod that nobody said was deleted, RETRY_SECONDS apart."""
+"""A pod that nobody said was deleted is gone after so many lists without it, RETRY_SECONDS apart."""
 ENDED = ("Succeeded", "Failed")
 """The phases of a pod whose containers do not run any more; its object may stay for days."""
 GONE = 410

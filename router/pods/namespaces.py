@@ -17,10 +17,10 @@ from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.token_prompt import TokenPrompt
 
 ENGINE = "engine"
-"""The subject of trust limits that derive from an engine's version and models."""
+"""The subject (`Rank.limit`) of trust limits that derive from an engine's version and models."""
 
 DRAFTER = "drafter"
-"""The subject of a trust limit that derives from an engine's speculative decoding."""
+"""The subject (`Rank.limit`) of a trust limit that derives from an engine's speculative decoding."""
 
 EAGLE = (
     "it drafts tokens, and its events have no lookahead_token_ids: with a drafter of the EAGLE kind it "

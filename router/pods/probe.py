@@ -69,7 +69,7 @@ MOST_VERSION_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The links of what follows pods to the parts that use what it finds."""
+    """The functions by which those who follow pods tell other parts what they find, and ask them."""
 
     observed: Callable[[str, int, Observed], None] = lambda *_: None
     """Called with a pod's id, a rank's number, and the load in the engine's metrics with the time of the
@@ -82,7 +82,7 @@ class Links:
     listed: Callable[[], None] = lambda: None
     """Called when pods' adapters have changed."""
     answered: Callable[[Pod], float] = lambda _: -math.inf
-    """Returns when a pod last answered a request."""
+    """Returns when a pod last answered a request; -inf: never."""
 
 
 class ServedModel(msgspec.Struct, frozen=True):

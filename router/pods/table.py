@@ -20,12 +20,12 @@ class Status:
     """The result of the last probe of a pod."""
 
     healthy: bool | None = None
-    """None: not probed yet."""
+    """Whether it counts as up; None: not probed yet."""
     reason: str = "not asked yet"
     models: Sequence[str] = ()
     """The names that it serves, adapters included."""
     adapters: frozenset[str] = frozenset()
-    """The adapters among them. One may have a base model's name (`ModelTable.shadow`)."""
+    """The adapters among `models`. One may have a base model's name (`ModelTable.shadow`)."""
     refusal: str = ""
     """The page that it refuses to the router with 401 or 403, and what to do; empty: none."""
     version: str = ""

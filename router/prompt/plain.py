@@ -18,7 +18,7 @@ PACKED_TAG, LISTED_TAG, RUN_TAG = 0x2A, 0x32, 0x0A
 MORE = 0x80
 """The bit that is set in every byte of a varint except the last."""
 MOST_REST = 1024
-"""Most bytes after the prompt: lists in them are short."""
+"""Most bytes that may follow a plain prompt: lists in them are short."""
 
 
 class PlainPrompt(NamedTuple):
@@ -63,7 +63,7 @@ def cut_prompt(raw: bytes) -> tuple[PlainPrompt, bytes] | None:
 
 
 def unpacked(varints: bytes) -> bytes:
-    """Return token ids of 4 bytes each. Raises ValueError for one beyond 32 bits."""
+    """Return varints as token ids of 4 bytes each. Raises ValueError for one beyond 32 bits."""
     found = np.empty(len(varints), np.uint32)
     count = unpack(np.frombuffer(varints, np.uint8), found)
     if count < 0:

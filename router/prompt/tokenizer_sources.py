@@ -28,7 +28,7 @@ REMOTE_SECONDS = 0.5
 SKIP_SECONDS = 5.0
 """How long an engine is skipped after its tokenizer failed."""
 LOAD_SECONDS = 60.0
-"""Longest wait for the hub; a download that takes longer goes on, and is found by the next try."""
+"""Longest wait for a model hub; a longer download goes on, and is found by the next try."""
 
 
 class TokenizingPods(NamedTuple):

@@ -17,7 +17,7 @@ from warmpath.router.pick.pick import End, Pick, Witness
 from warmpath.router.pick.weigh import Choice
 
 WINDOW = 64
-"""The latest samples that are kept."""
+"""Number of the latest samples, which are kept."""
 LEAST = 8
 """Fewest samples for which the lag is known."""
 SHORTEST = 0.25
@@ -28,7 +28,7 @@ BUSY_SECONDS = 1e-6
 
 
 class FirstTokenLag(Witness):
-    """The median of the latest samples."""
+    """Measures the lag: the median of those of the latest samples that count (`SHORTEST`)."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=WINDOW)

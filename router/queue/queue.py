@@ -36,7 +36,7 @@ MOST_AT_ONCE = 8
 MOST_LOOKS = 32
 """Maximum waiting requests that are weighed at one event, about 0.1 ms each."""
 MOST_COUNTED = 1000
-"""Most requests that are counted before another one."""
+"""Most requests that are counted as before another one (`Standing.behind`)."""
 SHORTEST_PAUSE = 0.01
 """Least seconds between two releases without news."""
 IDLE_PAUSE = 0.05

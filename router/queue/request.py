@@ -44,7 +44,7 @@ class Waiting:
     number: int = 0
     """Unique in a queue, and higher than those of requests that entered before."""
     seconds: float = 0.0
-    """Its cheapest prefill, when it was last weighed."""
+    """Seconds of its cheapest prefill, when it was last weighed."""
     uncached: int = 0
     """The tokens of that prefill."""
     key: float = 0.0
@@ -136,7 +136,7 @@ class Asker(NamedTuple):
     """The caller of Pick."""
 
     client: str = ""
-    """Its connection."""
+    """The address of its connection (`Call.peer`)."""
     context: object = None
     """The context of its call; None: there is none, and it may name every class."""
     request_id: str = ""

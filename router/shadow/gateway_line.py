@@ -26,7 +26,7 @@ class Body(msgspec.Struct):
     stream: bool = False
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of a log's line that have the prompt and its model."""
+        """Return the prompt and its model as the fields of a log's line."""
         prompt = {"token_ids" if isinstance(self.prompt, list) else "prompt": self.prompt}
         return {"model": self.model, "messages": self.messages, **prompt}
 

@@ -26,8 +26,8 @@ MOST_AHEAD = 1.0
 """Seconds by which a gateway's clock may be ahead: its requests would seem to find what they stored."""
 
 COMPARED, BAD, ELSEWHERE, UNPICKED = "compared", "bad", "elsewhere", "unpicked"
-"""Outcomes beside `Passed`. The last three: not readable; sent to no pod of the model; no pod could be
-picked in time."""
+"""Outcomes of a line beside `Passed`: compared; not readable; sent to no pod of the model; no pod could
+be picked in time."""
 OUTCOMES = (COMPARED, BAD, ELSEWHERE, UNPICKED, *Passed)
 
 

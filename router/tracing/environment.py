@@ -21,7 +21,7 @@ OTLP = {
     "http/protobuf": "otlp_proto_http",
     "grpc": "otlp_proto_grpc",
 }
-"""The exporter of each protocol, by the name with which its package registers it."""
+"""By protocol, the name under which the package of its exporter registers that."""
 URL = re.compile(r"\s*https?://[^/\s]", re.IGNORECASE)
 """The beginning of what the exporters over HTTP take. They would fail at each export, and not before."""
 

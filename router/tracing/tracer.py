@@ -43,7 +43,7 @@ class Span:
         """Note the status of HTTP with which the call, or the request to another server, ends."""
 
     def set(self, attributes: Attributes) -> None:
-        """Set attributes."""
+        """Set attributes of this span."""
 
     def event(self, name: str) -> None:
         """Add an event with the present time."""

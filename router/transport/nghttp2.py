@@ -15,7 +15,7 @@ from warmpath.router.transport.call import refused
 
 
 class Nghttp2Server:
-    """Serves methods. To make one raises `h2grpc.http2.library.LibraryError`."""
+    """Serves methods. Making one raises `h2grpc.http2.library.LibraryError` without that library."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ NOT_IN_RESPONSES = (
 
 
 def sglang_messages(body: Mapping[str, Any], _: object) -> MadeChat:
-    """Return the chat's messages and the other fields of its body. Raises UnreadError."""
+    """Return the chat (`MadeChat`) for the body of an Anthropic message. Raises UnreadError."""
     for name in ("thinking", "output_config", "tools"):
         if body.get(name):
             raise not_exact(f"{name} is given")
@@ -66,7 +66,7 @@ def _message(given: Any) -> dict[str, Any]:
 
 
 def sglang_responses(body: Mapping[str, Any], _: object) -> MadeChat:
-    """Return the chat's messages and the other fields of its body. Raises UnreadError."""
+    """Return the chat (`MadeChat`) for the body of an OpenAI response. Raises UnreadError."""
     messages = begun_response(body, NOT_IN_RESPONSES)
     given = body.get("input")
     items = (

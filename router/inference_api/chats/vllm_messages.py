@@ -26,7 +26,7 @@ Block = dict[str, Any]
 
 
 def vllm_messages(body: Mapping[str, Any], traits: TemplateTraits | None) -> MadeChat:
-    """Return the chat's messages and the other fields of its body. Raises UnreadError.
+    """Return the chat (`MadeChat`) for the body of an Anthropic message. Raises UnreadError.
 
     `traits` are those of the model's chat template; None: it is not known.
     """

@@ -25,14 +25,14 @@ ROLES = ("user", "system", "developer")
 HIDDEN_TOOLS = re.compile(
     r"(web_search|file_search|computer|code_interpreter|image_generation|local_shell|shell|mcp)"
 )
-"""Begins the types of tools that no template sees."""
+"""Matches the beginnings of the types of tools that no template sees."""
 UNFINISHED = ("in_progress", "incomplete")
 
 Message = dict[str, Any]
 
 
 def vllm_responses(body: Mapping[str, Any], traits: TemplateTraits | None) -> MadeChat:
-    """Return the chat's messages and the other fields of its body. Raises UnreadError.
+    """Return the chat (`MadeChat`) for the body of an OpenAI response. Raises UnreadError.
 
     `traits` are those of the model's chat template; None: it is not known.
     """

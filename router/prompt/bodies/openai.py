@@ -48,7 +48,7 @@ COMMON = (
     "truncate_prompt_tokens",
     "truncation_side",
 )
-"""The fields that are read from both kinds of bodies."""
+"""The fields that are read from bodies of chats and of completions."""
 
 
 class ChatBody(msgspec.Struct, frozen=True):
@@ -85,7 +85,7 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class PromptBody(msgspec.Struct, frozen=True):
-    """A request body."""
+    """The parts of a request body that decide which cached blocks it can use."""
 
     content: bytes | Text | ChatBody = b""
     """Token ids (4 bytes each, little-endian: `pack_tokens`), a text or a chat."""
