@@ -71,6 +71,8 @@ class Places:
 
     def __init__(self, most: int) -> None:
         self.most = most
+        self.opening = 0
+        """The number of connections whose handshake has not ended."""
         self._all = 0
         self._of: dict[str, dict[Place, None]] = {}
         """The places of each address: of those with one state, the one first that has had it longest."""
@@ -84,6 +86,7 @@ class Places:
             return None
         place = Place(self, address, end)
         self._of.setdefault(address, {})[place] = None
+        self.opening += 1
         self._all += 1
         return place
 
@@ -91,6 +94,7 @@ class Places:
         """Change the state of a place; None: it is free."""
         of = self._of[place.address]
         del of[place]
+        self.opening += (state is State.OPENING) - (place.state is State.OPENING)
         place.state = state
         if state is not None:
             of[place] = None
@@ -165,6 +169,11 @@ class Listener:
         """When sockets go on that could not accept a connection."""
         self._tasks: set[asyncio.Task[None]] = set()
         """Those that open connections."""
+
+    @property
+    def opening(self) -> int:
+        """The number of accepted connections whose TLS handshake has not ended."""
+        return self._places.opening
 
     async def start(self, address: str) -> str:
         """Listen at host:port or unix:PATH; return the address with the port that was bound.

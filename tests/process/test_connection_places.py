@@ -14,6 +14,9 @@ AT_WORK = {State.STALLED, State.BUSY}
 def check(places: Places) -> None:
     """Raise AssertionError if the counts are not those of the places."""
     assert places._all == sum(map(len, places._of.values())) <= places.most
+    assert places.opening == sum(
+        place.state is State.OPENING for of in places._of.values() for place in of
+    )
     assert all(places._of.values())
 
 

@@ -208,9 +208,9 @@ async def test_what_is_opening_when_the_listener_stops_is_closed(stand: Stand) -
     tls = stand.server()
     async with listening("127.0.0.1:0", 9, tls=tls.http_context) as (address, kept, listener):
         ends = [await connected(address) for _ in range(3)]
-        await until(lambda: len(listener._places) == 3)
+        await until(lambda: listener.opening == 3)
     assert not kept
-    assert not listener._places
+    assert not listener.opening
     for reader, writer in ends:
         assert await is_gone(reader)
         writer.close()
