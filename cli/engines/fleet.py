@@ -116,7 +116,12 @@ class Fleet:
         """Whether all pods, those of `asked` included, were probed, and no tokenizer is loading."""
         listed = {pod.address for pod in self.pods}
         found = (one.found[0] for one in self.asked if one.found and one.place.pods is None)
-        is_loading = any(one.code.name == "UNAVAILABLE" for one in self.blind.values())
+        lacking = {one.model for of in self.asked for one in of.found if not one.makes_tokens}
+        is_loading = any(
+            one.code.name == "UNAVAILABLE"
+            for model, one in self.blind.items()
+            if model not in lacking
+        )
         is_probed = bool(listed) and all(pod.status != UNPROBED for pod in self.pods)
         return is_probed and not is_loading and all(str(one.at) in listed for one in found)
 
@@ -129,7 +134,7 @@ class Fleet:
 def said(pod: pb.Pod, blind: Mapping[str, CallError]) -> str:
     """Return in words how far a pod's predictions can be trusted."""
     if pod.model in blind:
-        return f"blind: {blind[pod.model].message}"
+        return f"approximate: {blind[pod.model].message}"
     if pod.status not in ("", WELL):
         return pod.status
     names = (pb.Trust.Level.Name(rank.trust.level).lower() for rank in pod.ranks)

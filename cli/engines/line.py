@@ -83,12 +83,12 @@ def lacking(
         )
     if not found.makes_tokens:
         yield Lack(
-            "blind",
-            "it has no /tokenize, so that texts cannot be turned into tokens: set `tokenizer` of its "
-            f"[[models]] in {file} to a folder with its tokenizer.json",
+            "approximate",
+            "it has no /tokenize, so that texts are matched by their bytes. For exact set `tokenizer` "
+            f"of its [[models]] in {file} to a folder with its tokenizer.json",
         )
     elif blind:
-        yield Lack("blind", blind)
+        yield Lack("approximate", f"texts are matched by their bytes: {blind}")
     if not found.sends_events:
         yield Lack("approximate", _without_events(found, number))
     trusts = [rank.trust for pod in pods for rank in pod.ranks]
@@ -98,8 +98,8 @@ def lacking(
     if not found.renders_chats:
         yield Lack(
             "exact",
-            "but for chats, which its /tokenize does not render: set `tokenizer` of its [[models]] in "
-            f"{file} to a folder with its tokenizer and chat template",
+            "but for chats, matched by their bytes, as its /tokenize renders none: set `tokenizer` of "
+            f"its [[models]] in {file} to a folder with its tokenizer and chat template",
         )
     if not found.has_metrics:
         option = kind.metrics_option

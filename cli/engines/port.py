@@ -47,9 +47,9 @@ async def find(
     """
     first = ranks[0]
     named = [port for key in ("endpoint", "replay_endpoint") if (port := _port(told or {}, key))]
-    own = await asyncio.to_thread(own_ports, at.port) if is_loopback(str(at)) else []
-    usual = [EVENTS, REPLAY] if is_alone and not own else []
-    tried = [port + first for port in named] or own or [port + first for port in usual]
+    own = await asyncio.to_thread(own_ports, at.port) if is_loopback(str(at)) else None
+    usual = [EVENTS + first, REPLAY + first] if is_alone else []
+    tried = [port + first for port in named] or (usual if own is None else own)
     kinds = await asyncio.gather(*(kind_of(HostPort(at.host, port)) for port in tried[:MOST_PORTS]))
     found = list(zip(kinds, tried, strict=False))
     events = [port for kind, port in found if kind == "PUB"]
@@ -96,10 +96,10 @@ async def kind_of(at: HostPort) -> str:
     return ""
 
 
-def own_ports(port: int, proc: Path = Path("/proc")) -> list[int]:
+def own_ports(port: int, proc: Path = Path("/proc")) -> list[int] | None:
     """Return the other ports at which the processes that listen at a port, and their children, listen.
 
-    Empty where there is no Linux, or where the processes are another user's.
+    None where it is not known which processes those are: without Linux, or if they are another user's.
     """
     listening = dict(_listening(proc))
     sockets = {
@@ -109,6 +109,8 @@ def own_ports(port: int, proc: Path = Path("/proc")) -> list[int]:
     family = {pid for pid, held in sockets.items() if any(listening[one] == port for one in held)}
     while more := {pid for pid, parent in parents.items() if parent in family} - family:
         family |= more
+    if not family:
+        return None
     ports = {listening[one] for pid in family & {*sockets} for one in sockets[pid]}
     return sorted(ports - {port})
 

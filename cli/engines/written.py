@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from warmpath.cli.engines.ask import Away, Found
+from warmpath.cli.engines.ask import EVENTS_PATH, Away, Found
 from warmpath.cli.engines.place import Place
 from warmpath.process.address import HostPort
 from warmpath.router.config.schema import Config, ModelSpec, PodSetSpec, PodSpec, ServerTable
@@ -44,29 +44,16 @@ def configuration(asked: Sequence[Asked], server: ServerTable, key_file: str = "
     `key_file` has their API key; empty: they need none.
     """
     there = [one for one in asked if one.found]
-    models: dict[str, list[tuple[Place, Found]]] = {}
-    for one in there:
-        for found in one.found:
-            models.setdefault(found.model, []).append((one.place, found))
+    # Models without a tokenizer have their pods' /tokenize.
+    aliases: dict[str, dict[str, None]] = {}
+    for found in (found for one in there for found in one.found):
+        aliases.setdefault(found.model, {}).update(dict.fromkeys(found.aliases))
     return Config(
-        models=[_model(name, found, key_file) for name, found in models.items()],
+        models=[ModelSpec(name=name, aliases=[*more]) for name, more in aliases.items()],
         server=server,
         pods=[_pod(one, key_file) for one in there if one.place.pods is None],
         pod_sets=[_pod_set(one, key_file) for one in there if one.place.pods is not None],
     )
-
-
-def _model(name: str, found: Sequence[tuple[Place, Found]], key_file: str) -> ModelSpec:
-    aliases = dict.fromkeys(alias for _, one in found for alias in one.aliases if alias != name)
-    urls = [_url(place, one.at) for place, one in found if one.makes_tokens]
-    return ModelSpec(
-        name=name, aliases=list(aliases), tokenizer_urls=urls,
-        tokenizer_key_file=key_file if urls else "",
-    )  # fmt: skip
-
-
-def _url(place: Place, at: HostPort) -> str:
-    return f"{'https' if place.https else 'http'}://{at}"
 
 
 def _pod(one: Asked, key_file: str) -> PodSpec:
@@ -75,7 +62,7 @@ def _pod(one: Asked, key_file: str) -> PodSpec:
     events = f"tcp://{HostPort(at.host, ports.events)}" if ports.events else ""
     replay = f"tcp://{HostPort(at.host, ports.replay)}" if ports.replay else ""
     if found.kind.is_polled:
-        events = _url(one.place, at) + "/kv_cache_events"
+        events = f"{'https' if one.place.https else 'http'}://{at}{EVENTS_PATH}"
     return PodSpec(
         id=str(at), model=found.model, address=str(at), https=one.place.https, key_file=key_file,
         engine=found.kind.name, events=events, replay=replay,

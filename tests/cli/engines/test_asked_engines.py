@@ -118,7 +118,10 @@ def line_of(engine: FakeHttp, **options: str) -> str:
             "vLLM 0.32.0, m: approximate: it sends no events, so the router counts on its own picks",
         ),
         ("", """For exact start it with --kv-events-config '{"enable_kv_cache_events": true,"""),
-        ("/tokenize", "m: blind: it has no /tokenize, so that texts cannot be turned into tokens"),
+        (
+            "/tokenize",
+            "m: approximate: it has no /tokenize, so that texts are matched by their bytes",
+        ),
         ("/tokenize", "set `tokenizer` of its [[models]] in out/router.toml"),
         ("/metrics", "an unknown server 0.32.0, m: approximate: no events are known of it"),
     ],
@@ -143,8 +146,12 @@ def with_events(engine: FakeHttp, *, replay: bool) -> str:
     [
         ((), True, "vLLM 0.32.0, m: exact"),
         ((), False, "exact: but it has no replay, which closes gaps: add replay_endpoint"),
-        (("chat",), True, "exact: but for chats, which its /tokenize does not render"),
-        (("/tokenize",), True, "blind: it has no /tokenize"),
+        (
+            ("chat",),
+            True,
+            "exact: but for chats, matched by their bytes, as its /tokenize renders none",
+        ),
+        (("/tokenize",), True, "approximate: it has no /tokenize"),
     ],
 )
 def test_with_its_events_an_engine_is_exact_but_for_what_it_lacks(
@@ -182,7 +189,7 @@ def test_an_engine_that_wants_a_key_is_named_and_works_with_it() -> None:
         assert "/v1/models answers 401; the key in key.txt is not its own" in wrong
         told = asyncio.run(asked(engine.url, key="secret"))
         config = configuration(told, ServerTable(), "/keys/key.txt")
-    assert config.pods[0].key_file == config.models[0].tokenizer_key_file == "/keys/key.txt"
+    assert config.pods[0].key_file == "/keys/key.txt"
     assert config.models[0].aliases == ["alias"]
 
 
