@@ -27,7 +27,7 @@ def embedded_index(max_bytes: int) -> Index:
     try:
         from warmpath.indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  needs Numba
     except ModuleNotFoundError as error:
-        problem = f"the index needs {error.name}: in a checkout, pip install '.[router]'"
+        problem = f"the index needs {error.name}: pip install 'warmpath-router[router]'"
         raise ModuleNotFoundError(problem, name=error.name) from None
     warm_up_compiled()
     return ArrayIndex(max_bytes)

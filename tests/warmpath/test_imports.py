@@ -54,7 +54,7 @@ def test_index_scorer_and_picker_work_without_grpc_and_tokenizers() -> None:
 
 def test_the_base_install_suffices_for_the_clients_and_the_index_names_its_extra() -> None:
     done = run("import warmpath\nwarmpath.Client, warmpath.AsyncClient\nwarmpath.Index('m')")
-    assert "the index needs numba: in a checkout, pip install '.[router]'" in done.stderr
+    assert "the index needs numba: pip install 'warmpath-router[router]'" in done.stderr
     done = run("import warmpath\nwarmpath.openai(warmpath.Client('127.0.0.1:1'))")
     assert "ImportError: warmpath.openai needs httpx2 (or httpx): pip install httpx2" in done.stderr
 

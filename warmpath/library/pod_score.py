@@ -24,7 +24,7 @@ from warmpath.scorer.strategies import DEFAULT, STRATEGIES
 Tokenizer = str | Path | Callable[[str], Sequence[int]]
 """A model's folder with its tokenizer.json, or a function from a text to its token ids."""
 
-EXTRA = "the extra `router` (in a checkout: pip install '.[router]')"
+EXTRA = "the extra `router` (pip install 'warmpath-router[router]')"
 """The extra that has the package of tokenizers."""
 
 
