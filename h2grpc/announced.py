@@ -44,7 +44,7 @@ class Announced:
         return self._all
 
     def add(self, call: Call) -> None:
-        """Add a call."""
+        """Add a call. It ends if the gate refuses it; beyond MOST calls another one may end for it."""
         call.on_came = self._came
         self._of.setdefault(call.address, {})[call] = self._clock()
         self._all += 1

@@ -152,7 +152,7 @@ class Call:
             self._wake(self._sent)
 
     def closed(self) -> None:
-        """Note that the stream is closed, or was reset."""
+        """Note that the stream is closed, or was reset; cancel the method if it still runs."""
         self.came()
         self.is_closed = True
         if not self.is_ended:
@@ -242,7 +242,7 @@ class Call:
 
     @property
     def waits_for_rest(self) -> bool:
-        """Whether the rest of the next message comes without being asked for."""
+        """Whether the rest of the next message fits into the stream's window, and so comes unasked."""
         try:
             missing = self._deframer.missing
         except TooLongError:

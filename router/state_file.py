@@ -36,7 +36,7 @@ def folder_problem(folder: Path) -> str:
 
 FORMAT = b"warmpath-state "
 VERSION = 4
-"""Files of another version are put aside: the router then starts cold."""
+"""The version of the layout. Files of another one are put aside: the router then starts cold."""
 HEADING = FORMAT + b"%d\n" % VERSION
 DIGEST_BYTES = 32
 

@@ -287,16 +287,16 @@ def _give(session: int, user: Any) -> int:
 receive = c.PYFUNCTYPE(c.c_ssize_t, lib.Session, c.c_char_p, c.c_size_t, lib.Pointer)(
     _receive.address
 )
-"""Give bytes of a client to a session; return how many it took, or an error."""
+"""Give bytes of a client to a session; return how many it took, or a negative error code."""
 send = c.PYFUNCTYPE(c.c_ssize_t, lib.Session, lib.Pointer)(_give.address)
-"""Take the bytes to send out of a session; return 0, or an error."""
+"""Take the bytes to send out of a session; return 0, or a negative error code."""
 READ = _read.address
 """The function that takes an answer's data out of its `OutgoingBody`."""
 
 
 @cache
 def callbacks() -> lib.Pointer:
-    """Return the callbacks, which live as long as the process."""
+    """Return libnghttp2's structure of callbacks, which lives as long as the process."""
     library = load_library()
     made = lib.Pointer()
     library.session_callbacks_new(c.byref(made))

@@ -26,9 +26,9 @@ Beyond it the latest call of the client with the most waiting calls is refused."
 MOST_KNOWN = 4096
 """Most connections, the latest ones, for which it is known whether the last message came in time."""
 STRANGER = "stranger "
-"""The client of the strangers of an address begins with it."""
+"""The beginning of the name of the client that the strangers of an address are."""
 LATE = f"{STRANGER}that was late"
-"""The client that all strangers count as whose last message was late."""
+"""The name of the client that all strangers are whose last message was late."""
 STRANGER_SECONDS = 0.25
 """How long a stranger's message of unknown length may take while others wait for its place."""
 

@@ -26,7 +26,7 @@ class CallState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """A call's share of the limit.
+    """A call's place.
 
     `wake(None)` lets a waiting call read its message; `wake(error)` ends a call.
     """

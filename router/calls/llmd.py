@@ -44,7 +44,7 @@ def weighted_blocks(match: Match, block_size: int, weights: Mapping[str, float])
 WEIGHTS = {"gpu": 1.0, "cpu": 0.8, "disk": 1.0, "remote": 1.0}
 """llm-d's default weight of a block in each tier (`pkg/kvcache/kvblock_scorer.go`)."""
 FIELDS = {"prompt.text": "prompt", "prompt.model": "model_name"}
-"""The request's fields, by the fields of the prompt that is read from them."""
+"""The request's fields, for errors, by the fields of the prompt that is made of them."""
 
 
 class PodScores:

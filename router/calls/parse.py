@@ -149,7 +149,7 @@ async def parse(kind: type[Parsed], raw: bytes) -> Parsed:
 
 
 def parsed(kind: type[Parsed], raw: bytes) -> Parsed:
-    """Return a small request. Raises as `parse`."""
+    """Parse a small request at once, without a turn for other tasks. Raises as `parse`."""
     try:
         request = kind.FromString(raw)
     except DecodeError as error:

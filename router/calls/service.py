@@ -214,7 +214,7 @@ class RouterService:
     def answer_bytes(
         self, name: str, answer: Callable[[bytes, float, float], Awaitable[bytes]]
     ) -> Answer:
-        """Return what answers messages that are bytes; `answer` is as for `answer`."""
+        """Return what answers messages that are bytes; its arguments are as in the method `answer`."""
 
         async def counted(request: bytes, seconds_left: float) -> bytes:
             with Answering(name, self.drain, self._meter):

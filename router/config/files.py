@@ -138,7 +138,7 @@ def read_engine_key(path: Path) -> str:
 
 
 def engine_key_of(path: Path, content: bytes) -> str:
-    """Return the one word of the content of `path`. Raises EngineKeyError."""
+    """Return the key, the only word in the `content` of the file `path`. Raises EngineKeyError."""
     words = content.split()
     # A header's value may have no control characters.
     if len(words) != 1 or not all(0x21 <= byte <= 0x7E for byte in words[0]):

@@ -33,7 +33,7 @@ def state_files(config: Config) -> list[str]:
 
 
 def state_file_of(name: str, process: int) -> str:
-    """Return the state file of one of several processes."""
+    """Return the state file of one of several processes, by the configured `name`."""
     return f"{name}.{process}"
 
 

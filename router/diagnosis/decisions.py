@@ -199,7 +199,7 @@ class DecisionLog(Decisions):
         """Lines that were not written: there was no room, or the file could not be used."""
 
     def taken(self) -> tuple[list[bytes], int]:
-        """Return the lines since the last call, each with its break, and how many found no room."""
+        """Return the lines since the last call, with line breaks, and how many found no room."""
         taken = self._lines, self._dropped
         self._lines, self._dropped = [], 0
         return taken

@@ -28,7 +28,7 @@ LEASE_SECONDS = 10.0
 """Age from which on an unclaimed pod, or an unreachable shared index, is a finding: a restarted
 publisher has claimed its pod by then."""
 FAR = 4.0
-"""Factor between real and predicted prefill times that is a finding: twice changes few choices."""
+"""Factor between real and predicted prefill times that is a finding: 2 would change few choices."""
 APART = 2.0
 """Factor between a rank's prefill times and those of its model's typical pod that is a finding."""
 

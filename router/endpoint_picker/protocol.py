@@ -67,15 +67,15 @@ class BodyMode(IntEnum):
     """How a gateway sends a body, with Envoy's numbers. Envoy's mode for gRPC is not supported."""
 
     NONE = 0
-    """Not at all."""
+    """The gateway does not send the body."""
     STREAMED = 1
-    """In pieces; the gateway holds each until its reply."""
+    """The gateway sends pieces, and holds each until its reply."""
     BUFFERED = 2
-    """In one piece."""
+    """The gateway sends the body in one piece."""
     BUFFERED_PARTIAL = 3
-    """In one piece, up to the gateway's limit; the rest passes through."""
+    """The gateway sends one piece, up to its limit; the rest passes through."""
     FULL_DUPLEX_STREAMED = 4
-    """In pieces; the gateway sends on those that come back in replies."""
+    """The gateway sends pieces, and sends on those that come back in replies."""
 
     @property
     def sends_back(self) -> bool:

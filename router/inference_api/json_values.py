@@ -24,7 +24,7 @@ MOST_STEPS = 100_000
 """Most strings, brackets and signs that are read one by one, some 0.1 s; a document with more is not
 read on. Usual documents take a few hundred: whole containers are passed over at once."""
 LEVELS = 8
-"""Containers within each other that are passed over at once, or that a wanted value may have."""
+"""Most containers within each other that are passed over at once, or that a wanted value has."""
 
 # Groups are atomic, not possessive: those match too much before Python 3.11.5, so in Debian 12's
 # (CPython's issue 106052).

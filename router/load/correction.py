@@ -46,9 +46,9 @@ class Seen:
     """Requests in the engine's queue beyond this router's waiting ones."""
     typical: Typical
     explained: int = 0
-    """Those of `foreign` that other routers had booked before the observation."""
+    """Requests in `foreign` that other routers had booked before the observation."""
     explained_waiting: int = 0
-    """Those of `foreign_waiting` that other routers had booked and that wait."""
+    """Requests in `foreign_waiting` that other routers had booked and that wait."""
     still_since: float = 0.0
     """Time of the first observation with these figures since the rank's last answer."""
     is_frozen: bool = False
@@ -195,11 +195,11 @@ class Part:
     value: float
     source: Literal["bookings", "routers", "engine", "gateway"]
     age: float
-    """Seconds since it was observed or received; 0 for own bookings."""
+    """Seconds since the figure was observed or received; 0 for own bookings."""
 
     @property
     def is_observed(self) -> bool:
-        """Whether it comes from an observation of the rank."""
+        """Whether the figure comes from an observation of the rank."""
         return self.source in {"engine", "gateway"}
 
 

@@ -34,7 +34,7 @@ class Precedence:
 
 
 FIRST_COME = Precedence(0.0)
-"""First come, first served."""
+"""The order of first come, first served."""
 
 
 LATE_FACTOR, LATE_SECONDS = 4.0, 30.0

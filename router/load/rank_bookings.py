@@ -20,9 +20,9 @@ class Step:
     seconds: float = 0.0
     """Measured time, from the first prefill's earliest possible start to the last first token."""
     predicted: float = 0.0
-    """Predicted time, with one fixed part."""
+    """Predicted time, in which the fixed part of a prefill counts once."""
     running: int = 0
-    """Number of its requests that have not ended."""
+    """Number of the step's requests that have not ended."""
     is_latest: bool = True
     """Whether it is the rank's latest one, and may get more prefills."""
 
@@ -55,7 +55,7 @@ class Work:
     cached: int
     """Leading tokens that are predicted to be cached."""
     prefill: float
-    """Predicted seconds for computing the rest."""
+    """Predicted seconds for computing the tokens that are not cached."""
     factor: float = 1.0
     """The calibration factor that `prefill` includes (`router.pick.calibration`)."""
     shared: float = 0.0
@@ -151,9 +151,9 @@ class Head(NamedTuple):
     """The first waiting request, which the rank is presumed to compute."""
 
     since: float
-    """Time when it went to its rank."""
+    """Time when the request went to its rank."""
     nanoseconds: int
-    """Its predicted prefill."""
+    """The request's predicted prefill."""
 
 
 HEAD_FLOOR = 0.15

@@ -72,7 +72,7 @@ class Owing:
     is_left: bool = False
     """Whether a client has gone without its answer: the debt then stays though no request waits."""
     waited: float | None = None
-    """How long requests have waited, while none does; None: one does."""
+    """For how long requests had waited when the last of them left; None: one waits now."""
 
 
 class StuckRanks:

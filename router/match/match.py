@@ -272,7 +272,7 @@ class Scorer:
         return form if form[0] else self._usual_form.get(model, self._assumed_form)
 
     def held_tokens(self, model: str, rank: Rank) -> int:
-        """Return how many tokens a model's rank holds in total, known or assumed."""
+        """Return how many tokens a model's rank holds, by its events or, if more, by beliefs."""
         blocks = sum(rank.blocks().values())
         if self._believed is not None and rank.trust.level is not Level.EXACT:
             blocks = max(blocks, self._believed.count(rank.pod, rank.number))

@@ -168,7 +168,7 @@ def pages(
 ) -> Mapping[str, Page]:
     """Return the pages by path. Calls wait, are refused, drained and counted with those of gRPC.
 
-    A body may have `most_bytes`.
+    A body may have at most `most_bytes`.
     """
     answers = {"query": overlaps.query, "overlap_scores": overlaps.overlap_scores}
     return {

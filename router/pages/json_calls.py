@@ -54,7 +54,7 @@ FAULTS = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 def json_calls(
     service: RouterService, most_bytes: int, tracer: Tracer = NO_TRACER
 ) -> Mapping[str, Page]:
-    """Return the pages by path. A body may have `most_bytes`."""
+    """Return the pages by path. A body may have at most `most_bytes`."""
     answers = service.answers()
     # One after the other; a step that has not begun when its caller is cancelled never begins.
     thread = ThreadPoolExecutor(1, "json")

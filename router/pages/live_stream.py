@@ -55,7 +55,7 @@ class Views:
     clock: Callable[[], float]
     wall_offset: Callable[[], float]
     begun: float
-    """The router's start, by the clock."""
+    """The router's start, by `clock`."""
     is_shadow: bool = False
     """Whether another gateway decides where requests go."""
     log: Callable[[], View | None] = lambda: None

@@ -279,7 +279,7 @@ class PeerBookings:
         return bool(handed_on) and all(handed_on)
 
     def release(self, report: bytes, now: float) -> None:
-        """Hand the end of an own booking on to the routers that live, which may have one of its name."""
+        """Hand the end of an own booking on to all routers that live: they may have one with its id."""
         for router in self.received.alive(now):
             self.relay.add(router, report, now)
 

@@ -100,7 +100,7 @@ class Options(Sequence[Option]):
         return np.array([columns.cached, columns.load.wait, columns.prefill, self._factors])
 
     def cheapest(self) -> tuple[float, int]:
-        """Return the least seconds of prefill of all candidates, and the tokens cached there."""
+        """Return the least seconds of prefill of all candidates, and that candidate's cached tokens."""
         columns = self._columns
         place = int(columns.prefill.argmin())
         return float(columns.prefill[place]), int(columns.cached[place])

@@ -72,14 +72,14 @@ class Picker:
         return self._placed.get(booking_id)
 
     def weigh(self, ask: Ask, now: float, ahead: Mapping[RankName, float] = NOBODY) -> Choice:
-        """Return the choice of `choose`; nothing is booked or remembered. Raises as `Weigher.weigh`."""
+        """Return the choice that `choose` would make; nothing is booked. Raises as `Weigher.weigh`."""
         begun = self._steps.begin()
         choice = self._weigher.weigh(ask, now, ahead)
         self._steps.took(Step.CHOOSE, begun)
         return choice
 
     async def refresh(self, ask: Ask, timeout: float) -> None:
-        """Read a prompt's keys from the shared index into memory (`Scorer.refresh`)."""
+        """Read a prompt's keys from the shared index, within `timeout` seconds (`Scorer.refresh`)."""
         if self._scorer.remote is not None:
             await self._scorer.refresh(ask.prompt, ask.field.ranks, timeout)
 

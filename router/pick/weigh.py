@@ -122,7 +122,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     @property
     def source(self) -> Option | None:
-        """The option that holds most of the prompt, if that is more than the first one holds."""
+        """The option that holds most of the prompt; None if the first one holds as much."""
         most = self.options.fullest()
         return most if most.match.known_tokens > self.options[0].match.matched_tokens else None
 

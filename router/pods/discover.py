@@ -52,7 +52,7 @@ class Trouble:
     """Why a source cannot be asked."""
 
     since: float
-    """The time of the source's clock at which it could first not be asked, in seconds."""
+    """The time, in seconds of its clock, at which the source could first not be asked."""
     problem: str
     effect: str
     advice: str

@@ -30,11 +30,11 @@ class Answer(NamedTuple):
     """An engine's answer to a request."""
 
     status: int
-    """0: none came."""
+    """The HTTP status; 0: no answer came."""
     body: bytes
-    """Empty where it is too long."""
+    """The body; empty if it is too long."""
     error: Exception | None = None
-    """Why none came: an aiohttp.ClientError or TimeoutError."""
+    """Why no answer came: an aiohttp.ClientError or TimeoutError."""
 
 
 class Said(msgspec.Struct, frozen=True):

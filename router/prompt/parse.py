@@ -51,7 +51,7 @@ class CheckedPrompt(msgspec.Struct, frozen=True):
 
     model: Model
     adapter: str
-    """Empty for none."""
+    """The adapter, by the request's name of the model; empty for none."""
     field: str
     """The request's field that holds the content, for errors about it: `prompt.text`, say."""
     content: bytes | Text | ChatBody

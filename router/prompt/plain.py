@@ -12,9 +12,9 @@ from warmpath.indexer.compiled.keys import highest
 from warmpath.indexer.compiled.scan.varint import unpack
 
 PROMPT_TAG, MODEL_TAG = 0x0A, 0x0A
-"""Field 1 of a request, and of a prompt: both bytes."""
+"""The tags of a request's prompt and of a prompt's model: field 1, of the wire type of bytes."""
 PACKED_TAG, LISTED_TAG, RUN_TAG = 0x2A, 0x32, 0x0A
-"""Fields 5 and 6 of a prompt, and field 1 of the latter: bytes, a message, bytes."""
+"""The tags of a prompt's packed ids (field 5), of its listed ids (6), and of a run in those (1)."""
 MORE = 0x80
 """The bit that is set in every byte of a varint except the last."""
 MOST_REST = 1024

@@ -194,7 +194,7 @@ class PromptReader:
         )
 
     def read_plain(self, prompt: PlainPrompt) -> ReadPrompt:
-        """Read a prompt of token ids. Raises BadRequestError and UnknownModelError."""
+        """Read a prompt of token ids at once. Raises BadRequestError and UnknownModelError."""
         model, adapter = self._parser.plain(prompt)
         return ReadPrompt(TokenPrompt(model.name, prompt.ids, adapter), 0)
 

@@ -63,7 +63,7 @@ def cut_between(ids: bytes, plain: bytes, truncation: Truncation) -> bytes:
 
 
 def truncated(ids: Ids, truncation: Truncation | None) -> Ids:
-    """Return a prompt's tokens, truncated as by the engine."""
+    """Return a prompt's tokens, truncated as by the engine; `truncation` None: all of them."""
     if truncation is None or (not ids.unread and fits(ids.packed, truncation)):
         return ids
     if not ids.unread:

@@ -22,7 +22,7 @@ from warmpath.router.pick.eligible import Wanted
 from warmpath.router.queue.request import Waiting
 
 MOST_IDLE = 4096
-"""Most tenants of a kind that have no waiting requests and are kept, since they are ahead of others."""
+"""Most tenants of a kind without waiting requests that are kept, as they had more than their share."""
 MOST_LANES = 64
 """Most lanes that one release considers. If there are more, half of those are the lanes with the first
 requests, which may have no room; the others take turns, from the highest class on."""

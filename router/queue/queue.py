@@ -50,7 +50,7 @@ MOST_LAG = 0.25
 RETRY_SECONDS = 1.0
 """Time after which a request that found no place may try again."""
 SPARE = 64
-"""Outdated entries that the heap of times may have beyond the number of waiting requests."""
+"""Most entries, of outdated times, that a heap may have beyond the number of waiting requests."""
 
 
 Refusals = dict[Waiting, NoPodError | QueueFullError]

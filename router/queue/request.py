@@ -138,7 +138,7 @@ class Asker(NamedTuple):
     client: str = ""
     """The address of its connection (`Call.peer`)."""
     context: object = None
-    """The context of its call; None: there is none, and it may name every class."""
+    """The context of its call; None: there is none, and the caller may name every class."""
     request_id: str = ""
     """Its name for the request; empty: none."""
 

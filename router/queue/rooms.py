@@ -132,7 +132,7 @@ class Looks:
         self._at = now
 
     def end(self, rooms: Rooms) -> None:
-        """End a release: `rooms` has what it booked."""
+        """End a release; `rooms` has the booked seconds after it."""
         self._booked = dict(rooms.seconds_booked)
         if len(self._worse) > 2 * len(self._booked):
             self._worse = {name: at for name, at in self._worse.items() if name in self._booked}

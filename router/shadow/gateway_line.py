@@ -14,7 +14,7 @@ from warmpath.process.bytes import UNREADABLE
 from warmpath.router.shadow import bad_line
 
 MOST_SECONDS = 7.3e9
-"""The latest timestamp, in the year 2201: milliseconds since 1970 are beyond it."""
+"""The latest accepted timestamp, in the year 2201: milliseconds since 1970 are beyond it."""
 
 
 class Body(msgspec.Struct):
