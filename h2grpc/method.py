@@ -30,7 +30,7 @@ class RefusedError(Exception):
 
 
 class Explain(Protocol):
-    """Makes the refusals of the server itself; `reason` names why in one word, as TOO_LARGE."""
+    """Makes the refusals of the server itself; `reason` says why in one word, such as TOO_LARGE."""
 
     def __call__(
         self,

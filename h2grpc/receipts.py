@@ -48,7 +48,7 @@ class Receipts:
         self._asked = {}
 
     def reset(self, stream: int) -> None:
-        """Note that the client has reset a stream: call `if_gone` of its answer, if that is kept here."""
+        """Note that the client has reset a stream: call `if_gone` of its answer, if that is here."""
         for answers in (self._fresh, self._asked, self._read):
             if (if_gone := answers.pop(stream, None)) is not None:
                 if_gone()

@@ -26,10 +26,7 @@ class CallState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """A call's place.
-
-    `wake(None)` lets a waiting call read its message; `wake(error)` ends a call.
-    """
+    """A call's place. `wake(None)` lets the call read its message; `wake(error)` ends it."""
 
     connection: str
     client: str

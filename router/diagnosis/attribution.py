@@ -103,7 +103,7 @@ class Evidence:
         self.ends = 0
         """Number of requests that have ended."""
         self.ended = 0.0
-        """Requests that have ended, faded."""
+        """The faded count of requests that have ended."""
         self.expired = 0.0
         """Requests in `ended` that were never reported as finished or failed."""
 

@@ -16,7 +16,7 @@ from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
 MEDIA = frozenset(
     ("data", "url", "image_url", "file_data", "image_data", "audio_data", "video_data")
 )
-"""Names of values whose number of tokens does not depend on their length."""
+"""Names of fields with media, whose number of tokens does not depend on their length."""
 VALUES_AT_ONCE = 2048
 
 

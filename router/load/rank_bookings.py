@@ -12,7 +12,7 @@ from warmpath.indexer.index.slot import RankName
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """The prefills of one step of an engine, in seconds: their first tokens come together."""
+    """The prefills of one step of an engine, whose first tokens come together; times are in seconds."""
 
     is_measured: bool = True
     """Whether the measured and the predicted time can be compared."""
@@ -183,13 +183,13 @@ class RankBook:
     in_flight: OrderedDict[str, Booking] = field(default_factory=OrderedDict)
     """Bookings by id, in the order of `since`."""
     waiting: OrderedDict[str, Booking] = field(default_factory=OrderedDict)
-    """The bookings without a first token, in the same order."""
+    """The bookings without a first token, in the order of `since`."""
     unanswered: OrderedDict[str, Booking] = field(default_factory=OrderedDict)
-    """The bookings to which the rank owes an answer (`router.load.stuck`), in the same order."""
+    """The bookings to which the rank owes an answer (`router.load.stuck`), in the order of `since`."""
     answered_at: float = -math.inf
     """Time at which a first token or an end was last reported."""
     unreported: Unreported = field(default_factory=Unreported)
-    """The share of its requests without any report, while the rank answered."""
+    """The share of requests that nobody reported anything about while the rank answered others."""
     free_since: float = -math.inf
     """Presumed end of the rank's last prefill."""
     reported_at: float = -math.inf

@@ -49,7 +49,7 @@ SHORT = 10.0
 """A prefill is short if it takes at most this multiple of the fixed part besides. Long ones seldom come
 in one step, and the fixed part is little of them."""
 USUAL_SHARING = 0.8
-"""Assumed share of short prefills that share a step; counts as FIRST_SHORT of them."""
+"""Assumed share of short prefills that share a step; it weighs as much as FIRST_SHORT prefills."""
 FIRST_SHORT = 10
 SHARING_WEIGHT = 0.02
 """Least weight of one short prefill in the average of those that share a step."""
@@ -204,8 +204,8 @@ class Calibration:
     def learn(self, booking: Booking, *, is_measured: bool = True) -> None:
         """Learn from a booking that ends, once; `is_measured` says whether its times can be used.
 
-        Its step is ignored if they cannot, or if the engine found more or fewer cached tokens than
-        predicted (by more than `NEARLY`).
+        The step is ignored if the times cannot be used, or if the engine found more or fewer cached
+        tokens than predicted (by more than `NEARLY`).
         """
         step, work, cached = booking.step, booking.work, booking.actual_cached
         if step is None:

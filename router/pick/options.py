@@ -106,7 +106,7 @@ class Options(Sequence[Option]):
         return float(columns.prefill[place]), int(columns.cached[place])
 
     def average_cached(self) -> int:
-        """Return the tokens that are cached on a candidate on average, rounded."""
+        """Return the mean number of cached tokens of a candidate, rounded."""
         return round(float(self._columns.cached.mean()))
 
     def warmest(self) -> Option:

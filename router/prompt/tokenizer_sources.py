@@ -72,7 +72,7 @@ class Sources:
         """The same for the models that have a tokenizer on this machine, too."""
 
     def of(self, model: ModelSpec) -> TokenizerSource:
-        """Return a model's source."""
+        """Return the source of a model's tokenizer: this machine, configured engines, or its pods."""
         local, urls = local_source(model, self._folder), model.tokenizer_urls
         if not urls and local is not None:
             return local
