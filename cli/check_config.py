@@ -4,11 +4,12 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.prefixstore.chats.jinja_template import TemplateError, check_syntax
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from warmpath.process.command_line import FINE, FOUND, USAGE, command_parser
@@ -36,6 +37,8 @@ class Checked(NamedTuple):
     found: Mistakes
     certificates: list[Dated]
     looked: list[Looked]
+    without_template: Collection[int] = ()
+    """The positions of models whose tokenizer on this machine comes without a chat template."""
 
     @property
     def mistakes(self) -> list[str]:
@@ -85,12 +88,14 @@ def _seconds(text: str) -> float:
 def _check(file: Path, now: datetime, longest: float) -> Checked:
     folder = file.parent
     found = mistakes(file, os.environ)
-    found.add([*_tokenizers(found, folder)])
+    without_template: list[int] = []
+    found.add([*_tokenizers(found, folder, without_template)])
     certificates = [*dated(found.config, folder)]
     found.add((one.at, problem) for one in certificates if (problem := one.problem(now)))
     if found.in_order():
         return Checked(found, certificates, [])
-    return Checked(found, certificates, look(sources(found.config, folder), longest))
+    looked = look(sources(found.config, folder), longest)
+    return Checked(found, certificates, looked, without_template)
 
 
 def _fields(file: Path, checked: Checked, warnings: Sequence[Warned]) -> dict[str, Any]:
@@ -146,7 +151,35 @@ def _warnings(checked: Checked, now: datetime) -> list[Warned]:
         # Its values may be mistaken, so that nothing can be said of what they mean.
         return ending
     settings = [_at(found, *doubt) for doubt in doubts(found.config)]
-    return [*settings, *_doubtful_pods(checked), *ending]
+    return [*_blind(checked), *settings, *_doubtful_pods(checked), *ending]
+
+
+def _blind(checked: Checked) -> Iterator[Warned]:
+    """Yield each model of which picks know less than they could."""
+    found = checked.found
+    named = [*found.config.pods, *(pod for one in checked.looked for pod in one.pods)]
+    for position, model in enumerate(found.config.models):
+        pods, at = [pod for pod in named if pod.model == model.name], ("models", position)
+        local = local_source(model, Path())
+        asks = not local and not model.tokenizer_urls
+        if asks and pods and not any(ENGINES[pod.engine].tokenizes for pod in pods):
+            doubt = (
+                "none of its pods has /tokenize: picks for texts are blind; name a tokenizer or hub"
+            )
+            yield _at(found, (*at, "name"), doubt)
+        if position in checked.without_template:
+            doubt = (
+                "has no chat template: picks for chats are blind; add one, or set tokenizer-urls"
+            )
+            yield _at(found, (*at, "tokenizer" if model.tokenizer else "hub"), doubt)
+        if pods and not found.config.shared_index.url:
+            quiet = [pod.id for pod in pods if not (pod.events or pod.watch)]
+            if quiet:
+                doubt = (
+                    f"{len(quiet)} of its {len(pods)} pods have no events, such as {quiet[0]}: caches "
+                    "are estimated there from the router's own picks"
+                )
+                yield _at(found, (*at, "name"), doubt)
 
 
 def _at(found: Mistakes, at: KeyPath, doubt: str) -> Warned:
@@ -184,10 +217,10 @@ def _names(pods: Sequence[str]) -> str:
     return f"{len(pods)}: {', '.join(pods[:MOST_NAMES])}{more}"
 
 
-def _tokenizers(found: Mistakes, folder: Path) -> Iterator[Problem]:
+def _tokenizers(found: Mistakes, folder: Path, without_template: list[int]) -> Iterator[Problem]:
     """Yield the key of each local tokenizer or template that cannot be used, with the reason.
 
-    Models with other mistakes are passed over.
+    Models with other mistakes are passed over. The positions of those `without_template` are added.
     """
     config = found.config
     local = [
@@ -200,6 +233,8 @@ def _tokenizers(found: Mistakes, folder: Path) -> Iterator[Problem]:
         assert source is not None
         try:
             template = template_of(source.load(), model)
+            if template is None and not model.tokenizer_urls:
+                without_template.append(position)
             for text in template.texts() if template else ():
                 check_syntax(text)
         except (TokenizerUnavailableError, TemplateError) as error:

@@ -24,6 +24,7 @@ from warmpath.router.calls.server import limit_of_connections, traced_methods
 from warmpath.router.calls.service import SERVICE, RouterService
 from warmpath.router.calls.standard import standard_methods
 from warmpath.router.config.schema import Config
+from warmpath.router.diagnosis.blindness import Blindness
 from warmpath.router.diagnosis.findings import RouterFacts
 from warmpath.router.ending import Drain
 from warmpath.router.endpoint_picker.pick import EndpointPicks, engine_of
@@ -49,6 +50,10 @@ TRYING = 0.2
 
 REFUSAL_SECONDS = 10.0
 """Pause between two looks at what was refused, for the log."""
+
+
+BLIND_SECONDS = 10.0
+"""Pause between two looks for blind spots."""
 
 
 class Refused(NamedTuple):
@@ -144,6 +149,7 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
         tokenize_seconds=limits.tokenize_seconds,
         tracer=means.tracer,
     )
+    means.keep("warning of blind spots", partial(_keep_warning, picks.blindness))
     telling = partial(_keep_telling, partial(_refused, means, service, admission))
     means.keep("telling the log of refused calls", telling)
     picker = _endpoint_picker(means, indexed, texts, service, admission)
@@ -211,6 +217,14 @@ def _refused(means: Means, service: RouterService, admission: Admission) -> list
         Refused(queue, of_queue, "the-queue-is-long"),
         Refused(limit, connections, overloaded, "connections", metrics.last_refused),
     ]
+
+
+async def _keep_warning(blindness: Blindness) -> None:
+    """Log each blind spot when it is found, and each hour while it is there, until cancelled."""
+    while True:
+        for spot in blindness.news(time.monotonic()):
+            log.warning("model %r: %s", spot.model, spot.text)
+        await asyncio.sleep(BLIND_SECONDS)
 
 
 async def _keep_telling(look: Callable[[], Sequence[Refused]]) -> None:

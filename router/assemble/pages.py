@@ -27,6 +27,7 @@ async def pages(
         chosen.picking.loads,
         chosen.attribution,
         means.readiness,
+        calls.service.picks.blindness,
         held=calls.service.picks.held,
         version=version(),
         host=socket.gethostname(),

@@ -64,6 +64,8 @@ def scraped(
     yield single("busy_refused", admission.refused)
     if held is not None:
         yield from _queued(held)
+    blind = calls.service.picks.blindness.counts.items()
+    yield metric("blind_requests", [([reason], count) for reason, count in blind])
     yield from _picks(chosen)
     if (feed := calls.feed) is not None:
         yield metric("shadow_log_lines", [([one], count) for one, count in feed.counts.items()])

@@ -13,6 +13,7 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.parse import check_pick, check_report
 from warmpath.router.calls.report import ReportAnswerer
 from warmpath.router.diagnosis.attribution import Attribution
+from warmpath.router.diagnosis.blindness import Blindness
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.diagnosis.diagnose import diagnose
 from warmpath.router.diagnosis.findings import RouterFacts
@@ -85,6 +86,7 @@ class PickAnswerer:
         self._loads = picking.loads
         self._decisions = decisions
         self._attribution = attribution
+        self.blindness = Blindness(pods, attribution, reader.troubles)
         self.reports = ReportAnswerer(pods, ingest, picking, clock=clock, held=held)
         self._clock = clock
         self._wall_offset = wall_offset
@@ -127,6 +129,7 @@ class PickAnswerer:
                 trace_id=self._steps.tracer.trace_id(),
             )
             await turn_after(len(ask.field.ranks))
+            self.blindness.picked(ask.prompt.model, ask.blind)
             pick = await self._choose(ask, request, asker, priority, left)
         if self._steps.tracer.is_on:
             self._steps.tracer.note(_told(pick))
@@ -267,7 +270,7 @@ class PickAnswerer:
             self._pods,
             self._attribution,
             self._loads,
-            troubles=self._reader.troubles(),
+            blind=self.blindness.spots(),
             router=self._router,
             clock=self._clock,
         )

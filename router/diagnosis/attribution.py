@@ -107,6 +107,17 @@ class Evidence:
         self.expired = 0.0
         """Requests in `ended` that were never reported as finished or failed."""
 
+    @classmethod
+    def joined(cls, of_pods: Iterable["Evidence"]) -> "Evidence":
+        """Return the tallies of several pods as one evidence."""
+        joined = cls()
+        for one in of_pods:
+            for traits, tally in one.tallies.items():
+                both = (joined.tallies.get(traits, ReportCounts()), tally)
+                summed = (sum(getattr(each, name) for each in both) for name in COUNTS)
+                joined.tallies[traits] = ReportCounts(*summed)
+        return joined
+
     def found_cached(
         self,
         traits: Traits,

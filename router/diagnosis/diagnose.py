@@ -1,14 +1,14 @@
 """The answer to Diagnose: attribution of cached tokens, shadow sums, and findings."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from statistics import median
-from types import MappingProxyType
 
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
 from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.diagnosis.attribution import Attribution, Row
+from warmpath.router.diagnosis.blindness import BlindSpot
 from warmpath.router.diagnosis.findings import (
     RouterFacts,
     findings,
@@ -35,14 +35,13 @@ async def diagnose(
     attribution: Attribution,
     loads: LoadTable,
     *,
-    troubles: Mapping[str, str] = MappingProxyType({}),
+    blind: Iterable[BlindSpot] = (),
     router: RouterFacts | None = None,
     clock: Callable[[], float],
 ) -> pb.DiagnoseResponse:
     """Diagnose the pods of `model`; empty: all pods. `clock` is the ingest's, in seconds.
 
-    `troubles` has, by model, the reason why its texts or chats cannot be tokenised; `router` has the
-    state of the router itself.
+    `blind` are the blind spots of all models, which come first; `router` has the router's own state.
     """
     rows = [row for row in attribution.rows() if row.model == model or not model]
     typical = _typical_factors(rows)
@@ -53,16 +52,10 @@ async def diagnose(
         if row.requests or row.reported_requests:
             fields = pb.Attribution.DESCRIPTOR.fields_by_name
             response.attributions.add(**{name: getattr(row, name) for name in fields})
-    for one in router_findings(router, clock()) if router is not None else ():
+    of_router = router_findings(router, clock()) if router is not None else ()
+    for one in (*blind, *of_router):
         if not model or one.model in ("", model):
             response.findings.add(model=one.model, kind=one.kind, text=one.text)
-    for name, trouble in troubles.items():
-        if not model or name == model:
-            text = (
-                f"its prompts cannot be tokenised: {trouble}; meanwhile Score refuses such prompts "
-                "and Pick uses their length"
-            )
-            response.findings.add(model=name, kind="tokenizer", text=text)
     exposed: dict[str, list[Pod]] = {}
     known = [pod for pod in pods if pod.model == model or not model]
     if not known:

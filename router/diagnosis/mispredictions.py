@@ -108,9 +108,9 @@ def mispredictions(facts: PodFacts, *, is_doubtful: bool) -> list[Finding]:
         # A wrong block size makes all predictions wrong, so no other cause can be recognised.
         return block_size
     evidence = facts.row.evidence
-    apart = [*_apart(evidence)]
-    if apart:
-        return apart
+    of_kinds = [*apart(evidence)]
+    if of_kinds:
+        return of_kinds
     whole = evidence.of(lambda _: True)
     if is_doubtful:
         return []
@@ -184,7 +184,7 @@ _PARTS: Sequence[tuple[str, Callable[[Traits], bool], str, str]] = (
 requests use it, these in words, and the reason."""
 
 
-def _apart(evidence: Evidence) -> Iterator[Finding]:
+def apart(evidence: Evidence) -> Iterator[Finding]:
     """Yield findings about requests of one kind only, or about the router's count of tokens."""
     found = set()
     for kind, uses, requests, reason in _PARTS:
@@ -238,10 +238,15 @@ def _of_all(facts: PodFacts, whole: ReportCounts) -> Finding:
     return Finding("predictions", f"{how_much}: no cause is apparent")
 
 
+def allowed_gap(*, has_events: bool) -> float:
+    """Return the difference of predicted and delivered tokens up to which nothing looks wrong."""
+    # Without events all holdings are beliefs, and only the share ASSUMED of them is counted on.
+    return GAP if has_events else 1 - ASSUMED
+
+
 def _gap(facts: PodFacts, whole: ReportCounts) -> Iterator[Finding]:
     """Yield a finding if predicted and delivered tokens differ though most predictions are right."""
-    # Without events all holdings are beliefs, and only the share ASSUMED of them is counted on.
-    allowed = GAP if facts.has_events else 1 - ASSUMED
+    allowed = allowed_gap(has_events=facts.has_events)
     missing = whole.predicted - whole.delivered
     if whole.reports < ENOUGH or abs(whole.gap) <= allowed:
         return

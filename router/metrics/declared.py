@@ -140,6 +140,11 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "decisions_lost": counter(
             "Lines of pick.decision-log not written: too many, or an unusable file."
         ),
+        "blind_requests": counter(
+            "Picks that knew nothing of caches, by what was missing: tokenizer, template, time, body "
+            "(an API whose prompt only the engine knows), blocks.",
+            "reason",
+        ),
         "believed_blocks": gauge("Believed blocks."),
         "believed_max_blocks": gauge("Limit of believed blocks."),
         "pick_requests": counter("Picks of the pod.", *POD),

@@ -24,6 +24,7 @@ from warmpath.process.listener import Places, State
 from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.diagnosis.attribution import Attribution, Row
+from warmpath.router.diagnosis.blindness import Blindness
 from warmpath.router.diagnosis.decisions import decision_view
 from warmpath.router.load.table import LoadTable
 from warmpath.router.pods.table import Pod, PodTable
@@ -49,6 +50,7 @@ class Views:
     loads: LoadTable
     attribution: Attribution
     readiness: Readiness
+    blindness: Blindness
     held: HeldPicks | None
     version: str
     host: str
@@ -101,11 +103,16 @@ class Views:
         `kind` is a class of page.css: `down`, `degraded` or `exact`. `title` is in words what the colour
         says, `text` one sentence with its commands between backticks.
         """
-        return [
+        unready = [
             {"kind": "down", "title": "Not ready:", "text": f"{name}: {one.reason}"}
             for name, one in self.readiness.report().items()
             if not one.holds and self.readiness.requires(name)
         ]
+        blind = [
+            {"kind": "degraded", "title": "Blind:", "text": f"model {one.model}: {one.text}"}
+            for one in self.blindness.spots()
+        ]
+        return [*unready, *blind]
 
     def _shadow(self) -> View | None:
         models = [

@@ -95,6 +95,10 @@ CASES = {
         NO_TEXT_FAILS | {counted("warmpath_tokenizer_failed_total"): "0+10" + HOUR},
         NO_TEXT_FAILS | {counted("warmpath_tokenizer_failed_total"): "7" + HOUR},
     ),
+    "WarmpathBlind": Case(
+        {counted("warmpath_blind_requests_total", ',reason="template"'): "0+3" + HOUR, counted("warmpath_pick_requests_total", ',pod="p",model="m"'): "0+15" + HOUR},
+        {counted("warmpath_blind_requests_total", ',reason="template"'): "0+1" + HOUR, counted("warmpath_pick_requests_total", ',pod="p",model="m"'): "0+15" + HOUR},
+    ),
     "WarmpathNoPod": Case(
         {counted("warmpath_refusals_total", ',method="Process",reason="NO_POD"'): "0+1" + HOUR},
         {counted("warmpath_refusals_total", ',method="Process",reason="NO_POD"'): "3" + HOUR},

@@ -108,6 +108,9 @@ class SlowReader:
         tokens = message.token_ids_packed
         return ReadPrompt(TokenPrompt(message.model, tokens), 0, unread=7 * bool(message.lora))
 
+    def troubles(self) -> dict[str, str]:
+        return {}
+
 
 class SlowPicker:
     """A picker that waits before each pick, as for the shared index."""
