@@ -157,9 +157,10 @@ def _warnings(checked: Checked, now: datetime) -> list[Warned]:
 def _blind(checked: Checked) -> Iterator[Warned]:
     """Yield each model of which picks know less than they could."""
     found = checked.found
-    named = [*found.config.pods, *(pod for one in checked.looked for pod in one.pods)]
+    named = {pod.id: pod for one in checked.looked for pod in one.pods}
+    named |= {pod.id: pod for pod in found.config.pods}
     for position, model in enumerate(found.config.models):
-        pods, at = [pod for pod in named if pod.model == model.name], ("models", position)
+        pods, at = [pod for pod in named.values() if pod.model == model.name], ("models", position)
         local = local_source(model, Path())
         asks = not local and not model.tokenizer_urls
         if asks and pods and not any(ENGINES[pod.engine].tokenizes for pod in pods):

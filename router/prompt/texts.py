@@ -143,5 +143,5 @@ async def _load(model: str, tokenizers: TokenizerCache) -> None:
     try:
         await tokenizers.get(model)
     except TokenizerUnavailableError as error:
-        message = "model %r: Score refuses texts, and Pick goes by their length: %s"
+        message = "model %r: Score refuses texts, and Pick is blind: %s"
         log.error(message, model, error)  # noqa: TRY400  the text suffices
