@@ -1,6 +1,7 @@
 """Reads a prompt of any form: parses it, renders a chat and has texts tokenised, in a caller's time.
 
-A `Trace` records the steps for callers that ask (`warmpath score --explain`).
+A `Trace` records the steps for callers that ask (`warmpath score --explain`). One file, since every
+form shares the caller's time and the steps.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""Engines as tokenizers: their own ids, in time, or a clear error; and the local one in their place."""
+"""Engines as tokenizers: their own ids, in time, or a clear error; and the local one in their place.
+
+One file: all tests ask one kind of server.
+"""
 
 import json
 import logging
