@@ -27,7 +27,7 @@ RETRY_SECONDS = 1.0
 LATE_SECONDS = 1.0
 """The age from which a message that is not complete counts as one whose rest may never come."""
 CLOSE_SECONDS = 1.0
-"""Longest wait, when the server ends, for clients to read what was sent."""
+"""Longest wait, when the server ends, for clients to read the bytes that were sent."""
 
 
 class Server:

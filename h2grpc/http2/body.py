@@ -26,7 +26,7 @@ class OutgoingBody(c.Structure):
     _left: int
     _has_more: int
     is_watched: int
-    """Whether somebody wants to know when the data are sent."""
+    """Whether the journal is to tell when all data are sent (`DRAINED`)."""
     is_deferred: int
     """Whether libnghttp2 found no data, and asks again only after `session_resume_data`."""
     _queue: deque[bytes] | None = None

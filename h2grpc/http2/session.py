@@ -230,7 +230,7 @@ class Session:
         self.wants |= of.WRITE
 
     def answer_at_once(self, stream: int, headers: Headers) -> None:
-        """Give an answer without a body; what the client sends is of no use from now on."""
+        """Give an answer without a body; data that the client sends are ignored from now on."""
         self.unwanted.add(stream)
         array = header_array(headers)
         self._lib.submit_response(self._session, stream, array, len(array), None)

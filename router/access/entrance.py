@@ -68,7 +68,7 @@ is not listed is refused to everybody."""
 
 
 class AccessRefusal(NamedTuple):
-    """A call is refused; `text` names the role and what was asked, never a token."""
+    """A call is refused; `text` names the role and the method or path, never a token."""
 
     why: Literal["unknown", "role"]
     """`unknown`: no token or certificate that was shown is a client's; `role`: the client lacks it."""

@@ -49,7 +49,7 @@ TRYING = 0.2
 
 
 REFUSAL_SECONDS = 10.0
-"""Pause between two looks at what was refused, for the log."""
+"""Pause between two looks at the numbers of refusals, for the log."""
 
 
 BLIND_SECONDS = 10.0
@@ -63,7 +63,7 @@ class Refused(NamedTuple):
     """The keys of the limits."""
     number: int
     runbook: str
-    """The section of docs/guides/operate.md that says what to do, as in its address."""
+    """The anchor of the section of docs/guides/operate.md about such refusals."""
     what: str = "calls"
     last: str = ""
     """The address of the last one's client; empty if it is not known."""

@@ -77,7 +77,7 @@ class PickAnswerer:
     ) -> None:
         self._steps = steps
         self.is_shadow = is_shadow
-        """Whether all picks are in shadow: somebody else decides."""
+        """Whether all picks are in shadow: another gateway decides where requests go."""
         self.held = held
         self._reader = reader
         self._pods = pods

@@ -199,7 +199,7 @@ class RouterService:
     def answer(
         self, method: MethodDescriptor, answer: Callable[[Any, float, float], Awaitable[Message]]
     ) -> Answer:
-        """Return what answers a method's messages, of this service or of one beside it.
+        """Return a function that answers a method's messages, of this service or of one beside it.
 
         `answer` takes the request, the seconds for the tokenizer, and the seconds for all waits.
         """
@@ -214,7 +214,7 @@ class RouterService:
     def answer_bytes(
         self, name: str, answer: Callable[[bytes, float, float], Awaitable[bytes]]
     ) -> Answer:
-        """Return what answers messages that are bytes; its arguments are as in the method `answer`."""
+        """Return a function that answers messages that are bytes; arguments are as for `self.answer`."""
 
         async def counted(request: bytes, seconds_left: float) -> bytes:
             with Answering(name, self.drain, self._meter):
@@ -234,7 +234,7 @@ class RouterService:
         return self.intake.method(name, put, is_urgent=name in URGENT, at_once=at_once)
 
     def answers(self) -> dict[str, Answer]:
-        """Return what answers the methods with one message and one answer, except Pick, by name."""
+        """Return, by name, what answers each method with one message and one answer, except Pick."""
         picks = self.picks
         answers: dict[str, Callable[[Any, float, float], Awaitable[Message]]] = {
             "Report": picks.report,

@@ -124,7 +124,7 @@ def _client(client: ClientSpec, config: Config, taken: set[str]) -> Iterator[Rul
 
 
 def exposed(config: Config) -> Iterator[tuple[str, str, str]]:
-    """Yield each listener that other machines reach unprotected: its key, its address, what it lacks."""
+    """Yield listeners that other machines reach unprotected: key, address, and missing protection."""
     server = config.server
     given = {"[server.tls]": server.tls.cert, "[[clients]]": config.clients}
     lacks = " and ".join(name for name, is_given in given.items() if not is_given)

@@ -176,7 +176,7 @@ class EngineKey:
         return self._key != before
 
     def advice(self) -> str:
-        """Return the reason of a refusal and what to do about it."""
+        """Return the reason of a refusal and the remedy, as a sentence."""
         if self._problem:
             return f"key-file cannot be used: {self._problem}"
         if self._path is None:

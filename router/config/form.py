@@ -116,7 +116,7 @@ class Form:
 
 
 def usable(raw: dict[str, Any]) -> tuple[Config, Form]:
-    """Return what can be used of a file's content, and its mistakes of form.
+    """Return the configuration that a file's usable content makes, and the mistakes of form in it.
 
     A wrong value is left out, as if the file did not have it; a required one is then empty.
     """

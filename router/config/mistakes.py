@@ -110,7 +110,7 @@ class Mistake(NamedTuple):
     """One mistake, or a doubt that is placed like one."""
 
     line: int
-    """The line of the file, from 1; 0 if a variable of the environment has it."""
+    """The line of the file, from 1; 0 if the mistake is in a variable of the environment."""
     place: str
     """`FILE:LINE`, or the variable."""
     key: str

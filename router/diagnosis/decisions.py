@@ -164,7 +164,7 @@ CANDIDATE_FIELDS = ("pod", "rank", "matched_tokens", "cost", "predicted_ttft")
 
 
 def decision_view(one: pb.Decision) -> dict[str, Any]:
-    """Return what is shown of a decision, for JSON."""
+    """Return the fields that are shown of a decision, for JSON."""
     view = {name: getattr(one, name) for name in FIELDS}
     view["state"] = pb.Decision.State.Name(one.state).lower()
     view |= {name: None for name in ("cached_tokens", "ttft") if not one.HasField(name)}

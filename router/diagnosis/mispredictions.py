@@ -68,7 +68,7 @@ class Finding:
     kind: str
     text: str
     model: str = ""
-    """The model whose pods it is about; empty if it is about those of all, or if its pod says it."""
+    """The model whose pods the finding is about; empty: those of all models, or one known pod."""
 
 
 ENOUGH = 30

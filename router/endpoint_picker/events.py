@@ -92,7 +92,7 @@ class Picked:
 
     booking_id: str
     endpoints: Mapping[str, Endpoint]
-    """By address, best first, in the order to try them; at least one."""
+    """The endpoints by address, in the order to try them, best first; at least one."""
     engine_rank: int | None = None
     """The engine's own number of the picked rank; None if its pod has only one rank."""
     prefill: str = ""
@@ -179,7 +179,7 @@ class Outcome(Enum):
     LATE = "late", grpc.StatusCode.DEADLINE_EXCEEDED
     FAULT = "fault", grpc.StatusCode.INTERNAL
     GONE = "gone", grpc.StatusCode.CANCELLED
-    """Its stream ended before the reply with the pick was sent."""
+    """The request's stream ended before the reply with the pick was sent."""
 
     def __init__(self, label: str, code: grpc.StatusCode) -> None:
         self.label = label

@@ -78,7 +78,7 @@ def only_model(pods: PodTable) -> str:
 class EndpointPicks:
     """Picks endpoints for HTTP requests.
 
-    `prefill` predicts what cached tokens save. A text is tokenised for at most `tokenize_seconds`.
+    `prefill` predicts the time that cached tokens save. A text is tokenised for `tokenize_seconds`.
     """
 
     def __init__(

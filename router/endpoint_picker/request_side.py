@@ -101,7 +101,7 @@ class RequestSide(OneSide):
 
     @property
     def holds(self) -> bool:
-        """Whether the router holds a body of which it may still let the rest pass unread."""
+        """Whether the router holds a body whose rest it may still let pass unread."""
         can_pass = self.mode is BodyMode.FULL_DUPLEX_STREAMED or self.modes.is_watched
         return self.state is State.HOLDING and can_pass
 
@@ -169,7 +169,7 @@ class RequestSide(OneSide):
         return [] if self.modes.is_watched else [immediate(refusal, self._names.ours.reason)]
 
     def abandon(self) -> None:
-        """Expect no more of the request, and drop what is held."""
+        """Expect no more of the request, and drop the part of its body that is held."""
         self.state = State.ENDED
         self._drop()
 

@@ -20,7 +20,7 @@ MOST_SEARCHED_BYTES = 64 << 10
 """Most bytes at each end of a form that are searched for the model's field; a file lies between."""
 
 WRITTEN = ("cache_salt", "extra_key", "tools", "system", "instructions", "input", "messages")
-"""The fields of all APIs that keep prompts apart, and then those of which engines make a prompt, in the
+"""The fields of all APIs that keep prompts apart, and then those that engines make a prompt of, in the
 order of most templates."""
 
 MODEL = re.compile(

@@ -52,9 +52,9 @@ class Observed:
 def problem_of(
     *, running: int, waiting: int, kv_usage: float, age: float
 ) -> tuple[str, str] | None:
-    """Return the field of an impossible observation, `age` seconds old, and what is wrong; None if none.
+    """Return the field of an impossible observation, `age` seconds old, and its problem; None if none.
 
-    The field is empty where it is the sum of both kinds of requests.
+    The field is empty if the sum of both kinds of requests is impossible.
     """
     if running < 0 or waiting < 0:
         field, figure = ("running", running) if running < 0 else ("waiting", waiting)

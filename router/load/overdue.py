@@ -16,10 +16,10 @@ from warmpath.router.load.rank_bookings import UNREPORTED_SHARE, Booking, Unrepo
 
 @dataclass(frozen=True, slots=True)
 class Precedence:
-    """By how much shorter prompts go before longer ones.
+    """The order of prompts: by how much shorter ones go before longer ones.
 
     The queue releases requests in this order, and engines may begin prompts in it
-    (`PickResponse.engine_priority`). By it a passed request is told from one whose report is lost.
+    (`PickResponse.engine_priority`). It also tells a passed request from one whose report is lost.
     """
 
     times: float

@@ -59,7 +59,7 @@ class Work:
     factor: float = 1.0
     """The calibration factor that `prefill` includes (`router.pick.calibration`)."""
     shared: float = 0.0
-    """The seconds of `prefill` that it is predicted to share with those that wait with it."""
+    """The seconds of `prefill` that are predicted to be shared with requests that wait, too."""
     name: RankName = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -268,7 +268,7 @@ class RankBook:
 
     @property
     def certain(self) -> int:
-        """Number of bookings of which `may_have_ended` is false."""
+        """Number of bookings for which `may_have_ended` is false."""
         latest = takewhile(
             lambda booking: booking.since >= self.answered_at, reversed(self.unanswered.values())
         )

@@ -141,7 +141,7 @@ class Metrics(Collector):
         self._counts["endpoint_picks"][outcome,] += 1
 
     def waited(self, priority: str, outcome: str, seconds: float) -> None:
-        """Count a pick that has left the queue: its class, what became of it, and its wait."""
+        """Count a pick that has left the queue: its class, its outcome, and its wait in seconds."""
         self._tallies["queue_wait_seconds"][priority, outcome].add(seconds)
 
     def lagged(self, seconds: float) -> None:

@@ -24,7 +24,7 @@ from warmpath.scorer.match import TIERS, Match
 
 
 class Reach(NamedTuple):
-    """Leading blocks of a prompt; each number includes the one before it."""
+    """Leading blocks of a prompt to the end of each tier; a number includes the one before it."""
 
     gpu: int = 0
     cpu: int = 0
@@ -188,7 +188,7 @@ FIELDS = {
     "prompt.lora": "lora_name",
     "prompt.cache_salt": "cache_salt",
 }
-"""The query's fields, by the fields of the prompt that is read from them."""
+"""The query's fields, for errors, by the fields of the prompt that is made of them."""
 GROUP = "default"
 """The routing group of a query that names none; the router has no other."""
 NO_HASHES = (

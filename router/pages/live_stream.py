@@ -74,7 +74,7 @@ class Views:
         }
 
     async def snapshot(self) -> View:
-        """Return what the page shows; other tasks run between a few pods and the next."""
+        """Return the data that the page shows; other tasks run between a few pods and the next."""
         rows = {(row.pod, row.model): row for row in self.attribution.rows()}
         pods = [
             self._pod(pod, rows.get((pod.id, pod.model)) or Row(pod.id, pod.model))

@@ -99,7 +99,7 @@ class ReportRelay:
         self._unread[router] += count
 
     def heard(self, router: str) -> None:
-        """Note that a router lives, so that it reads what Redis has for it."""
+        """Note that a router lives, so that it reads the reports that Redis has for it."""
         self._unread.pop(router, None)
 
     def drop(self, router: str) -> None:
@@ -269,7 +269,7 @@ class PeerBookings:
         """Hand a report on to the router that may have the booking, as soon as Redis takes it.
 
         Return False if there is no such router, or if the report cannot be queued. A router that became
-        silent without a word is one: it may stand still, or Redis may be away.
+        silent without a word counts as one: it may stand still, or Redis may be away.
 
         If a caller chose the booking id, any router may have it, so all get the report.
         """

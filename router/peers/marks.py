@@ -52,7 +52,7 @@ def places_of(blocks: int) -> tuple[int, ...]:
 
 
 def marked(pod: str, rank: int, keys: bytes) -> MarkedPrompt:
-    """Return the marks of a prompt by its packed keys, of which there is at least one."""
+    """Return the marks of a prompt by its packed keys, at least one."""
     words = words_of(keys)[:MOST_BLOCKS]
     marks = pack_words(words[place - 1] for place in places_of(len(words)))
     return MarkedPrompt(pod, rank, len(words), marks)

@@ -129,7 +129,7 @@ LAST = "pod %s: %s finds it no longer; it takes requests all the same, as no lis
 
 
 class SourceError(OSError):
-    """A source cannot be asked; the message says why, `brief` without its name, and `advice` what helps.
+    """A source cannot be asked; the message says why, `brief` without its name, `advice` the remedy.
 
     `mistakes` are those in a file, each with its line. `empty`: it is not there, so it has no pods.
     """
@@ -155,7 +155,7 @@ class PodSource(Protocol):
 
     @property
     def state(self) -> SourceState:
-        """Its name, and whether it can be asked, which `sets` keeps current."""
+        """The source's name, and whether it can be asked; `sets` keeps this current."""
 
     async def look(self) -> Mapping[str, FoundPod]:
         """Return the source's pods now, by name. Raises SourceError."""

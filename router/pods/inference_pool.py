@@ -28,7 +28,7 @@ class InferencePool:
 
 
 def read_pool(spec: Mapping[str, Any]) -> InferencePool:
-    """Return what a pool's `spec` says. Raises KeyError, TypeError or ValueError for a wrong form."""
+    """Return a pool's labels and ports. Raises KeyError, TypeError or ValueError for another `spec`."""
     selector = spec["selector"]
     labels = selector.get("matchLabels", selector)
     if not labels:

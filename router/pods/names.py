@@ -50,7 +50,7 @@ class Names:
         self._owners: dict[str, tuple[str, Place]] = {}
 
     def heard(self, source: str, found: Mapping[str, FoundPod]) -> dict[str, dict[str, FoundPod]]:
-        """Take what a source has found; return pods by source and id.
+        """Take the pods that a source has found; return pods by source and id.
 
         Other sources whose pods have other ids now come first, and this source is last.
         """

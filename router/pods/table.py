@@ -54,7 +54,7 @@ class Pod:
     ranks: tuple[Rank, ...]
     status: Status = Status()
     role: Role = "both"
-    """Its task if prefill and decoding run on different pods."""
+    """The pod's task: `both`, unless prefill and decoding run on different pods."""
     has_events: bool = True
     blocks: int = 0
     """Blocks of a rank's cache; 0: not known."""

@@ -69,7 +69,7 @@ class Sources:
         self.files: list[Reread[str]] = []
         """The files of engines' API keys, to be kept current."""
         self.fallbacks: dict[str, EngineStats] = {}
-        """The same for the models that have a tokenizer on this machine, too."""
+        """The same counters, of the models that have a tokenizer on this machine, too."""
 
     def of(self, model: ModelSpec) -> TokenizerSource:
         """Return the source of a model's tokenizer: this machine, configured engines, or its pods."""

@@ -74,7 +74,7 @@ class Order:
         self._contests: dict[Kind, _Contest] = {}
         """The kinds with waiting requests."""
         self.lanes: dict[Wanted, Counter[int]] = {}
-        """The lanes with waiting requests; the number of these by class. Callers only read them."""
+        """By lane, the number of waiting requests in each class; callers only read this."""
         self._round: list[Wanted] = []
         """The lanes that have had no turn yet, the next one last."""
 

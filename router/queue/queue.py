@@ -158,7 +158,7 @@ class Queue:
     def use(self, settings: QueueTable, place: Callable[[int], int]) -> None:
         """Take other settings; `place` returns the class that requests of a class are of from now on.
 
-        Tenants' shares begin anew. Where less may wait than does, nobody is refused for that.
+        Tenants' shares begin anew. If fewer may wait than do, nobody is refused for that.
         """
         before = self.crowd
         self._take(settings)

@@ -38,7 +38,7 @@ class Waiting:
     tenant: str = ""
     """The tenant whose share it uses."""
     size: int = 0
-    """Its bytes in memory."""
+    """Bytes of the request in memory."""
     caller: str = ""
     """Who sent it, as far as the router knows: a client of the configuration, or an address."""
     number: int = 0

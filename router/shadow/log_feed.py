@@ -56,7 +56,7 @@ class LogFeed:
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         """Lines by outcome."""
         self.problem = ""
-        """What was wrong last, without any part of a prompt."""
+        """The last problem of a line, without any part of a prompt; empty: there was none."""
 
     async def run(self) -> None:
         """Take lines until cancelled."""

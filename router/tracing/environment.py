@@ -23,7 +23,7 @@ OTLP = {
 }
 """By protocol, the name under which the package of its exporter registers that."""
 URL = re.compile(r"\s*https?://[^/\s]", re.IGNORECASE)
-"""The beginning of what the exporters over HTTP take. They would fail at each export, and not before."""
+"""The beginning of the URLs that exporters over HTTP take; with others they fail at each export."""
 
 
 def tracer_of(environ: Mapping[str, str], version: str) -> Tracer:

@@ -43,7 +43,7 @@ OWN_FAULTS, OTHERS_FAULTS = 500, 400
 
 
 def processors_of(exporters: Sequence[EntryPoint]) -> list[SpanProcessor]:
-    """Return what sends spans. Raises whatever an exporter raises whose variables it cannot use."""
+    """Return the processors that send spans. Raises any error of an exporter, by bad variables."""
     return [BatchSpanProcessor(exporter.load()()) for exporter in exporters]
 
 

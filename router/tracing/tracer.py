@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import ClassVar, Self
 
 Attributes = Mapping[str, str | int | float | bool]
-"""What a span tells: names, counts and times. No prompts, no token ids."""
+"""A span's attributes, by name: names, counts and times. No prompts, no token ids."""
 
 Carrier = Iterable[tuple[str, str | bytes]]
 """Headers or metadata of a caller, with names in lower case."""

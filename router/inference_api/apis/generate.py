@@ -23,7 +23,7 @@ UNREAD = (
     *("input_embeds", "image_data", "video_data", "audio_data", "positional_embed_overrides"),
     "session_params",
 )
-"""Fields that put something else than the text's or the ids' tokens into the prompt."""
+"""Fields that put other tokens into the prompt than those of the text or the ids."""
 
 
 async def _vllm(body: Body) -> pb.Prompt:

@@ -124,7 +124,7 @@ MOST_SEGMENTS = max(path.count("/") + 1 for path in PATHS)
 
 
 def api_of(path: str) -> Api | str:
-    """Return what PATHS has for the end of a path, without its query and a slash at its end."""
+    """Return the value in PATHS for the end of a path, without its query and a slash at its end."""
     segments = path.partition("?")[0].rstrip("/").rsplit("/", MOST_SEGMENTS)[-MOST_SEGMENTS:]
     for at in range(len(segments)):
         if found := PATHS.get("/".join(segments[at:])):
