@@ -31,7 +31,7 @@ RAW = re.compile(
 """Texts of libraries."""
 
 
-@pytest.mark.parametrize("name", [name for name in FOUND if " " not in name])
+@pytest.mark.parametrize("name", FOUND)
 def test_help_ends_with_an_example_that_is_a_command_line_of_it(name: str) -> None:
     shown = FOUND[name].format_help()
     [example] = re.findall(r"^example:\n  (.*warmpath .*)$", shown, re.MULTILINE)
