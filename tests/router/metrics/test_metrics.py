@@ -36,7 +36,7 @@ OPEN_METRICS = (
     "application/openmetrics-text;version=1.0.0;q=0.75,application/openmetrics-text;version=0.0.1;q=0.5,"
     "text/plain;version=0.0.4;q=0.25,*/*;q=0.1"
 )
-UNASKED = ("queue_", "shared_")
+UNASKED = ("queue_", "shadow_log_", "shared_")
 """Beginnings of the metrics of parts that a router has only where they are configured."""
 
 
