@@ -35,7 +35,7 @@ def test_without_numba_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
     for name in [name for name in sys.modules if name.startswith("warmpath.indexer.compiled")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(ModuleNotFoundError, match=r"\.\[router\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"warmpath-router\[router\]"):
         embedded_index(1 << 24)
 
 
