@@ -31,7 +31,7 @@ class Place(Protocol):
     """Closes the connection, when another one gets its place."""
 
     def works(self, *, is_busy: bool) -> None:
-        """Note whether calls are at work, or that one was answered."""
+        """Note that methods run (`is_busy`), or that none does any more or a call was answered."""
 
     def leave(self) -> None:
         """Free the place: the connection is closed."""
@@ -262,7 +262,7 @@ class Connection(asyncio.Protocol):
         self._socket.close()
 
     def works(self, *, is_busy: bool) -> None:
-        """Note whether calls are at work, or that one was answered."""
+        """Note that methods run (`is_busy`), or that none does any more or a call was answered."""
         self._place.works(is_busy=is_busy)
 
     def give_way(self) -> None:

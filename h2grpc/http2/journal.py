@@ -87,7 +87,7 @@ MOST_ROWS = 3 * RECEIVE_BYTES // FRAME_HEAD_BYTES
 """Most rows of one call of libnghttp2: each frame makes at most three."""
 WORDS = NUMBERS + ROW * MOST_ROWS
 HEADERS_BOTTOM = 8 * WORDS
-"""Where the memory for headers begins."""
+"""The place, in bytes from the journal's address, where the memory for headers begins."""
 
 
 class Journal:

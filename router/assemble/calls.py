@@ -45,7 +45,7 @@ from warmpath.router.shadow.log_feed import LogFeed
 log = logging.getLogger(__name__)
 
 TRYING = 0.2
-"""Share of `endpoint-picker.pick-seconds` for which a request may wait for its template's trial."""
+"""Share of `endpoint-picker.pick-seconds` that a request may wait until its template is tried out."""
 
 
 REFUSAL_SECONDS = 10.0

@@ -69,7 +69,7 @@ class Indexed:
         self.reconciler = await self.thread.enter(follows, self.means.stack)
 
     async def follow_configured(self, pods: list[PodSpec]) -> None:
-        """Follow `pods` in place of the [[pods]] of the configuration so far."""
+        """Follow `pods` in place of those that the configuration's [[pods]] had before."""
         assert self.reconciler is not None
         await self.thread.call(follow_configured(self.reconciler, pods))
 

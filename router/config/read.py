@@ -58,7 +58,7 @@ NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 def load(
     path: Path, environment: Mapping[str, str] = NO_VARIABLES, *, again: bool = False
 ) -> Config:
-    """Read a configuration file, some of whose keys `environment` may replace. Raises ConfigError."""
+    """Read a configuration file; the arguments are as for `mistakes`. Raises ConfigError for any."""
     return without_mistakes(mistakes(path, environment, again=again))
 
 

@@ -192,9 +192,9 @@ class NoPick:
 
     outcome: Outcome
     status: int
-    """HTTP's status."""
+    """The HTTP status of the response."""
     reason: str
-    """One word for programs."""
+    """Why, as one word for programs."""
     text: str
     retry_after: float = 0.0
     """Seconds after which the client may retry; 0: the response names no time."""

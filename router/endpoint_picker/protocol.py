@@ -44,9 +44,9 @@ OWN_RESPONSES = {
     "request_payload_too_large": "TOO_LARGE",
     "stream_idle_timeout": "SILENT",
 }
-"""Beginnings of that attribute's other values, and the reasons for them; the first that fits counts."""
+"""Beginnings of DETAILS_ATTRIBUTE's other values, and their reasons; the first that fits counts."""
 GATEWAY_ERROR = "GATEWAY_ERROR"
-"""The reason of all other responses of Envoy's own."""
+"""The reason of Envoy's own responses that OWN_RESPONSES lacks."""
 
 SIDECARS = (
     *("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port"),

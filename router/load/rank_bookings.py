@@ -116,7 +116,7 @@ class Booking:
     step: Step | None = None
     """The engine's step that computed its first token, until its request ends."""
     actual_cached: int | None = None
-    """Tokens that the engine found cached, once reported."""
+    """Tokens that the engine found cached; None: not reported yet."""
 
     @property
     def predicted(self) -> float:

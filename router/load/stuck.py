@@ -30,13 +30,13 @@ Ending = Literal["finished", "failed", "refused", "unsent", "expired"]
 `expired`: no report will come."""
 
 TIMES = 4.0
-"""An answer is owed for too long after this many times the predicted seconds, and the next two terms."""
+"""An answer is overdue after TIMES x predicted seconds + LATE_TIMES x usual delay + LEAST_SECONDS."""
 LATE_TIMES = 1.5
-"""Multiple of the usual delay beyond the prediction, which is added to that time (`TIMES`)."""
+"""Multiple of answers' usual delay beyond their prediction, in the sum at `TIMES`."""
 LEAST_SECONDS = 2.0
-"""Seconds that are added to both (`TIMES`)."""
+"""The constant part of the sum at `TIMES`."""
 FIRST_SECONDS = 5.0
-"""LEAST_SECONDS of a rank that has answered nothing yet: engines compile for their first requests."""
+"""LEAST_SECONDS for a rank that has answered nothing yet: engines compile for first requests."""
 FADING = 0.98
 """Each answer multiplies the usual delay by this, unless it is later itself."""
 MOST_LATE_SECONDS = 300.0
@@ -64,11 +64,11 @@ class Owing:
     """When the first request went out that has no answer, or the rank's last answer after that; later by
     the time in which no request waited."""
     seconds: float
-    """The predicted wait for that answer."""
+    """The predicted wait for the owed answer."""
     tried_at: float
     """When a request last went out to the rank or ended there without an answer, or it became stuck."""
     batch: int | None
-    """The engine's last batch of events when the rank began to owe it, or was last looked at."""
+    """The engine's last batch of events when the rank began to owe an answer, or was last looked at."""
     is_left: bool = False
     """Whether a client has gone without its answer: the debt then stays though no request waits."""
     waited: float | None = None

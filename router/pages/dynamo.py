@@ -29,7 +29,7 @@ class Reach(NamedTuple):
     gpu: int = 0
     cpu: int = 0
     disk: int = 0
-    """With the disk and remote tiers."""
+    """The leading blocks to the end of the disk and remote tiers."""
 
 
 def reach_of(match: Match) -> Reach:

@@ -56,7 +56,7 @@ class Trouble:
     problem: str
     effect: str
     advice: str
-    """An order for whoever runs the router; may be empty."""
+    """The remedy, for whoever runs the router; may be empty."""
 
 
 class SourceState:
@@ -124,7 +124,7 @@ def unasked(sources: Iterable[SourceState]) -> str:
 
 
 CONFIGURATION = "the configuration"
-"""The name of the place of [[pods]] in the configuration's own file."""
+"""The name, as a place where pods are found, of [[pods]] in the configuration's own file."""
 LAST = "pod %s: %s finds it no longer; it takes requests all the same, as no listed pod is healthy"
 
 

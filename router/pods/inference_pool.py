@@ -22,7 +22,7 @@ class InferencePool:
     """The part of an InferencePool's specification that says which endpoints it has."""
 
     selector: str
-    """Labels, as in app=vllm,tier=gpu."""
+    """The labels of its pods, such as app=vllm,tier=gpu."""
     ports: tuple[int, ...]
     """The ports at which each pod takes requests, in the pool's order; empty if it names none."""
 

@@ -53,7 +53,8 @@ HYBRID = (
 )  # fmt: skip
 """SGLang's gauges of caches beside the full one: free, cached, used. They are 0 where it has none."""
 DRAFTS = b"vllm:spec_decode_num_draft"
-"""Counters of a vLLM with speculative decoding, from its start on (`vllm/v1/spec_decode/metrics.py`)."""
+"""The beginning of counters that only a vLLM with speculative decoding has, from its start on
+(`vllm/v1/spec_decode/metrics.py`)."""
 
 START_TIME = b"process_start_time_seconds"
 """The start of the engine's process, in seconds since the Unix epoch: a metric of prometheus_client

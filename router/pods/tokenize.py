@@ -17,7 +17,7 @@ class Tokenizing:
         self._turns = count()
 
     def urls(self, model: str) -> Sequence[str]:
-        """Return the URLs of a model's pods that tokenise: each is the first one in turn.
+        """Return the URLs of a model's pods that tokenise; at each call another one comes first.
 
         Pods that do not serve are left out while others do.
         """

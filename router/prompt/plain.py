@@ -26,9 +26,9 @@ class PlainPrompt(NamedTuple):
 
     model: str
     ids: bytes
-    """4 bytes each, little-endian; their number is not checked."""
+    """Token ids of 4 bytes each, little-endian; their number is not checked."""
     is_listed: bool = False
-    """Whether the request has them as a list."""
+    """Whether the request has the ids as a list."""
 
 
 def cut_prompt(raw: bytes) -> tuple[PlainPrompt, bytes] | None:

@@ -19,7 +19,7 @@ class Look(NamedTuple):
     prefill: float
     """Seconds of its prefill there by which it delays others (`Candidate.own`)."""
     ahead: Mapping[RankName, float]
-    """Seconds of prefill of those that were passed over before it, by rank."""
+    """By rank, seconds of prefill of the requests that were passed over before this one."""
     release: int
     """The number of the release that weighed it."""
     at: float
@@ -46,7 +46,7 @@ class Waiting:
     seconds: float = 0.0
     """Seconds of its cheapest prefill, when it was last weighed."""
     uncached: int = 0
-    """The tokens of that prefill."""
+    """The tokens of the cheapest prefill."""
     key: float = 0.0
     """Its place within its class and its tenant's share: the least goes first."""
     is_waiting: bool = True

@@ -45,7 +45,7 @@ class GatewayLine(msgspec.Struct):
     """The fields by which any log of a gateway tells of a request."""
 
     timestamp: float | str
-    """Seconds, or ISO 8601."""
+    """The time of the line, in Unix seconds or in ISO 8601."""
     request_body: str | None = None
     """An inference request as a gateway logs it, in place of its prompt and model."""
     token_ids: list[Annotated[int, Meta(ge=0, lt=2**32)]] | None = None
@@ -80,7 +80,7 @@ class RoutedLine(GatewayLine):
     """The pod's address; of several attempts, as nginx tells them, the last one."""
     path: str | None = None
     status: int | None = None
-    """HTTP's status of the answer."""
+    """The answer's HTTP status."""
     request_time: Annotated[float, Meta(ge=0)] = 0.0
     """Seconds from the request's start to `timestamp`."""
     cached_tokens: Annotated[int, Meta(ge=0, lt=2**32)] | None = None
@@ -91,7 +91,7 @@ class Passed(StrEnum):
     """Why a line that can be read is not compared."""
 
     NO_PROMPT = "no_prompt"
-    """The request has no body and no prompt, as a list of models."""
+    """The request has no body and no prompt, such as one for the list of models."""
     UNSENT = "unsent"
     """The request went to no pod."""
     FAILED = "failed"

@@ -34,7 +34,7 @@ class Span:
         return _NOTHING
 
     def end(self) -> None:
-        """End it, if it was not entered."""
+        """End the span, if it was not entered as a context."""
 
     def ends_with(self, code: str) -> None:
         """Note the status code of gRPC with which the call ends."""

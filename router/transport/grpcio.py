@@ -167,7 +167,7 @@ class GrpcioServer:
         return address if is_path else f"{address.rpartition(':')[0]}:{port}"
 
     def go_away(self) -> int:
-        """Tell nobody: gRPC's server sends GOAWAY only in `stop`, which cancels calls not begun."""
+        """Return 0: gRPC's server sends GOAWAY only in `stop`, which cancels calls not begun."""
         return 0
 
     async def stop(self, grace: float) -> None:

@@ -90,7 +90,7 @@ class PromptBody(msgspec.Struct, frozen=True):
     content: bytes | Text | ChatBody = b""
     """Token ids (4 bytes each, little-endian: `pack_tokens`), a text or a chat."""
     model: str = ""
-    """Empty if the body names none."""
+    """The model's name; empty if the body names none."""
     cache_salt: str = ""
     extra_key: str = ""
     """SGLang's `extra_key`: requests with different ones share no cached blocks."""
