@@ -39,7 +39,7 @@ def callback(signature: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _kept(compiled: Callable[[bool], Any]) -> Any:
-    """Return what is compiled, kept on disk if there is a folder that can be written."""
+    """Return the compiled function, kept on disk if there is a folder that can be written."""
     before = _settings.CACHE_DIR
     try:
         _settings.CACHE_DIR = before or _folder()

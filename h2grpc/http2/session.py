@@ -78,7 +78,7 @@ class Session:
         self.headers_since: float | None = None
         """Time at which a call's unfinished headers began; None if no headers are under way."""
         self._unended: tuple[bytes, int] | None = None
-        """These headers (`Journal.unended`)."""
+        """A call's unfinished headers (`Journal.unended`)."""
         self.unsent = 0
         """Bytes of all answers that the client's windows keep from being sent."""
         self.pings = 0

@@ -108,7 +108,7 @@ class _Turns:
         self.refusable = 0
         """The number of calls that are not patient."""
         self._counts: dict[str, int] = {}
-        """The same for each value of the key that has any."""
+        """That number for each value of the first key, if it is not 0."""
 
     def __len__(self) -> int:
         return self._all
@@ -194,7 +194,7 @@ class Admission:
         self._at_once = 0.0
         """The time of this turn for which calls were answered in the step that received them."""
         self._read_seconds = 0.0
-        """The time for which the thread reads in a turn: a mean."""
+        """The mean time for which the thread reads in a turn."""
         self.call_seconds = FIRST_SECONDS
         """The mean time for which the thread works on a call."""
         self.refused = 0

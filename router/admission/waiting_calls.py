@@ -82,7 +82,7 @@ class WaitingCalls:
         self._most: Ranking[str] = Ranking()
         """Clients by their number of calls."""
         self._lines: dict[tuple[int, int], Ranking[Line]] = {}
-        """By the client's kind and the binary digits of the messages' size."""
+        """The lines, by the client's kind and the number of binary digits of the messages' size."""
         self.number = 0
         """Number of calls."""
 

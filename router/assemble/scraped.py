@@ -112,7 +112,7 @@ def ready_pods(pods: PodTable) -> Metric:
 
 
 def ranks(ingest: Ingest, loads: LoadTable) -> Iterator[Metric | None]:
-    """Yield ranks' views and loads as metrics, and before them a None wherever other work may be done."""
+    """Yield metrics of ranks' views and loads; before them a None wherever other work may be done."""
     names = (
         *("trust", "blocks", "copies", "capacity", "orphan_bytes", "orphans_dropped"),
         *("lag_seconds", "lag_batches", "running", "waiting", "wait_seconds", "stuck_seconds"),

@@ -131,7 +131,7 @@ class Replies:
     def __init__(self, wall_offset: Callable[[], float]) -> None:
         self._wall_offset = wall_offset
         self._of: tuple[list[Trust], list[Rank], list[bool], float] | None = None
-        """What the last answer's entries were made of: mostly the next one has the same."""
+        """The values that made the last answer's entries: mostly the next one has the same."""
         self._last: list[Beginnings] = []
 
     def parts(

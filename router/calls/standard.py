@@ -96,7 +96,7 @@ def _question(raw: bytes) -> reflection_pb2.ServerReflectionRequest:
 
 
 def _reflection(services: Collection[str], files: Collection[FileDescriptor]) -> Any:
-    """Return what answers questions of both versions: it lists `services` and the two of reflection.
+    """Return the servicer that answers both versions: it lists `services` and the two of reflection.
 
     Each of `files` has a pool of its own, and the contracts of other services are in the default pool;
     gRPC's answers come from one pool.

@@ -1,4 +1,4 @@
-"""Blind spots: what keeps picks from knowing which caches hold a prompt, said by the hour.
+"""Blind spots: the reasons why picks do not know which caches hold a prompt, logged each hour.
 
 A pick is blind where no token of its prompt is known, or where no pod has ever shown a block.
 """
@@ -20,7 +20,7 @@ HOUR = 3600.0
 LONG_TOKENS = 64
 """Tokens of the mean prompt from which on answered requests must have left blocks behind."""
 COMPARED = 100
-"""Least number of an engine's reports for a lasting difference from what was predicted."""
+"""Least number of engines' reports that show a lasting difference from predicted cached tokens."""
 
 DIFFERS = "the tokenizer, the chat template, salts or the block size may differ from the engines'"
 
@@ -31,7 +31,7 @@ class BlindSpot(NamedTuple):
     model: str
     kind: str
     text: str
-    """The reason, and what to do about it."""
+    """The reason, and the remedy."""
 
 
 class Blindness:
@@ -47,9 +47,9 @@ class Blindness:
         self._attribution = attribution
         self._troubles = troubles
         self.counts: Counter[Blind] = Counter()
-        """Blind picks, by what was missing."""
+        """The number of blind picks, by the missing part."""
         self._said: dict[tuple[str, str], float] = {}
-        """When each spot was logged last."""
+        """When `news` returned each spot last."""
         self._without_blocks: frozenset[str] = frozenset()
 
     def picked(self, model: str, blind: Blind | None) -> None:
@@ -66,7 +66,7 @@ class Blindness:
         return due
 
     def spots(self) -> Sequence[BlindSpot]:
-        """Return the present spots."""
+        """Return the present spots, without those of models whose pods send no events."""
         found = [
             BlindSpot(
                 model,

@@ -60,7 +60,7 @@ class JsonValues:
         self._read = 0
         """Bytes of the document that have come."""
         self._rest = b""
-        """The last of them, which are no whole string or wanted value yet."""
+        """The last of those bytes, which are no whole string or wanted value yet."""
         self._containers: list[tuple[Paths, bool]] = []
         """The open containers on the way to wanted values, from the outermost one: the paths within it,
         and whether it is a list."""

@@ -88,9 +88,9 @@ class StuckRanks:
         self._batch = batch
         self._owing: dict[RankName, Owing] = {}
         self._stuck: dict[RankName, Owing] = {}
-        """Those of `_owing` that are stuck."""
+        """The ranks of `_owing` that are stuck."""
         self._due: Ranking[RankName] = Ranking()
-        """Those that are not known to be stuck, by the time when they are."""
+        """The ranks that are not known to be stuck, by the time when they will be."""
         self._answers = 0
         self._late = 0.0
         """The usual delay of answers beyond their prediction, in seconds."""

@@ -34,7 +34,7 @@ class Tally:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._exemplars: dict[int, Exemplar] = {}
-        """The last one of a bucket, by its position."""
+        """The last exemplar of each bucket, by the bucket's position."""
         self.sum = 0.0
 
     def add(self, value: float) -> None:

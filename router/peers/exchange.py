@@ -70,7 +70,7 @@ class ReportRelay:
         self.waiting = 0
         self._most_seconds = most_seconds
         self._outgoing: dict[str, deque[tuple[float, bytes]]] = {}
-        """With the time since which each report waits."""
+        """The waiting reports by router, each with the time since which it waits."""
         self._unread: Counter[str] = Counter()
         """Reports in Redis for each router that were handed on since it was last heard of."""
         self._taken: dict[bytes, None] = {}
@@ -173,7 +173,7 @@ class PeerBookings:
         self._believed = believed
         self._asked_at = -math.inf
         self._purposes: list[tuple[str, Any]] = []
-        """Those of the commands whose replies are awaited."""
+        """The purposes of the commands whose replies are awaited."""
         self._number = 0
         self._versions: dict[RankName, tuple[int, int]] = {}
         """Versions of the bookings that were written last, by rank."""

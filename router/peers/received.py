@@ -50,7 +50,7 @@ class _Peer:
     received_at: float
     sums: RouterSums
     ranks: dict[RankName, RankSums]
-    """Those of the sums whose requests the rank's engine does not count yet."""
+    """The sums whose requests the rank's engine does not count yet."""
 
 
 class ReceivedBookings:

@@ -129,7 +129,7 @@ class _Model:
     """Of the short prefills that waited for another one's first token, the share that had theirs in the
     same step; a moving average."""
     averages: OrderedDict[RankName, _Average] = field(default_factory=OrderedDict)
-    """Those that were not compared for longest first."""
+    """The ranks' measurements, those that were not compared for longest first."""
     known: Ranking[RankName] = field(default_factory=Ranking)
     """The ranks with LEAST comparisons, by their `log_factor`."""
 

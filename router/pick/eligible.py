@@ -83,7 +83,7 @@ class Eligible:
     def __init__(self, pods: PodTable) -> None:
         self._pods = pods
         self._last = field_of(())
-        """The next request mostly has the same."""
+        """The last request's field; the next request mostly has the same."""
 
     def __call__(self, wanted: Wanted) -> Field:
         """Return the ranks that may take a request. Raises NoPodError with the reason."""

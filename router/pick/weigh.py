@@ -151,7 +151,7 @@ class Weigher:
         self._rng = rng
         self.use(pick)
         self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
-        """By model."""
+        """The traffic of each model."""
 
     def use(self, pick: PickTable) -> None:
         """Weigh with a configuration's policy and options from now on. Raises as `make_policy`."""

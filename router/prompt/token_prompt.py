@@ -28,7 +28,7 @@ Form = Literal["ids", "text", "chat"]
 
 
 Blind = Literal["tokenizer", "template", "time", "body", "blocks"]
-"""Why a pick knows no cached token of a prompt: what is missing, late or unreadable."""
+"""Why a pick knows no cached token of a prompt: the part that is missing, late or unreadable."""
 
 
 class Memo(Protocol):

@@ -29,10 +29,10 @@ class _Group:
     groups: "dict[Any, _Group]" = field(default_factory=dict)
     """The classes, the callers of a class, or the tenants of a caller."""
     order: Ranking[Any] = field(default_factory=Ranking)
-    """The same by their part of the queue, divided by the weight of a tenant. A full queue looks for the
+    """The groups by their part of the queue, divided by a tenant's weight. A full queue looks for the
     largest at each request, and callers may make up any number of tenants."""
     requests: dict[int, Waiting] = field(default_factory=dict)
-    """Those of a tenant by number, in the order of arrival."""
+    """The requests of a tenant by number, in the order of arrival."""
 
 
 class Crowd:

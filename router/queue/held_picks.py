@@ -76,7 +76,7 @@ class HeldPicks:
         self._futures: dict[Waiting, asyncio.Future[Pick]] = {}
         self._of_client: Counter[str] = Counter()
         self._nobodys = Context()
-        """That of scheduled releases: work for all picks that wait belongs to no single call's trace."""
+        """The context of scheduled releases: work for all waiting picks belongs to no call's trace."""
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
 

@@ -206,7 +206,7 @@ def _asked(method: str, url: str) -> Attributes:
 
 
 def _resource(version: str) -> Resource:
-    """Return what names this service: by the variables, and where they do not, `warmpath`."""
+    """Return the resource that names this service: by the variables, or else `warmpath`."""
     resource = Resource({SERVICE_VERSION: version}).merge(Resource.create())
     if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
         resource = resource.merge(Resource({SERVICE_NAME: "warmpath"}))
