@@ -124,7 +124,7 @@ class Believed:
         return self._arriving_blocks + self._assumed_blocks
 
     def match(self, chain: Chain, *, leading: bool = True) -> list[tuple[Belief, int, int]]:
-        """Return the beliefs that have blocks of a prompt, each with its first block and its end.
+        """Return the stretches of a prompt that are believed: belief, first block and end of each.
 
         The end is the position after the last block. `leading` is as in `Index.match`. Where nothing is
         believed, the prompt's keys are not computed.
@@ -215,7 +215,7 @@ class Believed:
         return len(words)
 
     def _end_first(self, until: float = inf) -> int:
-        """End the ticket that expires first, if by `until`; return its number of blocks, or 0."""
+        """End the first ticket to expire, if by `until`; return its number of blocks, 0 for none."""
         while self._ends and self._ends[0][0] <= until:
             ends, ticket = heapq.heappop(self._ends)
             known = self._tickets.get(ticket)

@@ -61,7 +61,7 @@ def new_state(
     orphan_bytes: int,
     is_pure: bool = False,
 ) -> RankState:
-    """Return the state to which a rank's batches are applied; a pure one tells `slots` each change."""
+    """Return the state to which batches are applied: a compiled one unless `is_pure` or impossible."""
     from warmpath.indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  needs Numba
     from warmpath.indexer.compiled.array_rank import ArrayState  # noqa: PLC0415
 

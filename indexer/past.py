@@ -37,7 +37,7 @@ class Past:
         """The changes of each key, the oldest first."""
         self._keys = 0
         self._since = clock()
-        """Nothing before it is known."""
+        """The time before which no change is known."""
         self._begun: dict[RankName, float] = {}
         """Since when each rank's changes are known."""
 
@@ -63,7 +63,7 @@ class Past:
                         del self._of_key[key]
 
     def knows(self, rank: Rank, at: float) -> bool:
-        """Return whether all changes of a rank since a time are known; it must be exact now."""
+        """Return whether all changes of a rank since a time are known; it must be exact all the time."""
         trust = rank.trust
         begun = self._begun.get(RankName(rank.pod, rank.number))
         return (
@@ -78,7 +78,7 @@ class Past:
     ) -> list[tuple[Place, int, int]]:
         """Return who held which blocks of a prompt at a time: each place, its first block and its end.
 
-        `found` says the same of now; it must have all stretches of the prompt's packed keys, `chain`.
+        `found` has the same for the present: all stretches of the prompt, whose packed keys are `chain`.
         """
         there: defaultdict[Place, dict[int, bool]] = defaultdict(dict)
         with self._lock:

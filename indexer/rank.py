@@ -76,13 +76,13 @@ class Rank:
                 self._show()
 
     def age(self, gone: float, most: float, reason: str) -> None:
-        """Be stale, unless cold, as its events have been away since `gone`: `most` seconds or more."""
+        """Be stale for a reason, unless cold, if events are away since `gone`, `most` seconds or more."""
         now = self._clock()
         if self._stale is None and self._said.level is not Level.COLD and now - gone >= most:
             self.be_stale(Trust(Level.STALE, reason, now))
 
     def restrict(self, about: str, reason: str) -> None:
-        """Set the reason of one limit, without a log line; an empty one lifts it."""
+        """Set or lift a limit as `limit` does, but without a log line."""
         if self._limits.get(about, "") == reason:
             return
         with self._lock:
@@ -154,7 +154,7 @@ class Rank:
 
     @property
     def orphans(self) -> Orphans | None:
-        """Its stores that wait for their parent, if it is followed directly."""
+        """Its stores that wait for their parent; None where it is not followed directly."""
         return None
 
     @property

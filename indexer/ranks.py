@@ -36,7 +36,7 @@ none of its events was late lately. What comes through a publisher may be a seco
 STOOD_STILL = "this router stood still, and may not have read yet what came meanwhile"
 
 SWEEP_BUDGET = 20_000
-"""Keys that each of these calls searches for dropped slots: about 2 ms."""
+"""Keys that each call of `Ingest.tick` searches for dropped slots: about 2 ms."""
 
 
 class Ingest:

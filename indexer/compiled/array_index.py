@@ -28,7 +28,7 @@ DEFAULT_BYTES = 1 << 30
 LEAST_BYTES = 512 << 10
 """The smallest bound: it holds the tables and a few steps of writing."""
 LATEST = 0xFFFF
-"""The highest time of a match that fits into a record."""
+"""The highest time of a match, in seconds, that fits into a record."""
 
 
 _stretch = partial(tuple.__new__, Stretch)
@@ -108,7 +108,7 @@ class ArrayIndex:
         )
 
     def now(self) -> int:
-        """Return the time as blocks are stamped: seconds since `_epoch`, at most `LATEST`."""
+        """Return the time to stamp matched blocks with: seconds since `_epoch`, at most `LATEST`."""
         return min(LATEST, int(self._clock() - self._epoch))
 
     # Writing

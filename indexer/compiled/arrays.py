@@ -39,7 +39,7 @@ NAME_BYTES = 12
 SHARE = 32
 """At the bound, at least one block in this many is given up at once."""
 KEPT_BACK = 16
-"""One byte in this many is kept back (`_fits`)."""
+"""One byte in this many is kept back for slots, and for tables while they are replaced."""
 LEAST_WORDS = 4
 """Words of a set in a new index: 256 slots."""
 
@@ -288,7 +288,7 @@ class Arrays:
         return self._inside() + self.outside.whole()
 
     def _used(self) -> int:
-        """Return the same for the writer, which counts only what changed."""
+        """Return `nbytes` for the writer, asking only the owners whose bytes may have changed."""
         return self._inside() + self.outside.count()
 
     def _inside(self) -> int:

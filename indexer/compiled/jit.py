@@ -34,8 +34,8 @@ SOURCES = (HERE, HERE.parents[1] / "h2grpc" / "http2")
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _BORROWED: dict[str, Any] = {"_nrt": False}
 """References to arrays are not counted: if they were, each array taken out of a tuple would cost two
-atomic operations, and following events would take three times as long. Such a function cannot make
-arrays."""
+atomic operations, and following events would take three times as long. A function
+with this option cannot make arrays."""
 
 
 def compiled(function: Function) -> Function:
@@ -101,7 +101,7 @@ _IS_KEPT, _IS_LASTING = _keep()
 
 
 class Announcer(Listener):
-    """Logs a warning when Numba begins to compile a function, as it has none on disk; once."""
+    """Logs one warning, when Numba first has to compile a function that is not on disk."""
 
     def __init__(self) -> None:
         self._is_done = False

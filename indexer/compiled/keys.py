@@ -1,10 +1,8 @@
-"""XXH64, compiled: of a block's token ids, seeded with the key before it (`keys.key`), and of bytes.
+"""Compiled functions for the keys of a prompt's blocks (`indexer.keys.key`), and for XXH64 of bytes.
 
 Source: the XXH64 specification (github.com/Cyan4973/xxHash, doc/xxhash_spec.md).
 
-The keys of a prompt's blocks (`indexer.keys.key`), compiled.
-
-The highest token id of a prompt, compiled: NumPy takes longer to begin than to look at 10,000 ids.
+`highest` is here as NumPy takes longer to begin than to look at 10,000 ids.
 """
 
 import numpy as np

@@ -1,7 +1,6 @@
 """The bytes that ranks take outside the arrays, counted anew only where they may have changed.
 
-Arrays of zeros, each in memory of its own: allocated page by page when written, freed as a whole.
-
+`zeros` makes arrays in memory of their own: allocated page by page when written, freed as a whole.
 Python's allocator mostly keeps freed memory, so that growing tables would leave holes behind.
 """
 
@@ -53,7 +52,7 @@ class Outside:
         self._changed[owner] = None
 
     def count(self) -> int:
-        """Return the sum."""
+        """Return the sum, after asking the owners whose bytes may have changed."""
         for owner in self._changed:
             now = self._bytes_of[owner]()
             self._sum += now - self._counted[owner]

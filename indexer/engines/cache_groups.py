@@ -9,7 +9,7 @@ from enum import IntEnum
 from functools import cached_property
 
 FULL_KINDS = frozenset({"", "full_attention", "mla_attention", "sink_full_attention", "unknown"})
-"""Kinds of groups whose blocks show that the prefix up to there is held. Engines with only one group
+"""Kinds of groups whose block shows that the prefix up to its end is held. Engines with only one group
 leave its kind empty."""
 
 WINDOW_KINDS = frozenset({"sliding_window", "sliding_window_mla", "mamba"})
@@ -18,7 +18,7 @@ WINDOW_KINDS = frozenset({"sliding_window", "sliding_window_mla", "mamba"})
 MOST_BLOCK_SIZE = 1 << 20
 """The most tokens of a block."""
 MOST_NUMBER = (1 << 31) - 1
-"""The most tokens of a window, and the highest number of a group that has its window's."""
+"""The most tokens of a window, and so the highest number of a group that is named by its window."""
 MOST_GROUP = 255
 """The highest number of a group that an engine counts from 0. With many more a batch would take long,
 and all ranks are followed in one thread."""
@@ -65,21 +65,21 @@ class Lookahead(IntEnum):
 
     NONE = 0
     PAIRS = 1
-    """It does, and the token is not a prompt's last one: SGLang under EAGLE looks up pairs of adjacent
-    tokens, without a prompt's last token."""
+    """A block depends on the token after it, which is never a prompt's last one: SGLang under EAGLE
+    looks up pairs of adjacent tokens, without a prompt's last token."""
     NEXT = 2
-    """It does, and the token may be a prompt's last one: vLLM from 0.33 on, under EAGLE."""
+    """A block depends on the token after it, which may be a prompt's last one: vLLM from 0.33, EAGLE."""
 
 
 class Way(IntEnum):
     """How blocks of a group get their keys."""
 
     CHAINED = 0
-    """From the block's tokens and the block before it."""
+    """A key comes from the block's tokens and the key of the block before it."""
     BY_NAME = 1
-    """From another group's block of the same name, which has one already."""
+    """A key is that of another group's block of the same name."""
     LEFT_OUT = 2
-    """They get no keys, since they do not show which prompts can be reused."""
+    """The group's blocks get no keys, since they do not show which prompts can be reused."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Layout:
         return bool(self.prefix) or not self.groups
 
     def ends(self, blocks: int) -> dict[int, set[int]]:
-        """Return groups by the number of a prompt's leading blocks at which their last block ends.
+        """Return groups by how many of a prompt's leading blocks their own whole blocks cover.
 
         `blocks` is the prompt's number of blocks. Groups that reuse does not need, or whose block is
         longer than the prompt, are left out.

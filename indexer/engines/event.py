@@ -98,7 +98,7 @@ class Stored:
         """Return the store of blocks by names of any form, with token ids as integers.
 
         `block_size` is in tokens; the other arguments are the fields of the same names. Raises
-        ValueError for a token id or a tier that is none.
+        ValueError for an unknown tier, or a token id that is not an unsigned 32-bit integer.
 
         >>> Stored.of([7, 8], range(8), block_size=4, parent=6).parent
         6

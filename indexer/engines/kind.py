@@ -16,7 +16,7 @@ class MetricNames:
     """The names of one engine's metrics."""
 
     prefix: bytes
-    """How they all begin."""
+    """The beginning of all names."""
     paths: tuple[str, ...]
     """Paths of its metrics, the preferred one first."""
     running: bytes
@@ -35,7 +35,7 @@ class Told:
     blocks: int = 0
     """Blocks of a rank's cache that can hold tokens."""
     ranks: tuple[int, ...] = ()
-    """Numbers of its data-parallel ranks, in order; one that numbers none counts from 0."""
+    """Numbers of its data-parallel ranks, in order; 0 up to their count where it names no numbers."""
     caches: bool | None = None
     """Whether it keeps prefixes at all."""
     hashes: str = ""
@@ -45,7 +45,7 @@ class Told:
 
 
 def says_nothing(_page: bytes, _info: Mapping[str, Any]) -> Told:
-    """Return what an engine says whose pages tell nothing of its cache."""
+    """Return the defaults, for an engine whose pages tell nothing of its cache."""
     return Told()
 
 
@@ -87,8 +87,8 @@ class EngineKind:
     told_from: Mapping[str, Version] = field(default_factory=dict)
     """By field of a prompt, such as `cache_salt`: the first version whose events have it."""
     is_presumed_recent: bool = False
-    """Whether it counts as recent where its version is not known."""
+    """Whether it counts as recent enough for `told_from` where its version is not known."""
     faulty_before: Version = ()
     """The first version whose removals are right."""
     fault: str = ""
-    """What earlier ones do, where `{}` is their version."""
+    """What versions before `faulty_before` do wrong; `{}` stands for the version."""

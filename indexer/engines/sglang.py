@@ -170,4 +170,4 @@ SGLANG = EngineKind(
     faulty_before=(0, 5, 7),
     fault="SGLang {} announces the removal of blocks that stay",
 )
-"""Metrics: `sglang/srt/observability/metrics_collector.py`."""
+"""SGLang. Source of the metrics: `sglang/srt/observability/metrics_collector.py`."""

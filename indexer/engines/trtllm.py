@@ -41,7 +41,7 @@ MOST_TOKEN_DIGITS = 10
 """The most digits of a token id, a number below 2^32; an item's digest has more."""
 
 LEVELS = (Tier.GPU, Tier.CPU)
-"""Primary and secondary cache level."""
+"""The tiers of cache level 0 (primary) and 1 (secondary)."""
 
 
 class Created(msgspec.Struct, frozen=True, tag_field="type", tag="created"):
@@ -143,7 +143,7 @@ def split(answer: bytes) -> list[bytes]:
 
 @one_error()
 def address(event: bytes) -> tuple[int, int]:
-    """Return an event's rank and its `event_id`. Raises MalformedEventError."""
+    """Return an event's rank and its `event_id`. Raises MalformedEventError where one is not valid."""
     found = _address.decode(event)
     rank = found.attention_dp_rank or 0
     within("attention_dp_rank", rank, 0, MOST_NUMBER)
@@ -283,4 +283,4 @@ TRTLLM = EngineKind(
     # Whether events have salts depends on its cache manager, which no event names.
     told_from={"lora": NEVER, "cache_salt": NEVER},
 )
-"""Metrics: `tensorrt_llm/metrics/collector.py`."""
+"""TensorRT-LLM. Source of the metrics: `tensorrt_llm/metrics/collector.py`."""

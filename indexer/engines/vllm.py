@@ -124,7 +124,7 @@ def _with_next_tokens(
 
 
 def _extras(event: BlockStored) -> tuple[str, tuple[bytes | None, ...] | None]:
-    """Split the untyped extra keys into the salt and each block's canonical extra (section 3.3).
+    """Split the untyped extra keys into the salt and each block's extra (`indexer.keys.extra`).
 
     A block's list is: LoRA, multimodal items in order, salt (first block only), embeddings. A bare
     string that is not the adapter is the salt where it comes last in a first block; elsewhere it is an
@@ -177,7 +177,7 @@ MOST_DIGITS = 9
 
 
 def told(page: bytes, _: Mapping[str, Any]) -> Told:
-    """Return what `vllm:cache_config_info` says, with a line for each rank of which one is read."""
+    """Return what `vllm:cache_config_info` says: of its lines, one a rank, the first counts."""
     configs = [dict(LABEL.findall(labels)) for labels in CACHE_CONFIG.findall(page)]
     if not configs:
         return Told()
@@ -225,4 +225,4 @@ VLLM = EngineKind(
     told_from={"cache_salt": (0, 17)},
     is_presumed_recent=True,
 )
-"""Metrics: `vllm/v1/metrics/loggers.py`."""
+"""vLLM. Source of the metrics: `vllm/v1/metrics/loggers.py`."""

@@ -28,7 +28,7 @@ LONGEST_KIND = 40
 """The most characters of an unknown event's type in a message."""
 
 Readers = Mapping[type[msgspec.Struct], Callable[[Any], Event]]
-"""By the types of an engine's events on the wire: what reads one; it raises ValueError."""
+"""The function that reads an event, by the event's type on the wire; it may raise ValueError."""
 
 
 @contextmanager
@@ -45,7 +45,7 @@ class AllBlocksCleared(msgspec.Struct, frozen=True):
 
 
 def cleared(_: AllBlocksCleared) -> Cleared:
-    """Read a clear."""
+    """Return the neutral event of a clear."""
     return Cleared()
 
 
@@ -133,12 +133,12 @@ def read_batch(payload: bytes, readers: Readers) -> Batch:
 
 
 def group_of(number: int | None) -> int:
-    """Return a cache group's number, 0 where the event has none. Raises MalformedEventError."""
+    """Return a cache group's number, 0 for None; raise MalformedEventError above `MOST_GROUP`."""
     return within("group_idx", number or 0, 0, MOST_GROUP)
 
 
 def within(field: str, value: int, least: int, most: int) -> int:
-    """Return `value` if it lies between `least` and `most`, else raise MalformedEventError."""
+    """Return `value` if it is from `least` to `most` (inclusive), else raise MalformedEventError."""
     if not least <= value <= most:
         bound = f"{least} or more" if value < least else f"{most} or less"
         raise MalformedEventError(f"{field} is {value}; it must be {bound}")
@@ -171,7 +171,7 @@ TIERS = {
 
 
 def tier_of(medium: str | None) -> Tier:
-    """Return a medium's tier; GPU for None."""
+    """Return a medium's tier; GPU for None, REMOTE for an unknown medium."""
     if medium is None:
         return Tier.GPU
     # An unknown medium counts as slower than the GPU, so that its blocks are never overrated.

@@ -8,9 +8,9 @@ from warmpath.indexer.follow.stream_source import RankIngest
 
 
 def take_answer(ranks: Mapping[int, RankIngest], answer: bytes) -> None:
-    """Let each rank take its events; `ranks` has them by the engine's own numbers. They are connected.
+    """Let each rank take its events from an answer; `ranks` are by the engine's own numbers.
 
-    Events of ranks that are not in `ranks` are counted as skipped, at the first rank.
+    All ranks count as connected then. Events of ranks not in `ranks` count as `strays` of the first one.
     """
     for rank in ranks.values():
         if not rank.is_connected:

@@ -6,7 +6,7 @@ import zmq
 
 MOST_MESSAGES = 256
 MOST_BYTES = 256 << 10
-"""The most messages and bytes that are read at once, and followed before other tasks have their turn."""
+"""How many messages or bytes end a reading, and are followed before other tasks have their turn."""
 READ_MESSAGES = 4 * MOST_MESSAGES
 READ_BYTES = 8 << 20
 """The most messages and bytes that are read from a socket in one such turn: more than are followed, so
@@ -16,7 +16,7 @@ MESSAGE_BYTES, PART_BYTES = 200, 40
 
 
 def drain(line: "zmq.Socket[bytes]") -> tuple[list[list[bytes]], int]:
-    """Return the messages that have arrived, up to a bound, and the bytes of memory that they take."""
+    """Return messages that have arrived, up to `MOST_BYTES`, and the bytes of memory that they take."""
     messages: list[list[bytes]] = []
     size = 0
     try:
@@ -82,7 +82,7 @@ class Backlog:
 
     @property
     def is_full(self) -> bool:
-        """Whether the bound is reached; a single addition of any size does not count."""
+        """Whether the bound is reached; the messages of a single `put` or `add` never reach it."""
         return self._bytes >= self._max_bytes and len(self._waiting) > 1
 
     def take(self) -> list[list[bytes]]:

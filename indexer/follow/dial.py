@@ -61,7 +61,7 @@ def name_in(endpoint: str) -> str:
 
 
 async def _places(endpoint: str) -> list[str]:
-    """Return an endpoint with an address in place of its host's name: one of each family, in order."""
+    """Return an endpoint with an address in place of its host's name: one for IPv4, one for IPv6."""
     name = name_in(endpoint)
     if not name:
         return [endpoint]

@@ -11,7 +11,7 @@ ENDPOINT = re.compile(
 
 
 def endpoint_problem(endpoint: str, ranks: int = 1) -> str:
-    """Return why an endpoint is not valid for a connection; empty if it is."""
+    """Return why an endpoint is not valid as that of the first of `ranks` ranks; empty if it is."""
     match = ENDPOINT.match(endpoint)
     if "*" in endpoint:
         return f"{endpoint!r} is where an engine binds; name the host to connect to"

@@ -3,7 +3,7 @@
 from math import inf
 
 WINDOW_SECONDS = 300.0
-"""Least time for which the smallest difference between the two clocks counts; at most twice that."""
+"""Least time for which the smallest difference of the clocks (`Lag`) counts; at most twice that."""
 
 LATEST = 1e11
 """Highest credible timestamp in seconds since 1970; beyond it the unit must be another one."""

@@ -1,9 +1,9 @@
 """The HTTP connection to one TensorRT-LLM engine, whose events are fetched, since it publishes none.
 
-Each event is in one answer only: events that another client has
-fetched are missing, which shows as a gap in the event ids. So are those of an answer that does not
-arrive; until the next event shows whether there were any, the ranks are not exact. Under attention
-data parallelism one connection brings the events of all of an engine's ranks.
+Each event is in one answer only: events that another client has fetched are missing, which shows as a
+gap in the event ids. Events in an answer that does not arrive are missing too; until the next event
+shows whether there were any, the ranks are not exact. Under attention data parallelism one connection
+brings the events of all of an engine's ranks.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from warmpath.indexer.follow.stream_source import SILENT_SECONDS, RankIngest
 from warmpath.process.command_line import in_words
 
 SILENT = f"no answer for {SILENT_SECONDS:g} s: its events may be late"
-"""The reason, and the subject, of a limit."""
+"""The reason, and the subject, of a limit (`indexer.rank.Rank.limit`)."""
 
 POLL_SECONDS = 0.05
 

@@ -125,7 +125,7 @@ class RankIngest(Rank):
         self.ask: Callable[[AskReplay], None] = lambda _: None
         """Carries out a replay that is asked for."""
         self.pending_bytes = pending_bytes
-        """Bytes of live batches that may wait to be followed."""
+        """The most bytes of live batches that may wait to be followed."""
         self.batches = 0
         self.malformed = 0
         self.drifts = 0
@@ -150,7 +150,7 @@ class RankIngest(Rank):
         return self.lag.seconds
 
     def known_until(self, now: float) -> float:
-        """Return up to when it shows its engine, as far as its connection lets it know."""
+        """Return up to when the rank's view shows its engine, as far as the connection can tell."""
         return now - self.lag.seconds if self.is_connected else self.lost_at - SILENT_SECONDS
 
     @property

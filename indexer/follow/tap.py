@@ -44,7 +44,7 @@ class Tap:
         self._monitor: Any = self._live.get_monitor_socket(int(CONNECTED))
 
     async def connected(self, events: str) -> None:
-        """Connect to an engine's events; wait until it answers. Raises OSError and ZMQError."""
+        """Connect to an engine's events; wait until it answers. Raises OSError or ZMQError."""
         await answered(self._live, self._monitor, await dial(self._live, events))
 
     async def live(self) -> AsyncIterator[Frames]:

@@ -86,7 +86,7 @@ class Index(Protocol):
         """Return which slots hold which of `keys`; each slot's stretches are in order."""
 
     def match(self, chain: Chain, *, leading: bool = False) -> list[Stretch]:
-        """Return the stretches of a prompt's blocks.
+        """Return the stretches of a prompt's blocks, as `stretches` does for their keys.
 
         With `leading`, stretches behind a block that no slot holds may be left out.
         """

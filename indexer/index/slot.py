@@ -8,7 +8,7 @@ from warmpath.indexer.engines.event import Tier
 
 
 class RankName(NamedTuple):
-    """A rank of the fleet."""
+    """A rank of the fleet, by its pod's name and its number in the pod."""
 
     pod: str
     number: int
@@ -28,7 +28,7 @@ class Place:
     """Whether the slot's blocks are in doubt: the rank held them when events were missed, and no event
     since has shown that they are still there."""
     name: RankName = field(init=False, repr=False, compare=False)
-    """Made once since every look-up asks for it."""
+    """The rank, made once since every look-up asks for it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", RankName(self.pod, self.rank))

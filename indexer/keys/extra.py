@@ -18,7 +18,7 @@ _PLACE = Struct("<cq")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One multimodal item: content hash, first placeholder token, number of placeholder tokens."""
+    """One multimodal item: content hash, position of its first placeholder token, number of them."""
 
     hash: str
     offset: int
@@ -55,7 +55,7 @@ def extras_of(
     """Return each block's extra for a prompt with these items, or None where there are no items.
 
     An item counts in every block that its placeholder range overlaps, or that has some of it among the
-    first `after` tokens behind it.
+    first `after` tokens behind the block.
     """
     if not items:
         return None

@@ -26,7 +26,7 @@ WORD_BYTES = 8
 
 
 def _little_endian(numbers: "array[int]") -> "array[int]":
-    """Return an array after changing it from the machine's order of bytes to ours, or back."""
+    """Return an array, changed in place from the machine's order of bytes to little-endian, or back."""
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers

@@ -45,7 +45,7 @@ class Packed(NamedTuple):
 
 
 def width_of(columns: int) -> int:
-    """Return the bytes of a bitmap."""
+    """Return the bytes of one record's bitmap."""
     return (columns + 7) >> 3
 
 

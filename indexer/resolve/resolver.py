@@ -4,11 +4,10 @@ An engine names a block by a hash that is opaque to us. It announces the block's
 when the block is stored, and afterwards only the name. The resolver keeps the keys of each live name, so
 that it can chain a child to its parent and follow a removal. One file, since each rule reads all names.
 
-One name may be announced several times: an engine keeps duplicates, several tiers hold copies, and
-each cache group has its own. A place (tier and group) holds
-it until it was removed there as often as it was stored. Several names may also stand for one key.
-The resolver therefore returns changes of the keys that a place *holds*: a key comes with its first
-name and goes with its last.
+One name may be announced several times: an engine keeps duplicates, several tiers hold copies, and each
+cache group has its own. A place (tier and group) holds a name until it was removed there as often as it
+was stored. Several names may also stand for one key. The resolver therefore returns changes of the keys
+that a place *holds*: a key comes with its first name and goes with its last.
 
 Doubt. Where an event was missed, any name known by then may be gone, and it counts as in doubt until a
 later event proves it: a store of the name, or of a child (a request that stores a child holds its whole
@@ -51,7 +50,7 @@ class ResolverCounts:
     chunk_tokens: int = 0
     """The tokens of a slower tier's block that is longer than the cache's own blocks; 0 for none."""
     lookahead: int = 0
-    """The tokens after it on which a block depends, where they are more than one; 0 for none."""
+    """How many tokens behind a block it depends on, where they are more than one; else 0."""
     adapters: int = 0
     """Adapters that prompts' first blocks have named lately."""
     other_groups: int = 0
@@ -87,9 +86,9 @@ class Resolver:
         self.stored_since_doubt = 0
         """Names that the fastest tier began to hold since events were missed or blocks given up."""
         self.released_since_doubt = 0
-        """Copies that were certain, and that the fastest tier has released since then."""
+        """Copies that were certain, and that the fastest tier has released in the same time."""
         self.all_in_doubt = True
-        """Whether no name was certain then."""
+        """Whether no name was certain when `stored_since_doubt` began to count."""
         self.roots = Roots(model, hash_seed)
         self._elsewhere = elsewhere
 
@@ -236,13 +235,13 @@ class Resolver:
         return []
 
     def _lost_orphans(self) -> None:
-        """Count from 0 again for `can_settle`, since stores were lost as in a gap."""
+        """Count the stores for `can_settle` from 0, since orphans were lost, like events in a gap."""
         if self._elsewhere is not None:
             self._elsewhere.count()
         self.count_anew(all_in_doubt=False)
 
     def count_anew(self, *, all_in_doubt: bool) -> None:
-        """Count the stores for `can_settle` from 0."""
+        """Count the stores for `can_settle` from 0; `all_in_doubt` says that no name is certain now."""
         self.stored_since_doubt = 0
         self.released_since_doubt = 0
         self.all_in_doubt = all_in_doubt

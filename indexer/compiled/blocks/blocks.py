@@ -30,7 +30,7 @@ it as its parent (`wake`)."""
 SET = 2
 """Column of `halves`: a block's set; in a freed record, the number of the next free or resting one."""
 MATCHED, DEPTH = 6, 7
-"""Columns of `quarters`."""
+"""Columns of `quarters`: when a block was last matched, and its depth in its chain."""
 
 DEEPEST = 0xFFFE
 FREED = 0xFFFF

@@ -4,10 +4,8 @@
 not plain (`indexer.compiled.names.names`) it stops and returns the position, and the resolver takes
 over.
 
-Finds batches after which a rank's trust may change.
-
-Batches that arrive together are applied in one call, up to the first after which the trust may
-change. The caller then decides on the trust before the next batch is applied.
+Batches that arrive together are applied in one call, up to the first after which the rank's trust may
+change (`may_change_trust`). The caller then decides on the trust before the next batch is applied.
 """
 
 from typing import NamedTuple
@@ -76,7 +74,7 @@ NEVER = 1 << 62
 
 
 class Bounds(NamedTuple):
-    """The numbers of blocks from which on the trust may change."""
+    """Which numbers of blocks in which slots may change the trust (`may_change_trust`)."""
 
     pool: NDArray[np.int64]
     """(p): slots of the places that share the cache's blocks."""
@@ -148,7 +146,7 @@ def _changes_layout(mine: Own, scanned: Scanned, first: int, last: int) -> bool:
 def _begin_chain(
     blocks: Blocks, sets: Sets, mine: Own, roots: RootTable, scanned: Scanned, event: int
 ) -> tuple[int, np.uint64]:
-    """Return the number of the block before a store, and its key; -1 where the resolver must find it."""
+    """Return the number of the block before a store (-1: the resolver must find it), and its key."""
     row = scanned.events[event]
     if row[HAS_PARENT]:
         word = scanned.parents[event]
@@ -177,10 +175,10 @@ def follow(
     now: int,
     bounds: Bounds,
 ) -> int:
-    """Apply batches, at most `allowed` of their blocks; return why it stopped.
+    """Apply batches, at most `allowed` of their blocks; return why it stopped (`DONE`, `STRANGE`, …).
 
     `ends` has the position after each batch's last event. The function also stops after a batch
-    that may change the trust (`indexer.compiled.names.follow`).
+    that may change the trust (`may_change_trust`).
 
     `position` is where the next call goes on: the event; the block in it; the number of the block
     before; the number of the block to prove next (-1: not begun; 0: done, before the event's first block

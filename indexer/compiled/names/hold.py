@@ -56,8 +56,8 @@ def prove(
 ) -> tuple[int, int]:
     """Make a block and the blocks before it certain in a place, up to the first that is not in doubt.
 
-    Prove at most `allowed` blocks. Return the number of the next block, and the rest of `allowed`: with
-    a rest of 0, there may be more to prove.
+    Prove at most `allowed` blocks. Return the number of the first block not proved, 0 for none, and
+    the rest of `allowed`: with a rest of 0, there may be more to prove.
     """
     fresh, doubted = mine.slots[spot, CERTAIN], mine.slots[spot, DOUBTED]
     while allowed and doubted >= 0:
@@ -136,7 +136,7 @@ def hold_known(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: int
 
 @inlined
 def release_plain(blocks: Blocks, sets: Sets, mine: Own, word: np.uint64, spot: int) -> int:
-    """Remove a plain name's block from a tier and group; return 0, or -STRANGE if Python must."""
+    """Remove a plain name's block from a place; return 0, or -STRANGE if the resolver must do it."""
     if is_odd(mine, word):
         return -STRANGE
     number = find(blocks, sets, mine, word)

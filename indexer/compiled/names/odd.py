@@ -36,7 +36,7 @@ ODD_BYTES = 600
 
 
 class OddNames:
-    """The resolver of one rank's odd names; to it, plain names are `indexer.resolve.names`."""
+    """Keeps one rank's odd names in a resolver, whose `indexer.resolve.names.Elsewhere` this is."""
 
     def __init__(
         self, model: str, hash_seed: str, *, orphan_bytes: int, index: ArrayIndex, slots: RankSlots

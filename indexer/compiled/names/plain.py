@@ -206,7 +206,7 @@ class PlainNames:
             )
 
     def prove(self, spot: Spot, number: int) -> int:
-        """Prove a block and those before it in a place; return where that stops, 0 for none."""
+        """Prove a block and those before it in a place; return the first not proved, 0 for none."""
         arrays = self._arrays
         tier, group = spot
         if group not in self.groups:
@@ -234,7 +234,8 @@ class PlainNames:
     def take_out(self, name: int) -> tuple[int, int, list[tuple[Spot, bool]]]:
         """Move a plain name out of the arrays, since it now needs the resolver in Python.
 
-        Return its key, the key above, and the places that hold it, each with whether it is in doubt.
+        Return its key, the parent's key (0 for none), and its places, each with whether it is in doubt.
+        All are empty where the block was given up just now.
         """
         arrays = self._arrays
         there = np.zeros(len(self.own.slots), np.uint8)

@@ -1,6 +1,6 @@
-"""Packs a rank's plain names for another process, and restores them there.
+"""Packs a rank's plain names for another process, and restores a range of them there.
 
-`indexer.resolve.saved` defines the form in which they are saved.
+`saving` calls these functions; `indexer.resolve.saved` defines the form in which the names are saved.
 """
 
 from collections.abc import Mapping

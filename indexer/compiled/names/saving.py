@@ -1,6 +1,6 @@
-"""Saves a rank's plain names for the next process, and restores them.
+"""Saves a rank's plain names for the next process, and restores them in steps, under the index's lock.
 
-`indexer.resolve.saved` defines the form in which they are saved.
+`restore` does the work; `indexer.resolve.saved` defines the form in which the names are saved.
 """
 
 from collections.abc import Iterator

@@ -33,7 +33,7 @@ or a text, any plain value."""
 
 
 TAGS, STORED_FIELDS, REMOVED_FIELDS, MEDIUMS = range(4)
-"""Lists of words of a dialect."""
+"""The numbers of a dialect's lists of words."""
 
 
 class Dialect(NamedTuple):
@@ -46,7 +46,7 @@ class Dialect(NamedTuple):
     lists: NDArray[np.int64]
     """(5): where each list begins in `rows`."""
     masks: NDArray[np.bool_]
-    """(1): whether a store may have more tokens than its blocks; they cannot be used then."""
+    """(1): whether a store may have more tokens than its blocks; its tokens cannot be used then."""
 
 
 def _dialect(stored: dict[str, int], removed: dict[str, int], *, masks: bool) -> Dialect:

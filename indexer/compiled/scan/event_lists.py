@@ -2,7 +2,7 @@
 
 As in `indexer.compiled.scan.msgpack`, the bytes are not trusted, and no read goes past `end`. Each
 function that reads also returns the position after the part that it read. Where the bytes are
-something else, the count of the list, or otherwise that position, is -1.
+something else, the count is -1; of functions that return no count, the position is -1.
 """
 
 import numpy as np

@@ -32,7 +32,7 @@ def half(data: NDArray[np.uint8], at: int) -> np.uint64:
 
 @compiled
 def list_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
-    """Return an array's length and the position after its head; -1 where there is none."""
+    """Return an array's length, -1 where there is no array, and the position after its head."""
     if at >= end:
         return -1, at
     head = int64(data[at])
@@ -47,7 +47,7 @@ def list_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def map_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
-    """Return a map's length and the position after its head; -1 for none, or one above 65,535."""
+    """Return a map's length, -1 for none or one above 65,535, and the position after its head."""
     if at >= end:
         return -1, at
     head = int64(data[at])
@@ -60,7 +60,7 @@ def map_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def text_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
-    """Return an ASCII text's length and where it begins; -1 for none, or one above 255 bytes."""
+    """Return an ASCII text's length, -1 for none or one above 255 bytes, and where it begins."""
     if at >= end:
         return -1, at
     head = int64(data[at])
@@ -80,7 +80,7 @@ def text_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def bytes_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
-    """Return the length of some bytes and where they begin; -1 for none, or more than 65,535."""
+    """Return the length of some bytes, -1 for none or more than 65,535, and where they begin."""
     length = -1
     if at + 2 <= end and data[at] == 0xC4:
         length, at = int64(data[at + 1]), at + 2
@@ -93,7 +93,7 @@ def bytes_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def integer_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint64, int, int]:
-    """Return an integer (a negative one by its complement), the position after it, and its sign.
+    """Return an integer (a negative one plus 2^64), the position after it, and its sign.
 
     The sign is 1, or -1 for a negative one; 0 where there is no integer.
     """
