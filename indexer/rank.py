@@ -76,7 +76,7 @@ class Rank:
                 self._show()
 
     def age(self, gone: float, most: float, reason: str) -> None:
-        """Be stale for a reason, unless cold, if events are away since `gone`, `most` seconds or more."""
+        """Be stale for a reason if events are away since `gone`, `most` seconds or more; not if cold."""
         now = self._clock()
         if self._stale is None and self._said.level is not Level.COLD and now - gone >= most:
             self.be_stale(Trust(Level.STALE, reason, now))

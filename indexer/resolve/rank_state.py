@@ -53,7 +53,7 @@ class RankState(Protocol):
     def apply_scanned(self, capacity: int, *, heals: bool) -> bool:
         """Follow the scanned batches, up to one that may change the trust; return whether any are left.
 
-        `capacity` is the cache's, in blocks; 0 where it is not known. `heals`: the trust may become exact.
+        `capacity` is the cache's, in blocks; 0: not known. `heals`: the trust may become exact.
         """
 
     def doubt(self) -> None:
