@@ -43,18 +43,18 @@ KEY_BYTES = 8
 class KeyMemo:
     """The block keys of one text that its store has.
 
-    The caller defines keys and block ends: a root names a chain of keys, and so also its block size.
-    Use a memo before anything else is put into the store.
+    The caller computes the keys; `root` is its number for their chain (keyspace and block size). Use a
+    memo before anything else is put into the store.
     """
 
     def __init__(
         self, store: PrefixStore, entries: Sequence[Entry], before: int, *, is_special: bool
     ) -> None:
-        """`entries` cover the text; `before` special tokens precede their tokens."""
+        """`entries` cover the text; if special tokens were added (`is_special`), `before` precede it."""
         self.stored_keys = 0
         """Number of keys that the store had at the last call of `keys`."""
         self.known_keys = 0
-        """Number of keys that it has now, those of `keep` included."""
+        """Number of keys that the store has now, those of `keep` included."""
         self._store = store
         self._entries = entries
         self._before = before

@@ -1,4 +1,4 @@
-"""What waits to be tokenised or rendered, bounded in number and in bytes."""
+"""Counts the texts or chats that wait to be tokenised or rendered, and refuses too many."""
 
 
 class FullError(Exception):
@@ -10,7 +10,7 @@ class ClosedError(Exception):
 
 
 class Waiting:
-    """Counts what waits: `things`, for what `aim` says."""
+    """Counts what waits; in errors, "4 `things` wait `aim`": "chats", "to be rendered", say."""
 
     def __init__(self, things: str, aim: str, *, most: int, most_bytes: int) -> None:
         self.count = 0

@@ -3,8 +3,8 @@
 A thread that hangs is given up and does not delay the process's exit.
 
 An executor's threads are joined at the interpreter's exit, so a download that hangs would keep the
-process from ending; these are daemons. A thread cannot be killed, so its memory is lost until its work
-ends.
+process from ending; the threads here are daemons. A thread cannot be killed, so its memory is lost until
+its work ends.
 """
 
 import asyncio
@@ -153,7 +153,7 @@ ROOT = Path(__file__).absolute().parents[2]
 
 
 def isolated(module: str) -> tuple[str, ...]:
-    """Return the interpreter's arguments that run a module's `main` and exit with its result.
+    """Return the arguments with which Python runs a module's `main` and exits with its result.
 
     The environment, the user's packages and the working directory are not searched for modules. The
     process runs the same version of the code as this one, even if several are installed.

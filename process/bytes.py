@@ -6,7 +6,7 @@ import msgspec
 from google.protobuf.message import Message
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""Malformed or unexpected content; text that is not UTF-8; lists or objects that are nested too deeply.
+"""Errors of decoders: malformed or unexpected content, text that is not UTF-8, nesting that is too deep.
 
 The last two are not msgspec's own errors, so a handler that names only msgspec's lets them through.
 """
@@ -16,7 +16,7 @@ M = TypeVar("M", bound=Message)
 
 
 def read_message(kind: type[M], raw: bytes) -> M:
-    """Return the message in `raw`. Raises ValueError where it is malformed."""
+    """Return the message of type `kind` in `raw`. Raises ValueError if it is malformed."""
     try:
         return kind.FromString(raw)
     except Exception as error:  # protobuf's own error is not a ValueError

@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Help(argparse.HelpFormatter):
-    """Shows defaults that say something, and an example as it is to be typed."""
+    """Formats help: adds defaults, unless they are empty, and does not wrap the lines of an example."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         said = action.help or ""
@@ -66,7 +66,7 @@ class Help(argparse.HelpFormatter):
 def command_parser(
     name: str, summary: str | None, example: str, *, more: str = ""
 ) -> argparse.ArgumentParser:
-    """Return a command's parser, whose help ends with an example and what `more` says."""
+    """Return a command's parser; its help begins with `summary`, and ends with `example` and `more`."""
     epilog = f"example:\n  {example}" + (f"\n\n{more}" if more else "")
     return Parser(
         prog=f"warmpath {name}",
@@ -77,7 +77,7 @@ def command_parser(
 
 
 def in_words(error: BaseException) -> str:
-    """Return an error in words, without a library's own form of it."""
+    """Return an error in words for users, such as "nothing listens there" for a refused connection."""
     inner: Any = getattr(error, "os_error", None) or getattr(error, "reason", None)
     if isinstance(inner, BaseException):
         return in_words(inner)
@@ -99,7 +99,7 @@ def in_words(error: BaseException) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return a duration for people, with two significant digits."""
+    """Return a duration as text: whole ms below 0.1 s, two digits below 10 s, else whole seconds."""
     if value < 0.0005:
         return "less than 1 ms"
     if value < 0.0995:

@@ -36,7 +36,7 @@ class WatchersFullError(Exception):
 
 
 class HealthService:
-    """Answers health checks: whether a service is fit, as its function in `looks` returns."""
+    """Answers health checks; `looks` has, by a service's name, a function that says if it is fit."""
 
     def __init__(self, looks: Mapping[str, Callable[[], bool]]) -> None:
         self._looks = looks
@@ -46,7 +46,7 @@ class HealthService:
         self._watchers = 0
 
     def check(self, raw: bytes) -> bytes:
-        """Answer a request; both messages are bytes.
+        """Return the answer to a request; both are protobuf messages as bytes.
 
         Raises UnknownServiceError, and ValueError where the request is malformed.
         """
@@ -56,9 +56,9 @@ class HealthService:
         return _answer(self._status(name))
 
     async def watch(self, raw: bytes) -> AsyncGenerator[bytes, None]:
-        """Yield the status, and each one that differs from the last.
+        """Yield the status, then each status that differs from the last; all messages are bytes.
 
-        Raises ValueError and WatchersFullError.
+        An unknown service has SERVICE_UNKNOWN. Raises ValueError as `check`, and WatchersFullError.
         """
         name = _name(raw)
         if self._watchers == MOST_WATCHERS:
@@ -86,7 +86,7 @@ class HealthService:
         return Status.SERVING if self._looks[name]() else Status.NOT_SERVING
 
     def look(self) -> None:
-        """Wake the clients that watch if the status has changed."""
+        """Wake the clients that watch if the status of any service has changed."""
         is_fit = tuple(look() for look in self._distinct)
         if is_fit != self._was_fit:
             # The first to see a change wakes all watchers: they would miss a short one otherwise.

@@ -26,7 +26,7 @@ CONNECTION_SECONDS = 10.0
 """Longest life of an HTTP connection."""
 
 MOST_SHOWN = 100
-"""Most characters of what a client sent that an error shows."""
+"""The most characters of a client's header or path that an error or the log shows."""
 _PORT = re.compile(r":[0-9]*\Z")
 
 
@@ -43,10 +43,10 @@ async def http_listener(
     """Serve HTTP at host:port while the context is open, or HTTPS with `tls`; yield the bound address.
 
     A connection serves one request and lives at most `seconds`, unless its handler enters
-    `lasting`. A handler is cancelled when its client has gone. Beyond `most` connections one of the
-    address with the most gives way (`process.listener`). At a loopback address without TLS,
-    requests of other sites' pages are refused (`foreign`). Raises OSError if the address cannot be
-    bound; its text begins with `named`, the setting that has the address.
+    `lasting`. A handler is cancelled when its client has gone. Beyond `most` connections the client
+    address with the most loses one (`process.listener`). At a loopback address without TLS, requests
+    of other sites' pages are refused (`foreign`). Raises OSError if the address cannot be bound; its
+    text begins with `named`, the setting that has the address.
     """
     app.middlewares.append(_once)
     # A certificate proves the name that was asked for, so no other name can lead to a listener with TLS.
@@ -73,7 +73,7 @@ async def http_listener(
 
 @contextmanager
 def lasting(request: web.Request) -> Iterator[None]:
-    """Within the context a request's connection may outlast the usual seconds; its handler bounds it."""
+    """Let a request's connection outlast the usual seconds in the context; its handler must end it."""
     connection = request.protocol
     assert isinstance(connection, _Connection)
     connection.place.becomes(State.BUSY)
@@ -111,7 +111,7 @@ class _Connection(web.RequestHandler):
 
 
 def foreign(hosts: Sequence[str], origins: Sequence[str]) -> str:
-    """Return what shows that a request to a loopback address is of another site's page; empty: nothing.
+    """Return why a request to a loopback address counts as another site's page's; empty: it does not.
 
     A page may send requests to the loopback addresses of whoever views it, and may read the answers if
     its own name leads to such an address (DNS rebinding). `hosts` and `origins` are the values of the

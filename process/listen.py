@@ -9,7 +9,7 @@ def _half_of_descriptors() -> int:
 
 
 HALF_OF_DESCRIPTORS = _half_of_descriptors()
-"""Half of the file descriptors; the other half is for engines, publishers and Redis."""
+"""Half of the file descriptors that this process may have; the rest is for its other connections."""
 MOST_GRPC_CONNECTIONS = min(2048, HALF_OF_DESCRIPTORS)
 """The most connections of a gRPC server, unless it is told another number."""
 

@@ -3,9 +3,9 @@
 asyncio's own listener has no limit on handshakes under way and no way to end them, so clients that
 connect and send nothing would use up the file descriptors.
 
-Where there are too many connections, the address with the most gives way. So one address keeps no other
-out, whether its connections are idle, answer pings or never get through their handshake. An idle client
-connects again with its next call, and notices nothing.
+Where there are too many connections, the client address with the most loses one. So no address keeps
+others out, whether its connections are idle, answer pings or never get through their handshake. An idle
+client connects again with its next call, and notices nothing.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ from warmpath.process.tasks import cancel, watched
 
 
 class State(IntEnum):
-    """What a connection does; in this order the connections of an address give way."""
+    """What a connection does; those of an address are closed in this order to make room."""
 
     OPENING = 0
     """Its handshake has not ended."""
     IDLE = 1
     """None of its calls is at work."""
     STALLED = 2
-    """It is at work, and lets a message wait that it does not read."""
+    """A call is at work, and its client does not read a message that waits for it."""
     BUSY = 3
 
 
 class Place:
-    """The place of one connection; `end` closes it."""
+    """A connection's place; `address` is its client's, without a port; `end` closes the connection."""
 
     __slots__ = ("_places", "address", "end", "state")
 
@@ -47,27 +47,27 @@ class Place:
         """None: the place is left, or has been given to another connection."""
 
     def becomes(self, state: State) -> None:
-        """Note what the connection does now; of those that do the same it counts as the latest."""
+        """Set what the connection does now; it counts as the latest of those that do the same."""
         if self.state is not None:
             self._places.move(self, state)
 
     def works(self, *, is_busy: bool) -> None:
-        """Note whether calls are at work, or that one was answered."""
+        """Set BUSY if a call is at work, else IDLE; also after each answer, which renews its age."""
         self.becomes(State.BUSY if is_busy else State.IDLE)
 
     def stalls(self, *, is_stalled: bool) -> None:
-        """Note whether a message waits for a busy connection; it stays as old as it was."""
+        """Set STALLED, or BUSY again; unlike after `becomes`, the connection keeps its age."""
         if self.state is not None:
             self.state = State.STALLED if is_stalled else State.BUSY
 
     def leave(self) -> None:
-        """Give the place back; nothing happens to one that was given back already."""
+        """Give the place back; a second call does nothing."""
         if self.state is not None:
             self._places.move(self, None)
 
 
 class Places:
-    """At most `most` places."""
+    """The places of all connections, at most `most`; chooses which one is closed to make room."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -81,7 +81,7 @@ class Places:
         return self._all
 
     def enter(self, address: str, end: Callable[[], None]) -> Place | None:
-        """Return a place for a new connection, which `end` closes; None if there is none for it."""
+        """Return a place for a new connection, which `end` closes; None if no other may be closed."""
         if self._all >= self.most and not self._give_way(address):
             return None
         place = Place(self, address, end)
@@ -91,7 +91,7 @@ class Places:
         return place
 
     def move(self, place: Place, state: State | None) -> None:
-        """Change the state of a place; None: it is free."""
+        """Change the state of a place; None frees it."""
         of = self._of[place.address]
         del of[place]
         self.opening += (state is State.OPENING) - (place.state is State.OPENING)
@@ -136,16 +136,16 @@ BACKLOG = 1024
 ACCEPTED_AT_ONCE = 64
 """Most connections that are accepted before other work has its turn."""
 PAUSE = 0.1
-"""Seconds until connections are accepted again after that has failed, for lack of descriptors say."""
+"""Seconds until connections are accepted again after an error, such as a lack of file descriptors."""
 
 
 class Listener:
     """Listens at one address.
 
-    `make` returns the protocol of a connection, before its handshake, which may take `seconds`; it gets
-    the connection's place among `places`. The place is free after the handshake, unless the protocol has
-    given it another state in its `connection_made`: then the protocol leaves it. A connection for which
-    there is no place is closed, and `full` is called with the client's address and port.
+    `make` is called before a connection's handshake, which may take `seconds`; it takes the connection's
+    place among `places`, and returns its protocol. The place is freed after the handshake, unless the
+    protocol's `connection_made` has given it another state: then the protocol must `leave` it. Without a
+    place the connection is closed, and `full` is called with the client's address and port as a text.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Listener:
         return bound
 
     async def stop(self) -> None:
-        """Take no more connections, and end the handshakes under way; a plain connection still opens."""
+        """Take no more connections, and end TLS handshakes; accepted plain connections still open."""
         for one in self._sockets:
             asyncio.get_running_loop().remove_reader(one)
             if one in self._pauses:

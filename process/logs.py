@@ -20,9 +20,9 @@ FORMS: tuple[LogForm, ...] = ("text", "json")
 def formatter(
     form: LogForm, process: int | None = None, trace_id: Callable[[], str] | None = None
 ) -> logging.Formatter:
-    """Return the formatter of a form; with `process`, lines have the number of the process.
+    """Return the formatter of a form; lines have the number `process` unless it is None.
 
-    `trace_id` returns the id of the trace under way, which JSON has; empty: none is.
+    `trace_id` returns the id of the trace under way, for a line of JSON; empty: there is none.
     """
     if form == "json":
         return JsonFormatter(process, trace_id)
@@ -33,8 +33,8 @@ def formatter(
 class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object: time (RFC 3339, UTC), level, logger, message.
 
-    `process` is there if the router runs several, `error` if there is a traceback, `trace_id` if a call
-    is under way that is traced.
+    `process` (a number) is added if the router runs several processes, `error` if there is a traceback,
+    `trace_id` if the line is of a traced call.
     """
 
     def __init__(self, process: int | None, trace_id: Callable[[], str] | None = None) -> None:
@@ -60,7 +60,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text, or the two ends of a text that is longer than `most` characters."""
+    """Return a text; of one longer than `most` characters only both ends, about `most` in all."""
     if len(text) <= most:
         return text
     cut = f" … {len(text) - most} characters … "
@@ -73,8 +73,8 @@ BURST = 20
 SECONDS = 10.0
 """Seconds after which a kind may write one more line."""
 KINDS_AT_ONCE = 5
-"""All kinds of one place in the code may together write as much as so many of them: clients can have any
-number of addresses."""
+"""All kinds of one place in the code may together write as much as this number of kinds: clients can
+have any number of addresses."""
 MOST_CHARACTERS = 1000
 """The most characters of a line, without its traceback."""
 MOST_TRACEBACK = 8000
@@ -82,7 +82,7 @@ MOST_TRACEBACK = 8000
 MOST_KINDS = 4096
 """The most kinds of lines that are remembered."""
 NOTHING, ALL = 0, 1
-"""In place of the hash of a line's first argument: it is no text; every kind of its place."""
+"""In place of the hash of a line's first argument: NOTHING if it is no text, ALL for all kinds."""
 
 # Control characters are escaped: a line break in a peer's text would forge a line.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -131,7 +131,7 @@ class LogLimit(logging.Filter):
         """By the place in the code and the first argument; of all kinds of a place with ALL."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is written; add the number of lines left out before it."""
+        """Return whether a line may be written; if so, add the number of lines left out before it."""
         if _is_departure(record):
             return False
         about = record.args[0] if isinstance(record.args, tuple) and record.args else ""
@@ -174,7 +174,7 @@ def _is_departure(record: logging.LogRecord) -> bool:
 
 
 def limited_handler(clock: Callable[[], float]) -> logging.Handler:
-    """Return a handler that writes the log to standard error within these limits."""
+    """Return a handler that writes the log to standard error, within the limits of `LogLimit`."""
     handler = logging.StreamHandler()
     handler.addFilter(LogLimit(clock))
     return handler

@@ -55,7 +55,7 @@ class LoopThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def soon(self, function: Callable[..., None], *args: object) -> None:
-        """Have a function called in the thread's loop, from any thread."""
+        """Have the thread's loop call a function, from any thread; do nothing once it is closed."""
         # The loop is closed when the process is about to end.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
@@ -68,7 +68,7 @@ class LoopThread:
 
 
 PAUSE = 0.005
-"""Seconds of each sleep: half of the time for which a call may block the loop."""
+"""Seconds of each sleep of `watch_lag`: half of the time for which a call may block the loop."""
 
 
 async def watch_lag(

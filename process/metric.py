@@ -7,19 +7,19 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 Family = GaugeMetricFamily | CounterMetricFamily
 Sample = tuple[Sequence[str], float]
-"""A metric's labels and its value."""
+"""The values of a metric's labels, and the metric's value."""
 
 _FAMILIES: Mapping[str, type[Family]] = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
 class Declared(NamedTuple):
-    """One metric."""
+    """One metric; `text` is its help, `labels` are the names of its labels."""
 
     kind: Literal["gauge", "counter", "histogram"]
     text: str
     labels: Sequence[str] = ()
     buckets: Sequence[float] = ()
-    """Upper bounds of a histogram's buckets."""
+    """Upper bounds of a histogram's buckets; empty for other kinds."""
 
     def family(self, name: str, samples: Iterable[Sample] = ()) -> Family:
         """Return a gauge or a counter with its samples. Raises KeyError for a histogram."""
@@ -40,5 +40,5 @@ def counter(text: str, *labels: str) -> Declared:
 
 
 def histogram(text: str, buckets: Sequence[float], *labels: str) -> Declared:
-    """Declare a distribution."""
+    """Declare a distribution, counted in buckets with these upper bounds."""
     return Declared("histogram", text, labels, buckets)

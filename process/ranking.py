@@ -1,4 +1,4 @@
-"""Items in the order of their ranks."""
+"""Keeps items sorted by a tuple that is given with each, its rank (no rank of a pod)."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ Rank = tuple[Any, ...]
 
 
 class Ranking(Generic[Item]):
-    """Items in the order of their ranks, no two of which are equal."""
+    """Items sorted by their ranks, of which no two may be equal; iterates over (rank, item)."""
 
     def __init__(self) -> None:
         self._ranks: dict[Item, Rank] = {}

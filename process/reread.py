@@ -21,20 +21,20 @@ T = TypeVar("T")
 LOOK_SECONDS = 1.0
 """Pause between two looks at the files."""
 MOST_BYTES = 1 << 20
-"""Largest file."""
+"""The most bytes of a file."""
 
 KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFLNK: "a link",
 }  # fmt: skip
-"""What a path may be that is not a regular file, by its type in `st_mode`."""
+"""Words for a path that is no regular file, by its type in `st_mode`."""
 
 
 class Reread(Generic[T]):
-    """The value of some files, read again when they change.
+    """A value made from files; each `look` makes it again if they have changed.
 
-    `make` makes the value of the files' contents, in the order of `paths`. Any thread may read `value`.
-    `name` is for the log, which never has a file's content.
+    `make` gets the files' contents, in the order of `paths`, and returns the value. Any thread may read
+    `value`. `name` is for the log, which never has a file's content.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Reread(Generic[T]):
 def read_bytes(path: Path, most: int = MOST_BYTES, *, of_any_kind: bool = False) -> bytes:
     """Return a file's bytes. Raises OSError if it cannot be read or has more than `most`.
 
-    So it does for anything but a regular file, unless it may be `of_any_kind`: a pipe gives its bytes
-    once, after a wait that may have no end, and a device may always have more of them.
+    Unless `of_any_kind`, anything but a regular file raises it, too: a pipe gives its bytes once, after
+    a wait that may have no end, and a device may always have more of them.
     """
     kind = stat.S_IFMT(path.stat().st_mode)
     if kind != stat.S_IFREG and not of_any_kind:

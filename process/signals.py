@@ -42,9 +42,9 @@ def on_signals(
     *,
     reload: Callable[[], None] | None = None,
 ) -> None:
-    """Call `end` at each signal that asks the process to end; ignore others.
+    """Call `end` at each signal that asks the process to end; do nothing at those of IGNORED.
 
-    SIGHUP calls `reload` if there is one: then it asks for the configuration to be read again.
+    If `reload` is given, SIGHUP calls it and not `end`: it is to read the configuration again.
     """
     for name in ENDING:
         loop.add_signal_handler(name, end)

@@ -24,11 +24,11 @@ from warmpath.process.reread import Reread, problem_of, read_bytes
 
 CERTIFICATES = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 UTC_TIME, GENERALIZED_TIME, VERSION = 0x17, 0x18, 0xA0
-"""Tags of DER."""
+"""Tags of DER: the two forms of a time, and a certificate's version."""
 
 
 class Validity(NamedTuple):
-    """The time in which a certificate counts."""
+    """The time in which a certificate, or a file of certificates, is valid."""
 
     begins: datetime
     ends: datetime
@@ -87,9 +87,10 @@ which the configuration refuses as a client's name (`router.config.check`)."""
 
 
 def auth_context(shown: Mapping[str, Any] | None) -> dict[str, list[bytes]]:
-    """Return what gRPC's `auth_context` returns, for a certificate of `SSLObject.getpeercert()`.
+    """Return a certificate's names in the form of gRPC's `auth_context`: lists of bytes by kind.
 
-    `shown` is None or empty if there is no certificate. Other kinds of alternative names are left out.
+    `shown` is the result of `SSLObject.getpeercert()`: None or empty without a certificate, and then the
+    names are empty, too. Only the alternative names of KINDS are returned.
     """
     if not shown:
         return {}
@@ -112,11 +113,11 @@ log = logging.getLogger(__name__)
 
 CERTIFICATE = b"CERTIFICATE-----", "certificate"
 KEY = b"PRIVATE KEY-----", "private key"
-"""The end of the lines around such a block of PEM (RFC 7468), and its name."""
+"""The end of the lines around a block of PEM (RFC 7468), and a name for the block's content."""
 
 
 class TlsFilesError(OSError):
-    """A file cannot be used; `part` is `ca`, `cert` (with its key) or, if it cannot be read, `key`."""
+    """A file cannot be used; `part` is `ca`, `cert` (alone or with its key) or `key` (not readable)."""
 
     def __init__(self, part: str, problem: str) -> None:
         super().__init__(problem)
@@ -126,7 +127,7 @@ class TlsFilesError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """The contents of the files; empty where there is no file."""
+    """The contents of the files of `TlsPaths`; empty where no file is given."""
 
     ca: bytes
     cert: bytes
@@ -135,7 +136,7 @@ class Pem:
 
 @dataclass(frozen=True, slots=True, init=False)
 class TlsPaths:
-    """PEM files: the authority of the other side, our own certificate chain, and its private key."""
+    """PEM files: the other side's authority (`ca`), our own certificate chain, and its private key."""
 
     ca: Path | None
     cert: Path | None
@@ -156,7 +157,7 @@ class TlsPaths:
         return [path for path in (self.ca, self.cert, self.key) if path]
 
     def pem(self, contents: Sequence[bytes]) -> Pem:
-        """Return the contents of the files that are `given`."""
+        """Return the contents by part; `contents` are those of the files of `given`, in its order."""
         left = iter(contents)
         return Pem(*(next(left) if path else b"" for path in (self.ca, self.cert, self.key)))
 
@@ -202,9 +203,9 @@ def _problem(error: OSError) -> str:
 
 
 def whole(part: str, content: bytes) -> Validity | None:
-    """Return the time in which a file is of use, the part `ca` or `cert`; None without a certificate.
+    """Return the time in which a file is valid; None if it has no certificate.
 
-    A certificate's chain is as good as the first of it that ends; of several authorities one is enough.
+    The part `cert` is a chain, all of which must be valid; of the authorities of `ca` one is enough.
     Raises ValueError for a malformed certificate.
     """
     found = validities(content)
@@ -215,7 +216,7 @@ def whole(part: str, content: bytes) -> Validity | None:
 
 
 def expiries(pem: Pem) -> Iterator[tuple[str, float]]:
-    """Yield `ca` and `cert`, where there is such a file, with the Unix time until which it is of use.
+    """Yield `ca` and `cert`, where there is such a file, each with the Unix time at which it expires.
 
     Certificates that cannot be read are left out.
     """
@@ -276,9 +277,9 @@ class ServerTls(_Tls):
         self._http_optional = http_optional
         super().__init__(name, paths)
         self.grpc_context: ssl.SSLContext = _NewestContext(lambda: self.files.value[1][0])
-        """For HTTP/2, which ALPN selects."""
+        """The context of listeners for gRPC; ALPN selects HTTP/2."""
         self.http_context: ssl.SSLContext = _NewestContext(lambda: self.files.value[1][1])
-        """Of HTTP/1.1."""
+        """The context of listeners for HTTP/1.1."""
 
     def _contexts(self) -> tuple[ssl.SSLContext, ...]:
         http = ssl.CERT_OPTIONAL if self._http_optional else ssl.CERT_REQUIRED

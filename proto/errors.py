@@ -4,7 +4,7 @@
       grpc-status-details-bin   google.rpc.Status: code and text of the call's status, and
                                   google.rpc.ErrorInfo: reason, domain, metadata
                                   google.rpc.RetryInfo: the least time before a retry, if one makes sense
-      grpc-retry-pushback-ms    the same time, which gRPC's clients obey when they retry by themselves
+      grpc-retry-pushback-ms    that time in ms, which gRPC's clients obey when they retry by themselves
 
 Sources: google/rpc/error_details.proto of googleapis/googleapis; gRFC A6 for the pushback;
 grpc/doc/statuscodes.md for the statuses.

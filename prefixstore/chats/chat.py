@@ -22,11 +22,11 @@ class TemplateTraits(msgspec.Struct, frozen=True):
     """A template's behaviour in a few trial chats (`prefixstore.chats.traits`)."""
 
     wants_system_first: bool
-    """It refuses a system message behind others; vLLM then merges all of them into the first."""
+    """It refuses a system message after other messages; vLLM then merges all of them into the first."""
     heeds_no_effort: bool
     """It writes another prompt for the reasoning effort `none` than for any other."""
     writes_calls_as_given: bool
-    """It may write a tool's call with its fields in the order in which they are given."""
+    """It may write the fields of a tool's call in the order of the request, not in one of its own."""
 
 
 class ModelTemplate(msgspec.Struct, frozen=True):

@@ -121,7 +121,7 @@ def _required(value: Body, key: str, field: str) -> Any:
 
 
 def optional(value: Body, key: str, kind: type, within: str = "") -> Any:
-    """Return a field that has a value of this kind, or none. Raises TemplateError."""
+    """Return a field's value, None if it has none. Raises TemplateError unless it is of `kind`."""
     found = value.get(key)
     if found is not None and not isinstance(found, kind):
         raise TemplateError(f"is not {_NAMES[kind]}", f"{within}{key}")

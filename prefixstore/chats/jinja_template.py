@@ -72,7 +72,7 @@ class JinjaTemplate:
         self.source = source
 
     def render(self, chat: Chat, max_output_bytes: int | None = None) -> str:
-        """Render a chat. Raises TemplateError, and RenderLimitError past `max_output_bytes`."""
+        """Return a chat's text. Raises TemplateError, and RenderLimitError past `max_output_bytes`."""
         messages = [_with_reasoning(message) for message in chat.messages]
         final = self._tag(messages) if chat.continue_final_message else ""
         given = {

@@ -71,7 +71,7 @@ _requests = msgspec.msgpack.Decoder(Request)
 
 
 def main() -> None:
-    """Serve until the input ends; arguments: the limits of output, memory and CPU time of a request."""
+    """Serve until the input ends; arguments: most bytes of output, bytes of memory, CPU seconds."""
     most_output, most_memory, most_seconds = map(float, sys.argv[1:])
     # Ctrl-C is for the router, which ends this process after the last answer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -18,9 +18,9 @@ from warmpath.prefixstore.workers import isolated
 COMMAND = isolated("warmpath.prefixstore.chats.render_process")
 
 LOAD_SECONDS = 60.0
-"""Longest wait until a process has loaded a template: a busy machine takes a while to start Python. The
-process's own limit of CPU time ends an endless compilation: by the wall clock a busy machine would make
-a good template look broken for ever."""
+"""Longest wait until a process has loaded a template: a busy machine takes a while to start Python. An
+endless compilation is ended by the process's limit of CPU time: by the wall clock, a good template would
+look broken on a busy machine."""
 
 ENDING_SECONDS = 1.0
 """Longest wait for the exit of a process that closed its socket."""
@@ -75,7 +75,7 @@ class RenderWorker:
 
     @classmethod
     async def start(cls, limits: RenderLimits) -> "RenderWorker":
-        """Start a process, which limits each request by itself. Raises OSError."""
+        """Start a process, which limits output, memory and CPU time by itself. Raises OSError."""
         own = map(str, (limits.max_output_bytes, limits.max_memory_bytes, limits.seconds))
         ours, theirs = socket.socketpair()
         with theirs:

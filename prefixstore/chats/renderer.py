@@ -53,7 +53,7 @@ class _Job:
 
 
 class ProcessRenderer:
-    """A renderer in processes. Use from one event loop: `start`, then `render`, finally `close`."""
+    """Renders chats in `workers` processes. In one event loop: `start`, `render`, at last `close`."""
 
     def __init__(self, *, workers: int, limits: RenderLimits) -> None:
         self.rendered = 0
@@ -72,7 +72,7 @@ class ProcessRenderer:
         self._closed = False
 
     def register(self, template_id: str, template: ModelTemplate) -> None:
-        """Register a template. `start`, or the first chat, finds out whether it is broken."""
+        """Register a template, also in place of another; `start` or a chat finds out if it is broken."""
         self._templates[template_id] = _Registered(template_id, template)
 
     def knows(self, template_id: str) -> bool:

@@ -46,7 +46,7 @@ class ChatTemplate:
         self._max_output_bytes = max_output_bytes
 
     def render(self, chat: Chat) -> str:
-        """Render a chat. Raises TemplateError, which names the field at fault if there is one."""
+        """Return a chat's text. Raises TemplateError, which names the field at fault if there is one."""
         if chat.continue_final_message and chat.add_generation_prompt:
             raise TemplateError(
                 "must be false with add_generation_prompt", "continue_final_message"

@@ -85,6 +85,6 @@ def alternatives(pattern: str) -> list[str]:
 
 
 def match_every_letter(parts: list[str]) -> bool:
-    """Return whether every letter is matched by one of the alternatives."""
+    """Return whether `parts`, alternatives of this module, together match every letter."""
     given = frozenset(parts)
     return bool(given & OF_LETTERS) or any(given.issuperset(pair) for pair in CASED)

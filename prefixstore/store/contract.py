@@ -13,7 +13,7 @@ from dataclasses import dataclass
 class Entry:
     """The tokens of one slice of a text, and the keys of blocks that end there.
 
-    After `put` it is the store's.
+    After `put` only the store may change it.
     """
 
     __slots__ = ("children", "is_kept", "keys", "label", "piece", "tail", "tokens")
@@ -68,18 +68,18 @@ class PrefixStore(ABC):
 
     @abstractmethod
     def find(self, slices: Sequence[bytes]) -> list[Entry]:
-        """Return the entries of the leading slices that are known."""
+        """Return the entries of the leading slices that are known; empty if the first is not."""
 
     @abstractmethod
     def put(self, slices: Sequence[bytes], entries: Sequence[Entry]) -> None:
-        """Remember the entries of a text's leading slices. An entry that the store has stays."""
+        """Remember the entries of a text's leading slices; one that the store has is not replaced."""
 
     @abstractmethod
     def _make_room(self) -> None:
         """Evict entries until no more than `max_bytes` are used."""
 
     def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
-        """Remember each entry's block keys under `label`, in place of another label's keys."""
+        """Remember `keys`, one item for each entry, under `label`; they replace another label's."""
         for entry, own in zip(entries, keys, strict=True):
             if entry.is_kept:
                 self.stats.bytes += len(own) - len(entry.keys)

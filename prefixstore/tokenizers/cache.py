@@ -22,7 +22,7 @@ class TokenizerSource:
     load: Callable[[], Tokenizer]
     """Loads the tokenizer; blocks. Raises TokenizerUnavailableError with the reason."""
     is_needed: bool = True
-    """Whether it was named for texts to come; any other is loaded for the first text, and not before."""
+    """Whether it was configured, so that texts are expected; False: it is loaded for the first text."""
 
 
 _CLOSED = "the tokenizer cache is closed"
@@ -47,7 +47,7 @@ class TokenizerCache:
     """Tokenizers by id. Use from one event loop; `close` it at the end.
 
     The cache keeps at most `most` tokenizers; it drops the least recently used and loads it again on
-    demand. It remembers the failure of a needed one for `retry_after` seconds of `clock`.
+    demand. A needed one that failed to load is not tried again for `retry_after` seconds of `clock`.
     """
 
     def __init__(self, *, most: int, retry_after: float, clock: Callable[[], float]) -> None:
@@ -93,7 +93,7 @@ class TokenizerCache:
         return load.result()
 
     def held(self, tokenizer_id: str) -> Tokenizer | None:
-        """Return a tokenizer that is loaded, else None."""
+        """Return a tokenizer if it is loaded, else None."""
         found = self._loaded.get(tokenizer_id)
         if found is not None:
             self._loaded.move_to_end(tokenizer_id)
@@ -123,20 +123,20 @@ class TokenizerCache:
         return tokenizer
 
     def vocab_size(self, tokenizer_id: str) -> int:
-        """Return a vocabulary's size, 0 before the first load; it outlives the tokenizer."""
+        """Return a vocabulary's size, 0 before the first load; it stays if the tokenizer is dropped."""
         known = self._known.get(tokenizer_id)
         return known.vocab_size or 0 if known else 0
 
     def is_needed(self, tokenizer_id: str) -> bool:
-        """Return whether a tokenizer was named for texts to come (`TokenizerSource.is_needed`)."""
+        """Return whether a tokenizer was configured (`TokenizerSource.is_needed`)."""
         return self._known[tokenizer_id].source.is_needed
 
     def failures(self) -> dict[str, str]:
-        """Return the reasons of failed last loads, by tokenizer id."""
+        """Return why the last load failed, by the id of each tokenizer whose last load did."""
         return {name: known.failure for name, known in self._known.items() if known.failure}
 
     def lacking(self) -> dict[str, str]:
-        """Return why a needed one was never loaded, or why its last load failed, by tokenizer id."""
+        """Return, by id, why a needed tokenizer is missing: not loaded yet, or its last load's error."""
         return {
             name: known.failure or "it is not loaded yet"
             for name, known in self._known.items()
@@ -153,7 +153,7 @@ class TokenizerCache:
         return list(self._loaded)
 
     async def close(self) -> None:
-        """Refuse new loads; fail the callers of those that run, without waiting for their threads."""
+        """Refuse new loads, and fail the callers of running ones, without waiting for their threads."""
         self._closed = True
         loads = [known.load for known in self._known.values() if known.load]
         for load in loads:

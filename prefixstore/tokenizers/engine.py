@@ -56,7 +56,7 @@ class EngineStats:
 
 
 class RequestSpan(Protocol):
-    """The span of one request."""
+    """The span of one request in a trace."""
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -148,7 +148,7 @@ class Engine:
             raise
 
     def ask(self, body: Mapping[str, Any]) -> bytes:
-        """Return the ids of a text or chat, in the form of `/tokenize`. Raises as `tokenize` does."""
+        """Return the packed ids for a body of `/tokenize`; adds the model. Raises as `tokenize` does."""
         try:
             content = json.dumps({**body, "model": self._model}, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:

@@ -72,7 +72,7 @@ def growth(normalizer: Mapping[str, Any] | None) -> int:
 def checked_growth(definition: Mapping[str, Any]) -> int:
     """Return the most bytes that a tokenizer makes of one byte of text.
 
-    Raises ValueError for more than `MOST_TIMES` or `MOST_PIECES`; otherwise as `growth`.
+    Raises ValueError for more than `MOST_TIMES` or `MOST_PIECES`, and the errors of `growth`.
     """
     times = growth(definition.get("normalizer"))
     pieces = pieces_growth(definition.get("pre_tokenizer"))
@@ -84,7 +84,7 @@ def checked_growth(definition: Mapping[str, Any]) -> int:
 
 
 def pieces_growth(steps: Mapping[str, Any] | None) -> int:
-    """Return the most bytes that a `pre_tokenizer` makes of one byte; raises as `growth`."""
+    """Return the most bytes that a `pre_tokenizer` makes of one byte; raises the errors of `growth`."""
     if steps is None:
         return 1
     if steps["type"] == "Sequence":

@@ -100,7 +100,7 @@ class HubSource:
         endpoint: str | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """`pin` has no problems; `endpoint` defaults to that of `huggingface_hub`.
+        """`pin` must have no `problems`; `endpoint` is the hub's URL, by default `huggingface_hub`'s.
 
         With `offline` only the cache is used. The only token ever sent is the one in `token_file`, which
         `read` reads.
@@ -116,7 +116,7 @@ class HubSource:
         self._fetching: Future[dict[str, bytes]] | None = None
 
     def load(self) -> FolderTokenizer:
-        """Fetch the files that the cache lacks, verify all files, and load the tokenizer."""
+        """Fetch files that the cache lacks, verify all, and load. Raises TokenizerUnavailableError."""
         files = self._files_in_time()
         # A folder of our own has only the verified bytes.
         with tempfile.TemporaryDirectory(prefix="warmpath-") as folder:

@@ -88,7 +88,7 @@ class EngineTokenizer(Uncut):
 
 
 class Chats(Uncut):
-    """A tokenizer of chats written as texts, so that the pool treats them like texts."""
+    """Tokenises chats that are written as JSON (`chat_text`), so that the pool treats them as texts."""
 
     vocab_size = 0
     prefix = suffix = b""

@@ -29,7 +29,7 @@ ID_BYTES = 4
 
 
 def pack_ids(ids: list[int]) -> bytes:
-    """Pack ids, 4 bytes each. Raises OverflowError for one that is not a uint32."""
+    """Pack ids, 4 bytes each, little-endian. Raises OverflowError for one that is not a uint32."""
     packed = array("I", ids)
     if sys.byteorder == "big":
         packed.byteswap()
@@ -41,7 +41,7 @@ class IdsError(ValueError):
 
 
 def pack(value: Any) -> bytes:
-    """Pack ids from decoded JSON. Raises IdsError."""
+    """Pack ids as `pack_ids` does, from decoded JSON. Raises IdsError for anything but a list of ids."""
     # By type, since isinstance would accept booleans.
     if not isinstance(value, list) or not set(map(type, value)) <= {int}:
         raise IdsError("has no list of token ids as 'tokens'")
@@ -75,7 +75,7 @@ glibc keeps what a thread has freed below a block that is still in use, such as 
 tokenizer's cache: one long text can leave hundreds of megabytes behind."""
 
 MOST_ENDS_BYTES = 1 << 20
-"""The longest text whose tokens' ends are told."""
+"""The most UTF-8 bytes of a text for which `token_ends` returns anything."""
 
 PROBED_TOKENS = 1000
 """The most tokens of the vocabulary that are appended to the probe."""
@@ -90,7 +90,7 @@ _RAW = re.compile(r"\[(?:Errno|SSL)[^\]]*\] ?| ?\(_ssl\.c:\d+\)")
 
 
 def in_words(error: BaseException) -> str:
-    """Return a connection's error in words, without a library's own form of it."""
+    """Return a connection's error in words, without numbers and places in a library's code."""
     said = _RAW.sub("", str(error)) or type(error).__name__
     return f"{said[0].lower()}{said[1:]}".replace("connection refused", "nothing listens there")
 
@@ -264,10 +264,10 @@ class FolderTokenizer:
         return encoded + self._encode(together, at_start=at_start and not encoded)
 
     def token_ends(self, text: str, ids: bytes) -> list[int]:
-        """Return for each token of a text how many of its characters end with it. Thread-safe.
+        """Return for each token of a text the number of characters up to its end. Thread-safe.
 
-        `ids` are all of the text's, with or without special tokens. The result is empty if the text is
-        too long, or if its ids are not found to be these. It takes as long as `encode`.
+        `ids` are those of the whole text, packed, with or without special tokens. The result is empty
+        if the text is too long, or if other ids are found for it. It takes as long as `encode`.
         """
         if len(text.encode(errors="replace")) > MOST_ENDS_BYTES:
             return []
