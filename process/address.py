@@ -8,7 +8,7 @@ _HOST_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})")
 
 
 def is_host_port(text: str) -> bool:
-    """Return whether a text is host:port, with IPv6 in brackets; an empty host, all addresses, is one."""
+    """Return whether a text is host:port, with IPv6 in brackets; an empty host is all addresses."""
     match = _HOST_PORT.fullmatch(text)
     return match is not None and int(match[1]) <= 65535
 

@@ -34,7 +34,7 @@ def add_missing(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
 
 
 def described(tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """Return a tokenizer's added tokens in tokenizer.json's form, with only the fields that cuts need."""
+    """Return a tokenizer's added tokens as tokenizer.json has them; only the fields that cuts need."""
     return [
         {"content": one.content, "rstrip": one.rstrip, "single_word": one.single_word}
         for one in tokenizer.get_added_tokens_decoder().values()

@@ -48,7 +48,7 @@ class AsyncClient(Connection):
         await self.close()
 
     async def close(self) -> None:
-        """Send the reports that wait, and close the connection; other calls are cancelled."""
+        """Send waiting reports, for at most `timeout` seconds; then close, which cancels other calls."""
         await self._background.finish(self._timeout)
         for channel in self._end():
             await channel.close()
@@ -62,7 +62,10 @@ class AsyncClient(Connection):
         explain: bool = False,
         timeout: float | None = None,
     ) -> pb.ScoreResponse:
-        """Return how much of a prompt each pod holds; only of `pods`, unless it is empty."""
+        """Return how much of a prompt each pod holds; only of `pods`, unless it is empty.
+
+        An empty `strategy` is longest-prefix. `explain` adds the text, the tokens and the steps' times.
+        """
         return await self._made(
             pb.ScoreResponse, timeout, prompt=prompt, pods=pods, strategy=strategy, explain=explain
         )
@@ -78,9 +81,8 @@ class AsyncClient(Connection):
         """Score many prompts over one stream; yield each answer with its prompt's position.
 
         Answers come as they are ready, which may be in another order. `prompts` is read as fast as the
-        router takes them. The stream lasts until `prompts` has ended and all is
-        answered, or for `timeout` seconds. Raises CallError where the stream itself breaks off: it is
-        not resumed.
+        router takes them. The stream lasts until `prompts` has ended and all are
+        answered, or for `timeout` seconds. If it breaks off, it is not resumed: raises CallError.
         """
         if timeout is not None:
             checked_timeout(timeout)
@@ -120,13 +122,13 @@ class AsyncClient(Connection):
     ) -> pb.PickResponse:
         """Return the pod for a request, and fall-backs; the work is booked until `report` ends it.
 
-        `request` reports by itself, and goes on where no router answers.
+        The method `request` also reports, and goes on where no router answers.
 
         With a `booking_id` of the caller's, unique to the request, a pick is also repeated if its answer
         was lost, as the router may or may not have booked it.
 
-        `priority` is its class and `tenant` its tenant in the router's queue, where picks may wait for
-        up to nine tenths of `timeout`.
+        `priority` and `tenant` are the request's class and tenant in the router's queue, where picks may
+        wait for up to nine tenths of `timeout`.
         """
         return await self._made(
             pb.PickResponse, timeout, prompt=prompt, pods=pods, policy=policy, session=session,
@@ -169,7 +171,7 @@ class AsyncClient(Connection):
     async def request(
         self, prompt: AnyPrompt | None = None, **options: Unpack[RequestOptions]
     ) -> AsyncIterator[Request]:
-        """Pick a pod, and report the end of the block, however it is left; arguments as of `begin`."""
+        """Pick a pod, and report the end of the block, however it is left; arguments as for `begin`."""
         with await self.begin(prompt, **options) as begun:
             yield begun
 
@@ -184,7 +186,7 @@ class AsyncClient(Connection):
         timeout: float = PICK_SECONDS,
         **options: Unpack[PickOptions],
     ) -> Request:
-        """Pick a pod for a request, whose `finish` or `fail` the caller is to call; `request` does it.
+        """Pick a pod for a request; the caller must call its `finish` or `fail`, which `request` does.
 
         At most one of `prompt`, `messages` (a chat's) and `tokens` is given; without any of them the
         pick goes by load. If no pick comes within `timeout` seconds, the request goes to one of
@@ -266,7 +268,7 @@ class AsyncClient(Connection):
     async def diagnose(
         self, model: str = "", *, timeout: float | None = None
     ) -> pb.DiagnoseResponse:
-        """Return how good predictions and picks were, and likely faults."""
+        """Return how good predictions and picks were, and likely faults; an empty `model` means all."""
         return await self._made(pb.DiagnoseResponse, timeout, model=model)
 
     @asynccontextmanager

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 MOST_WAITING = 10_000
-"""Works that wait or run at a time; further ones are dropped, as a router that hangs ends none."""
+"""The most works that wait or run; further ones are dropped, since none would end if a router hangs."""
 THREADS = 4
 CATCH_UP_SECONDS = 0.01
 
@@ -23,7 +23,7 @@ class Tasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def catch_up(self) -> None:
-        """Let all works begin, so that what is sent next is sent after what they send first."""
+        """Let all started works begin, so that their first message goes out before the caller's next."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         await asyncio.sleep(0)
 
@@ -70,7 +70,7 @@ class Threads:
         self._is_done = threading.Condition(self._lock)
 
     def catch_up(self) -> None:
-        """Wait for the works that this thread has started, for a moment; a router answers sooner."""
+        """Wait until the works that this thread has started are done, at most CATCH_UP_SECONDS."""
         thread = threading.get_ident()
         with self._lock:
             self._is_done.wait_for(lambda: not self._of_thread[thread], timeout=CATCH_UP_SECONDS)

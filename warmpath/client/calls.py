@@ -28,7 +28,7 @@ OTHERS = frozenset({"prompt", "loads", "event"})
 
 
 def check_arguments(**given: Any) -> None:
-    """Check the arguments of a call by what they are called; all that are not named here are names."""
+    """Raise TypeError or ValueError for an unfit argument, by its name; any not listed is a text."""
     for name, value in given.items():
         if name in FIGURES:
             check_figure(name, value)
@@ -46,7 +46,7 @@ def check_arguments(**given: Any) -> None:
 
 
 def check_figure(name: str, value: int | None) -> None:
-    """Raise ValueError, naming the field and the limit, unless a figure fits or is not given.
+    """Raise ValueError, naming the field and the limit, unless a number is 0 to MOST_FIGURE or None.
 
     Raises TypeError for what is no integer.
     """
@@ -61,7 +61,7 @@ def check_figure(name: str, value: int | None) -> None:
 
 
 def check_names(**names: object) -> None:
-    """Raise TypeError for a name that is no text and not left out, ValueError for a lone surrogate."""
+    """Raise TypeError for a name that is neither text nor None, ValueError for a lone surrogate."""
     for argument, name in names.items():
         if name is None:
             continue
@@ -80,7 +80,7 @@ def check_unicode(field: str, text: str) -> None:
 
 
 def check_each(field: str, kind: type, values: object) -> None:
-    """Raise TypeError for what is no list of values of a type."""
+    """Raise TypeError, naming `field`, unless `values` is a collection of values of type `kind`."""
     if not isinstance(values, Collection):
         raise TypeError(f"{field} is of type {type(values).__name__}, not a list")
     for position, value in enumerate(values):
@@ -90,7 +90,7 @@ def check_each(field: str, kind: type, values: object) -> None:
 
 
 def check_numbers(kind: type = Real, **numbers: object) -> None:
-    """Raise TypeError for what is no number of a kind (`numbers`)."""
+    """Raise TypeError unless all are numbers of `kind`: `numbers.Real` or `numbers.Integral`."""
     for argument, number in numbers.items():
         if not isinstance(number, kind):
             said = f"{type(number).__name__}, not {'a number' if kind is Real else 'int'}"
@@ -126,7 +126,7 @@ class Prompt:
     extra_key: str = ""
     """SGLang's `extra_key`; other engines ignore it."""
     items: Sequence[Item] = ()
-    """Multimodal items, by the place of their placeholder tokens."""
+    """Multimodal items, in the order of their placeholder tokens."""
 
     def __post_init__(self) -> None:
         given = [name for name in CONTENTS if getattr(self, name) is not None]
@@ -147,7 +147,7 @@ class Prompt:
         check_each("items", Item, self.items)
 
     def packed_tokens(self) -> bytes:
-        """Return the token ids, packed. Raises ValueError where there are none, or one is not valid."""
+        """Return the token ids, packed. Raises ValueError for an invalid one, and for another form."""
         if self.tokens is None:
             raise ValueError("tokens: the prompt has none")
         if not isinstance(self.tokens, bytes):
@@ -204,10 +204,10 @@ def prompt_of_request(
     model: str,
     default: str,
 ) -> pb.Prompt:
-    """Return the message for the prompt of a request, in one of its forms or in none.
+    """Return the message for a request's prompt, given in one form or, to pick by load, in none.
 
-    `default` is the model of what names none. Raises ValueError for several forms and for what no
-    message can have, TypeError for a wrong type.
+    `default` is the model if neither `model` nor the prompt names one. Raises ValueError for several
+    forms and for an impossible value, TypeError for a wrong type.
     """
     forms = {"prompt": prompt, "messages": messages, "tokens": tokens}
     given = [name for name, form in forms.items() if form is not None]
@@ -239,9 +239,9 @@ class PodLoad:
     running: int = 0
     """Requests that the engine computes."""
     waiting: int = 0
-    """Requests in its queue."""
+    """Requests in the engine's queue."""
     kv_usage: float = 0.0
-    """Share of its KV cache that requests hold, 0 to 1."""
+    """Share of the rank's KV cache that requests hold, 0 to 1."""
     age: float = 0.0
     """The age of these figures, in seconds."""
 

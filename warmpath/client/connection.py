@@ -42,8 +42,8 @@ class Retry:
     """How often and how soon a call is made again; `Retry(attempts=1)`: never.
 
     The pause before a retry is random, at most `first_seconds` before the first one and twice as long
-    before each further one, up to `most_seconds`, and at least what the router says; what a busy router
-    says counts exactly. Raises ValueError or TypeError for an impossible value.
+    before each further one, up to `most_seconds`, and at least the time that the router names; that of a
+    busy router is kept exactly. Raises ValueError or TypeError for an impossible value.
     """
 
     attempts: int = 3
@@ -65,9 +65,10 @@ class Retry:
     def pause(
         self, failure: CallError, made: int, *, is_repeatable: bool, left: float, rng: Random
     ) -> float | None:
-        """Return the seconds to wait before the next attempt; None: there is none.
+        """Return the seconds to wait before the next attempt; None: there is no other.
 
-        `made` is how often the call was made, `left` the seconds to its deadline.
+        `made` counts the attempts so far, `left` are the seconds to the deadline; `is_repeatable`: the
+        call may be carried out twice.
         """
         if made >= self.attempts or not failure.may_repeat or failure.reason in LASTING:
             return None
@@ -105,7 +106,7 @@ MOST_SECONDS = 1e9
 
 
 def checked(argument: str, value: T, kind: type) -> T:
-    """Return a setting. Raises SettingError unless it is of a type, or None."""
+    """Return a setting. Raises SettingError, which names `argument`, unless it is of `kind` or None."""
     if value is not None and not isinstance(value, kind):
         raise SettingError(argument, f"is of type {type(value).__name__}, not {kind.__name__}")
     return value
@@ -143,7 +144,7 @@ class Attempts:
     made: int = 0
     """The number of attempts that failed."""
     told: CallError | None = None
-    """The failure to tell of."""
+    """The failure to raise if there is no further attempt."""
 
     @property
     def method(self) -> str:
@@ -155,7 +156,7 @@ class Attempts:
 
 log = logging.getLogger("warmpath.client")
 LOG_SECONDS = 60.0
-"""The time between two lines of a client's log that say the same."""
+"""The least time between two lines of a client's log that say the same."""
 
 
 class Connection:

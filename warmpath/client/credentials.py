@@ -96,7 +96,7 @@ class Credentials:
         return self._newest() if self._newest else None
 
     def hint(self, code: str, text: str) -> str:
-        """Return what to do where no router has answered, by a status's name and text, else nothing."""
+        """Return what to do if no router has answered, by a status's name and text; else empty."""
         return unanswered(
             code, text, ARGUMENTS, asked=self._target,
             has_tls=self._tls is not None, has_cert=self._has_cert,

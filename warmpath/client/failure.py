@@ -95,16 +95,16 @@ class Names(NamedTuple):
     address: str
     timeout: str
     tls: str
-    """What makes the connection one of TLS."""
+    """The setting that turns on TLS."""
     cert: str
     files: str
-    """All files of TLS."""
+    """All settings of files of TLS."""
 
 
 ARGUMENTS = Names(
     "target", "timeout", "tls=TlsPaths(…)", "tls.cert, tls.key", "tls.ca, tls.cert, tls.key"
 )
-"""Those of the library."""
+"""The settings of the library's clients."""
 
 ANOTHER = "name another with {names.address}"
 IN_TIME = "no answer in time; {names.timeout} allows more"
@@ -147,7 +147,7 @@ SIGNS = (
     (("unreachable", "no route"), "there is no way to that host"),
     (("failed to connect",), f"the connection failed; {NEXT}"),
 )  # fmt: skip
-"""Words in gRPC's own texts, in lower case, and what is said instead."""
+"""Words in gRPC's own texts, in lower case, and the text that a user gets instead."""
 DIALLED = re.compile(r"ipv[46]:(\S+): ")
 """The address in such a text: of the addresses of a name, gRPC tells of one that failed."""
 
@@ -157,7 +157,7 @@ def unanswered(
 ) -> str:
     """Return why no answer came, by a status's name and text; empty if the status is an answer.
 
-    `asked` is the address as given, `has_tls` and `has_cert` what the connection has.
+    `asked` is the address as given; `has_tls` and `has_cert`: the client uses TLS, shows a certificate.
     """
     if code == "UNIMPLEMENTED":
         return "it knows no such call: it is not a warmpath router, or an older one"
@@ -180,7 +180,7 @@ def unanswered(
 
 
 def tells_more(before: str, after: str) -> bool:
-    """Return whether the first of two texts of a call's attempts says why, and the second does not.
+    """Return whether, of the error texts of two attempts, the first says why and the second does not.
 
     Where a name has several addresses, a router's answer at one of them is hidden by the next attempt if
     that tells of another one, at which nothing listens.

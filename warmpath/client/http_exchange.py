@@ -29,9 +29,9 @@ class _Named(msgspec.Struct):
 
 
 def read_request(path: str, body: bytes) -> tuple[Prompt | None, str]:
-    """Return a request's prompt, and its model; None and an empty text if they are not known.
+    """Return a request's prompt and its model; the model is empty if the body names none.
 
-    Other APIs than chats and completions are picked for by load.
+    The prompt is None for other APIs than chats and completions: their picks go by load.
     """
     try:
         model = msgspec.json.decode(body, type=_Named).model
@@ -55,7 +55,7 @@ def refusal_of(error: CallError) -> tuple[int, dict[str, str], bytes] | None:
 
 
 def rank_header(picked: Request, pod: pb.Candidate) -> dict[str, str]:
-    """Return the header by which an engine with several ranks takes the picked one; none for others."""
+    """Return the header that names the picked rank to an engine; empty if all candidates have rank 0."""
     return {RANK: str(pod.rank)} if any(one.rank for one in picked.candidates) else {}
 
 
@@ -80,7 +80,7 @@ class ResponseWatch:
             self._picked.first_token()
 
     def end(self) -> None:
-        """Handle the response's end."""
+        """Report the usage, and the request as finished."""
         self._reader.end()
         counted = self._reader.usage
         self._picked.usage(
@@ -91,7 +91,7 @@ class ResponseWatch:
         self._picked.finish()
 
     def close(self) -> None:
-        """Handle that nothing more is read, whether or not the response has ended."""
+        """Report the request as failed unless it is complete; nothing more is read."""
         if self._last.rstrip().endswith(DONE):
             self.end()
         else:

@@ -26,8 +26,8 @@ def openai(
 ) -> Any:
     """Return a transport for `OpenAI(http_client=httpx2.Client(transport=…))`, or another httpx client.
 
-    Each request goes to the pod that the router behind `client` picks, by the next one if it cannot be
-    reached, and its first token, usage and end are reported. If the router refuses it, the response is
+    Each request goes to the pod that `client`'s router picks, or to the next one if that cannot be
+    reached; its first token, usage and end are reported. If the router refuses it, the response is
     404 (UNKNOWN_MODEL), 429 (QUEUE_FULL) or 503 (NO_POD). If there is no pick and no pod is known, it
     goes to its URL's own host. With an AsyncClient the transport is for `AsyncOpenAI`.
 

@@ -27,7 +27,7 @@ UNREADABLE = frozenset(map(Reason.Name, (Reason.BAD_REQUEST, Reason.TOO_LARGE)))
 
 
 class PickOptions(TypedDict, total=False):
-    """What else a request's pick may be given, as `pick` takes it."""
+    """Further arguments for a request's pick, with the meaning that they have in `pick`."""
 
     pods: Sequence[str]
     policy: str
@@ -39,7 +39,7 @@ class PickOptions(TypedDict, total=False):
 
 
 class RequestOptions(PickOptions, total=False):
-    """All that a request may be given but its prompt, as `begin` explains."""
+    """All arguments for a request but `prompt`, with the meaning that they have in `begin`."""
 
     messages: Sequence[Mapping[str, Any]] | None
     tokens: Sequence[int] | bytes | None
@@ -60,14 +60,14 @@ class KnownPods:
         self._last: dict[str, Sequence[pb.Candidate]] = {}
 
     def remember(self, model: str, pods: Sequence[pb.Candidate]) -> None:
-        """Keep the pods of a pick; none for a body whose model only the router has read."""
+        """Keep the pods of a pick; nothing if the `model` is empty, as only the router has read it."""
         if model and (model in self._last or len(self._last) < MOST_MODELS):
             self._last[model] = pods
 
     def without_pick(
         self, model: str, otherwise: Sequence[str], pods: Sequence[str]
     ) -> list[pb.Candidate]:
-        """Return the pods at the addresses `otherwise`, else those of the model's last pick, mixed."""
+        """Return, shuffled, pods at `otherwise`, else those of the model's last pick (among `pods`)."""
         found: Sequence[pb.Candidate] = [pb.Candidate(address=one) for one in otherwise]
         if not found:
             last = self._last.get(model, ())
@@ -76,7 +76,7 @@ class KnownPods:
 
 
 class Request:
-    """A request to an engine. Thread-safe; none of its methods raises or waits.
+    """A request to an engine. Thread-safe; none of the methods for its caller raises or waits.
 
     A context manager: its end is reported as failed if the block raises or is cancelled, and as finished
     otherwise. Reports that cannot be delivered are dropped; such a booking expires.
@@ -92,7 +92,7 @@ class Request:
         self.candidates: Sequence[pb.Candidate] = ()
         """The pods to try, best first; without a pick in random order."""
         self.endpoint: pb.Candidate | None = None
-        """The pod of `candidates` that the request goes to: the first, or where `endpoints` is."""
+        """The pod to which the request goes: the first candidate, or the last that `endpoints` gave."""
         self._send = send
         self._lock = threading.Lock()
         self._waiting: deque[dict[str, Any]] = deque()
@@ -118,7 +118,7 @@ class Request:
             yield one
 
     def first_token(self) -> None:
-        """Say that the first token has come; only the first call counts."""
+        """Report that the first token has come; only the first call counts."""
         with self._lock:
             is_first, self._has_first_token = not self._has_first_token, True
         if is_first:
@@ -134,8 +134,8 @@ class Request:
     ) -> None:
         """Keep what the engine counted, for the report of the end.
 
-        `usage` is the object of that name in a response of any API, from JSON. Numbers that are none are
-        left out; later ones replace earlier ones.
+        `usage` is the object of that name in a response of any API, from JSON. Values that are no counts
+        are left out; later ones replace earlier ones.
         """
         given = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens}
         given["output_tokens"] = output_tokens
@@ -143,7 +143,7 @@ class Request:
             self._usage = self._usage.then(usage_of(usage)).then(usage_of(given))
 
     def finish(self) -> None:
-        """Say that the answer is complete. Only the first end counts."""
+        """Report that the answer is complete. Only the first `finish` or `fail` counts."""
         counted = self._usage
         prompt, cached = counted.prompt_tokens, counted.cached_tokens
         if prompt is not None and cached is not None and cached > prompt:
@@ -155,7 +155,7 @@ class Request:
         )  # fmt: skip
 
     def fail(self) -> None:
-        """Say that the engine failed or the client left. Only the first end counts."""
+        """Report that the engine failed or the client left. Only the first `finish` or `fail` counts."""
         self._report("failed")
 
     def __enter__(self) -> Self:

@@ -87,7 +87,7 @@ class Index:
         role: Role = "both",
         has_events: bool = True,
     ) -> None:
-        """Add a pod before its first event. A pod that is not known `feed` adds itself, with one rank.
+        """Add a pod before its first event. `feed` itself adds an unknown pod, with one rank.
 
         `engine` is vllm, sglang or trtllm, whose payloads it will be fed; empty for a pod that is fed
         values. The other arguments are those of [[pods]] in the router's file: `blocks` is the size of
@@ -164,12 +164,12 @@ class Index:
         of vLLM. A pod with an engine may be fed values too, more slowly.
 
         With the engine's `sequence` of a batch, a duplicate is ignored, a gap degrades the trust, and
-        a number that went back is a new life. Without it each call is the next batch: say `missed`
-        where one was lost. A rank's batches have all numbers, or none has.
+        a number that went back is a new life. Without it each call is the next batch: call `missed`
+        where one was lost. Either all batches of a rank have a number, or none has.
 
-        Raises ValueError, which names the event and the field, where a value is none that an event can
-        have; then none of them is applied. A store whose parent is not known, and a payload that cannot
-        be read, raise nothing and degrade the trust, as any engine may send them.
+        Raises ValueError, which names the event and the field, for an impossible value; then no event
+        is applied. A `Stored` with an unknown parent, and a payload that cannot be read, raise nothing
+        and degrade the trust, as any engine may send them.
         """
         batch = None if isinstance(events, bytes) else _batch_of(events)
         with self._writing:
@@ -206,7 +206,7 @@ class Index:
             take_answer(followed, answer)
 
     def missed(self, pod: str, reason: str, *, rank: int = 0) -> None:
-        """Degrade a rank's trust, as events were lost; a clear heals it, or a turn-over of its cache.
+        """Degrade a rank's trust, as events were lost, until its cache is cleared or wholly replaced.
 
         Raises ValueError for an unknown rank.
         """
@@ -214,7 +214,7 @@ class Index:
             self._followed(self._found(pod), rank).missed(reason)
 
     def disconnected(self, pod: str) -> None:
-        """Let a pod be stale a second from now: its events do not arrive any more.
+        """Say that a pod's events do not arrive any more; a second from now it is stale.
 
         The next event connects it again, degraded, since others may be missing. Raises ValueError for
         an unknown pod.
@@ -236,7 +236,7 @@ class Index:
         return self._rank(self._found(pod), rank).blocks()
 
     def pass_time(self) -> None:
-        """Let time pass: ranks become stale, and what was dropped is swept. Every other call does it."""
+        """Let ranks become stale, and free dropped blocks; `feed`, `trust`, scores and picks do so."""
         if self.clock() - self._ticked < TICK_SECONDS or not self._writing.acquire(blocking=False):
             return
         try:

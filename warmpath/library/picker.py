@@ -46,7 +46,7 @@ class Candidate:
     believed_tokens: int
     """The part of `matched_tokens` that no event has announced."""
     outstanding_tokens: int
-    """Tokens to compute that were booked on it before."""
+    """Tokens that the rank has yet to compute for requests booked on it before."""
     cost: float
     """The figure that the policy compares, lower is better; seconds for the default policy."""
     predicted_ttft: float
@@ -68,7 +68,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """A pick."""
+    """A pick; `prompt_tokens` are all of the prompt's, `source` is None if no rank holds more."""
 
     booking_id: str
     """The name of the pick in reports."""
@@ -99,8 +99,8 @@ class Picked:
 class Picker:
     """Picks among an index's pods. Thread-safe; threads that use one picker take turns.
 
-    `pick` and `booking` are the tables [pick] and [booking] of the router's file; its keys for
-    decisions and the queue are not used. `shared_tiers` and `tokenizer` are those of a `Scorer`. `rng`
+    `pick` and `booking` are the tables [pick] and [booking] of the router's file; the keys of [pick] for
+    decisions and the queue are not used. `shared_tiers` and `tokenizer` are as for a `Scorer`. `rng`
     breaks ties; `new_id` names the picks that their callers do not name.
 
     >>> index = Index("demo")

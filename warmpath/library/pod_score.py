@@ -29,7 +29,7 @@ EXTRA = "the extra `router` (pip install 'warmpath-router[router]')"
 
 
 class PromptReader:
-    """Reads prompts of one model; texts only with a `tokenizer`, whose folder adds special tokens.
+    """Reads prompts of one model; a text needs a `tokenizer`. One of a folder adds special tokens.
 
     Raises ValueError for a folder without a tokenizer that can be used.
     """
