@@ -83,7 +83,7 @@ def pods_main(argv: Sequence[str] | None = None) -> int:
 def router_parser(name: str, summary: str | None, example: str) -> argparse.ArgumentParser:
     """Return a command's parser with the options of every command that asks a router.
 
-    `example` is what follows the command's name.
+    Its help begins with `summary`, and ends with an example: the command's name and `example`.
     """
     parser = command_parser(name, summary, f"warmpath {name} {example}")
     parser.add_argument("--router", type=router_address, default=ROUTER, help="host:port")
@@ -96,7 +96,7 @@ def router_parser(name: str, summary: str | None, example: str) -> argparse.Argu
 
 
 def add_channel(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the connection."""
+    """Add the options of the connection to a router: those of TLS, and --token-file."""
     group = parser.add_argument_group("connection")
     add_tls(group, authority="PEM of the router's authority; a plain connection without it")
     group.add_argument("--token-file", type=Path, help="file with the token to send")
@@ -124,7 +124,7 @@ def seconds(text: str) -> float:
 
 
 def router_address(text: str) -> str:
-    """Return an option's value, where a router listens; argparse refuses what is none."""
+    """Return an option's value, a router's address; argparse refuses a text that is none."""
     if problem := problem_of_target(text):
         raise argparse.ArgumentTypeError(problem)
     return text
@@ -144,7 +144,7 @@ def add_prompt(parser: argparse.ArgumentParser) -> None:
 
 
 def prompt_of(args: argparse.Namespace) -> Prompt:
-    """Return the prompt. Raises OSError, and ValueError unless the options give a valid one."""
+    """Return the options' prompt. Raises OSError, and ValueError unless there is one valid prompt."""
     named = partial(Prompt, model=args.model, lora=args.lora, cache_salt=args.cache_salt)
     sources = ("prompt", "file", "chat_file", "completions_file", "token_ids_file")
     given = [name for name in sources if getattr(args, name) is not None]
@@ -191,7 +191,7 @@ def call(
     ask: Callable[[Client], Reply],
     show: Callable[[Reply], RenderableType],
 ) -> int:
-    """Make one call and print its answer; return the exit status."""
+    """Make one call by `ask`, and print its answer by `show` or as JSON; return the exit status."""
     reply = answer(args, ask)
     if isinstance(reply, int):
         return reply
@@ -222,7 +222,7 @@ def _print(args: argparse.Namespace, reply: Reply, show: Callable[[Reply], Rende
 
 
 def answer(args: argparse.Namespace, ask: Callable[[Client], Reply]) -> Reply | int:
-    """Make one call and return its answer; if it fails, print why and return the exit status."""
+    """Make one call by `ask`; return its answer. If it fails, print why and return the exit status."""
     try:
         with open_client(args) as client:
             return ask(client)

@@ -32,7 +32,7 @@ Warned = tuple[str, str]
 
 
 class Checked(NamedTuple):
-    """The results of a check."""
+    """The results of a check: mistakes, certificates, and (without mistakes) pods by their source."""
 
     found: Mistakes
     certificates: list[Dated]

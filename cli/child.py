@@ -21,7 +21,7 @@ START_SECONDS = 300.0
 minute or two, and three on a busy machine."""
 STOP_SECONDS = 5.0
 OURS = Path("standard error")
-"""In place of a log: a child writes to our own standard error."""
+"""The `log` of a `Process` that writes to our own standard error."""
 
 BIND = """
 import ctypes, os, signal, sys
@@ -30,13 +30,13 @@ ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
-"""The program. A parent that has ended by then sends no signal any more: its child does not begin."""
+"""The small program. If the parent has ended by then, no signal will come: the program ends, too."""
 
 
 def bound(words: Sequence[str]) -> list[str]:
-    """Return the command line that runs another, with the path of a program, bound to this process.
+    """Return the command line that runs `words`, the first a program's path, bound to this process.
 
-    The thread that starts it must live as long as the process: its end counts as the parent's.
+    The thread that starts it must live as long as this process: its end counts as the parent's.
     """
     if sys.platform != "linux":
         return [*words]
@@ -101,7 +101,7 @@ class Process(Child):
     """A Python module as a child process; its standard error goes to its log, or to OURS."""
 
     async def start(self, *args: str) -> str:
-        """Start `python -m ARGS` and return the first line it prints."""
+        """Start `python -m ARGS`; return the first line it prints. Raises ChildError if none comes."""
         words = (sys.executable, "-m", *args)
         with nullcontext() if self._log == OURS else self._log.open("ab") as log:
             process = await self.launch(*words, stdout=subprocess.PIPE, stderr=log)
@@ -121,16 +121,16 @@ class Process(Child):
             self._process.kill()
 
     async def ended(self) -> None:
-        """Wait for the end of the process. Raises ChildError unless it was asked to end."""
+        """Wait for the end of the process. Raises ChildError unless `stop` has ended it."""
         if self._process is not None:
             await self._process.wait()
         self.check()
 
 
 def addresses_of(line: str) -> tuple[str, str]:
-    """Return where a router serves gRPC and HTTP, by the first line that it prints.
+    """Return the addresses of a router's gRPC and of its HTTP, from the first line that it prints.
 
-    It is `warmpath serves gRPC on HOST:PORT, HTTP on HOST:PORT, …`.
+    The line is `warmpath serves gRPC on HOST:PORT, HTTP on HOST:PORT, …`.
     """
     grpc, http = (part.rpartition(" on ")[2].strip() for part in line.split(",")[:2])
     return grpc, http

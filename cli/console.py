@@ -23,7 +23,7 @@ def new_console(*, piped_width: int | None = None, stderr: bool = False) -> Cons
 
 
 def new_table(columns: str, **options: Any) -> Table:
-    """Return a table of the columns, which commas separate; > marks those of numbers."""
+    """Return a table of the columns, which commas separate; one marked with > is aligned right."""
     table = Table(**options)
     for name in columns.split(", "):
         table.add_column(name.lstrip(">"), justify="right" if name[0] == ">" else "left")
@@ -31,6 +31,6 @@ def new_table(columns: str, **options: Any) -> Table:
 
 
 def trust_words(trust: pb.Trust, after: str = "") -> Text:
-    """Return a level in its colour, its reason, and what comes after it."""
+    """Return a trust as text: its level in colour, its reason, and the text `after` it."""
     level = pb.Trust.Level.Name(trust.level).lower()
     return Text(level, TRUST.get(level, "")) + Text(f": {trust.reason}{after}")

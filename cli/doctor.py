@@ -37,7 +37,7 @@ from warmpath.router.config.schema import Config
 
 FEWEST_REQUESTS = 30
 MOSTLY_TOLD = 0.5
-"""Share of requests below which the doctor says how few tell what the engine found cached."""
+"""The share of requests with an engine's cached tokens below which the doctor says that they are few."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

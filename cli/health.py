@@ -23,7 +23,7 @@ ROUTER = "http://127.0.0.1:7401/readyz"
 MOST_BYTES = 1 << 16
 
 Conditions = dict[str, dict[str, Any]]
-"""What a router's /readyz says of each condition: `required`, `holds` and `reason`."""
+"""By the name of each condition of a router's /readyz: its `required`, `holds` and `reason`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

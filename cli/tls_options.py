@@ -1,4 +1,4 @@
-"""The options by which commands connect with TLS, and the rule that they keep."""
+"""The options by which commands connect with TLS, and the check that they fit each other."""
 
 import argparse
 from pathlib import Path
@@ -17,7 +17,7 @@ class OptionError(ValueError):
 
 
 def add_tls(options: "argparse._ActionsContainer", *, authority: str) -> None:
-    """Add the options; `authority` is the help of --tls-ca."""
+    """Add --tls-ca, with the help `authority`, --tls-cert and --tls-key."""
     options.add_argument("--tls-ca", type=Path, help=authority)
     options.add_argument("--tls-cert", type=Path, help="PEM of the certificate to show")
     options.add_argument("--tls-key", type=Path, help="PEM of its private key")
@@ -34,6 +34,6 @@ def check_tls(args: argparse.Namespace) -> None:
 def without_answer(
     code: str, message: str, args: argparse.Namespace, *, asked: str, names: Names = OPTIONS
 ) -> str:
-    """Return why no answer came, by a status's name and text; empty if the status is an answer."""
+    """Return why `asked` did not answer, by gRPC's status and text; empty if the status is an answer."""
     has_tls, has_cert = args.tls_ca is not None, args.tls_cert is not None
     return unanswered(code, message, names, asked=asked, has_tls=has_tls, has_cert=has_cert)

@@ -29,9 +29,9 @@ class Check(NamedTuple):
     """The property that was checked: `block size`."""
     verdict: Verdict
     text: str
-    """What is the case; of WRONG ones what is wrong."""
+    """The state that was found; if WRONG, the fault."""
     change: str = ""
-    """Of WRONG ones the setting to change, or the next step."""
+    """If WRONG: the setting to change, or the next step."""
 
     @property
     def line(self) -> str:
@@ -44,7 +44,7 @@ class Placed(NamedTuple):
 
     spec: PodSpec
     table: str
-    """Such as `pods[0]` or `pod-sets[1]`."""
+    """The table's key, such as `pods[0]` or `pod-sets[1]`."""
 
     def key(self, name: str) -> str:
         is_set = self.table.startswith("pod-sets")

@@ -27,7 +27,7 @@ CLOCK_SECONDS = 2.0
 
 
 def reachable(pod: Placed, health: Answer) -> Check:
-    """Return whether the engine answers and accepts requests."""
+    """Check that the engine answers and accepts requests."""
     name = "engine"
     if health.status == 200:
         return pod.ok(name, f"answers at {pod.spec.address}")
@@ -45,7 +45,7 @@ def reachable(pod: Placed, health: Answer) -> Check:
 
 
 def clock(pod: Placed, health: Answer) -> Check:
-    """Return whether the engine's clock is as ours, within CLOCK_SECONDS."""
+    """Check that the engine's clock is as ours, within CLOCK_SECONDS."""
     name, ahead = "clock", health.ahead
     if ahead is None:
         return pod.unknown(name, "its answers have no Date")
@@ -57,7 +57,7 @@ def clock(pod: Placed, health: Answer) -> Check:
 
 
 def served(pod: Placed, models: Answer, model: ModelSpec) -> Check:
-    """Return whether the engine serves the pod's model under a name that requests use."""
+    """Check that the engine serves the pod's model under its name or an alias."""
     name = "model"
     if models.status in REFUSALS:
         text = f"/v1/models answers {models.status}, so its models and adapters are not known"
@@ -78,7 +78,7 @@ def served(pod: Placed, models: Answer, model: ModelSpec) -> Check:
 
 
 def kind(pod: Placed, metrics: Answer) -> Check:
-    """Return whether the names of the engine's metrics are those of its kind."""
+    """Check that the names of the engine's metrics are those of its configured kind."""
     name, page = "engine kind", metrics.body
     if metrics.status != 200 or not page:
         return pod.unknown(name, "/metrics cannot be read")
@@ -95,7 +95,7 @@ def kind(pod: Placed, metrics: Answer) -> Check:
 
 
 def cache(pod: Placed, metrics: Answer, info: Answer, seen: Mapping[int, int]) -> Iterator[Check]:
-    """Yield whether prefix caching is on, and whether ranks, blocks and block sizes are as said.
+    """Yield checks that prefix caching is on, and that ranks, blocks and block sizes are as configured.
 
     `seen` has the block size of each rank's events, as far as the router knows them.
     """
@@ -197,13 +197,13 @@ class Ours(NamedTuple):
 
 
 def body(model: str, form: Form) -> dict[str, Any]:
-    """Return the body of an engine's /tokenize."""
+    """Return the body of a request to an engine's /tokenize, with TEXT or CHAT."""
     content = {"prompt": TEXT} if form == "text" else {"messages": CHAT}
     return {"model": model, **content}
 
 
 def ask_router(client: Client, model: str, form: Form) -> Ours:
-    """Return the router's own tokens."""
+    """Return the router's own tokens of TEXT or CHAT."""
     prompt = Prompt(text=TEXT, model=model)
     if form == "chat":
         chat = {"model": model, "messages": CHAT}
@@ -217,7 +217,7 @@ def ask_router(client: Client, model: str, form: Form) -> Ours:
 
 
 def tokenizer(model: ModelSpec, ours: Mapping[Form, Ours]) -> list[Check]:
-    """Return whether the router can tokenise texts and chats of a model, where it is to do so."""
+    """Check that the router makes tokens of a model's texts and chats; no checks without a tokenizer."""
     source, checks = _source(model), []
     for form, one in ours.items() if source else ():
         subject, name = f"model {model.name}", FORMS[form]
@@ -231,7 +231,7 @@ def tokenizer(model: ModelSpec, ours: Mapping[Form, Ours]) -> list[Check]:
 
 
 def compare(pod: Placed, model: ModelSpec, form: Form, ours: Ours, answer: Answer) -> Check | None:
-    """Return whether an engine makes the router's tokens; None if the router makes none."""
+    """Check that an engine's tokens are the router's; None if there are none of the router."""
     name = FORMS[form]
     if not _source(model) or ours.problem:
         return None

@@ -42,7 +42,7 @@ AFTER_ALL = (2**63 - 1).to_bytes(8, "big")
 async def check_events(
     pod: Placed, context: zmq.asyncio.Context, seconds: float
 ) -> AsyncIterator[Check]:
-    """Yield whether the events, the replay or the publisher of each rank answer in so many seconds."""
+    """Yield a check of each rank's events and replay, or of the publisher: it answers in `seconds`."""
     spec = pod.spec
     option = ENGINES[spec.engine].events_option
     if spec.watch:
@@ -137,7 +137,7 @@ def certificates(config: Config, folder: Path, now: datetime) -> Iterator[Check]
 
 
 async def shared_index(config: Path, url: str, seconds: float) -> list[Check]:
-    """Return whether Redis answers, may be used, and keeps what it has."""
+    """Return checks that Redis answers, lets the user read, and keeps the index whole."""
     options = argparse.Namespace(
         config=config, url="", user="", prefix=None, timeout=seconds, **dict.fromkeys(FILES, "")
     )
@@ -207,7 +207,7 @@ AT_ONCE = 32
 
 
 class Seen(NamedTuple):
-    """The answers of the running router."""
+    """The answers of the running router; `pods` are by id."""
 
     pods: Mapping[str, pb.Pod]
     ours: Mapping[str, Mapping[Form, Ours]]
@@ -219,7 +219,7 @@ def inspect(
 ) -> list[Check]:
     """Return all checks of the deployment that `file` describes, of `model` or, if empty, of all.
 
-    No answer is waited for longer than so many seconds.
+    Each answer is waited for at most `seconds`.
     """
     of_models = {one.name: one for one in config.models}
     checks = [

@@ -66,7 +66,7 @@ class Away(NamedTuple):
 
 
 class Asker:
-    """Asks engines, each with the API key if there is one; the system's authorities vouch for HTTPS."""
+    """Asks engines, with the API key unless it is empty; HTTPS trusts the system's authorities."""
 
     def __init__(self, key: str = "", key_file: str = "") -> None:
         """`key_file` names the key's file in messages."""
@@ -74,7 +74,7 @@ class Asker:
         self._key_file = key_file
 
     async def ask(self, at: HostPort, *, https: bool, is_alone: bool) -> Found | Away:
-        """Return what an engine is; `is_alone` says that no other one to be found is at its host."""
+        """Return what an engine is; `is_alone` says that no other engine that is asked has its host."""
         url = f"{'https' if https else 'http'}://{at}"
         wait = aiohttp.ClientTimeout(total=ASK_SECONDS)
         async with aiohttp.ClientSession(url, headers=self._headers, timeout=wait) as session:

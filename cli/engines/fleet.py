@@ -62,7 +62,7 @@ async def ask_all(places: Sequence[Place], asker: Asker) -> list[Asked]:
 
 
 async def answering(places: Sequence[Place], asker: Asker, say: Say) -> list[Asked]:
-    """Return what engines answer, once at least one can be used; until then say what is wrong."""
+    """Return what engines answer, once at least one can be used; until then `say` what is wrong."""
     told = ""
     while True:
         asked = await ask_all(places, asker)
@@ -83,24 +83,24 @@ async def answering(places: Sequence[Place], asker: Asker, say: Say) -> list[Ask
 
 @dataclass
 class Fleet:
-    """A running router."""
+    """A running router for engines."""
 
     file: Path
-    """Its configuration."""
+    """The router's configuration."""
     router: str
     page: str
     """host:port of its gRPC and of its live page."""
     process: Process
     client: AsyncClient
     pods: Sequence[pb.Pod] = ()
-    """Those that it listed after its first answers."""
+    """The pods that it listed at the last `first_answers`."""
     blind: dict[str, CallError] = field(default_factory=dict)
     """Models whose texts the router cannot turn into tokens, and why."""
     asked: list[Asked] = field(default_factory=list)
     """What engines said; empty where the configuration was there already."""
 
     def start(self, command: str) -> list[str]:
-        """Return the lines of its start, of which each place has one."""
+        """Return the lines to print at its start: its addresses, its file, one for each place or pod."""
         got = [f"{pod.address}  {pod.model}: {said(pod, self.blind)}" for pod in self.pods]
         if self.asked:
             got = self.lines()
@@ -126,7 +126,7 @@ class Fleet:
         return is_probed and not is_loading and all(str(one.at) in listed for one in found)
 
     def lines(self, only: Sequence[Asked] = ()) -> list[str]:
-        """Return the lines of all places, or of some."""
+        """Return the lines of all places, or, unless `only` is empty, of those."""
         blind = {model: one.message for model, one in self.blind.items()}
         return list(lines(self.asked, self.pods, blind, str(self.file), only))
 
@@ -246,10 +246,10 @@ async def take_in(
 
 
 def is_waited_for(one: Asked) -> bool:
-    """Return whether the engines of a place may be better than they were."""
+    """Return whether to ask a place again: no engine answered, or its only one sends no events."""
     return not one.found or (one.place.pods is None and not one.found[0].sends_events)
 
 
 def is_better(now: Found, before: Found) -> bool:
-    """Return whether an engine sends events by now, or makes tokens."""
+    """Return whether an engine has begun to send events or, if not, to make tokens."""
     return (now.sends_events, now.makes_tokens) > (before.sends_events, before.makes_tokens)

@@ -14,7 +14,7 @@ OUT = Path("out")
 
 
 class EngineOptions(NamedTuple):
-    """What to start a fleet from."""
+    """The engines, or the configuration, for which a command starts a router."""
 
     command: str
     """`gateway` or `serve`."""
@@ -29,7 +29,7 @@ class EngineOptions(NamedTuple):
 
 
 def add_engines(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the options that name engines."""
     add = parser.add_argument_group("engines: start a router for them").add_argument
     add(
         "--engine", action="append", default=[], metavar="URL",

@@ -59,7 +59,7 @@ def address_of(text: str) -> HostPort:
 
 
 def of_url(text: str) -> Place:
-    """Return the place of an URL or of host:port. Raises PlaceError."""
+    """Return the place of an URL or of host:port; without a port, PORT. Raises PlaceError."""
     try:
         url = urlsplit(text if "//" in text else f"//{text}", scheme="http")
         port = url.port
@@ -94,7 +94,7 @@ def _loopback(port: int) -> str:
 
 
 def of_selector(text: str) -> Place:
-    """Return the place of labels, `[NAMESPACE/]app=vllm[:PORT]`. Raises PlaceError."""
+    """Return the place of a label selector, `[NAMESPACE/]app=vllm[:PORT]`. Raises PlaceError."""
     found = SELECTOR.fullmatch(text)
     port = int(found["port"] or PORT) if found else 0
     if not found or not 0 < port < 1 << 16:

@@ -34,13 +34,13 @@ class Ports(NamedTuple):
     tried: tuple[int, ...] = ()
     """Without `events`: the ports that were tried."""
     several: tuple[int, ...] = ()
-    """Without `events`: ports with events of which nothing tells whose they are."""
+    """Without `events`: ports that send events, but perhaps another engine's."""
 
 
 async def find(
     at: HostPort, ranks: Sequence[int], told: Mapping[str, object] | None, *, is_alone: bool
 ) -> Ports:
-    """Return the ports of the engine at an address, with the numbers of its `ranks`.
+    """Return the ports of the engine at an address; `ranks` are the numbers of its ranks.
 
     `told` is the engine's own configuration of events. Usual ports count only if the engine `is_alone`
     at its host: of several there, nothing would tell whose they are.

@@ -50,7 +50,7 @@ class GatewayDescription:
     """The gateway: one Envoy, its router and its pods."""
 
     listen: HostPort
-    """Port 0 takes a free one."""
+    """Where clients connect; port 0 takes a free one."""
     router: HostPort
     pods: Sequence[HostPort]
     """IP addresses, at least one."""
@@ -77,7 +77,7 @@ TEMPLATE = Path(__file__).with_name("envoy.json")
 TYPES = "type.googleapis.com/envoy."
 PODS, AUTHORITY, CERTIFICATE = "pods.json", "authority.json", "certificate.json"
 ROUTER_AWAY = "ROUTER_AWAY"
-"""The reason where Envoy cannot ask the router."""
+"""The reason (x-warmpath-reason) of Envoy's answer when it cannot ask the router."""
 MESSAGES = {
     "OVERLOADED": "too many requests are under way",
     "NO_POD": "no pod gave an answer",
@@ -133,7 +133,7 @@ def bootstrap(gateway: GatewayDescription) -> Fields:
 
 
 def write_all(gateway: GatewayDescription, folder: Path) -> None:
-    """Write all files to which the gateway's bootstrap refers."""
+    """Write, into Envoy's folder, all files to which the gateway's bootstrap refers."""
     write_pods(gateway.pods, folder)
     tls, kind = gateway.router_tls, "extensions.transport_sockets.tls.v3.Secret"
     if tls is not None:
@@ -145,7 +145,7 @@ def write_all(gateway: GatewayDescription, folder: Path) -> None:
 
 
 def write_pods(pods: Sequence[HostPort], folder: Path) -> None:
-    """Replace the list of pods."""
+    """Replace the list of pods in Envoy's folder, which Envoy then reads again."""
     _write(folder / PODS, "config.endpoint.v3.ClusterLoadAssignment", _assignment("pods", pods))
 
 

@@ -53,7 +53,7 @@ QUESTION = (
 """Longer than the blocks of usual engines: shorter prompts are never cached."""
 
 Simulated = Callable[[argparse.Namespace, Path, GatewayDescription], Awaitable[None]]
-"""Serves simulated pods, by the options, Envoy's program and the gateway without pods."""
+"""Serves simulated pods; takes the options, the path of Envoy, and the gateway without its pods."""
 
 
 def run(argv: Sequence[str] | None, summary: str | None, simulated: Simulated) -> int:
@@ -187,9 +187,9 @@ class ListedPods(NamedTuple):
     """The pods that a router lists."""
 
     addresses: list[HostPort]
-    """Of those that Envoy can reach, in order."""
+    """The addresses of the pods that Envoy can reach, sorted."""
     problems: list[str]
-    """What is wrong with the others."""
+    """A sentence about each pod that Envoy cannot reach."""
     model: str = NO_MODEL
     """One of their models, for an example."""
 
@@ -277,9 +277,9 @@ async def _serve_engines(
 
 
 async def serve(program: Path, gateway: GatewayDescription, model: str, *, follows: bool) -> None:
-    """Serve until the task is cancelled, with the router's pods if the gateway `follows` it.
+    """Run Envoy until the task is cancelled; `follows`: keep its pods as the router lists them.
 
-    Raises ChildError if Envoy ends.
+    The example that is printed has `model`. Raises ChildError if Envoy ends.
     """
     async with AsyncExitStack() as stack:
         envoy = await stack.enter_async_context(EnvoyProcess(program, gateway))
@@ -301,9 +301,10 @@ async def follow(
     *,
     pause: float = LOOK_SECONDS,
 ) -> None:
-    """Call `put` with the router's pods whenever they are others than `pods`, until cancelled.
+    """Call `put` with the router's pods whenever they change, at first from `pods`, until cancelled.
 
-    Where the router does not answer, or lists none, all stays as it is: it may just have started.
+    `tell` gets lines for the user. If the router does not answer or lists no pod, `put` is not called:
+    it may just have started.
     """
     told: set[str] = set()
     while True:

@@ -129,7 +129,7 @@ PROGRAM = Path("envoy") / "_bin" / "envoy"
 
 
 class NoEnvoyError(Exception):
-    """There is no Envoy, or not the one that an option names; the message says how to get it."""
+    """There is no Envoy, or the one that --envoy names (`is_named`) is none; the message says more."""
 
     def __init__(self, message: str, *, is_named: bool = False) -> None:
         super().__init__(message)

@@ -75,8 +75,8 @@ class PodSeen:
 class Access:
     """The index under one prefix. Methods raise AccessError if Redis refuses a command.
 
-    If a node does not answer, `ask` raises it too; the other methods note the node in `silent`, and a
-    key of a wrong type in `damaged`.
+    If a node does not answer, `ask` raises AccessError, too; the other methods note it in `silent`, and
+    a key of a wrong type in `damaged`.
     """
 
     redis: RedisClient
@@ -84,13 +84,13 @@ class Access:
     url: str
     timeout: float
     named: str
-    """The prefix of settings' names where the user gave them ("--", say)."""
+    """The beginning of settings' names in errors: `--` of options, `shared-index.` of a file."""
     credentials: grpc.ChannelCredentials | None = None
     """Credentials for publishers; None: plain connections."""
     configured: Sequence[str] = ()
     """Pods that the --config file follows through the shared index."""
     lacking: str = ""
-    """That nothing lies under the prefix, if so."""
+    """A sentence that nothing lies under the prefix; empty if something does."""
     silent: list[str] = field(default_factory=list)
     """Nodes that do not answer, each with the reason; their content is not known."""
     damaged: dict[str, str] = field(default_factory=dict)
@@ -161,7 +161,7 @@ class Access:
     async def check_schema(self) -> None:
         """Raise AccessError if Redis does not answer, or has an index of another version.
 
-        Note in `lacking` if it has none.
+        Without an index, put a sentence into `lacking`.
         """
         names = self.names
         schema, *_ = await self.look(
@@ -213,7 +213,7 @@ class Access:
         return ", ".join(missing[:MOST_NAMED]) + more
 
     def empty(self, pods: Mapping[str, PodSeen], written: Collection[str]) -> str:
-        """Return a text that no publisher has written under the prefix; empty if one has.
+        """Return a text that no publisher has written under the prefix; empty if one has, or may have.
 
         `written` are pods that have checkpoints.
         """
@@ -257,7 +257,7 @@ def living_of(pods: dict[str, PodSeen]) -> Living:
 
 
 def dead_words(dead: int | None, unread: str) -> str:
-    """Return the text about entries that wait for the sweep, or why their number is not known."""
+    """Return a text about `dead` entries, or, if that is None, why their number is not known."""
     if dead is None:
         return f"how many entries are dead is not known: {unread} could not be read"
     return f"{dead:,} dead entries wait for the sweep"

@@ -63,7 +63,7 @@ def _prefix(text: str) -> str:
 
 @asynccontextmanager
 async def opened(args: argparse.Namespace, *, may_be_empty: bool = False) -> AsyncIterator[Access]:
-    """Open the index that the options name. Raises AccessError."""
+    """Open the options' index. Raises AccessError, for an empty one unless `may_be_empty`, too."""
     try:
         # An extra of the package, which routers without a shared index need not install.
         from warmpath.indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415

@@ -21,7 +21,7 @@ from warmpath.process.command_line import USAGE
 
 
 async def dump(access: Access, pod: str) -> AsyncIterator[str]:
-    """Yield lines; with `pod`, only that pod's. Raises AccessError for a pod that is not there."""
+    """Yield the lines, only those of `pod` unless it is empty. Raises AccessError for an unknown pod."""
     pods = await access.pods()
     if pod and pod not in pods and not access.silent and not await _has_written(access, pod):
         raise AccessError(

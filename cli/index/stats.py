@@ -59,7 +59,7 @@ class Survey:
 
 
 async def survey(access: Access) -> Survey:
-    """Read all buckets once."""
+    """Read all buckets that can be read once, and count their content."""
     found, seen = Survey(), (-1, set[bytes]())
     async for bucket, page in pages(access):
         if bucket != seen[0]:
@@ -190,7 +190,7 @@ def _sweeper(value: bytes | None, left: int) -> dict[str, Any]:
 
 
 async def read_servers(access: Access) -> list[dict[str, Any]]:
-    """Return the Redis nodes that hold buckets."""
+    """Return the Redis nodes that hold buckets, with what each says of its memory, for JSON."""
     names = access.names
     asked = [Call(script("look"), (names.bucket(n),)) for n in access.buckets]
     servers: dict[str, dict[str, Any]] = {}
@@ -234,7 +234,7 @@ def _number(text: str | None) -> int | None:
 
 
 def shown(stats: dict[str, Any]) -> RenderableType:
-    """Return the statistics as tables."""
+    """Return the statistics of `stats` as tables."""
     return Group(Text(_head(stats)), _server_table(stats), _pod_table(stats))
 
 
