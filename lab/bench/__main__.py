@@ -30,7 +30,7 @@ BENCHMARKS = {
     "redis": "redis.command",
     "scale": "scale.command",
 }
-"""The module of each, imported when it is measured: redis-py is an extra."""
+"""Benchmark -> its module, imported only when it is measured: redis-py, for one, is an extra."""
 
 
 def _measured(name: str, *, quick: bool) -> Iterable[Figure]:

@@ -63,7 +63,7 @@ def query_body(tokens: list[int], model: str) -> bytes:
 
 
 def query(port: int, body: bytes) -> dict[str, dict[str, int]]:
-    """Ask the peer's standalone indexer for scores, in tokens."""
+    """Ask the peer's standalone indexer; return worker -> rank -> leading tokens that it holds."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/query", body, {"content-type": "application/json"}
     )

@@ -26,7 +26,7 @@ class DemoSetting:
     workers: WorkerSettings
     pods: int
     trace: str
-    """What the requests were taken from."""
+    """The name of the trace from which the requests were taken."""
     ceilings: list[float]
     """Token hit ratio of one cache that never evicts, up to and with each request."""
     span: float
@@ -69,7 +69,7 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def _speed(text: str) -> float:
-    """Return the speed: 0 for AUTO, below 0 for a speed that is none."""
+    """Return the speed: 0 for AUTO, below 0 for a speed of 0, which is none."""
     return 0.0 if text == AUTO else float(text) or -1.0
 
 

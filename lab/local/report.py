@@ -61,7 +61,7 @@ STYLE: dict[Any, Any] = {
     "grid.color": INK,
     "grid.alpha": 0.2,
 }
-"""What matplotlib is told."""
+"""The settings of matplotlib."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ class Story:
     made: Mapping[str, str]
     """How the page was made: version, options and so on, by their names."""
     ceilings: Sequence[tuple[float, float]]
-    """Modelled seconds, and the hit ratio so far of one cache that never evicts."""
+    """(modelled seconds, hit ratio until then of one cache that never evicts)."""
     killed: float | None
-    """Modelled seconds after which the first pod was killed."""
+    """Modelled seconds after which the first pod was killed; None: it was not."""
 
 
 def write_report(

@@ -10,7 +10,7 @@ ROUND_ROBIN, LEAST_LOAD, WARMPATH, QUEUED = NAMES = (
     "round-robin", "least-load", "warmpath", "warmpath-queued",
 )  # fmt: skip
 TITLES = {QUEUED: "warmpath, queued"}
-"""Names of policies in results, where they differ."""
+"""Policy -> its name in results, where that differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class PodChoice:
 
 
 class Policy:
-    """What a run of recorded traffic asks of a policy; this one learns nothing from requests."""
+    """The calls of a run of recorded traffic to a policy; this one learns nothing from requests."""
 
     async def choose(self, packed: bytes) -> PodChoice:
         """Choose a pod for a prompt of packed token ids."""

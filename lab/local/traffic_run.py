@@ -139,7 +139,7 @@ async def _stream(
     policy: Policy,
     choice: PodChoice,
 ) -> tuple[float, int]:
-    """Send a request; return the time of its first token and the number of cached tokens.
+    """Send a request; return its first token's time, by `time.monotonic`, and its cached tokens.
 
     Raises UnservedError.
     """

@@ -91,7 +91,7 @@ class Section(NamedTuple):
     table: type[Table]
     is_array: bool
     told: str = ""
-    """What the table around it says of it."""
+    """The docstring of its key in the table around it."""
 
     @property
     def heading(self) -> str:
@@ -197,7 +197,7 @@ def _metas(hint: Any) -> list[Meta]:
 
 
 def _value(field: FieldInfo, hint: Any) -> str:
-    """Return what a key takes: its type or unit, and its range."""
+    """Return a key's type or unit, and its range."""
     plain = _plain(hint)
     range_ = _range(field, hint)
     match get_origin(plain):

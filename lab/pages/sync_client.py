@@ -15,7 +15,7 @@ ALL = (
     (r"\bAsync(Client|Transport)\b", r"\1"),
     (r"\b__a(enter|exit|iter)__", r"__\1__"),
 )
-"""What differs everywhere: an expression, and what takes its place."""
+"""Differences in every module: (expression, its replacement)."""
 CLIENT = (
     (r'"""The client of a router for asyncio."""',
      '"""The client of a router for code that blocks: made of async_client.py by `make client`."""'),
@@ -41,7 +41,7 @@ TRANSPORT = (
     (r"Async(BaseTransport|HTTPTransport)", r"\1"),
 )  # fmt: skip
 CHANGES = {"client": CLIENT, "transport": TRANSPORT}
-"""What differs in a module beyond that; each expression must be found."""
+"""Module -> its differences in addition to ALL; each expression must be found."""
 
 
 def sync_module(name: str) -> str:

@@ -12,8 +12,8 @@ from warmpath.scorer.policy import check_option
 class LeastLoad:
     """Minimises prompt tokens that wait for their prefill, plus a constant per request in flight.
 
-    The cost is in tokens. It is the rule of common load balancers, with the weights of
-    the policy study (`lab.simulate.study`).
+    The cost is in tokens. Common load balancers have this rule; the weights are those of the policy
+    study (`lab.simulate.study`).
     """
 
     per_request: float = 200.0

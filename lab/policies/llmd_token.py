@@ -23,7 +23,7 @@ class LlmdToken:
     affinity: float = 0.8
     """Share of the prompt from which on a candidate is warm."""
     gate: float = 14.0
-    """Seconds."""
+    """Seconds of booked work that a colder candidate must have less than any warm one."""
     per_token: float = 70e-6
     """Seconds per booked token, which convert the gate into tokens."""
 

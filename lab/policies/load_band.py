@@ -20,7 +20,7 @@ class LoadBand:
 
     factor: float = 1.5
     slack: float = 20_000.0
-    """Tokens."""
+    """Tokens above factor x the least load at which the band ends."""
 
     def __post_init__(self) -> None:
         check_option("factor", self.factor, lowest=1.0)

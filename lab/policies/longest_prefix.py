@@ -12,9 +12,9 @@ from warmpath.scorer.policy import places
 class LongestPrefix:
     """Minimises the tokens to compute; among equals the prompt tokens that wait for a prefill.
 
-    The cost is the place in that order. It is Mooncake Conductor's "longest matched"
-    with the tie rule of the policy study (`lab.simulate.study`), where it is the worst of all: a warm
-    pod gets all similar requests and is overloaded.
+    The cost is the place in that order. This is Mooncake Conductor's "longest matched" with the tie rule
+    of the policy study (`lab.simulate.study`), where it is the worst policy of all: a warm pod gets all
+    similar requests and is overloaded.
     """
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:

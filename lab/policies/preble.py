@@ -24,7 +24,7 @@ class Preble:
     share: float = 0.5
     factor: float = 2.0
     slack: float = 60_000.0
-    """Tokens."""
+    """Tokens by which the most may exceed factor x the least."""
     per_token: float = 70e-6
     """Seconds per token to compute."""
     per_request: float = 0.002

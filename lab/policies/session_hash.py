@@ -23,14 +23,14 @@ MOST_RANKS = 1 << 16
 class SessionHash:
     """Picks the candidate whose hash with the session is the least.
 
-    It is rendezvous hashing (Thaler and Ravishankar, 1996), where gateways use a ring and a session's
-    header: when a candidate disappears, only its
-    sessions move. The cost is the hash divided by its range, 0 to 1. Without a session all costs are
-    equal, and the tie rule takes the candidate with the fewest requests in flight.
+    It is rendezvous hashing (Thaler and Ravishankar, 1996) in place of the ring of many gateways: when a
+    candidate disappears, only its sessions move. The cost is the hash divided by its range, 0 to 1.
+    Without a session all costs are equal, and the tie rule takes the candidate with the fewest requests
+    in flight.
     """
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return each candidate's hash with the session."""
+        """Return each candidate's hash with the session, divided by its range; 0 without a session."""
         del rng
         if not request.affinity:
             return Costs(np.zeros(len(columns.names)))

@@ -24,10 +24,10 @@ class Sglang:
     """
 
     abs: float = 32.0
-    """Requests."""
+    """Requests in flight by which even loads differ at most."""
     rel: float = 1.1
     threshold: float = 0.5
-    """Share of the prompt."""
+    """Share of the prompt above which a held prefix counts."""
 
     def __post_init__(self) -> None:
         check_option("abs", self.abs)

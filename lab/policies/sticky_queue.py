@@ -19,7 +19,7 @@ class StickyQueue:
     """
 
     q: float = 4.0
-    """Requests without their first token."""
+    """The most requests without their first token for which the longest prefix wins."""
 
     def __post_init__(self) -> None:
         check_option("q", self.q)

@@ -13,7 +13,7 @@ from warmpath.lab.simworker.presets import DEFAULT_PRESET, PRESETS
 MOST_PODS = 1024
 MOST_ROUTERS = 16
 MOST = 1e6
-"""Of --speed, and of the seconds of --report-delay."""
+"""The greatest --speed, and the most seconds of --report-delay."""
 
 EngineKind = Literal["serial", "vllm"]
 ENGINE_KINDS: tuple[EngineKind, ...] = get_args(EngineKind)
@@ -38,7 +38,7 @@ class Cell:
     pods: int
     blocks_per_pod: int
     load: float = 0.5
-    """Where `speed` is 0: the seconds of prefill over pods x time."""
+    """The seconds of prefill over pods x time; only where `speed` is 0."""
     speed: float = 0.0
     """How many times as fast as recorded requests come; 0: as `load` says."""
     factors: tuple[float, ...] = ()
@@ -51,7 +51,7 @@ class Cell:
     queue: bool = False
     """Whether picks may wait in the router."""
     engine_priority: bool = False
-    """Whether engines begin prompts by the answer's `engine_priority`."""
+    """Whether engines begin prompts in the order of the pick's `engine_priority`."""
     routers: int = 1
     routers_by: By = "request"
     bookings: Sharing = "shared"

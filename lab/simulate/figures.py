@@ -60,14 +60,14 @@ class Figures:
     bad_lines: int = 0
     """How many lines of the trace are wrong; they are in no other figure."""
     first_bad_lines: Sequence[str] = ()
-    """The first of them: each one's number, and what is wrong."""
+    """The first wrong lines of the trace: each one's number, and what is wrong."""
 
 
 class Pace(NamedTuple):
     """How fast requests come."""
 
     ceiling: float
-    """The hit ratio of one cache of all pods' size."""
+    """The token hit ratio of one LRU cache as large as all pods' together."""
     load: float
     speed: float
     """How many times as fast as recorded."""

@@ -16,7 +16,7 @@ from warmpath.lab.simworker.virtual.cluster import LeapingEngine
 
 MAX_NUM_SEQS = 1024
 MAX_NUM_BATCHED_TOKENS = 8192
-"""Both are vLLM's own for a server on GPUs of 70 GiB or more, A100 left out (`get_batch_defaults`)."""
+"""This and MAX_NUM_SEQS are vLLM's for servers on GPUs from 70 GiB, not A100 (`get_batch_defaults`)."""
 
 
 def can_serve(one: LoggedRequest, block_size: int, blocks: int) -> bool:

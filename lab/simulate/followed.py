@@ -38,7 +38,7 @@ class Followed:
         self._rank.disconnected("the engine died")
 
     def began_anew(self) -> None:
-        """Follow another engine in its place, from its start."""
+        """Follow the engine that takes the dead one's place, from its start."""
         self._held = Holding()
         self._rank.connected()
         self._rank.begin_snapshot()

@@ -61,12 +61,12 @@ SEEDS = 1_000_003
 
 
 class Pick(NamedTuple):
-    """A router's answer."""
+    """A router's answer: its booking, the pod's number, and a priority."""
 
     booking: str
     pod: int
     priority: int
-    """The request's place at an engine that orders by it."""
+    """The request's priority at an engine that orders by it: lower comes first."""
 
 
 class LoggedPrompt:
@@ -215,7 +215,7 @@ class SimulatedRouter:
         return Pick(placed.booking_id, number, priority)
 
     def release(self, now: float) -> list[tuple[str, Pick]]:
-        """Return the requests that waited and go now, by their ids, with their pods."""
+        """Return (request id, pick) of each request that waited and goes now."""
         if self._queue is None:
             return []
         self._pass_time(now)
@@ -238,7 +238,7 @@ class SimulatedRouter:
     def _look_at_engines(self, now: float) -> None:
         """Read the engines' metrics, if the interval is over.
 
-        Only arrivals lead to it, so that a queue that holds nothing sees what a router without one sees.
+        Only arrivals lead to a reading, so an empty queue sees the same metrics as a router without one.
         """
         if now - self._scraped >= self._cell.scrape:
             self._scraped = now

@@ -17,7 +17,7 @@ _REACH = {
 }
 
 STEADY = 2.0
-"""How many times as long as an answer takes (p90) requests must come, for traffic to be steady."""
+"""Traffic is steady if it lasts this many times as long as an answer (p90)."""
 
 StudyPlace = tuple[str, str, int, int, float]
 """Trace, engine, pods, blocks per pod and load: a `Cell` without its policy and seed."""
@@ -73,7 +73,7 @@ def conditions(settings: Mapping[str, Any]) -> list[str]:
 
 
 def remarks(policies: Mapping[str, Sequence[Figures]]) -> list[str]:
-    """Return sentences about what a reader of a place's figures should know."""
+    """Return sentences that a reader of a place's figures should know."""
     rows = [row for of_policy in policies.values() for row in of_policy]
     sentences = []
     if said := _crowd(rows):

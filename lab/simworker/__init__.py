@@ -1,1 +1,1 @@
-"""LLM engines without a GPU, and workers that serve them; this package imports none of the others."""
+"""LLM engines without a GPU, and workers that serve them; it imports no other package of warmpath."""

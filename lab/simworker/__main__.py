@@ -82,7 +82,7 @@ async def _serve(settings: Settings, text: TextCodec) -> int:
 
 
 def _ready(hosts: Sequence[Host]) -> dict[str, Any]:
-    """Return the object of the "ready" line: the addresses of the worker, or of all workers."""
+    """Return the object of the "ready" line: the one worker's addresses, or a list of all workers'."""
     if len(hosts) == 1:
         return {"ready": True} | hosts[0].ready
     return {"ready": True, "workers": [host.ready for host in hosts]}

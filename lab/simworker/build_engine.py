@@ -42,7 +42,7 @@ TRTLLM_EVENT_BUFFER = 65_536
 """Events kept until somebody fetches them (`event_buffer_max_size`)."""
 
 Clock = Callable[[], float]
-"""Returns modelled seconds, which an engine with wishes that end needs."""
+"""Returns modelled seconds; TensorRT-LLM's blocks have priorities that end by it."""
 
 MOST_ADAPTERS_IN_A_BATCH = 8
 """Adapters for which vLLM v0 has room on the GPU: it schedules no more of them in one step."""
@@ -69,7 +69,7 @@ class EngineSettings:
     use_eagle: bool
     """Whether a drafter reads v1's cache, so that the last block of a hit is computed again."""
     retention: KvCacheRetentionConfig | None
-    """The priorities of blocks that each request to TensorRT-LLM wishes."""
+    """The priorities that each request to TensorRT-LLM wishes for its blocks; None: no wish."""
     enable_prefix_caching: bool
     enable_chunked_prefill: bool
     max_num_seqs: int
@@ -80,7 +80,7 @@ class EngineSettings:
     hash_seed: str
     scheduling_policy: str
     preemption_mode: Literal["recompute", "swap"] | None
-    """v0's, as `SchedulerConfig.preemption_mode`."""
+    """How v0 preempts (`SchedulerConfig.preemption_mode`)."""
     tensors: Literal["numpy", "torch"] | None
     """The arrays that hold the content of v0's cache; None: there is no content."""
     preset: str
@@ -95,14 +95,14 @@ class EngineKind:
     wire_events: Callable[[Sequence[Any], LoraId], list[WireEvent]]
     """Turns a step's events into those that dialects encode."""
     hash_algos: tuple[str, ...]
-    """The first is the default."""
+    """The names of the hash algorithms, the default first."""
     scheduling_policies: tuple[str, ...]
     fetch_events: Callable[[Any], list[dict[str, Any]]] | None = None
     """Returns the events since the last call; None unless the engine's events are fetched over HTTP."""
     version: str = ""
     """The answer of /version; empty: the dialect's version."""
     metrics: str = ""
-    """The engine whose own endpoints it has, and by default names of metrics; empty: the dialect's."""
+    """The engine whose endpoints, and by default names of metrics, it has; empty: the dialect's."""
 
     @property
     def streams(self) -> bool:
@@ -164,7 +164,7 @@ def _vllm_v0(settings: EngineSettings, _: Clock) -> V0Engine:
 
 
 def _memory(settings: EngineSettings) -> Worker[Any]:
-    """Return memory for a model of one small layer: its content tells which tokens were computed."""
+    """Return a worker with one small layer in memory, whose content shows which tokens were computed."""
     backend: ArrayBackend[Any] = NumpyBackend()
     if settings.tensors == "torch":
         try:

@@ -56,7 +56,7 @@ def number(high: float, *, above: bool = False) -> Callable[[str], float]:
 
 
 def address(text: str) -> tuple[str, int]:
-    """Read `host:port`."""
+    """Read `host:port`; return (host, port)."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not host:port")
@@ -64,7 +64,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def lora_module(text: str) -> tuple[str, str]:
-    """Read `name=path`, or vLLM's JSON form."""
+    """Read `name=path`, or vLLM's JSON form; return (name, path)."""
     if text.startswith("{"):
         try:
             module = json.loads(text)
@@ -87,7 +87,7 @@ MODEL_LEN = 131_072
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line: a usage of 50 lines would hide it."""
+    """A parser whose errors are one line each: argparse's usage of 50 lines would hide the error."""
 
     def error(self, message: str) -> NoReturn:
         """End the process with status 2, the error and where help is."""
@@ -95,7 +95,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Help(argparse.HelpFormatter):
-    """Shows defaults that say something, and an example as it is to be typed, as other commands do."""
+    """Shows defaults, except empty ones, and keeps the lines of examples, as other commands do."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         given = action.default

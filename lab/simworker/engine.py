@@ -16,7 +16,7 @@ OnTokens = Callable[[list[int], bool], None]
 
 
 def _unheard(tokens: list[int], last: bool) -> None:
-    """Take the tokens of a generation that is only the pattern of others."""
+    """Ignore tokens: the default for a generation that is only the pattern of others."""
 
 
 class RequestRefusedError(Exception):
@@ -49,7 +49,7 @@ class Generation:
     kv_cache_report_mode: str = "incremental"
     """With `full`, blocks found cached are announced again (vLLM 0.26 and later)."""
     session_id: str = ""
-    """The events of blocks that the request stores carry it."""
+    """The session's id, in the events of blocks that the request stores; empty: none."""
     prompt_hashes: Sequence[bytes] | None = None
     """Hashes of the prompt's full blocks, where only these and its length are known: the ids in `prompt`
     then mean nothing, and `range(n)` will do. None where the ids are known."""

@@ -141,14 +141,14 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _read(kind: Any, args: argparse.Namespace, prefix: str = "", **given: Any) -> Any:
-    """Return settings: the `given` fields, and others from the arguments of their names."""
+    """Return a `kind` of settings: `given` fields, the others from `args` by `prefix` and name."""
     names = (field.name for field in fields(kind))
     read = {name: getattr(args, prefix + name) for name in names if hasattr(args, prefix + name)}
     return kind(**read | given)
 
 
 def _check_windows(groups: Sequence[KVGroup]) -> None:
-    """Raise unless TensorRT-LLM could have these groups."""
+    """Raise ArgumentTypeError unless TensorRT-LLM could have these groups."""
     windows = [group.window for group in groups]
     if windows[0] or 0 in windows[1:] or len(set(windows)) < len(windows):
         raise argparse.ArgumentTypeError(
@@ -184,7 +184,7 @@ def _fitting_model_len(args: argparse.Namespace, groups: Sequence[KVGroup]) -> i
 
 
 def _check(settings: Settings) -> None:
-    """Raise if settings contradict each other."""
+    """Raise ArgumentTypeError, EndpointError or AdapterError if settings contradict each other."""
     engine = settings.engine
     # Other engines start all the same, and refuse requests that do not fit.
     most = longest_request(

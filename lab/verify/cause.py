@@ -73,13 +73,13 @@ class Case:
     before: Sequence[EventKeys]
     """The events before the request's own blocks in the batch that announced these."""
     lost: Sequence[EventKeys]
-    """The events of the batches just before that one, if they were lost."""
+    """The events of lost batches just before the one that announced the request's own blocks."""
     after_restart: bool
     """Whether the engine had restarted, which only its next batch showed."""
 
 
 def cause(case: Case) -> str:
-    """Return why prediction and figure differ."""
+    """Return, in words, why the prediction and the engine's report differ."""
     if case.after_restart:
         return "the engine had restarted before, which only its next batch shows"
     keys = case.stay.keys
@@ -122,7 +122,7 @@ class Mismatch:
 
     request: int
     life: int
-    """Counts the engine's starts, from 1: request ids begin again with each."""
+    """The number of the engine's start, from 1: request ids begin again with each."""
     predicted: int
     on_arrival: int
     actual: int

@@ -61,7 +61,7 @@ class _Open:
     scheduled: bool = False
     """Whether its own blocks have been announced; then the prediction is final."""
     before: Sequence[EventKeys] = ()
-    """The events before those blocks in the batch that announced them."""
+    """The events before the request's own blocks in the batch that announced these."""
 
 
 def verify(
@@ -69,7 +69,7 @@ def verify(
 ) -> RecordingOutcome:
     """Replay a recording through the router's parts and compare each request.
 
-    The blocks lie in `index`, or in a compiled one.
+    The blocks lie in `index`, or in a new compiled index.
     """
     index = index or embedded_index(INDEX_BYTES)
     return _Verification(recording, conditions or Conditions(), index).run()

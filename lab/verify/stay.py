@@ -42,12 +42,12 @@ class Stay:
     batches: Sequence[Batch]
     """The live batches of the engine's life, in order; it may still grow."""
     first: int
-    """The position of the first one that came after the arrival."""
+    """The position in `batches` of the first that came after the arrival."""
     others: int
-    """Requests that were with the engine at any time of it, beside this one."""
+    """Number of other requests that were with the engine at any time of the stay."""
 
     def account(self, predicted: int, actual: int) -> str:
-        """Return when the engine may have found `actual` blocks, not the `predicted` ones."""
+        """Return, in words, when the engine may have found `actual` blocks, not `predicted` ones."""
         beside = f"{self.others} other requests were under way"
         if self.others < 2:
             beside = f"{'one' if self.others else 'no'} other request was under way"

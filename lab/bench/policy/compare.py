@@ -1,4 +1,4 @@
-"""The figures of a place: ours, the baseline's and the best published one's, and their ratios."""
+"""The figures of a place (`grid.py`): ours, the baseline's, the best published one's, and ratios."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ from warmpath.lab.simulate.summary import median
 TIMES = ("ttft_p50_s", "ttft_mean_s", "ttft_p90_s", "ttft_p95_s", "ttft_p99_s")
 OTHERS = ("tpot_p90_ms", "hit_share", "imbalance", "utilisation")
 OVERLOADED = 20.0
-"""Seconds of the baseline's p90 above which a place is overloaded; its figures then say how fast it
-drains."""
+"""Seconds of the baseline's p90 time to first token above which a place is overloaded; its figures then
+say how fast it drains."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +29,7 @@ class Compared:
     blocks: int
     load: float
     best: str
-    """The published policy with the least p90."""
+    """The published policy with the least p90 time to first token."""
     figures: Mapping[str, Mapping[str, float]]
 
     @property
@@ -86,16 +86,16 @@ class ComparedStanding:
     means: Mapping[str, float]
     """Geometric means of the ratios of each figure."""
     best_mean: float
-    """Of the p90 to that of each place's best published policy."""
+    """Geometric mean of the ratios of the p90 to that of each place's best published policy."""
     worst: float
-    """The greatest ratio of the p90."""
+    """The greatest ratio of the p90 to the baseline's."""
     worst_to_best: float
     worst_p99: float
     worst_place: str
 
 
 def standing(policy: str, places: Sequence[Compared]) -> ComparedStanding:
-    """Return a policy's standing in at least one place."""
+    """Return a policy's standing over `places`, at least one."""
     to_best = {one: one.ratio(policy, "ttft_p90_s", one.best) for one in places}
     worst = max(to_best, key=lambda one: to_best[one])
     return ComparedStanding(

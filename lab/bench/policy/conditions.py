@@ -18,7 +18,7 @@ from warmpath.lab.simulate.traffic.generated import Generated
 
 PODS, BLOCKS = 8, 1500
 LOADS: Mapping[str, float] = {"conversation": 0.7, "reading": 0.6}
-"""Below saturation, where waits have begun to grow."""
+"""Traffic -> its load: below saturation, where waits have begun to grow."""
 
 CONDITIONS: Mapping[str, Mapping[str, Any]] = {
     "nothing is wrong": {},
@@ -49,7 +49,7 @@ CONDITIONS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Suffered:
-    """Our policy under a condition: medians over seeds of the p90 and p99, in seconds."""
+    """Policies under a condition: (p90, p99) of the time to first token, seconds, medians over seeds."""
 
     traffic: str
     condition: str
@@ -95,7 +95,7 @@ def to_run(extent: Extent) -> list[Cell]:
 
 
 def suffered(kept: Kept, extent: Extent) -> list[Suffered]:
-    """Return what was found under each condition that was run."""
+    """Return the outcome of each condition that was run."""
     found = []
     for traffic, name, place in cells(extent):
         rows = [kept.of_seeds(cell, extent.seeds) for cell in (place, *ours(place))]

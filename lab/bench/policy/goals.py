@@ -55,7 +55,7 @@ def of_goodput(found: Sequence[Goodput]) -> list[Figure]:
 
 
 def of_conditions(found: Sequence[Suffered]) -> list[Figure]:
-    """Return the goals for faults and the like."""
+    """Return the goals for the conditions."""
     figures = []
     for queue, name, baseline in (
         ("queue on", "queued_to_baseline", BEST_PUBLISHED),

@@ -33,7 +33,7 @@ class Goodput:
     engine: str
     blocks: int
     loads: Mapping[str, float]
-    """By policy."""
+    """Policy -> the highest load that holds."""
 
     def ratio(self, policy: str) -> float:
         """Return a policy's goodput over the best published policy's."""
@@ -41,7 +41,7 @@ class Goodput:
 
 
 def places(extent: Extent) -> list[Cell]:
-    """Return the fleets and traffic; their load is the first to try."""
+    """Return a cell for each fleet and traffic; its load is the first to try."""
     found = [
         extent.place(source, engine, PODS, blocks, FIRST)
         for engine, blocks, source in product(ENGINE_KINDS, BLOCKS, extent.sources())
@@ -54,7 +54,7 @@ def places(extent: Extent) -> list[Cell]:
 
 
 def search(kept: Kept, extent: Extent) -> list[Goodput]:
-    """Search all places, and return what was found where all policies could be run."""
+    """Search all places; return the goodput of those in which all policies could be run."""
     searches = {
         place: [_Search(policy, extent) for policy in (place, *ours(place))]
         for place in places(extent)
@@ -108,7 +108,7 @@ class _Search:
         return known[-1][0]
 
     def _steps(self, kept: Kept) -> Iterator[tuple[float, float | None]]:
-        """Yield the loads of the search with how far they reach to their limit; None: not run."""
+        """Yield each load of the search with its `_limit`: above 1 it does not hold; None: not run."""
         load = FIRST
         limit = self._limit(kept, load)
         yield load, limit
@@ -125,7 +125,7 @@ class _Search:
         return [replace(self.cell, load=load, seed=seed) for seed in self._seeds]
 
     def _limit(self, kept: Kept, load: float) -> float | None:
-        """Return the greater of both figures over its limit."""
+        """Return the greater of both times divided by their limits; None: a seed was not run."""
         found = [kept.figures(cell) for cell in self._cells(load)]
         rows = [one for one in found if one is not None]
         if len(rows) < len(found):

@@ -119,5 +119,5 @@ class Kept:
 
 
 def _run_by(deadline: float, cell: Cell) -> tuple[Cell, Figures] | None:
-    """Run a cell, unless the deadline is over."""
+    """Run a cell; return None without a run if the deadline is over."""
     return (cell, run(cell)) if time.monotonic() <= deadline else None

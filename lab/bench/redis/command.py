@@ -25,7 +25,7 @@ from warmpath.lab.local.redis_server import RedisServer
 BASELINE = "llm-d's layout"
 WHOLE = "llm-d's layout, as its Add and Evict do it"
 SIZES = ((625, 8, 16), (625, 64, 8), (6250, 8, 4), (6250, 64, 2))
-"""Numbers of blocks, pods, and prompts of each kind."""
+"""(blocks of a prompt, pods, prompts) of each measurement of look-ups."""
 SHARES = {"held by all": 1.0, "half held": 0.5, "held by none": 0.0}
 
 

@@ -32,7 +32,7 @@ class Content:
                 self._holds[pod].update(prompt.keys[:depth])
 
     def changes(self) -> Iterator[tuple[int, Changes]]:
-        """Yield each pod's new keys, a prompt and pod at a time; a pod gets no key twice."""
+        """Yield (pod, its new keys of a prompt), prompt by prompt; a pod gets no key twice."""
         return iter(self._asked)
 
     def truth(self, keys: Sequence[int]) -> dict[int, int]:
@@ -56,7 +56,7 @@ class Content:
 
 
 def changes_of(keys: Sequence[int], known: frozenset[int] | set[int] = frozenset()) -> Changes:
-    """Return a prompt's keys by segment, without the known ones."""
+    """Return a prompt's keys by segment (its first key), without the known ones."""
     found = {}
     for start in range(0, len(keys), SEGMENT):
         new = [key for key in keys[start : start + SEGMENT] if key not in known]
@@ -66,7 +66,7 @@ def changes_of(keys: Sequence[int], known: frozenset[int] | set[int] = frozenset
 
 
 def keys_of(rng: Random, blocks: int) -> list[int]:
-    """Return made-up keys."""
+    """Return `blocks` made-up keys, 64 bits each."""
     return [rng.getrandbits(64) | 1 for _ in range(blocks)]
 
 

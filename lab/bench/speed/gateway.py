@@ -114,7 +114,7 @@ def _times(client: ScoreClient, fronts: _Fronts, *, quick: bool) -> list[Figure]
     one, many = (f"-n{calls}", "-c1"), (f"-n{4 * calls}", f"-c{CLIENTS}")
 
     def added(size: int) -> Load:
-        """Return how much more each figure is with the picker."""
+        """Return how much more each figure is if Envoy asks the router."""
         asking, alone = (fronts.load(envoy, size, *one) for envoy in (fronts.asking, fronts.alone))
         return Load(*map(sub, asking, alone))
 

@@ -26,7 +26,7 @@ REQUESTS = 50_000
 BLOCKS = 1500
 """Blocks of a worker."""
 LOAD = 0.5
-"""Seconds of prefill a worker and second."""
+"""Seconds of prefill that each worker gets in a second."""
 NEEDED_A_SECOND = REQUESTS / 180
 """The promised rate: 50,000 requests in three minutes."""
 

@@ -39,7 +39,7 @@ from warmpath.scorer.strategies import longest_prefix
 
 
 def new_picking(ingest: Ingest, *witnesses: Witness, **more: Any) -> Picking:
-    """Put the parts together, with `more` of them; ties break the same way in each run."""
+    """Put the parts together, `more` in place of defaults; ties break the same way in each run."""
     names = map(str, count())
     parts = {"new_id": lambda: next(names), "witnesses": witnesses, **more}
     return Picking(

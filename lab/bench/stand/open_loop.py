@@ -160,7 +160,7 @@ class Connection:
 
 
 class Counts:
-    """What became of the calls that were due after `since`; times are in seconds."""
+    """The outcomes of the calls that were due after `since`; times are in seconds."""
 
     def __init__(self, since: float = 0.0) -> None:
         self.since = since

@@ -79,7 +79,7 @@ JSON = ("--h1", "-H", "content-type: application/json")
 
 
 class Load(NamedTuple):
-    """What a client saw: requests a second, and microseconds."""
+    """A client's figures: requests a second, and percentiles of a request's microseconds."""
 
     rate: float
     p50: float
@@ -130,7 +130,7 @@ class Router:
         return all(pod.ready for pods in self._pods() for pod in pods)
 
     def stored(self) -> int:
-        """Return the number of blocks that each process has counted as stored."""
+        """Return the number of blocks that every process has counted as stored, or more."""
         return min(
             sum(rank.events.stored_blocks for pod in pods for rank in pod.ranks)
             for pods in self._pods()
@@ -140,7 +140,7 @@ class Router:
         until(lambda: self.stored() >= blocks, "the events become known", 0.1)
 
     def load(self, method: str, request: Message, calls: int, clients: int) -> Load:
-        """Ask so many times, by so many clients, one call at a time each."""
+        """Ask `calls` times in all, with `clients` clients that make one call at a time each."""
         url = f"http://127.0.0.1:{self.port}/warmpath.v1.Router/{method}"
         return h2load(url, framed(request), *GRPC, f"-n{calls}", f"-c{clients}", "-m1")
 

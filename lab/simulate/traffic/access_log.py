@@ -23,7 +23,7 @@ from warmpath.router.shadow import bad_line
 MOST_SHARE = 0.05
 """The largest share of bad lines with which the others still stand for the traffic."""
 MOST_TOLD = 3
-"""How many of them are told."""
+"""The most bad lines that a message names."""
 
 
 class LeftOut:
@@ -35,7 +35,7 @@ class LeftOut:
 
     @property
     def first(self) -> list[str]:
-        """The first of them: each one's number, and why it is left out."""
+        """The first bad lines: each one's number, and why it is left out."""
         return [f"line {number}: {problem}" for number, problem in self._first]
 
     def add(self, number: int, problem: str) -> None:

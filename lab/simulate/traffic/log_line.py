@@ -14,9 +14,9 @@ from warmpath.router.shadow.bad_line import decoded
 from warmpath.router.shadow.gateway_line import GatewayLine, read_body
 
 BYTES_PER_TOKEN = 4
-"""Assumed of an answer that comes whole."""
+"""Assumed bytes per token of an answer that is not streamed."""
 STREAMED_BYTES_PER_TOKEN = 220
-"""Assumed of a streamed answer: an event of a chat's stream, with one token, its id and its model."""
+"""Assumed of a streamed answer: one event of a chat, with a token, the answer's id and the model."""
 
 WANTED = (
     "A line needs timestamp, output_tokens and a prompt, or timestamp, request_body and response_bytes "
@@ -34,7 +34,7 @@ class LogLine(GatewayLine):
 
     output_tokens: Tokens | None = None
     response_bytes: Annotated[int, Meta(ge=0)] | None = None
-    """Of the answer, in place of its tokens; only with `request_body`."""
+    """Bytes of the answer, in place of `output_tokens`; only with `request_body`."""
     input_tokens: Tokens | None = None
     block_size: Annotated[int, Meta(ge=1, le=65_536)] | None = None
     """Tokens per block; None for `LOG_BLOCK`."""
@@ -49,7 +49,7 @@ class LogLine(GatewayLine):
 
     @property
     def prompts(self) -> list[str]:
-        """The names of the fields that are there and have a prompt."""
+        """The names of the fields with a prompt that the line has."""
         return [name for name in PROMPT_FIELDS if getattr(self, name) is not None]
 
     @property

@@ -15,7 +15,7 @@ from warmpath.router.shadow.bad_line import decoded
 LOG_BLOCK = 16
 """Tokens per block of a log that does not give them: vLLM's default."""
 CHARACTERS_PER_TOKEN = 4.0
-"""Assumed ratio for a log with texts and without their numbers of tokens."""
+"""Assumed for a log that has texts and not their numbers of tokens."""
 
 
 class LogRequests:
@@ -93,14 +93,14 @@ def _content(line: LogLine, size: int, ratio: float) -> tuple[int, tuple[int, ..
 
 
 MOONCAKE_BLOCK = 512
-"""Tokens per block."""
+"""Tokens per block of Mooncake's traces."""
 
 
 class MooncakeLine(msgspec.Struct):
     """A line of Mooncake's traces."""
 
     timestamp: Annotated[float, Meta(ge=0)]
-    """Milliseconds."""
+    """Arrival, in milliseconds."""
     input_length: Tokens
     output_length: Tokens
     hash_ids: list[int]

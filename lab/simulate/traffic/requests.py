@@ -45,7 +45,7 @@ class LoggedTraffic:
     bad_lines: int = 0
     """How many lines of the file were left out, since they are wrong."""
     first_bad_lines: Sequence[str] = ()
-    """The first of them: each one's number, and what is wrong."""
+    """The first lines left out: each one's number, and what is wrong."""
 
 
 def with_affinity(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
@@ -67,7 +67,7 @@ Name = int | str
 
 
 def chained(root: int, names: Sequence[Name]) -> tuple[int, ...]:
-    """Return a chained key for each block."""
+    """Return a key for each block, made of its name and the key before; `root` is before the first."""
     keys = []
     key = root
     for name in names:
@@ -77,7 +77,7 @@ def chained(root: int, names: Sequence[Name]) -> tuple[int, ...]:
 
 
 def check_count(field: str, count: int, tokens: int, size: int) -> None:
-    """Raise ValueError unless a prompt has a name for each block, or for each full one."""
+    """Raise ValueError, naming `field`, unless `count` is that of all blocks or of the full ones."""
     full, all_of_them = tokens // size, -(-tokens // size)
     if not full <= count <= all_of_them:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The worker's HTTP: OpenAI's API and the administration as vLLM serves them, and others' paths.
+"""The worker's HTTP: the APIs that generate tokens, and the administration as vLLM serves it.
 
-These are TensorRT-LLM's `/kv_cache_events` and `/faults`, which no engine has.
+TensorRT-LLM's `/kv_cache_events` and the worker's own `/faults`, which no engine has, are there too.
 """

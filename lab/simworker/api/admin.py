@@ -110,7 +110,7 @@ class KvCacheEvents(Endpoints):
     async def fetch(self, _: web.Request) -> web.Response:
         """Answer with all ranks' events since the last call.
 
-        If there are several ranks, each event names its own.
+        If there are several ranks, each event has its rank as `attention_dp_rank`.
         """
         ranks = self._worker.ranks
         answer = []
@@ -140,7 +140,7 @@ class Faults(Endpoints):
         """Switch some faults; the others stay. Every value is checked before any fault is switched.
 
         `events`: rates `drop`, `duplicate`, `delay`, `reorder`, counts `drop_next`, …,
-        `delay_seconds`, `seed`. `slow`: how many times longer steps take. `hang`: whether steps end.
+        `delay_seconds`, `seed`. `slow`: how many times longer steps take. `hang`: no step ends.
         `restart`: a new life begins, connections are reset. `crash`: the life ends without an answer.
         """
         worker = self._worker

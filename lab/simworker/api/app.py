@@ -67,7 +67,7 @@ class Models(Endpoints):
         ]
 
     async def models(self, _: web.Request) -> web.Response:
-        """Answer with the list; adapters are children of the base model."""
+        """Answer with the base model, and the adapters as its children."""
         identity = self._worker.identity
         kit = {"object": "model", "created": self._created, "owned_by": "warmpath"}
         base = {"root": identity.model, "parent": None, "max_model_len": identity.max_model_len}
@@ -95,7 +95,7 @@ class Models(Endpoints):
 MOST_BODY_BYTES = 64 << 20
 
 OWN = {"vllm": (ChatForms, TokenApi), "sglang": (SglangApi,)}
-"""Endpoints that are served as one engine serves them, by its name."""
+"""Engine's name -> the endpoints that only workers of this engine serve."""
 
 
 def application(

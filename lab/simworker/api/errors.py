@@ -25,7 +25,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ApiError(Exception):
-    """The request gets an error for an answer; `field` names the field at fault."""
+    """A request is answered with an error; `field` is the field at fault, None if there is none."""
 
     def __init__(self, message: str, *, field: str | None = None, status: int = 400) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ def error_response(message: str, status: int, field: str | None = None) -> web.R
 
 @web.middleware
 async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn a handler's exceptions into answers."""
+    """Answer a handler's exceptions with errors, in Anthropic's form for /v1/messages."""
     try:
         return await handler(request)
     except ApiError as error:

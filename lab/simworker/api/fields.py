@@ -38,7 +38,7 @@ class Fields:
         return value
 
     def whole(self, name: str, default: int, low: int, high: int) -> int:
-        """Return a whole number within limits."""
+        """Return a whole number from `low` to `high`, `default` if it is missing. Raises ApiError."""
         value = self.body.get(name)
         if value is None:
             return default
@@ -51,7 +51,7 @@ class Fields:
         return value
 
     def object(self, name: str) -> "Fields":
-        """Return an object; an empty one where it is missing."""
+        """Return an object, an empty one if it is missing. Raises ApiError for another value."""
         value = self.body.get(name)
         if value is None:
             return Fields({})
@@ -84,7 +84,7 @@ async def read_body(request: web.Request) -> Fields:
 
 
 def query_flag(request: web.Request, name: str) -> bool:
-    """Return a flag of the query; false where it is missing."""
+    """Return a flag of the query, false if it is missing. Raises ApiError for another value."""
     value = request.query.get(name, "false").lower()
     if value not in {"true", "false", "1", "0"}:
         raise bad(name, "is neither true nor false")

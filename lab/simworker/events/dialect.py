@@ -1,8 +1,8 @@
 """Dialects: the forms that events of an engine's version have on the wire, and their names.
 
 `vllm-0.32`, `vllm-0.23`, `sglang-0.5.23`, …: an engine and a version of it. The versions from
-`OLDEST` to `NEWEST` in an engine's module are known, except those that SGLang's names as not
-established; an engine's name without a version means the newest.
+`OLDEST` to `NEWEST` in an engine's module are known, except SGLang 0.5.18 and 0.5.19; an engine's name
+without a version means the newest.
 """
 
 import re
@@ -27,7 +27,7 @@ _NAME = re.compile(r"([a-z]+)(?:-(\d+(?:\.\d+){1,3}))?")
 
 
 def dialect_named(name: str, *, byte_hashes: bool = False) -> Dialect:
-    """Return the dialect of a name. Raises UnknownDialectError."""
+    """Return the dialect of a name; `byte_hashes`: whole digests. Raises UnknownDialectError."""
     match = _NAME.fullmatch(name)
     if match is None or match[1] not in _ENGINES:
         known = ", ".join(f"{engine} and {engine}-VERSION" for engine in _ENGINES)

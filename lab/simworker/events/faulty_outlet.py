@@ -32,15 +32,15 @@ class EventFaults:
     """The faults of live batches. A rate is the share of batches that have the fault, 0 to 1."""
 
     drop: float = 0.0
-    """Never sent."""
+    """The share that is never sent."""
     duplicate: float = 0.0
-    """Sent twice."""
+    """The share that is sent twice."""
     delay: float = 0.0
-    """Sent `delay_seconds` later, as are the batches after it: the connection stalls."""
+    """The share that is sent `delay_seconds` late, as are the batches behind: the connection stalls."""
     reorder: float = 0.0
-    """Sent after the batch that follows it, or `delay_seconds` later if none follows."""
+    """The share that is sent behind its successor, or `delay_seconds` late if none follows."""
     drop_next: int = 0
-    """How many of the next batches are dropped, whatever the rate; so for the other faults below."""
+    """How many of the next batches are dropped, whatever `drop` is; likewise the three below."""
     duplicate_next: int = 0
     delay_next: int = 0
     reorder_next: int = 0

@@ -61,13 +61,13 @@ def _digest(block_hash: ExternalBlockHash) -> bytes:
 
 
 class KeptOnce:
-    """Counts the copies in one rank's cache, by digest, medium and group."""
+    """Counts the copies of each block in one rank's cache, by digest, medium and group."""
 
     def __init__(self) -> None:
         self._copies: Counter[tuple[bytes, str | None, int]] = Counter()
 
     def announced(self, events: Sequence[WireEvent]) -> list[WireEvent]:
-        """Return the events to announce; stores keep their blocks' order and parents."""
+        """Return first stores, last removals and clears; stores keep their blocks' order and parents."""
         return [kept for event in events for kept in self._announced(event)]
 
     def _announced(self, event: WireEvent) -> Iterator[WireEvent]:
@@ -99,7 +99,7 @@ class KeptOnce:
 
 
 def _part(event: Stored, start: int, stop: int) -> Stored:
-    """Return a stored event of some of the event's blocks."""
+    """Return the event of the blocks from `start` to before `stop`."""
     size = event.block_size
     return replace(
         event,

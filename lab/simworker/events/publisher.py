@@ -35,7 +35,7 @@ _UNBOUND = {
 
 
 def unbound(number: int | None) -> str:
-    """Return in words why a socket cannot be bound; `number` is the system's, or ZeroMQ's."""
+    """Return why a socket cannot be bound, in words; `number` is the system's or ZeroMQ's errno."""
     return _UNBOUND.get(number or 0) or os.strerror(number or 0).lower()
 
 
@@ -67,7 +67,7 @@ class Journal:
         self._kept: deque[Frame] = deque(maxlen=buffer_steps)
 
     def append(self, payload: bytes) -> Frame:
-        """Add a batch; the oldest is dropped if there are too many."""
+        """Number and add a batch; return its frame. The oldest is dropped if there are too many."""
         frame = Frame(self.next_sequence, payload)
         self.next_sequence += 1
         self._kept.append(frame)
@@ -78,7 +78,7 @@ class Journal:
         return [frame for frame in self._kept if frame.sequence >= start]
 
     def begin_life(self) -> None:
-        """Forget the life before, and start from 0 again."""
+        """Forget all batches, and number the next one 0."""
         self.next_sequence = 0
         self._kept.clear()
 

@@ -79,7 +79,7 @@ class BlockCache:
         return True
 
     def holds(self, users: Mapping[bytes, int], answers: int) -> bool:
-        """Return whether each block has at least `users` of it, and answers hold `answers` or more."""
+        """Return whether each block has `users` pins or more, and answers hold `answers` or more."""
         pinned = self._pinned
         return answers <= self._answers and all(
             pinned.get(block, 0) >= count for block, count in users.items()

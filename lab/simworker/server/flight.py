@@ -15,7 +15,7 @@ Sink = Callable[[list[int], str | None], None]
 
 
 class Flight:
-    """An ask under way: a generation for the whole answer, which itself never runs.
+    """A request under way: `ask` is a generation for its whole answer, which itself never runs.
 
     Times are seconds of the rank's clock.
     """

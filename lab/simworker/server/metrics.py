@@ -213,7 +213,7 @@ class RankObserver:
         self._reason_label = reason_label
 
     def first_token(self, seconds: float, prompt_tokens: int) -> None:
-        """Count a computed prompt, and time its first token."""
+        """Count a computed prompt, whose first token came `seconds` after its arrival."""
         self._first_token.observe(seconds)
         if self._tokens:
             self._tokens[0].inc(prompt_tokens)

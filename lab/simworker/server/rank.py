@@ -35,7 +35,7 @@ class Observer(Protocol):
     """Counts and times requests."""
 
     def first_token(self, seconds: float, prompt_tokens: int) -> None:
-        """Count a computed prompt, and time its first token."""
+        """Count a computed prompt, whose first token came `seconds` after its arrival."""
 
     def tokens(self, count: int) -> None:
         """Count generated tokens."""
@@ -93,7 +93,7 @@ class Rank(Generic[EventT]):
 
     @property
     def in_flight(self) -> int:
-        """Requests that are not finished."""
+        """Number of requests that have not ended."""
         return len(self._flights) + len(self._parked)
 
     @property

@@ -12,7 +12,7 @@ from warmpath.lab.simworker.engine import Engine, Generation
 
 
 class Pace:
-    """Turns modelled seconds into seconds of a clock, which `sleep` takes."""
+    """Turns modelled seconds into seconds of the clock by which `sleep` waits."""
 
     def __init__(
         self, sleep: Callable[[float], Awaitable[None]], *, speed: float = 1.0, factor: float = 1.0
@@ -47,7 +47,7 @@ class Pace:
 
 
 SHORTEST_SLEEP = 0.002
-"""Seconds; an event loop does not keep to shorter sleeps anyway."""
+"""Seconds of the shortest sleep: an event loop does not keep to shorter ones anyway."""
 
 MOST_BEHIND = 1.0
 """Seconds of delay that later steps make up for; with more, the machine is too slow for the speed."""

@@ -33,7 +33,7 @@ class TextCodec:
         raise TextError(NO_TOKENIZER)
 
     def render(self, messages: Sequence[dict[str, Any]], body: dict[str, Any]) -> list[int]:
-        """Return a chat's ids."""
+        """Return the ids of a chat, rendered with the options in its request's `body`."""
         del messages, body
         raise TextError("this worker has no tokenizer, hence no chats: start it with --tokenizer")
 
@@ -104,7 +104,7 @@ class FolderText(TextCodec):
     def _messages(self, given: Sequence[Any]) -> list[Any]:
         """Return messages as the engine gives them to the template.
 
-        One without the role `developer` gets all texts for the system in one message, at the front.
+        For a template without the role `developer`, its and the system's texts become one message.
         """
         messages = [_message(message) for message in given]
         roles = [message.get("role") for message in messages if isinstance(message, dict)]
@@ -142,7 +142,7 @@ def _tojson(
 
 
 def _template_kwargs(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the template's variables; an effort sets two, as in vLLM."""
+    """Return the template's variables that a body sets; `reasoning_effort` sets two, as in vLLM."""
     given = {
         name: value
         for name, value in (body.get("chat_template_kwargs") or {}).items()

@@ -26,7 +26,7 @@ class CapacityPolicy(Enum):
 
 
 class CapacityScheduler:
-    """Decides, and allocates no blocks. At most `max_num_requests` are in flight."""
+    """Chooses requests, and allocates no blocks. At most `max_num_requests` are in flight."""
 
     def __init__(
         self, manager: KVCacheManager, policy: CapacityPolicy, max_num_requests: int
@@ -188,7 +188,7 @@ class MicroBatchScheduler:
     def schedule(
         self, fitting: Sequence[ActiveRequest]
     ) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
-        """Return (contexts, generating requests), in the order given; set the contexts' chunks."""
+        """Return (requests in context, generating ones), in the order given; set the former's chunks."""
         contexts: list[ActiveRequest] = []
         generating: list[ActiveRequest] = []
         num_tokens = 0

@@ -100,7 +100,7 @@ class MadeUpTokens:
         """Return the next `count` tokens; zeros for a request without token ids.
 
         They depend on the last full block's hash, which covers all tokens up to its end, on the last
-        token and on its position. A block must not become full before the last of them.
+        token and on its position. No block may become full before the last of the `count` tokens.
         """
         if isinstance(request, TraceRequest):
             return [0] * count

@@ -62,7 +62,7 @@ class RequestOutcome:
 
     request_id: str
     worker: int
-    """NOBODY while it is unsent."""
+    """The number of its worker; NOBODY while it is unsent."""
     arrival: float
     num_prompt_tokens: int
     num_cached_tokens: int = -1
@@ -132,7 +132,7 @@ class VirtualCluster(Generic[EventT]):
         self._push(time, _ARRIVAL, 0, request_id)
 
     def call_at(self, time: float, do: Callable[[], None]) -> None:
-        """Call a function at a future time, or later at this moment. Raises ValueError for the past."""
+        """Call a function at a time from now on, after all else then. Raises ValueError for the past."""
         if time < self.now:
             raise ValueError(f"time is {time}, before {self.now}")
         self._push(time, _CALL, 0, do)
@@ -148,10 +148,10 @@ class VirtualCluster(Generic[EventT]):
         self._send(outcome, generation, number)
 
     def restart(self, number: int, engine: Engine[EventT]) -> list[str]:
-        """Let a worker die and begin anew with another engine; return the requests unsent by that.
+        """Let a worker die and begin anew with another engine; return the ids of its requests.
 
-        Events that are on their way are lost, and tokens that these requests got do not count. To `send`
-        one of them again takes another Generation.
+        Its events on their way are lost. The requests are unsent, and tokens that they got do not count;
+        to `send` one of them again takes another Generation.
         """
         worker = self._workers[number]
         worker.engine, worker.cut_step = engine, _cut_of(engine)
@@ -167,8 +167,8 @@ class VirtualCluster(Generic[EventT]):
     def run(self, arrivals: Iterable[tuple[float, Generation]]) -> list[RequestOutcome]:
         """Submit requests at their times, in order, and run until all have ended.
 
-        Returns their outcomes in that order. `Generation.on_tokens` is called as usual. Raises
-        ValueError for a time before that of the request before.
+        Returns their outcomes in the order of `arrivals`. `Generation.on_tokens` is called as usual.
+        Raises ValueError for a time before that of the request before.
         """
         outcomes = []
         for time, generation in arrivals:

@@ -1,1 +1,1 @@
-"""The paths that generate tokens: a body to a prompt, and tokens to that API's answer."""
+"""The APIs that generate tokens: each makes a prompt of its requests' bodies, and answers of tokens."""

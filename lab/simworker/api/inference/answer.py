@@ -24,9 +24,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Answer:
-    """One answer, made of its request's flights as their tokens come.
+    """The answer to one HTTP request, made of its samples (`flights`) as their tokens come.
 
-    It begins at `created`, a second of the Unix epoch.
+    `created` is when the answer begins, in seconds of the Unix epoch.
     """
 
     last: ClassVar = b"data: [DONE]\n\n"
@@ -42,7 +42,7 @@ class Answer:
         self._begin()
 
     def _begin(self) -> None:
-        """Prepare a kind's own parts."""
+        """Prepare the parts that only a subclass has."""
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """Return the answer that is not streamed; a piece holds all tokens of a choice."""
@@ -62,7 +62,7 @@ class Answer:
 
 
 def encoded(events: Iterable[Event]) -> bytes:
-    """Return server-sent events; an event with a type is named by it."""
+    """Return events as bytes of a stream of server-sent events; an event's `type` becomes its name."""
     return b"".join(
         b"%bdata: %b\n\n" % (b"event: %b\n" % kind.encode() if kind else b"", _encode(event))
         for event in events

@@ -1,4 +1,4 @@
-"""From a request's options and its prompts to an answer, whole or streamed."""
+"""Generates the samples of a request's prompts, and answers, whole or streamed."""
 
 import contextlib
 import time
@@ -17,7 +17,7 @@ from warmpath.lab.simworker.server.worker import DrainingError, NoSuchRankError,
 MOST_CHOICES = 16384
 """The most choices of one request: prompts times samples."""
 MOST_TOKENS = 1 << 31
-"""The interval of an answer that is not streamed: more tokens than any has."""
+"""The stream interval, in tokens, of an answer that is not streamed: more than any answer has."""
 
 
 async def generate(
@@ -27,7 +27,7 @@ async def generate(
     prompts: Sequence[list[int]],
     new_answer: type[Answer],
 ) -> web.StreamResponse:
-    """Serve the samples of some prompts. Raises ApiError."""
+    """Answer with the samples of some prompts. Raises ApiError if the worker refuses one."""
     asks = [options.ask(prompt, worker.identity) for prompt in prompts]
     choices = len(asks) * options.samples
     if choices > MOST_CHOICES:

@@ -1,4 +1,4 @@
-"""Anthropic's messages: the body of one to that of the chat that vLLM makes of it, and the answer.
+"""Anthropic's messages: the body of the chat that vLLM makes of a request's body, and the answer.
 
 Source: `vllm/entrypoints/anthropic/serving.py` of 0.32. The parts of a content are joined by line
 breaks, as vLLM joins them for templates that take texts. Media, and fields whose effect depends on the
@@ -22,7 +22,7 @@ IGNORED = ("redacted_thinking", "tool_reference")
 
 
 def message_chat(fields: Fields) -> dict[str, Any]:
-    """Return the chat's body. Raises ApiError."""
+    """Return the body of the chat that a request becomes. Raises ApiError for refused fields."""
     if fields.get("max_tokens") is None:
         raise bad("max_tokens", "is missing")
     if fields.object("thinking").get("type") == "disabled":
@@ -55,7 +55,7 @@ def _system(given: Any) -> Iterator[dict[str, Any]]:
 
 
 def _messages(given: Any, at: int) -> Iterator[dict[str, Any]]:
-    """Yield the messages that one message becomes: a tool's result is a message of its own."""
+    """Yield the messages that the message at `at` becomes: a tool's result is a message of its own."""
     field = f"messages[{at}]"
     role = given.get("role") if isinstance(given, dict) else None
     if role not in ("user", "assistant"):

@@ -46,7 +46,7 @@ class RequestOptions:
     kv_cache_report_mode: str
 
     def ask(self, prompt: list[int], identity: Identity) -> Generation:
-        """Return the worker's task for one prompt of the request. Raises ApiError."""
+        """Return the worker's task for one prompt. Raises ApiError if it is empty, wrong or too long."""
         if not prompt:
             raise bad("prompt", "at least one token is needed")
         if min(prompt) < 0 or max(prompt) >= identity.vocab_size:
@@ -72,7 +72,7 @@ class RequestOptions:
 
 
 def find_model(fields: Fields, identity: Identity, adapters: Adapters) -> Adapter | None:
-    """Return the adapter that a request names; None for the base model. Raises ApiError."""
+    """Return the adapter that a request names; None for the base model. Raises ApiError for others."""
     name = fields.text("model") or identity.model
     adapter = adapters.get(name)
     if adapter is None and name != identity.model:
@@ -90,7 +90,7 @@ def read_options(
     default_tokens: int | None,
     max_tokens_field: str = "max_tokens",
 ) -> RequestOptions:
-    """Validate a request's fields. Raises ApiError, which calls `max_tokens` by `max_tokens_field`."""
+    """Validate a request's fields, where `max_tokens` is named `max_tokens_field`. Raises ApiError."""
     adapter = find_model(fields, identity, adapters)
     longest = identity.max_model_len
     newer = "max_completion_tokens"

@@ -1,4 +1,4 @@
-"""OpenAI's responses: the body of one to that of the chat that vLLM makes of it, and the answer.
+"""OpenAI's responses: the body of the chat that vLLM makes of a request's body, and the answer.
 
 Source: `vllm/entrypoints/openai/responses/{protocol,serving,utils}.py` of 0.32, and recordings of its
 answers. The parts of a content are joined by line breaks, as vLLM joins them for templates that take
@@ -28,11 +28,11 @@ REFUSED = BOTH | {
 HIDDEN_TOOLS = re.compile(
     r"(web_search|file_search|computer|code_interpreter|image_generation|local_shell|shell|mcp)"
 )
-"""Begins the types of tools that no template sees."""
+"""Matches the beginnings of the types of tools that no template sees."""
 
 
 def response_chat(fields: Fields) -> dict[str, Any]:
-    """Return the chat's body. Raises ApiError."""
+    """Return the body of the chat that a request becomes. Raises ApiError for refused fields."""
     refuse(fields, REFUSED)
     refuse(fields.object("text"), {"format": (None, {"type": "text"})})
     messages: list[dict[str, Any]] = []
@@ -85,7 +85,7 @@ def _add(messages: list[dict[str, Any]], item: Fields, field: str) -> None:
 
 
 def _add_to(messages: list[dict[str, Any]], last: dict[str, Any], name: str, text: str) -> None:
-    """Set a field of the assistant's last message, or of a new one if it is set there."""
+    """Set a field of the assistant's last message, or of a new one if that has it already."""
     if not last or last.get(name):
         last = {"role": "assistant", "content": ""}
         messages.append(last)
@@ -170,7 +170,7 @@ class ResponseAnswer(Answer):
         return self._finished()
 
     def opening(self) -> Iterator[dict[str, Any]]:
-        """Yield the events that vLLM sends at once."""
+        """Yield the events that are sent before the first token."""
         begun = self._response | {"status": "in_progress", "output": [], "usage": None}
         yield self._event("response.created", response=begun)
         yield self._event("response.in_progress", response=begun)

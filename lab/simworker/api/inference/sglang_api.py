@@ -39,7 +39,7 @@ DEFAULT_TOKENS = 128
 
 
 class SglangApi(Endpoints):
-    """The endpoint."""
+    """The endpoint /generate."""
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/generate", self.generate), web.put("/generate", self.generate)]

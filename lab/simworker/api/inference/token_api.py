@@ -1,6 +1,6 @@
 """vLLM's token API, /inference/v1/generate: token ids in, token ids out.
 
-Source: `vllm/entrypoints/scale_out/token_in_token_out/` of 0.32, and what it sent when it was recorded.
+Source: `vllm/entrypoints/scale_out/token_in_token_out/` of 0.32, and recordings of its answers.
 """
 
 import secrets
@@ -28,7 +28,7 @@ DEFAULT_TOKENS = 16
 
 
 class TokenApi(Endpoints):
-    """The endpoint."""
+    """The endpoint /inference/v1/generate."""
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/inference/v1/generate", self.generate)]

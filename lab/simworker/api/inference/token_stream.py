@@ -29,7 +29,7 @@ class TokenStream:
         self._news = asyncio.Event()
 
     def sink(self, choice: int) -> Sink:
-        """Return where a choice's tokens go."""
+        """Return the function that takes a choice's tokens."""
 
         def take(tokens: list[int], finish_reason: str | None) -> None:
             waiting = self._tokens[choice]
@@ -57,7 +57,7 @@ class TokenStream:
                 yield Piece(choice, tokens, reason)
 
     async def whole(self) -> Sequence[Piece]:
-        """Wait until every choice has ended; return one piece for each."""
+        """Wait until every choice has ended; return one piece for each, in order."""
         tokens: list[list[int]] = [[] for _ in self._tokens]
         async for piece in self.pieces():
             tokens[piece.choice] += piece.tokens

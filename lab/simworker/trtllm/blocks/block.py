@@ -34,7 +34,7 @@ class KVCacheBlock:
     """Key of the content that it held last; without tokens if it never held any."""
     is_full: bool = False
     hash: int = 0
-    """Hash of key and parent; 0 for the root and for a block that was never in the tree."""
+    """Hash of `key` and the parent's hash; 0 for the root and for a block that was never in the tree."""
     prev_block: "KVCacheBlock | None" = None
     """Parent in the tree; None if the block is not in the tree."""
     next_blocks: "dict[BlockKey, KVCacheBlock]" = field(default_factory=dict)
@@ -42,7 +42,7 @@ class KVCacheBlock:
     duration_ms: int | None = None
     """Time for which the priority holds once the block is free; None: for ever."""
     expiration_time: float = 0.0
-    """The end of that time, in seconds of the eviction policy's clock, while the block is free."""
+    """When `duration_ms` ends, in seconds of the eviction policy's clock, while the block is free."""
 
     @property
     def is_primary(self) -> bool:

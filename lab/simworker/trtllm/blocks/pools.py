@@ -28,7 +28,7 @@ class BlockPools:
     blocks: list[KVCacheBlock] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Create the blocks. Raises ValueError if a pool's size is below its least."""
+        """Create the blocks. Raises ValueError for a primary pool below 1 or a secondary below 0."""
         if self.num_primary < 1:
             raise ValueError(f"num_primary is {self.num_primary}; it must be 1 or more")
         if self.num_secondary < 0:

@@ -20,7 +20,7 @@ from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManag
 
 @dataclass(frozen=True, slots=True)
 class CacheOptions:
-    """Options with TensorRT-LLM's names and defaults, except the last three."""
+    """Options with TensorRT-LLM's names and defaults; `announces_detached` and below are our own."""
 
     tokens_per_block: int
     onboard_blocks: bool = True
@@ -28,7 +28,7 @@ class CacheOptions:
     enable_partial_reuse: bool = True
     """Whether a request may use a block that shares only its first tokens."""
     copy_on_partial_reuse: bool = True
-    """Whether such a block is copied if it is in use or has children."""
+    """Whether a partly shared block is copied if it is in use or has children; else it is not used."""
     secondary_offload_min_priority: int | None = None
     """A block of a lower priority is not moved to the secondary pool; None for the policy's default."""
     announces_detached: bool = False
@@ -150,7 +150,7 @@ class BlockCache:
     def _take_beside(self, found: KVCacheBlock) -> KVCacheBlock:
         """Take a block without losing the content of `found`.
 
-        The source may lose it: if `found` is the next to be evicted from the secondary pool, the block
+        TensorRT-LLM may lose it: if `found` is the next to be evicted from the secondary pool, the block
         that is offloaded to make room overwrites it before it is copied.
         """
         is_next = (
@@ -237,7 +237,7 @@ class BlockCache:
         return request_id not in self._unstorable
 
     def forget(self, request_id: int) -> None:
-        """Note that a request no longer lists any block."""
+        """Forget a request that no longer lists any block."""
         self._unstorable.discard(request_id)
         for block_id, listing in list(self._slid_out.items()):
             listing.discard(request_id)

@@ -141,7 +141,7 @@ class BlockManager:
         table.free()
 
     def get_block_table(self, seq: Sequence) -> list[BlockId]:
-        """Return the ids of a sequence's blocks, in order; the GPU's ids are positions too."""
+        """Return the ids of a sequence's blocks, in order; ids on the GPU are positions too."""
         return self.block_tables[seq.seq_id].physical_block_ids
 
     def can_swap_in(self, seq_group: SequenceGroup, num_lookahead_slots: int) -> AllocStatus:
@@ -203,7 +203,7 @@ class BlockManager:
         return self.block_allocator.get_num_free_blocks(Device.CPU)
 
     def access_all_blocks_in_seq(self, seq: Sequence, now: float) -> None:
-        """Set when a sequence's blocks were last read, seconds; eviction uses it once they are free."""
+        """Note that a sequence's blocks were read at `now`, seconds, for eviction once they are free."""
         if self.enable_caching:
             self._last_access_blocks_tracker.update_last_access(seq.seq_id, now)
 

@@ -125,7 +125,7 @@ class CpuGpuBlockAllocator:
         }
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
-        """Set when blocks were last read, each on its device, seconds.
+        """Note that blocks, each on its device, were read at `now`, in seconds.
 
         0.9.2 asks the GPU's allocator for all, which fails for a sequence freed while swapped out.
         """

@@ -1,4 +1,4 @@
-"""What the prefix cache knows of each sequence: its cached tokens, and when it was last scheduled.
+"""The prefix cache's records of each sequence: its cached tokens, and when it was last scheduled.
 
 Source: both classes in `vllm/core/block/prefix_caching_block.py` of 0.9.2.
 """
@@ -66,9 +66,9 @@ class ComputedBlocksTracker:
 
 
 class LastAccessBlocksTracker:
-    """A time for each sequence; its blocks get it when they are freed.
+    """The time of each sequence's last access; its blocks get it when they are freed.
 
-    The evictor does not need it before, so a step writes one time a sequence, not one a block.
+    The evictor does not need the time before, so a step writes one time a sequence, not one a block.
     """
 
     def __init__(self, allocator: CpuGpuBlockAllocator) -> None:

@@ -100,7 +100,7 @@ class SchedulingBudget:
     """Tokens of this step found in the prefix cache, which cost nothing."""
 
     def can_schedule(self, *, num_new_tokens: int, num_new_seqs: int) -> bool:
-        """Whether these fit too. 0 tokens are allowed, as all may be cached; 0 sequences are not."""
+        """Whether so many more fit. 0 tokens are allowed, as all may be cached; 0 sequences are not."""
         assert num_new_tokens >= 0
         assert num_new_seqs > 0
         return (

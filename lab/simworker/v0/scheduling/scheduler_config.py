@@ -25,9 +25,9 @@ class SchedulerConfig:
     max_num_partial_prefills: int = 1
     """The most prompts that one step computes in part, with chunked prefill."""
     max_long_partial_prefills: int = 1
-    """The most long prompts among those: if fewer, short prompts overtake long ones."""
+    """The most long prompts that one step computes in part; short ones overtake further long ones."""
     long_prefill_token_threshold: int = 0
-    """A prompt of more tokens is long; 0 for 4 % of max_model_len with several partial prefills."""
+    """A prompt of more tokens is long; 0: 4 % of max_model_len if several prompts may be partial."""
     num_lookahead_slots: int = 0
     """Slots kept ready for every sequence beyond its known tokens (speculative decoding)."""
     delay_factor: float = 0.0

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class PrefixCacheStats:
-    """Counts since the last call for them. Requests that were preempted before are counted apart."""
+    """Counts since they were last fetched. Requests that were preempted before are counted apart."""
 
     reset: bool = False
     """Whether the cache was reset."""
     requests: int = 0
     queries: int = 0
-    """Tokens of these requests."""
+    """Tokens that `requests` looked up."""
     hits: int = 0
-    """Tokens of these requests that were found."""
+    """Tokens that `requests` looked up and found."""
     preempted_requests: int = 0
     preempted_queries: int = 0
     preempted_hits: int = 0

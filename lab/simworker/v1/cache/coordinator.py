@@ -286,7 +286,7 @@ def _check_retention(
 
 
 class UnitaryKVCacheCoordinator(KVCacheCoordinator):
-    """One group. Raises ValueError unless a hash covers one of its blocks."""
+    """A model with one group. Raises ValueError unless a hash covers one of its blocks."""
 
     def __init__(
         self,
@@ -329,15 +329,15 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
 
 
 class KVCacheCoordinatorNoPrefixCache(KVCacheCoordinator):
-    """Caches no block."""
+    """A coordinator without a prefix cache: it allocates blocks, and finds and caches none."""
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Do nothing."""
+        """Do nothing: no block is cached."""
 
     def find_longest_cache_hit(
         self,
         block_hashes: Sequence[BlockHash],  # noqa: ARG002
         max_cache_hit_length: int,  # noqa: ARG002
     ) -> tuple[tuple[list[KVCacheBlock], ...], int, int]:
-        """Return no blocks."""
+        """Return no blocks, 0 tokens, and 0: no group has more."""
         return tuple([] for _ in self.single_type_managers), 0, 0

@@ -209,7 +209,7 @@ class SingleTypeKVCacheManager(ABC):
         self.block_pool.free_blocks(freed)
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:  # noqa: ARG002  see below
-        """Return the number of leading tokens that attention will not read again: 0 if it is full."""
+        """Return how many leading tokens attention will not read again: 0 for full attention."""
         return 0
 
     @classmethod

@@ -90,7 +90,7 @@ class Hashable(Keyed, Protocol):
 
     @property
     def all_token_ids(self) -> Sequence[int]:
-        """Prompt and answer."""
+        """The token ids of prompt and answer."""
 
     @property
     def num_tokens(self) -> int:

@@ -85,7 +85,7 @@ def max_memory_usage_bytes(vllm_config: MemoryLimits, kv_cache_specs: Iterable[K
 def estimate_max_model_len(
     vllm_config: MemoryLimits, kv_cache_spec: Layers, available_memory: int
 ) -> int:
-    """Return the longest request that fits, up to `max_model_len` tokens; 0 if none fits."""
+    """Return the tokens of the longest request that fits, at most `max_model_len`; 0 if none fits."""
     specs = list(kv_cache_spec.values())
     return _longest(
         vllm_config, lambda limits: max_memory_usage_bytes(limits, specs) <= available_memory

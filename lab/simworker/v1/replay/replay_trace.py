@@ -3,7 +3,7 @@
 Each line of a recording is a JSON object: an operation, its arguments, its result, and the state after
 it (free blocks, usage, the free queue).
 
-Besides:
+Some operations may have more:
 
 - `new_manager` may have `groups`, a list of `{"kind": "full_attention" | "sliding_window", "block_size",
   "sliding_window", "is_eagle_group"}`, and any of `scheduler_block_size`, `hash_block_size`,

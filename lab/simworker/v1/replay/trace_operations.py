@@ -54,7 +54,7 @@ class TraceArgs:
         return self._args[name]
 
     def ints(self, name: str) -> list[int]:
-        """Return a list of integers from 0."""
+        """Return a value that must be a list of integers of 0 or more."""
         values = self.need(name, list)
         if not all(isinstance(value, int) and value >= 0 for value in values):
             raise BadTraceError(f"args.{name}: must be a list of integers from 0")

@@ -88,7 +88,7 @@ class SchedulerState:
 
 
 def _steady_block_size(coordinator: KVCacheCoordinator) -> int:
-    """Return `Scheduler.steady_block_size`; a sliding window frees blocks at any number of tokens."""
+    """Return `steady_block_size`: 1 with sliding windows, which free blocks at any number of tokens."""
     managers = coordinator.single_type_managers
     if coordinator.num_reprefillable_tokens or not all(
         isinstance(manager, FullAttentionManager) for manager in managers
@@ -122,7 +122,7 @@ class ScheduleStep:
         """Whether a request gave its blocks to another in this step."""
 
     def _long_prefill_threshold(self) -> int:
-        """Return the most tokens of one request; a single request may use the whole budget."""
+        """Return the most tokens of one request in a step; a lone request may use the whole budget."""
         config = self._config
         threshold = config.long_prefill_token_threshold
         count = sum(self._scheduler.get_request_counts()) if threshold else 0

@@ -42,7 +42,7 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = 0
     """The most tokens of one request in a step while there are others; 0 for no limit."""
     long_prefill_token_threshold_adaptive: bool = False
-    """Whether that limit is at least each request's even share of the batch."""
+    """Whether `long_prefill_token_threshold` grows to each request's even share of the batch."""
     scheduler_reserve_full_isl: bool = True
     """Whether a request is admitted only when blocks for all its tokens are free, not only those for
     its first chunk."""
