@@ -69,7 +69,7 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def _speed(text: str) -> float:
-    """Return the speed: 0 for AUTO, below 0 for a speed of 0, which is none."""
+    """Return the speed: 0 for AUTO, below 0 for a speed that is not above 0."""
     return 0.0 if text == AUTO else float(text) or -1.0
 
 

@@ -83,7 +83,7 @@ def gain(ours: RunFigures, theirs: RunFigures) -> str:
 
 
 def warnings(runs: Mapping[str, RunFigures], problems: Mapping[str, str]) -> list[str]:
-    """Return sentences on runs that were late or had failures; `problems` are their last errors."""
+    """Return sentences on late choices, fall-backs and failures; `problems` are the last errors."""
     told = []
     busy = {name: one for name, one in runs.items() if not in_time(one.delay_p90)}
     if busy:

@@ -24,7 +24,7 @@ class Sglang:
     """
 
     abs: float = 32.0
-    """Requests in flight by which even loads differ at most."""
+    """Loads that differ by no more requests in flight are even."""
     rel: float = 1.1
     threshold: float = 0.5
     """Share of the prompt above which a held prefix counts."""

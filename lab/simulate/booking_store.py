@@ -1,4 +1,4 @@
-"""The place of Redis where simulated routers share bookings (`router.peers.exchange`)."""
+"""The stand-in for Redis, in which simulated routers share bookings (`router.peers.exchange`)."""
 
 from collections.abc import Sequence
 

@@ -21,7 +21,7 @@ Reports = Literal["all", "ends", "none"]
 """The gateway's reports: first tokens and ends, only ends, or none."""
 REPORTS: tuple[Reports, ...] = get_args(Reports)
 By = Literal["request", "session"]
-"""How requests reach several routers: in turn, or those of a session the same one."""
+"""The router that a request reaches, of several: the next in turn, or one for each session."""
 BYS: tuple[By, ...] = get_args(By)
 Sharing = Literal["shared", "apart"]
 """Whether several routers share their bookings."""
@@ -34,7 +34,7 @@ class Cell:
 
     trace: Path | Generated
     policy: str
-    """A variant (`lab.simulate.study`)."""
+    """The name of a variant (`lab.simulate.study`)."""
     pods: int
     blocks_per_pod: int
     load: float = 0.5

@@ -70,7 +70,7 @@ class Pace(NamedTuple):
     """The token hit ratio of one LRU cache as large as all pods' together."""
     load: float
     speed: float
-    """How many times as fast as recorded."""
+    """How many times as fast as recorded or generated requests come."""
 
 
 def figures(

@@ -1,4 +1,4 @@
-"""The simulated fleet: engines of both kinds, with the time that they spent on prefill."""
+"""The simulated fleet: serial or vLLM engines, with the time that they spent on prefill."""
 
 from typing import Protocol
 

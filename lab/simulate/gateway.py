@@ -47,18 +47,18 @@ class Gateway:
         self._requests = requests
         self._new_engine = new_engine
         self._picks: dict[str, tuple[SimulatedRouter, Pick]] = {}
-        """Who picked for each request that was sent, and what."""
+        """Id of a request that was sent -> the router that picked for it, and its pick."""
         chance = Random(f"{cell.seed}/lost")
         self._lost = {
             str(number) for number in range(len(requests)) if chance.random() < cell.lost_reports
         }
-        """Requests whose reports never arrive."""
+        """Ids of the requests whose reports never arrive."""
         self._left = len(requests)
-        """Requests that have not ended."""
+        """Number of requests that have not ended."""
         self._next_looks = [inf] * len(routers)
         """When each router is asked next for what may go."""
         self._lost_prefill = [0.0] * len(engines)
-        """Seconds of prefill of each pod's engine that died."""
+        """Seconds of prefill of each pod's dead engines."""
         self._cluster = VirtualCluster(
             engines, self._ask, on_events=self._take_events, event_delay=cell.event_delay
         )
@@ -163,7 +163,7 @@ class Gateway:
             self._look_at(self._routers.index(router), now)
 
     def _look_at(self, number: int, time: float) -> None:
-        """Ask a router at a time for what may go, unless that is due by then."""
+        """Ask a router at `time` for waiting requests that may go, unless it is asked before."""
         if time < self._next_looks[number]:
             self._next_looks[number] = time
             self._cluster.call_at(time, partial(self._look, number, time))

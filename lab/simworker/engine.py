@@ -73,7 +73,7 @@ class Load:
     kv_cache_usage: float
     """Share of the usable blocks that requests hold, 0 to 1."""
     prefix_cache_queries: int
-    """Prompt tokens looked up."""
+    """Prompt tokens that were looked up in the cache."""
     prefix_cache_hits: int
     """Prompt tokens that were looked up and found."""
     preemptions: int

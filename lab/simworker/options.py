@@ -20,7 +20,7 @@ class FaultSettings:
     """Faults from the start, and faults after a time: seconds since the worker is ready."""
 
     allowed: bool
-    """Whether /faults is served."""
+    """Whether the worker serves /faults (`--allow-faults`)."""
     events: EventFaults
     slow: float
     crash_after: float | None

@@ -17,7 +17,7 @@ RESERVED_TOKENS = 16
 
 
 def seed_of(tokens: Sequence[int]) -> bytes:
-    """Return a digest of these tokens."""
+    """Return a digest of a sequence's tokens."""
     return zlib.crc32(array("I", tokens).tobytes()).to_bytes(4, "little")
 
 

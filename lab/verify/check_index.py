@@ -161,7 +161,7 @@ Seen = tuple[Claim, Truth]
 
 
 async def _each(asked: Mapping[str, Awaitable[Seen]]) -> dict[str, Seen | Compared]:
-    """Return what was seen of each pod, or that it cannot be compared."""
+    """Return each pod's claim and snapshot, or the reason why it cannot be compared."""
 
     async def one(pod: Awaitable[Seen]) -> Seen | Compared:
         try:
@@ -195,7 +195,7 @@ async def _first(access: Access, name: str) -> Seen:
 
 
 async def _claim(access: Access, name: str) -> tuple[Claim, int]:
-    """Return a sound pod's claim, and the journal's position up to which the index has its changes.
+    """Return a pod's claim, and the journal's position up to which the index has its changes.
 
     Raises NotComparableError.
     """

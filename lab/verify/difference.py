@@ -44,7 +44,7 @@ class Truth:
 async def truth_of(
     pod: str, claim: Claim, credentials: grpc.ChannelCredentials | None, timeout: float
 ) -> Truth:
-    """Ask the publisher that a claim names for a snapshot. Raises NotComparableError."""
+    """Return a snapshot of the publisher that a claim names. Raises NotComparableError."""
     if not claim.watch:
         raise NotComparableError(
             "its claim names no publisher's address (the writer is a router in direct mode, or a "

@@ -49,13 +49,13 @@ class _Open:
     predicted: int
     trust: Trust
     lost: Sequence[EventKeys]
-    """The events of batches lost just before; only the next batch shows that they are lost."""
+    """The events of batches lost since the last that arrived; only the next batch shows the loss."""
     held: frozenset[int]
     """The keys that the engine held on arrival."""
     batches: int
     """The number of batches before its arrival."""
     others: int
-    """Requests that were with the engine at any time beside this one."""
+    """Number of other requests that were with the engine at any time beside this one."""
     after_restart: bool = False
     """Whether the engine had restarted, which only its next batch showed."""
     scheduled: bool = False

@@ -54,7 +54,7 @@ class Suffered:
     traffic: str
     condition: str
     baseline: tuple[float, float]
-    """The best published policy's under the same condition."""
+    """(p90, p99) of the study's best published policy."""
     unqueued: tuple[float, float]
     queued: tuple[float, float]
 
@@ -112,7 +112,7 @@ def _p90_p99(rows: Sequence[Figures]) -> tuple[float, float]:
 
 
 def row_of(one: Suffered) -> dict[str, Any]:
-    """Return a row for JSON."""
+    """Return an outcome as an object for JSON."""
     return {
         "traffic": one.traffic,
         "condition": one.condition,

@@ -136,12 +136,12 @@ class _Search:
 
 
 def mean(found: Sequence[Goodput], policy: str) -> float:
-    """Return the geometric mean of a policy's ratios."""
+    """Return the geometric mean of a policy's ratios (`Goodput.ratio`)."""
     return statistics.geometric_mean(one.ratio(policy) for one in found)
 
 
 def row_of(one: Goodput) -> dict[str, Any]:
-    """Return a row for JSON."""
+    """Return a goodput as an object for JSON."""
     return {
         "trace": one.trace,
         "engine": one.engine,

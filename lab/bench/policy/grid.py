@@ -40,7 +40,7 @@ NEAR = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is run: how many requests of each place, which seeds, traces in addition."""
+    """The extent of a run: the number of requests of each place, the seeds, and further traces."""
 
     requests: int
     seeds: Sequence[int]

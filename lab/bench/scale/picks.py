@@ -21,7 +21,7 @@ from warmpath.router.pick.picking import Picking
 RANKS = 8
 """Ranks of a pod."""
 SIZES = (8, 64, 512, 8000)
-"""Ranks of a fleet."""
+"""Numbers of ranks of the fleets."""
 PROMPTS = 20
 
 

@@ -146,11 +146,11 @@ async def _write(publishers: Sequence[Publisher], turns: Sequence[Sequence[bytes
 
 
 class _Idle(NamedTuple):
-    """What a second costs in which nothing is stored."""
+    """The costs of a second in which nothing is stored."""
 
     server: float
     router: float
-    """The processor time of this process, which runs the publishers, too."""
+    """Processor seconds of this process, which runs the publishers, too."""
     commands: float
     polls: float
 

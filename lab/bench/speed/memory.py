@@ -37,7 +37,7 @@ SHAPES = (
     ("watch", 8, 250_000, "same", 0.2),
     ("watch", 64, 40_000, "own", 0.1),
 )
-"""(how events come, holders, keys, the peer's engine hashes, equal on all pods or `own`, goal)."""
+"""(how events come, holders, keys, the peer's engine hashes: same on all pods or own, goal)."""
 
 
 def measure(*, quick: bool) -> list[Figure]:

@@ -47,9 +47,9 @@ class Connection:
         self._stream_window = FIRST_WINDOW
         """The window with which a stream begins."""
         self._windows: dict[int, int] = {}
-        """The windows of streams whose body is not sent."""
+        """Stream whose body is not yet sent whole -> bytes of its window."""
         self._unsent: dict[int, int] = {}
-        """How much of their bodies is sent."""
+        """Stream whose body is not yet sent whole -> bytes that are sent."""
         self._due: dict[int, float] = {}
         self._answered: set[int] = set()
         self._in = bytearray()

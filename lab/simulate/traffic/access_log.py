@@ -57,7 +57,7 @@ MOST_BLOCKS = 50_000_000
 MOST_APART = 366 * 86400.0
 """Most seconds between a request and the middle one of a file."""
 BEGINNING = 100
-"""How many of the first lines decide which form a file has."""
+"""How many of the first lines decide which of the two formats a file has."""
 
 
 def read_traffic(path: Path, most: int = 0) -> LoggedTraffic:

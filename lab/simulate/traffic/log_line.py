@@ -16,7 +16,7 @@ from warmpath.router.shadow.gateway_line import GatewayLine, read_body
 BYTES_PER_TOKEN = 4
 """Assumed bytes per token of an answer that is not streamed."""
 STREAMED_BYTES_PER_TOKEN = 220
-"""Assumed of a streamed answer: one event of a chat, with a token, the answer's id and the model."""
+"""Assumed bytes per token of a streamed answer: an event of a chat has one token, an id and a model."""
 
 WANTED = (
     "A line needs timestamp, output_tokens and a prompt, or timestamp, request_body and response_bytes "

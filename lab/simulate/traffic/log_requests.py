@@ -25,7 +25,7 @@ class LogRequests:
         self._lines = lines
         self._ratio = 0.0
         self.block_size = 0
-        """Tokens; that of the first request."""
+        """Tokens per block: those of the first request, which all others must have; 0 before it."""
 
     @property
     def is_approximate(self) -> bool:

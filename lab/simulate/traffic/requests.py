@@ -11,7 +11,7 @@ from warmpath.indexer.keys.key import pack_words
 
 @dataclass(frozen=True, slots=True)
 class LoggedRequest:
-    """One request."""
+    """One request of a log or a trace."""
 
     at: float
     """Arrival in seconds; only differences between requests count."""

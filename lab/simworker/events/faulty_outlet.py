@@ -17,7 +17,7 @@ MOST_DELAY_SECONDS = 3600.0
 
 
 class Frame(NamedTuple):
-    """One numbered batch."""
+    """One numbered batch, encoded."""
 
     sequence: int
     payload: bytes
@@ -151,7 +151,7 @@ class FaultyOutlet:
 
     @property
     def held(self) -> int:
-        """Batches held back, duplicates counted."""
+        """Number of batches held back, duplicates counted."""
         return len(self._line) + (len(self._overtaken[1]) if self._overtaken else 0)
 
     def begin_life(self) -> None:

@@ -58,7 +58,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class SglangDialect:
-    """One version's encoder."""
+    """The encoder of one SGLang version's batches."""
 
     engine = "sglang"
     keeps_once = True

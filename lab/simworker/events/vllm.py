@@ -57,7 +57,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class VllmDialect:
-    """One version's encoder."""
+    """The encoder of one vLLM version's batches."""
 
     engine = "vllm"
     keeps_once = False

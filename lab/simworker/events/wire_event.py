@@ -73,8 +73,8 @@ class Layout:
     """How events of one version are laid out: arrays of fields in order, or maps.
 
     An array has all of its version's fields, nil if they have no value; a map has no optional field
-    without a value. The engines' own classes encode so, although readers must
-    accept arrays without their last fields too.
+    without a value. The engines' own classes encode so, although readers must accept arrays without
+    their last fields too.
     """
 
     def __init__(self, version: Version, *, maps: bool) -> None:

@@ -27,7 +27,7 @@ class BlockCache:
 
     @property
     def used(self) -> int:
-        """Blocks that requests hold."""
+        """Number of blocks that requests hold."""
         return len(self._pinned) + self._answers
 
     def matched(self, blocks: Sequence[bytes]) -> int:

@@ -57,7 +57,7 @@ class _Request:
     first: float = 0.0
     """Decode steps that the engine had taken at the request's first token."""
     tokens: int = 0
-    """Tokens handed out."""
+    """Number of the answer's tokens handed out so far."""
 
 
 class SerialEngine:

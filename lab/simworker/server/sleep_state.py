@@ -13,7 +13,7 @@ from warmpath.lab.simworker.engine import BrokenInvariantError
 TAGS = ("weights", "kv_cache")
 LEVELS = (0, 1, 2)
 PauseMode = Literal["abort", "wait", "keep"]
-"""What becomes of the requests under way when an engine pauses (`Rank.pause` in `rank.py`)."""
+"""The fate of requests under way when an engine pauses; `Rank.pause` in `rank.py` explains each."""
 MODES: tuple[PauseMode, ...] = get_args(PauseMode)
 
 

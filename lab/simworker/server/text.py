@@ -210,7 +210,7 @@ def _tool_call(call: Any) -> Any:
 
 
 def _first(names: Sequence[str], fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields, those with these names first."""
+    """Return the fields, those called `names` first and in this order."""
     return {name: fields[name] for name in names if name in fields} | fields
 
 

@@ -31,7 +31,7 @@ class RequestOptions:
     adapter: Adapter | None
     samples: int
     max_tokens: int | None
-    """None: as many as fit."""
+    """The most tokens of a sample; None: as many as fit."""
     stream: bool
     include_usage: bool
     continuous_usage: bool

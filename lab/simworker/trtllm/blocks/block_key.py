@@ -123,7 +123,7 @@ COLUMNS_AND_DIAGONALS = (
 def get_cache_salt_id(cache_salt: str) -> int:
     """Return a salt's id, 0 to 2^64 - 1. Raises ValueError if the salt is over 1,024 bytes long.
 
-    That is the first 8 bytes of its BLAKE3 digest, little-endian (`tensorrt_llm/block_hash.py`).
+    The id is the first 8 bytes of its BLAKE3 digest, little-endian (`tensorrt_llm/block_hash.py`).
     """
     data = cache_salt.encode()
     if len(data) > MAX_SALT_BYTES:

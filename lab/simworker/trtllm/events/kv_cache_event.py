@@ -48,7 +48,7 @@ class KVCacheRemovedData:
     """Blocks that were removed."""
 
     block_hashes: list[int]
-    """Grows while the event is the newest one and not flushed."""
+    """Hashes of the removed blocks; more join while the event is the newest one and not flushed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,9 +88,9 @@ class RequestState(Enum):
     """The state of a request."""
 
     WAITING = "waiting"
-    """It is new or paused, and holds no blocks."""
+    """The request is new or paused, and holds no blocks."""
     CONTEXT = "context"
-    """Its prompt is being computed."""
+    """The request's context is being computed."""
     GENERATING = "generating"
 
 
@@ -115,5 +115,5 @@ class ActiveRequest:
 
     @property
     def has_started(self) -> bool:
-        """Whether it holds blocks."""
+        """Whether the request holds blocks."""
         return self.state is not RequestState.WAITING

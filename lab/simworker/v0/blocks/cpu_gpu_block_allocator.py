@@ -13,7 +13,7 @@ from warmpath.lab.simworker.v0.device import Device
 
 
 class CpuGpuBlockAllocator:
-    """An allocator for each device; no id occurs on both."""
+    """An allocator each for GPU and CPU; no block id occurs on both."""
 
     @staticmethod
     def create(

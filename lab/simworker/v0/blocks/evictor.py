@@ -16,7 +16,7 @@ class BlockMetaData(NamedTuple):
     num_hashed_tokens: int
     """Tokens up to the end of the block: larger towards a sequence's tail."""
     last_accessed: float
-    """Seconds; -1 if never set."""
+    """When the block was last read, in seconds; -1 if never set."""
 
 
 class LinearEvictor:
@@ -45,7 +45,7 @@ class LinearEvictor:
         self.free_table[block_id] = BlockMetaData(content_hash, num_hashed_tokens, last_accessed)
 
     def update(self, block_id: int, last_accessed: float) -> None:
-        """Note a later access. Raises KeyError for a block that is not here."""
+        """Set when a block was last read, in seconds. Raises KeyError for a block that is not here."""
         self.free_table[block_id] = self.free_table[block_id]._replace(last_accessed=last_accessed)
 
     def remove(self, block_id: int) -> None:

@@ -72,7 +72,7 @@ class BlockTracker:
     def __init__(self) -> None:
         self.active = False
         self.last_accessed = -1.0
-        """Seconds; -1 if never set."""
+        """When the block was last read, in seconds; -1 if never set."""
         self.computed = False
         """Whether the step that filled it is over; look-ups find its content before that."""
 

@@ -19,11 +19,11 @@ class CacheShape:
     """Attention layers; with pipeline parallelism, those of this worker."""
     block_size: int
     num_kv_heads: int
-    """Heads; with tensor parallelism, those of this worker."""
+    """Heads of keys and values; with tensor parallelism, those of this worker."""
     head_size: int
-    """Elements a head."""
+    """Elements of a head's key, and of its value."""
     dtype: str = "float16"
-    """One of `DTYPES`."""
+    """The type of an element, one of `DTYPES` (`array_backend.py`)."""
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "block_size", "num_kv_heads", "head_size"):

@@ -31,7 +31,7 @@ class SequenceStatus(enum.IntEnum):
     FINISHED_LENGTH_CAPPED = 4
     FINISHED_ABORTED = 5
     FINISHED_IGNORED = 6
-    """It never ran, since it exceeds the limits or the memory."""
+    """The sequence never ran, since it exceeds the limits or the memory."""
 
     @staticmethod
     def is_finished(status: "SequenceStatus") -> bool:

@@ -21,11 +21,11 @@ class _Verdict(enum.Enum):
 
     TAKE = enum.auto()
     SKIP = enum.auto()
-    """It waits on in its place; those behind it may start."""
+    """The group waits on in its place; groups behind it may start."""
     STOP = enum.auto()
-    """It waits on, and so do those behind it."""
+    """The group waits on, and so do all behind it."""
     IGNORE = enum.auto()
-    """It can never be computed."""
+    """The group can never be computed."""
 
 
 class PrefillScheduling(SchedulerState):

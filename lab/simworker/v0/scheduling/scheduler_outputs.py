@@ -73,7 +73,7 @@ class SchedulerOutputs:
     """
 
     scheduled_seq_groups: list[ScheduledSequenceGroup]
-    """Prefills first; with adapters, ordered by them within prefills and decodes."""
+    """Groups to compute: prefills, then decodes; with adapters, each part in the order of these."""
     num_prefill_groups: int
     num_batched_tokens: int
     """Tokens of the step, cached ones included."""
@@ -118,7 +118,7 @@ class SequenceGroupMetadata:
     block_tables: dict[int, list[int]]
     """Sequence id -> blocks on the GPU."""
     do_sample: bool = True
-    """False for a prefill that does not end with this step."""
+    """Whether a token is sampled: not for a prefill that does not end with this step."""
     token_chunk_size: int = 1
     computed_block_nums: Items[int] = ()
     """The leading blocks whose content is computed already: the model starts after them."""

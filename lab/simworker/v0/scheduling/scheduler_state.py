@@ -21,9 +21,9 @@ class PreemptionMode(enum.Enum):
     """The two ways to preempt a group for lack of blocks."""
 
     SWAP = enum.auto()
-    """Its blocks are copied to the CPU, and back later."""
+    """The group's blocks are copied to the CPU, and back later."""
     RECOMPUTE = enum.auto()
-    """Its blocks are freed, and it is computed again from its first token."""
+    """The group's blocks are freed, and it is computed again from its first token."""
 
 
 class SchedulerState(SequenceGroupQueues):

@@ -73,7 +73,7 @@ class BlockPool:
         self.free_block_queue = FreeKVCacheBlockQueue(self.blocks)
         self.cached_block_hash_to_block = BlockHashToBlockMap()
         self.cached_block_hashes_by_block: dict[int, list[BlockHashWithGroupId]] = {}
-        """Further keys of blocks that can be found under several keys."""
+        """Block id -> further keys of a block that can be found under several."""
         self.null_block = self.free_block_queue.popleft()
         self.null_block.is_null = True
         self.kv_event_queue: list[CacheEvent] = []

@@ -11,7 +11,7 @@ class PrefixCacheStats:
     """Counts since they were last fetched. Requests that were preempted before are counted apart."""
 
     reset: bool = False
-    """Whether the cache was reset."""
+    """Whether the cache was reset in this time."""
     requests: int = 0
     queries: int = 0
     """Tokens that `requests` looked up."""

@@ -29,7 +29,7 @@ class SpecGroup(NamedTuple):
     group_ids: list[int]
     manager_cls: type[SingleTypeKVCacheManager]
     use_eagle: bool
-    """Whether a drafter reads any of them."""
+    """Whether a drafter reads any of the groups."""
 
 
 class HybridKVCacheCoordinator(KVCacheCoordinator):

@@ -12,7 +12,7 @@ Value = int | bytes | str | None | Sequence["Value"]
 
 
 def encode(value: Value) -> bytes:
-    """Return the bytes. Raises TypeError for other types, ValueError beyond 64 bits."""
+    """Return a value's canonical CBOR. Raises TypeError for other types, ValueError beyond 64 bits."""
     if isinstance(value, bytes):
         return _head(0x40, len(value)) + value
     if isinstance(value, str):

@@ -23,7 +23,7 @@ _SHORT_TUPLES = (b")", b"\x85", b"\x86", b"\x87")
 
 
 def encode(value: Value) -> bytes:
-    """Return the bytes. Raises TypeError for other types, ValueError beyond 64 bits."""
+    """Return a value's pickle. Raises TypeError for other types, ValueError beyond 64 bits."""
     return _Pickler().encode(value)
 
 

@@ -49,7 +49,7 @@ class CacheConfig:
     num_gpu_blocks_override: int | None = None
     """Blocks, the null block included; None to let the memory decide."""
     gpu_memory_bytes: int
-    """Memory of the device."""
+    """Bytes of the device's memory."""
     non_kv_cache_memory_bytes: int = 0
     """The part of the engine's share of it for weights and for a step's other needs."""
 
@@ -62,7 +62,7 @@ class CacheConfig:
 
     @property
     def available_memory_bytes(self) -> int:
-        """Memory of the cache.
+        """Bytes for the cache: the engine's share of the device, less all other uses.
 
         Source: `vllm/v1/worker/gpu_worker.py` and `request_memory` in `vllm/v1/worker/utils.py` of 0.32.
         """

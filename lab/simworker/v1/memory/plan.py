@@ -32,9 +32,9 @@ class ModelShape:
     num_kv_heads: int = 8
     """Heads of keys and values; with tensor parallelism, those of one rank."""
     head_size: int = 128
-    """Elements a head."""
+    """Elements of a head's key, and of its value."""
     dtype: str = "bfloat16"
-    """The model's type, which the cache has too."""
+    """The type of the model's elements, which the cache has too."""
     sliding_window: int | None = None
     """Tokens of the window, for layers that have one; None if no layer has."""
     full_attention_every: int = 1
@@ -81,10 +81,10 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """An engine's blocks."""
+    """An engine's groups and blocks."""
 
     kv_cache_config: KVCacheConfig
-    """The scheduler's configuration."""
+    """The groups and the number of blocks, as the scheduler allocates by them."""
     bytes_per_block: int
     """Bytes of a block in all layers of a group."""
 

@@ -39,7 +39,7 @@ class _Described:
     lora_id: int | None
     lora_name: str | None
     resident: bool = True
-    """False after an eviction was announced, until the chunk is stored again."""
+    """Whether the chunk is stored: not from an announced eviction until the next store."""
 
 
 class OffloadEvents:

@@ -97,7 +97,7 @@ class Retention:
     alignment: int | None
     """Hits end at its multiples; None if they may end elsewhere."""
     interval: int | None
-    """`KVCacheConfig.prefix_cache_retention_interval`."""
+    """The interval of `KVCacheConfig.prefix_cache_retention_interval`; None: no interval."""
 
 
 def offload_groups(

@@ -102,9 +102,9 @@ class _Verdict(Enum):
 
     ADMITTED = auto()
     PASSED_OVER = auto()
-    """It cannot start for a reason of its own; those behind it may."""
+    """The request cannot start for a reason of its own; requests behind it may."""
     STOP = auto()
-    """There are no blocks for it, or no budget for the whole of it; those behind it wait too."""
+    """The request lacks blocks, or budget for the whole of it; all behind it wait too."""
 
 
 class ScheduleStep:

@@ -21,7 +21,7 @@ class SchedulerOutput:
     scheduled_resumed_reqs: list[Request] = field(default_factory=list)
     """Requests admitted again after a preemption."""
     scheduled_running_reqs: list[Request] = field(default_factory=list)
-    """Requests that ran before this step."""
+    """Requests that were running before this step already."""
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     """Request id -> new tokens, in the order in which they were scheduled."""
     req_to_new_blocks: dict[str, KVCacheBlocks] = field(default_factory=dict)

@@ -301,7 +301,7 @@ class KVCacheTensor:
     size: int
     """Bytes of the whole memory, the same for all tensors of a rank."""
     layers: list[str]
-    """Layers in order."""
+    """The names of the layers, in the order of their pages."""
     layer_stride: int
     """Bytes from a layer's page to the next layer's page of the same block."""
     block_stride: int
