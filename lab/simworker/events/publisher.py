@@ -67,7 +67,7 @@ class Journal:
         self._kept: deque[Frame] = deque(maxlen=buffer_steps)
 
     def append(self, payload: bytes) -> Frame:
-        """Number and add a batch; return its frame. The oldest is dropped if there are too many."""
+        """Add a batch under the next number; return it. The oldest is dropped if there are too many."""
         frame = Frame(self.next_sequence, payload)
         self.next_sequence += 1
         self._kept.append(frame)
