@@ -21,7 +21,7 @@ class Rank:
     """
 
     layout = Layout()
-    """Its cache groups and block sizes."""
+    """The rank's cache groups and block sizes."""
     has_events = False
     is_remote = False
     """Whether its blocks are looked up in Redis, prompt by prompt."""
@@ -154,7 +154,7 @@ class Rank:
 
     @property
     def orphans(self) -> Orphans | None:
-        """Its stores that wait for their parent; None where it is not followed directly."""
+        """The rank's stores that wait for their parent; None where it is not followed directly."""
         return None
 
     @property

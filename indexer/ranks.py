@@ -59,7 +59,7 @@ class Ingest:
         self.index = index
         self.remote = remote
         self.past = past
-        """What ranks held a while ago, if that is kept; the compiled resolver does not tell it."""
+        """What ranks held a while ago; None: not kept. With it ranks have states in pure Python."""
         self.slots = SlotTable()
         self.pulse = Pulse()
         """Beats with the loop that follows the ranks; without beats nobody follows them in real time."""

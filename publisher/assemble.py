@@ -63,7 +63,7 @@ def exposed(settings: Settings) -> Iterator[tuple[str, str, str]]:
 
 
 def listeners_tls(settings: Settings) -> ServerTls | None:
-    """Return the certificates of both listeners; None for plain connections.
+    """Return the certificates of the gRPC and metrics listeners; None for plain connections.
 
     A warning is logged for each listener that other machines reach unprotected. Raises OSError, which
     names the flag.
@@ -109,7 +109,7 @@ async def grpc_listener(
 
 
 def metrics_app(collector: Collector, names: Sequence[str]) -> web.Application:
-    """Return the application that serves /metrics to callers whose certificate has one of `names`."""
+    """Return the application that serves /metrics to callers with one of `names` (`is_named`)."""
     registry = CollectorRegistry()
     registry.register(collector)
 

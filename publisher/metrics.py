@@ -1,7 +1,7 @@
 """Every metric of the publisher: kind, sentence, labels. docs/reference/metrics.md is made of them.
 
-They are read from the publisher's parts when they are scraped. Labels are ranks, tiers, levels of trust,
-states, causes and kinds of events: their number is bounded by the configuration and the code.
+A scrape reads the values from the publisher's parts. Labels are ranks, tiers, levels of trust, states,
+causes and kinds of events: their number is bounded by the configuration and the code.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -63,7 +63,7 @@ class PublisherCollector(Collector):
     writer: Writer | None
     clock: Callable[[], float]
     tls: Sequence[tuple[str, ServerTls | ClientTls | None]] = ()
-    """Certificates by their use."""
+    """The TLS of each use, by its name; None for plain connections."""
 
     def describe(self) -> Iterable[Metric]:
         """Return no metrics, so that registering does not read every part; the names are unique."""

@@ -30,7 +30,7 @@ YIELDS = "the place goes to a client that has fewer (--max-watchers)"
 
 
 class WatchServer:
-    """Serves one pod's cache to routers, to at most `most` at once.
+    """Serves one pod's cache to routers, to at most `most` watchers at once.
 
     One client may have all places. Where none is left, a client that has at least two fewer than
     another takes one of the other's (`process.listener`), so no client keeps others out.

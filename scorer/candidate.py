@@ -45,19 +45,18 @@ class Candidate(NamedTuple):
     cached: int
     """Leading tokens that are probably cached; always less than the whole prompt."""
     prefill: float
-    """Seconds for computing the rest here, including loads from slower tiers."""
+    """Seconds for computing the tokens not cached here, and for loads from slower tiers."""
     load: Load = IDLE
     slowness: float = 1.0
     """How many times as long prefills take here as on a typical rank of the model."""
     arriving: float = 0.0
     """Seconds of prefill saved by arriving blocks: prompts with the same beginning are on their way."""
     shared: float = 0.0
-    """Seconds of `prefill` that it shares with those that wait there, as far as the engine computes them
-    together."""
+    """Seconds of `prefill` in which the engine also computes requests that wait on the rank already."""
 
     @property
     def own(self) -> float:
-        """Seconds of `prefill` by which it delays those behind it."""
+        """Seconds of `prefill` by which the request delays those behind it: all but `shared`."""
         return self.prefill - self.shared
 
 

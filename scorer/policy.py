@@ -73,7 +73,7 @@ def make_policy(name: str, options: Mapping[str, float] | None = None) -> Policy
 
 
 HIGHEST = 1e9
-"""Far above any sensible value, and small enough that costs remain finite."""
+"""The highest value of an option: far above any sensible one; costs remain finite."""
 
 
 def check_option(name: str, value: float, lowest: float = 0.0, highest: float = HIGHEST) -> None:

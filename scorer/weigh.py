@@ -33,7 +33,7 @@ class Warmth(NamedTuple):
     cached: int
     """Tokens that count as cached; less than the whole prompt, as the last one is always computed."""
     prefill: float
-    """Seconds for computing the rest and loading from slower tiers."""
+    """Seconds for computing the tokens that do not count, and for loads from slower tiers."""
     arriving: float = 0.0
     """Seconds of prefill that arriving blocks save."""
 
@@ -72,14 +72,14 @@ def with_pull(
 
 
 MOVE_SECONDS_PER_TOKEN = 4e-6
-"""320 KB of KV a token (a 70B model with grouped queries) over a link of 80 GB/s."""
+"""Seconds to move a token's KV: 320 KB (a 70B model with grouped queries) at 80 GB/s."""
 STEPS = 300
 """Assumed decode steps of a request, since its real length is not known. The mean of the public
 conversation trace is 343."""
 STEP_SECONDS = 0.15e-3
-"""Seconds that each further sequence adds to a step."""
+"""Seconds that each further sequence adds to a decode step."""
 STEP_SECONDS_PER_TOKEN = 35e-9
-"""Seconds that each token of context adds to a step. Both are of a 70B model on four GPUs."""
+"""Seconds that each token of context adds to a decode step; as above, of a 70B model on four GPUs."""
 FULL = 0.9
 """Share of the KV cache in use above which preemption is likely."""
 
@@ -87,9 +87,9 @@ FULL = 0.9
 def decode_costs(request: Request, columns: Columns) -> Costs:
     """Return each candidate's cost of decoding, in seconds, if another one does the prefill.
 
-    It receives the part of the prompt's KV cache that it lacks, and then reads the KV of all its
-    sequences at each step. One whose KV usage is above FULL would have to preempt, which costs up to a
-    whole prefill.
+    A candidate receives the part of the prompt's KV cache that it lacks, and then reads the KV of all
+    its sequences at each step. One whose KV usage is above FULL would have to preempt, which costs up to
+    a whole prefill.
     """
     load = columns.load
     step = load.in_flight * STEP_SECONDS + load.context_tokens * STEP_SECONDS_PER_TOKEN

@@ -121,7 +121,7 @@ class Removed:
 
     hashes: tuple[EngineHash, ...]
     tier: Tier | None = Tier.GPU
-    """None where the engine does not name it; such an engine keeps each block in one tier only."""
+    """The tier; None where the engine does not name it and so keeps each block in one tier only."""
     group: int = 0
 
     @classmethod
@@ -166,12 +166,12 @@ class UnreadableEvent:
     """An event that cannot be read, in a batch that can be read: its changes are not known."""
 
     kind: str
-    """Its type as the engine names it; empty where not even that can be read."""
+    """The event's type as the engine names it; empty where not even that can be read."""
     reason: str
 
     @property
     def is_store(self) -> bool:
-        """Whether it is a store: then the view lacks blocks, but no block in the view is gone."""
+        """Whether the event is a store: then the view lacks blocks, but no block in it is gone."""
         return self.kind == "BlockStored"
 
 

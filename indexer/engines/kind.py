@@ -18,7 +18,7 @@ class MetricNames:
     prefix: bytes
     """The beginning of all names."""
     paths: tuple[str, ...]
-    """Paths of its metrics, the preferred one first."""
+    """Paths of the engine's metrics, the preferred one first."""
     running: bytes
     waiting: bytes
     kv_usage: tuple[bytes, ...]
@@ -31,17 +31,17 @@ class Told:
     """What an engine says of its own cache and events; a value that it does not say has its default."""
 
     block_size: int = 0
-    """Tokens of a block."""
+    """Tokens of a block; 0 where the engine does not say."""
     blocks: int = 0
-    """Blocks of a rank's cache that can hold tokens."""
+    """Blocks of a rank's cache that can hold tokens; 0 where the engine does not say."""
     ranks: tuple[int, ...] = ()
-    """Numbers of its data-parallel ranks, in order; 0 up to their count where it names no numbers."""
+    """Numbers of the data-parallel ranks, in order, counted from 0 where the engine names none."""
     caches: bool | None = None
-    """Whether it keeps prefixes at all."""
+    """Whether the engine keeps prefixes at all; None where it does not say."""
     hashes: str = ""
-    """The algorithm of its block hashes."""
+    """The algorithm of the engine's block hashes; empty where it does not say."""
     events: Mapping[str, Any] | None = None
-    """Its configuration of events, empty if it sends none."""
+    """The engine's configuration of events, empty if it sends none; None where it does not say."""
 
 
 def says_nothing(_page: bytes, _info: Mapping[str, Any]) -> Told:
@@ -54,40 +54,40 @@ class EngineKind:
     """A kind of engine: its events, its metrics, its paths, and what its events omit."""
 
     name: str
-    """Its name in configurations."""
+    """The engine's name in configurations."""
     codec: Callable[[int], Callable[[bytes], Batch]]
-    """Makes the decoder of one rank's batches, which raises MalformedEventError. It takes the tokens of
-    a block, for engines whose events do not have them."""
+    """Makes the decoder of one rank's batches, which raises MalformedEventError. It takes the number
+    of tokens of a block, for engines whose events do not have it."""
     metrics: MetricNames
     version_path: str
     dialect: str = ""
     """The format of batches for the compiled scanner; empty: they must be decoded."""
     is_polled: bool = False
-    """Whether its events are fetched over HTTP, each once, without a replay."""
+    """Whether the engine's events are fetched over HTTP, each once, without a replay."""
     title: str = ""
-    """Its name in sentences."""
+    """The engine's name in sentences."""
     owner: str = ""
-    """The `owned_by` of its models in /v1/models."""
+    """The `owned_by` of the engine's models in /v1/models; empty: not known."""
     told: Callable[[bytes, Mapping[str, Any]], Told] = says_nothing
-    """Reads its page of metrics and the JSON of `version_path`, either of which may be empty."""
+    """Reads an engine's page of metrics and the JSON of `version_path`; either may be empty."""
     events_option: str = ""
-    """The option by which it publishes events, on the ports where warmpath looks for them."""
+    """The option by which the engine publishes events, on the ports where warmpath looks for them."""
     caching_option: str = ""
-    """The option, or the absence of one, by which it keeps prefixes."""
+    """The option, or the absence of one, by which the engine keeps prefixes."""
     metrics_option: str = ""
-    """The option by which it serves metrics; empty: it always does."""
+    """The option by which the engine serves metrics; empty: it always does."""
     can_sleep: bool = False
-    """Whether it can be paused or put to sleep, and answers /is_paused and /is_sleeping."""
+    """Whether the engine can be paused or put to sleep, and answers /is_paused and /is_sleeping."""
     tokenizes: bool = False
-    """Whether it answers /tokenize."""
+    """Whether the engine answers /tokenize."""
     omits_drafted: bool = False
-    """Whether its events may lack the tokens behind a block, which drafters of the EAGLE kind need."""
+    """Whether events may lack the tokens behind a block, which drafters of the EAGLE kind need."""
     finds_adapters: bool = False
     """Whether a request's model names an adapter; otherwise another field does."""
     told_from: Mapping[str, Version] = field(default_factory=dict)
     """By field of a prompt, such as `cache_salt`: the first version whose events have it."""
     is_presumed_recent: bool = False
-    """Whether it counts as recent enough for `told_from` where its version is not known."""
+    """Whether an engine of unknown version counts as recent enough for `told_from`."""
     faulty_before: Version = ()
     """The first version whose removals are right."""
     fault: str = ""

@@ -9,7 +9,7 @@ MOST_BYTES = 256 << 10
 """How many messages or bytes end a reading, and are followed before other tasks have their turn."""
 READ_MESSAGES = 4 * MOST_MESSAGES
 READ_BYTES = 8 << 20
-"""The most messages and bytes that are read from a socket in one such turn: more than are followed, so
+"""The most messages and bytes that are read from a socket in one turn: more than are followed, so
 that messages that come too fast wait here, within a bound, and not in ZeroMQ, which bounds no bytes."""
 MESSAGE_BYTES, PART_BYTES = 200, 40
 """Bytes of memory that a message takes beside its parts' bytes, and that each further part takes."""
@@ -77,7 +77,7 @@ class Backlog:
         self._since = None
 
     def is_endless(self, spare: int) -> bool:
-        """Return whether more than `max_bytes` + `spare` bytes came since the drop of `_since`."""
+        """Whether over `max_bytes` + `spare` came since the first drop after the socket was empty."""
         return self._since is not None and self._since > self._max_bytes + spare
 
     @property

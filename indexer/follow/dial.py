@@ -21,7 +21,7 @@ GONE = zmq.Event.DISCONNECTED
 
 
 async def dial(line: "zmq.Socket[Any]", endpoint: str) -> list[str]:
-    """Begin to connect a socket to an endpoint; return the endpoints by address that it may reach.
+    """Begin to connect a socket; return the endpoints, one for each address, that it may reach.
 
     A host's name is resolved at each call. Raises OSError where it has no address, and ZMQError.
     """

@@ -99,4 +99,4 @@ class Patience:
     max_frame_bytes: int = 64 << 20
     """Largest accepted message: a step of a million tokens is 5 MB."""
     tls: EngineTls | None = None
-    """None: certificates are verified with the system's authorities."""
+    """The TLS to engines; None: certificates are verified with the system's authorities."""

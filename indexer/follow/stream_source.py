@@ -93,7 +93,7 @@ MOST_AHEAD = 256
 """The most frames that are scanned together."""
 
 Clock = Callable[[], float]
-"""Seconds; the same clock for all times of one process."""
+"""Returns the time in seconds; all times of one process are of one clock."""
 
 
 class RankIngest(Rank):

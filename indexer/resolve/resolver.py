@@ -122,7 +122,7 @@ class Resolver:
         return self.empty()
 
     def empty(self) -> list[Change]:
-        """Forget every name and orphan, as after a clear; the groups stay known. Return that change."""
+        """Forget every name and orphan, as after a clear; the groups stay known. Return `Emptied`."""
         self.names.clear()
         self.orphans.clear()
         self.count_anew(all_in_doubt=True)

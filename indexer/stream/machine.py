@@ -318,7 +318,7 @@ class Stream:
 
     @property
     def _is_unproven(self) -> bool:
-        """Whether it follows without a live batch so far, and not all checks were made."""
+        """Whether the stream follows without a live batch so far, and not all checks were made."""
         is_silent = self.state is StreamState.FOLLOWING and self._live == NO_LIVE
         return is_silent and self._checks < len(CHECKS)
 

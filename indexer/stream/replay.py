@@ -13,7 +13,7 @@ PATIENCE = 10
 """Failures in a row after which a replay's batches count as lost, if the endpoint has ever answered."""
 
 FIRST_PATIENCE = 3
-"""The same if the endpoint has never answered: perhaps there is none."""
+"""Failures in a row for that if the endpoint has never answered: perhaps there is none."""
 
 BACK_OFF = 0.1
 LONGEST_BACK_OFF = 5.0
@@ -61,7 +61,7 @@ class ReplayCall:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether the most replays in a row have failed, so that their batches count as lost."""
+        """Whether so many replays in a row have failed that their batches count as lost."""
         return self.failures >= (PATIENCE if self.is_answered else FIRST_PATIENCE)
 
     @property

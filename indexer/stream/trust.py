@@ -18,13 +18,13 @@ class StreamTrust:
         self.level = Level.COLD
         self.reason = UNSEEN
         self.passing = False
-        """Whether it is degraded only until the stream shows that nothing is missing after all."""
+        """Whether the trust is degraded only until the stream shows that nothing is missing."""
         self.heals_at = 0
         """The sequence of a batch: a clear in it or in a later one heals the trust."""
         self.stray = ""
         """Why a message could not be read, until it is known whether it was a batch; empty for none."""
         self._proof = 0
-        """The message was not a batch if a batch with this sequence or a later one arrives in order."""
+        """`stray`'s message was no batch if a batch with this sequence or a later one comes in order."""
         self._believe = believe
         self._clock = clock
 

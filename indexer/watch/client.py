@@ -28,7 +28,7 @@ OPTIONS = (
 
 
 BEHIND = "its publisher's latest changes are under way"
-"""The reason while changes of before the connection, or of during the snapshot, have not all arrived."""
+"""The reason while changes from before the connection, or made during the snapshot, are on their way."""
 
 
 class ProtocolError(Exception):
@@ -38,10 +38,10 @@ class ProtocolError(Exception):
 class Watcher:
     """Feeds one pod's ranks from its publisher until it is cancelled.
 
-    The publisher has to give the ranks' pod for its own, or `name`, by which a pod with a longer id goes
-    there; empty: only the id. `credentials` returns those of the next connection; it is None for plain
-    connections. After a change of them the stream goes on, and the next attempt is made with the new
-    ones. `retry_seconds` is the pause between attempts.
+    The publisher's `--pod` has to be the ranks' pod, or `name`, if that is not empty: a shorter name of
+    the same pod. `credentials` returns those of the next connection; it is None for plain connections.
+    After a change of credentials the stream goes on, and the next attempt is made with the new ones.
+    `retry_seconds` is the pause between attempts.
     """
 
     def __init__(

@@ -168,7 +168,7 @@ class PodCache:
     def moment(self, now: float) -> float:
         """Return the last moment up to which the journal shows the engine, if its ranks are exact.
 
-        Both are times of the ranks' clock; minus infinity where it is not known yet.
+        `now` and the result are times of the ranks' clock; minus infinity where it is not known yet.
         """
         moments = [self.pulse.known_until]
         for rank in self.ranks:

@@ -26,7 +26,7 @@ MOST = {"engine_sequence": MOST_SEQUENCE, "copies": MOST_BLOCKS, "capacity": MOS
 """The highest figures of a rank's state, by field."""
 
 SILENT = f"its publisher has said nothing for {PROMISED_SECONDS:g} s"
-"""The reason, and the subject, of a limit."""
+"""The reason, and the subject, of a limit (`indexer.rank.Rank.limit`)."""
 
 TWICE = "its publisher names a key twice in one snapshot"
 
@@ -194,7 +194,7 @@ def check_state(state: pb.RankState) -> None:
 
 
 def figures_of(state: pb.RankState) -> tuple[Layout, int | None, int, int | None]:
-    """Return what a publisher says for `Rank.take_figures`; older ones leave blocks in use out."""
+    """Return layout, sequence, capacity and blocks in use (None of older publishers) in a state."""
     sequence = state.engine_sequence if state.HasField("engine_sequence") else None
     in_use = state.copies if state.HasField("copies") else None
     return layout_of(state), sequence, state.capacity, in_use

@@ -54,13 +54,14 @@ class Warmpath:
     longest waits (p99); higher values keep long prompts off crowded ranks, so that most requests wait
     less (p90)."""
     memory: float = 12.0
-    """0: a prefill costs others the same, however little KV memory is free."""
+    """How much more `others` counts per share of ranks with full KV memory; 0: not at all."""
     mu: float = 0.002
-    """Seconds per request in flight."""
+    """Seconds that each request in flight on a rank adds to its cost (`decode`)."""
     sharing: float = 0.9
-    """0: simultaneous requests with one prompt each compute it on another pod. 1: a wait that is shorter
-    than the prefill that it spares counts nothing, so that a shorter one is no better. Bursts of prompts
-    with one beginning need nearly 1: each spared prefill shortens the queues of a full fleet."""
+    """The share of a spared prefill that `wait` is reduced by. 0: simultaneous requests with one prompt
+    each compute it on another pod. 1: a wait that is shorter than the prefill that it spares counts
+    nothing, so that a shorter one is no better. Bursts of prompts with one beginning need nearly 1: each
+    spared prefill shortens the queues of a full fleet."""
 
     def __post_init__(self) -> None:
         check_option("kappa", self.kappa)

@@ -43,9 +43,9 @@ class Blocks(NamedTuple):
     records: NDArray[np.uint64]
     """(n, 2): the key; the second column is memory that `halves` and `quarters` divide."""
     halves: NDArray[np.uint32]
-    """(n, 4): the same memory; the set in column `SET`."""
+    """(n, 4): the memory of `records`; the set in column `SET`."""
     quarters: NDArray[np.uint16]
-    """(n, 8): the same memory; time of the last match and depth."""
+    """(n, 8): the memory of `records`; time of the last match and depth."""
     names: NDArray[np.uint64]
     """(n, 1): the first engine's name of a block that is in `by_name`."""
     parents: NDArray[np.uint32]

@@ -79,7 +79,7 @@ class Own(NamedTuple):
     slots: NDArray[np.int64]
     """(4 * groups, 2): the slots of each group's tiers; -1 for none."""
     taken: NDArray[np.int64]
-    """(s): the same slots in a row, without -1."""
+    """(s): the slots of `Own.slots` in a row, without -1."""
     groups: NDArray[np.int64]
     """(groups, 5): number, way, block size, whether that size is certain, whether it is a window."""
     names: NDArray[np.uint64]

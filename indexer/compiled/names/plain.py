@@ -206,7 +206,7 @@ class PlainNames:
             )
 
     def prove(self, spot: Spot, number: int) -> int:
-        """Prove a block and those before it in a place; return the first not proved, 0 for none."""
+        """Prove a block and those before it in a place; return the first number not proved, or 0."""
         arrays = self._arrays
         tier, group = spot
         if group not in self.groups:

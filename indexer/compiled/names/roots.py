@@ -31,7 +31,7 @@ class RootTable(NamedTuple):
     texts: NDArray[np.uint8]
     """(n, 128): the adapter, followed by the salt."""
     lengths: NDArray[np.int64]
-    """(n, 2): the lengths of both; 0 and 0 where a place is empty."""
+    """(n, 2): the lengths of adapter and salt; 0 and 0 where a place is empty."""
     keys: NDArray[np.uint64]
     """(n): the roots."""
 

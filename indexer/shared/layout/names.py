@@ -21,8 +21,8 @@ so even one each millisecond takes 30 years to the first number with more. `clai
 `outlive.lua` know it too: a higher number there counts as none."""
 
 _PREFIX = re.compile(r"[^\s{}:]([^\s{}]{0,62}[^\s{}:])?")
-"""Braces mark the part of a key that decides on its node. A colon follows the prefix in each key,
-so a prefix neither begins nor ends with one."""
+"""The form of a prefix. Braces mark the part of a key that decides on its node, so it has none. A colon
+follows it in each key, so it neither begins nor ends with one."""
 
 
 def prefix_problem(prefix: str) -> str:
@@ -56,15 +56,15 @@ class KeyNames:
         return segment % self.buckets
 
     def record(self, pod: str) -> str:
-        """Return the hash of a pod's record (`indexer.shared.layout.record`)."""
+        """Return the key of a pod's record, a hash (`indexer.shared.layout.record`)."""
         return f"{self._pod(pod)}:record"
 
     def log(self, pod: str) -> str:
-        """Return the stream of a pod's last changes."""
+        """Return the key of the stream of a pod's last changes."""
         return f"{self._pod(pod)}:log"
 
     def fence(self, pod: str) -> str:
-        """Return the counter of a pod's claims; it outlives the record."""
+        """Return the key of the counter of a pod's claims, which outlives the record."""
         return f"{self._pod(pod)}:fence"
 
     def _pod(self, pod: str) -> str:
@@ -72,7 +72,7 @@ class KeyNames:
 
     @property
     def pods(self) -> str:
-        """The hash of the pods that were claimed, each with the time when it last had a record.
+        """The key of the hash of the pods that were claimed, each with the time of its last record.
 
         A sweep forgets a pod that has had no record for an hour.
         """
@@ -80,7 +80,7 @@ class KeyNames:
 
     @property
     def schema(self) -> str:
-        """The hash of the schema: the version of all other keys' layout."""
+        """The key of the hash with the schema: the version of all other keys' layout."""
         return f"{self.prefix}:schema"
 
     @property
@@ -97,7 +97,7 @@ class KeyNames:
         return f"{self.prefix}:{{{self.prefix}:r{quote(router, safe='')}}}:load"
 
     def reports(self, router: str) -> str:
-        """Return the stream of reports that belong to a router's bookings and reached another router."""
+        """Return the key of the stream of reports on a router's bookings that reached another router."""
         return f"{self.prefix}:{{{self.prefix}:r{quote(router, safe='')}}}:reports"
 
 
@@ -106,8 +106,8 @@ BORN = b"born"
 another time. Fields of segments and blocks have 8 or 16 bytes, so none has this name."""
 
 WRITES = b"writes"
-"""A bucket's field with the number of writes since then, by all pods' writers: where it is lower than
-before, Redis has gone back to old data. It is not there before the first write."""
+"""A bucket's field with the number of writes since the bucket was made, by all pods' writers: where it
+is lower than before, Redis has gone back to old data. It is not there before the first write."""
 
 
 def checkpoint(pod: str) -> bytes:

@@ -79,7 +79,7 @@ class Record(msgspec.Struct, frozen=True):
 
     token: int
     claim: Claim | None
-    """None until the first claim's content is complete."""
+    """The claim of the last complete content; None until the first claim's content is complete."""
     applied: int
     audits: int
     sound: bool
@@ -87,7 +87,7 @@ class Record(msgspec.Struct, frozen=True):
     """The number of the claim's last confirmation; 0 while it is not sound."""
     behind: float | None
     """By how many seconds the index was behind the engine, at most, when Redis took the confirmation
-    before that one; None where it is not known."""
+    before the last one; None where it is not known."""
     reason: str
     states: dict[int, pb.RankState]
     blocks: dict[int, dict[Tier, int]]
@@ -156,7 +156,7 @@ class PodSpot(NamedTuple):
 
     pod: str
     spot: SpotOf | None
-    """None while the spot is not known: the claim's content is being written, or the record does
+    """The spot; None while it is not known: the claim's content is being written, or the record does
     not name the spot yet."""
 
 

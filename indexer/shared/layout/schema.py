@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 BY = "by"
 """The field with the version of warmpath that wrote the schema. It decides nothing."""
 MOST_BY = 64
-"""Most characters of it in an error."""
+"""The most characters of the field `BY` that an error shows."""
 OLDEST = (6, 2)
 TIMEOUT = 5.0
-"""Seconds."""
+"""The longest wait for a reply, seconds."""
 
 
 class SchemaError(Exception):

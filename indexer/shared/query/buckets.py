@@ -220,7 +220,7 @@ def problem_of(reply: Reply, fields: int) -> str:
 LIFE = BORN, WRITES
 """The fields to read for a bucket's life."""
 Life = tuple[bytes | None, bytes | None]
-"""Their values; None for a field that is not there."""
+"""The values of the fields `LIFE`; None for a field that is not there."""
 
 
 class Lives:

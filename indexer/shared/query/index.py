@@ -84,7 +84,7 @@ class RemoteIndex:
         self.old_answers = 0
         self.unknown_slots = 0
         self.polled_at = clock()
-        """When, by the clock, Redis last answered for every pod; the start before the first time."""
+        """When, by the clock, Redis last answered for every pod, or when this began if it never did."""
         self._redis = redis
         self._names = names
         self.due = math.inf

@@ -32,7 +32,7 @@ def rounds(
 ) -> Iterator[dict[int, list[bytes]]]:
     """Yield the fields to read of each bucket, in a round trip or two; `keys` are a prompt's.
 
-    What was read has to be in `values` before the next one: None for a field that is not there.
+    What was read has to be in `values` before the next round: None for a field that is not there.
     """
     packed = np.asarray(keys, "<u8").tobytes()
     yield _by_bucket(names, (segment for segment, _, _ in spans(packed)))

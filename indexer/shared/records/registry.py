@@ -71,16 +71,16 @@ class Moment:
 
     def __init__(self) -> None:
         self.at = -math.inf
-        """By the reader's clock, in seconds; minus infinity until two confirmations came."""
+        """The moment, in seconds of the reader's clock; minus infinity until two confirmations came."""
         self._last: tuple[int, int] | None = None
         """Claim number and confirmation that were read last; None before that."""
         self._taken_after = -math.inf
-        """A time before Redis took that confirmation."""
+        """A time before Redis took the confirmation of `_last`."""
         self._asked_at = -math.inf
         """When the record was asked for, in the last good reading."""
 
     def read(self, record: Record | None, asked_at: float) -> bool:
-        """Take a record that was asked for then; return False where it is older than the one before."""
+        """Take a record asked for at `asked_at`; return False where it is older than the one before."""
         before, asked_before = self._last, self._asked_at
         self._asked_at = asked_at
         if record is None or not record.sound:
@@ -117,11 +117,11 @@ class Reading:
     doubt: Unconfirmed = field(default_factory=Unconfirmed)
     moment: Moment = field(default_factory=Moment)
     fields: Mapping[bytes, bytes] | None = None
-    """None before the first reading."""
+    """The fields of the record's hash; None before the first reading."""
     record: Record | None = None
-    """None where there is none, or none was read."""
+    """The record; None where the pod has none, or none was read."""
     read_at: float | None = None
-    """When it was read, by the clock; None for never."""
+    """When the record was read, by the clock; None for never."""
     problem: str = UNREAD
     """Why the last attempt failed; empty where it did not."""
 

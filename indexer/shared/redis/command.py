@@ -74,7 +74,7 @@ class Redis(Protocol):
     def disruptions(self) -> int:
         """How often so far a node was lost or connected to, keys moved, or a node was unable to read.
 
-        The last is a refusal such as BUSY or LOADING, also where a later attempt succeeds. Each time,
+        A node is unable if it refuses (BUSY, LOADING), also where a later attempt succeeds. Each time,
         earlier writes may have been lost; readers and writers have to make sure of them.
         """
 

@@ -48,7 +48,7 @@ class RedisSettings:
     """The settings of connections. Files are read again for each one, so that they can be renewed."""
 
     url: str
-    """See `address.parse`."""
+    """The address of Redis, in a form of `address.parse`."""
     user: str = ""
     """ACL user; empty: the default user."""
     password_file: str = ""
@@ -58,7 +58,7 @@ class RedisSettings:
     cert: str = ""
     """PEM file of a client certificate, with its chain."""
     key: str = ""
-    """PEM file of its private key."""
+    """PEM file of the private key of `cert`."""
     named: str = ""
     """The prefix of these settings' names where users give them ("--redis-"), for errors."""
 
@@ -68,7 +68,7 @@ class SettingsError(ValueError):
 
 
 async def connect(settings: RedisSettings) -> RedisClient:
-    """Return a client of that Redis. It connects on first use, and again where a connection was lost.
+    """Return a client of `settings.url`, which connects on first use and after each lost connection.
 
     Raises AddressError or SettingsError.
     """

@@ -28,7 +28,7 @@ TLS_HINT = "does the server use TLS?"
 NO_CONNECTION = "no connection within"
 """The words of an error where a connection takes too long."""
 SLOW_TLS_HINT = "it does not answer, or does not use TLS: then the URL begins with redis"
-"""The hint where that is one under TLS, and the first: a server without TLS may wait for more."""
+"""The hint where the first connection takes too long under TLS: a server without TLS waits for more."""
 
 _WORDS = (
     # Redis closes a connection over which a script comes before a password.

@@ -31,7 +31,7 @@ class Wire(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether this side has not closed it."""
+        """Whether this side has not closed the connection."""
 
     async def send(self, commands: Sequence[tuple[Argument, ...]]) -> None:
         """Write all commands before the first `await`; if cancelled midway, close the connection."""
@@ -40,10 +40,10 @@ class Wire(Protocol):
         """Return the next reply; a refusal is returned as a CommandRefusedError. Safe to cancel."""
 
     async def is_dirty(self) -> bool:
-        """Return whether the other side closed it, or sent something that nobody asked for."""
+        """Return whether the other side closed the connection, or sent what nobody asked for."""
 
     async def close(self, *, wait: bool = False) -> None:
-        """Close it, and drop unsent bytes; with `wait`, wait a bounded time until it is closed."""
+        """Close the connection, drop unsent bytes; with `wait`, wait a bounded time for its end."""
 
 
 Dial = Callable[[], Awaitable[Wire]]
@@ -100,10 +100,10 @@ class Link:
         self.lost = False
         self._why = "the connection was lost"
         self.scripts: set[str] = set()
-        """Digests of the scripts that were sent over it."""
+        """Digests of the scripts that were sent over the connection."""
 
     async def is_usable(self) -> bool:
-        """Return whether commands can be sent over it; close it where they cannot."""
+        """Return whether commands can be sent over the link; close it where they cannot."""
         if self.lost:
             return False
         if self._wire.is_open and (self._waiting or not await self._wire.is_dirty()):
@@ -145,7 +145,7 @@ class Link:
         self._pass_on()
 
     async def close(self, *, wait: bool = False) -> None:
-        """Close it. Callers that still wait get an UnreachableError."""
+        """Close the connection. Callers that still wait get an UnreachableError."""
         if not self.lost:
             self.lost = True
             self._on_lost()
@@ -258,7 +258,7 @@ class Node:
             ]
 
     async def answer(self, words: tuple[Argument, ...], seconds: float, about: str = "") -> Reply:
-        """Return the reply to one command. Raises where it is refused, or not answered so soon."""
+        """Return the reply to a command. Raises its refusal, after `about`, or the error of `late`."""
         replies: list[Reply] = []
         try:
             async with asyncio.timeout(seconds):

@@ -201,7 +201,7 @@ class PodCopy:
 
     @property
     def due(self) -> float:
-        """When, by the router's clock, its ranks are late unless more is read; infinity: they are."""
+        """When, by the router's clock, its ranks get late unless more is read; infinity: not exact."""
         return self.moment + PROMISED_SECONDS if not self._is_limited else math.inf
 
     def expire(self, now: float) -> None:

@@ -146,7 +146,7 @@ class Replica:
     ) -> None:
         self.redis = redis
         self.polled_at = clock()
-        """When, by the clock, Redis last answered for every pod; the start before the first time."""
+        """When, by the clock, Redis last answered for every pod, or when this began if it never did."""
         self.counts = CopyCounts()
         self.due = math.inf
         """When, by the clock, the first pod is to be degraded by `expire`, unless more is read."""

@@ -55,7 +55,7 @@ class Swept:
 
 
 def batches(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """Yield the items, some at a time."""
+    """Yield the items in parts of at most `AT_ONCE`."""
     for start in range(0, len(items), AT_ONCE):
         yield items[start : start + AT_ONCE]
 

@@ -33,7 +33,7 @@ LEASE = 15.0
 """Seconds for which a process may sweep alone; it renews this lease when a third of it is over."""
 TIMEOUT = 5.0
 LEAST_SLEEP = 0.01
-"""Seconds: a shorter sleep takes much longer than it says."""
+"""The shortest sleep, seconds: a shorter one takes much longer than it says."""
 ATTEMPTS = 3
 """How often a pass is begun, at most, where connections are lost or made meanwhile."""
 AT_REST = "rest "

@@ -19,7 +19,7 @@ PORTION_KEYS = 8192
 Where = tuple[int, int]
 """A segment and a slot."""
 KeysOf = tuple[Sequence[int], Sequence[int]]
-"""Keys that are added there, and keys that are gone from there."""
+"""Keys that are added in one `Where`, and keys that are gone from it."""
 Changes = dict[Where, KeysOf]
 
 

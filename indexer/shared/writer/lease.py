@@ -23,13 +23,13 @@ CONFIRM_SECONDS = 0.5
 SOON_SECONDS = 0.1
 """Seconds to the next confirmation where one is late."""
 LATE_SECONDS = 0.75
-"""A confirmation is late if it is more seconds than that behind the engine, or shows the engine more
-seconds later than the one before it."""
+"""A confirmation is late if it is behind the engine by more seconds than this, or if the moment that it
+shows is later by more seconds than this than that of the confirmation before it."""
 LEAST_KEPT = 1.0
 """Seconds after which a writer that writes everything renews the record, so that others see it live."""
 FIRST_PAUSE = 0.1
 LAST_PAUSE = 2.0
-"""Seconds between two attempts: the pause doubles from the first to the last."""
+"""Seconds before a request is repeated, at first and at most: the pause doubles each time."""
 PAUSES_OF_A_LEASE = 4
 """How many pauses fit into a lease, at least: a writer that cannot write still renews it in time."""
 
@@ -110,13 +110,13 @@ class Lease:
         self.confirm_at = 0.0
         """When, by the clock, the next confirmation is due; a batch takes it along."""
         self.kept_at = 0.0
-        """When, by the clock, it was last claimed, audited or kept."""
+        """When, by the clock, the lease was last renewed: by a claim, a confirmation or `keep`."""
         self._shown = -math.inf
         """The moment of the engine, by the clock, that the last confirmation shows."""
         self._last_pause = min(LAST_PAUSE, seconds / PAUSES_OF_A_LEASE)
 
     def confirmed(self, begun: float, shown: float) -> None:
-        """Record that a confirmation that began then has renewed the record.
+        """Record that a confirmation begun at `begun` has renewed the record.
 
         It shows the engine at the moment `shown`, which readers know by the confirmation after it.
         """

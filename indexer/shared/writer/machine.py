@@ -82,9 +82,9 @@ class WriterState(StrEnum):
 class Writer(Lease):
     """Writes the blocks of a pod's cache, then the changes in its journal.
 
-    `owner` is a random name for one life of this writer. `random_base` returns 47 random bits. Its first
-    claim wins over another writer's. `lease` and `bucket_life` are in seconds. `watch` is where the
-    publisher serves CacheWatch, `place` is where Redis is, for the log.
+    `owner` is a random name for one life of this writer. `random_base` returns 47 random bits. The
+    writer's first claim wins over another writer's. `lease` and `bucket_life` are in seconds. `watch` is
+    where the publisher serves CacheWatch, `place` is where Redis is, for the log.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 LOG_ENTRIES = 10_000
 LOG_BYTES = 4 << 20
-"""Half a million keys: minutes of a busy engine. A router reads the log twenty times a second."""
+"""The most entries and bytes of a pod's log in Redis: half a million keys, minutes of a busy engine."""
 
 
 class KeptLog:
