@@ -35,7 +35,7 @@ MOST_TOKENS = 400
 OPTIONS = {
     "target": "--router", "tls.ca": "--tls-ca", "tls.cert": "--tls-cert", "token_file": "--token-file",
 }  # fmt: skip
-"""The option of each of the client's arguments."""
+"""By an argument of `Client`, the option that gives it."""
 
 
 def score_main(argv: Sequence[str] | None = None) -> int:

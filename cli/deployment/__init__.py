@@ -1,4 +1,4 @@
 """Checks of a deployment from end to end: engines, events, tokens, Redis and certificates.
 
-What a running router finds by its picks is `router.diagnosis`.
+`router.diagnosis` has the checks that a running router makes of its own picks.
 """

@@ -17,7 +17,7 @@ Verdict = Literal["ok", "WRONG", "not known"]
 SET_KEYS = {
     "address": "port", "events": "events-port", "replay": "replay-port", "watch": "watch-port",
 }  # fmt: skip
-"""A pod's keys, and those of [[pod-sets]] from which they are made."""
+"""By a key of [[pods]], the key of [[pod-sets]] from which it is made."""
 
 
 class Check(NamedTuple):
@@ -68,7 +68,7 @@ class Answer(NamedTuple):
     """An engine's answer to one request."""
 
     status: int = 0
-    """0: there was none."""
+    """The HTTP status; 0: there was no answer."""
     body: bytes = b""
     problem: str = ""
     """Why there is no answer; empty if there is one."""

@@ -231,7 +231,7 @@ def tokenizer(model: ModelSpec, ours: Mapping[Form, Ours]) -> list[Check]:
 
 
 def compare(pod: Placed, model: ModelSpec, form: Form, ours: Ours, answer: Answer) -> Check | None:
-    """Check that an engine's tokens are the router's; None if there are none of the router."""
+    """Check that an engine's tokens are the router's; None if the router has none."""
     name = FORMS[form]
     if not _source(model) or ours.problem:
         return None

@@ -211,7 +211,7 @@ class Seen(NamedTuple):
 
     pods: Mapping[str, pb.Pod]
     ours: Mapping[str, Mapping[Form, Ours]]
-    """Its tokens, by model."""
+    """The router's tokens of the prompts of `cli.deployment.engine`, by model and form."""
 
 
 def inspect(

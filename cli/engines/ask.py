@@ -52,7 +52,7 @@ class Found(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Its kind and version, as in a sentence."""
+        """The engine's kind and version in words, such as `vLLM 0.32.0`."""
         name = self.kind.title if self.is_known else "an unknown server"
         return f"{name} {self.version}".rstrip()
 

@@ -89,13 +89,13 @@ class Fleet:
     """The router's configuration."""
     router: str
     page: str
-    """host:port of its gRPC and of its live page."""
+    """host:port of its live page; `router` is that of its gRPC."""
     process: Process
     client: AsyncClient
     pods: Sequence[pb.Pod] = ()
     """The pods that it listed at the last `first_answers`."""
     blind: dict[str, CallError] = field(default_factory=dict)
-    """Models whose texts the router cannot turn into tokens, and why."""
+    """By model, why the router cannot turn the model's texts into tokens, if it cannot."""
     asked: list[Asked] = field(default_factory=list)
     """What engines said; empty where the configuration was there already."""
 
@@ -199,7 +199,7 @@ async def first_answers(fleet: Fleet) -> None:
 
 
 async def blind_models(fleet: Fleet) -> dict[str, CallError]:
-    """Return the models whose texts the router cannot turn into tokens, and why."""
+    """Return, by model, why the router cannot turn the model's texts into tokens, if it cannot."""
     blind: dict[str, CallError] = {}
     for model in {pod.model for pod in fleet.pods}:
         try:

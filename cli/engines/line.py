@@ -34,9 +34,10 @@ def lines(
     file: str,
     only: Sequence[Asked] = (),
 ) -> Iterator[str]:
-    """Yield the line of each place, or of those of `only`, by the router's list of `pods`.
+    """Yield the line of each place, only of those in `only` unless it is empty.
 
-    `blind` has the models whose texts it cannot turn into tokens, and why; `file` is the configuration.
+    `pods` is the router's list, `file` the configuration; `blind` says, by model, why the router cannot
+    turn the model's texts into tokens.
     """
     by_address = {one.address: one for one in pods}
     taken: dict[str, Iterator[int]] = {}

@@ -25,7 +25,7 @@ class EngineOptions(NamedTuple):
     key_file: str = ""
     """The file with `key`, as the configuration names it; empty: engines need no key."""
     config: Path | None = None
-    """A configuration that is there already; then no engine is asked."""
+    """An existing configuration, for which no engine is asked; None: one is written."""
 
 
 def add_engines(parser: argparse.ArgumentParser) -> None:

@@ -38,7 +38,7 @@ class Place(NamedTuple):
     address: HostPort | None = None
     """The one engine's; None for a set."""
     pods: PodSetSpec | None = None
-    """The set, whose addresses come and go."""
+    """The set, whose addresses come and go; None for one engine."""
 
     def addresses(self) -> list[HostPort]:
         """Return the engines' addresses now; this may wait for LOOK_SECONDS. Raises PlaceError."""
@@ -53,7 +53,7 @@ class Place(NamedTuple):
 
 
 def address_of(text: str) -> HostPort:
-    """Return host:port in two parts, without brackets."""
+    """Return the host, without brackets, and the port of a valid host:port."""
     host, _, port = text.rpartition(":")
     return HostPort(host.strip("[]"), int(port))
 

@@ -64,7 +64,7 @@ class GatewayDescription:
     logs_requests: bool = False
     """Whether Envoy writes a line for each request to its standard error."""
     body_bytes: int = 8 << 20
-    """Longest body of a request; a longer one gets 413. The router's own limit on prompts."""
+    """Longest body of a request; a longer one gets 413. By default as the router's limit on prompts."""
 
     @property
     def admin(self) -> Path | None:

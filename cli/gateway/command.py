@@ -191,7 +191,7 @@ class ListedPods(NamedTuple):
     problems: list[str]
     """A sentence about each pod that Envoy cannot reach."""
     model: str = NO_MODEL
-    """One of their models, for an example."""
+    """One of the pods' models, or NO_MODEL, for the example that is printed."""
 
 
 def listed(reply: pb.ListPodsResponse) -> ListedPods:

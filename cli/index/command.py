@@ -114,7 +114,7 @@ def _configured(file: Path) -> tuple[Config, ClientTls | None]:
 
 
 Act = Callable[[argparse.Namespace, Access], Awaitable[int]]
-"""What a command does with the index; returns its exit status."""
+"""A subcommand's work on the index, by its options; returns the exit status."""
 ASK_AGAIN = 0.2
 
 

@@ -59,7 +59,7 @@ class Survey:
 
 
 async def survey(access: Access) -> Survey:
-    """Read all buckets that can be read once, and count their content."""
+    """Read each bucket that can be read once, and count its content."""
     found, seen = Survey(), (-1, set[bytes]())
     async for bucket, page in pages(access):
         if bucket != seen[0]:

@@ -23,7 +23,7 @@ NAME, VALUE = "warmpathname", "warmpathvalue"
 
 
 def traits_of(template: ChatTemplate) -> TemplateTraits:
-    """Return the traits of a compiled template. Raises RenderLimitError."""
+    """Return the traits of a compiled template. Raises RenderLimitError if a trial exceeds a limit."""
     return TemplateTraits(
         wants_system_first=any(map(_wants_system_first, template.model.texts())),
         heeds_no_effort=_heeds_no_effort(template),

@@ -67,7 +67,7 @@ class RequestSpan(Protocol):
 
 
 Tracing = Callable[[str, str], AbstractContextManager[RequestSpan]]
-"""Returns the context of a request, by its method and URL."""
+"""Returns, by method and URL, the context in which a request is made and traced."""
 
 
 class Engine:

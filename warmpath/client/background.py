@@ -15,7 +15,7 @@ CATCH_UP_SECONDS = 0.01
 
 
 class Tasks:
-    """Runs coroutines as tasks of the loop that `catch_up` was called in; any thread may start one."""
+    """Runs coroutines (works) as tasks of the loop in which `catch_up` was called, from any thread."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -46,7 +46,7 @@ class Tasks:
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self, seconds: float) -> None:
-        """Wait until all works are done, for at most so many seconds; start none any more."""
+        """Wait until all works are done, for at most `seconds`; later ones are not started."""
         # Those that another thread has just started become tasks in the loop's next turn.
         await asyncio.sleep(0)
         self._loop = None
@@ -103,7 +103,7 @@ class Threads:
                     self._is_done.notify_all()
 
     def finish(self, seconds: float) -> None:
-        """Wait until all works are done, for at most so many seconds; start none any more."""
+        """Wait until all works are done, for at most `seconds`; later ones are not started."""
         with self._lock:
             self._is_over = True
             self._is_done.wait_for(lambda: not self._unfinished, timeout=seconds)

@@ -47,7 +47,7 @@ class Retry:
     """
 
     attempts: int = 3
-    """How often a call is made in all, 1 to 10."""
+    """The most times that a call is made in all, 1 to 10."""
     first_seconds: float = 0.1
     most_seconds: float = 1.0
 
@@ -136,7 +136,7 @@ class Line:
 
 @dataclass(eq=False, slots=True)
 class Attempts:
-    """A call, until it is answered or not made any more."""
+    """The attempts of one call, until it is answered or given up."""
 
     request: Any
     end: float

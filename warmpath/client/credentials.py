@@ -24,7 +24,7 @@ OTHERS = ("unix:", "unix-abstract:", "vsock:", "xds:")
 
 
 def problem_of_target(target: object) -> str:
-    """Return what is wrong with a router's address; empty if it can be one."""
+    """Return why a text cannot be a router's address; empty if it can."""
     if isinstance(target, str) and _is_address(target):
         return ""
     return f"{target!r} is not HOST:PORT, such as {EXAMPLE}, nor unix:/PATH"

@@ -20,7 +20,7 @@ class CallError(Exception):
 
     `hint` says what to do where no router has answered; it is empty otherwise. `reason` is the
     machine-readable reason that the router gave (`google.rpc.ErrorInfo`), None if it gave none.
-    `retry_after` is after how many seconds a retry has a chance, None if it did not say.
+    `retry_after` is the seconds after which a retry has a chance, None if the router named none.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ class KnownPods:
     def without_pick(
         self, model: str, otherwise: Sequence[str], pods: Sequence[str]
     ) -> list[pb.Candidate]:
-        """Return, shuffled, pods at `otherwise`, else those of the model's last pick (among `pods`)."""
+        """Return, shuffled, pods at `otherwise`, else the last pick's, those of `pods` if it has any."""
         found: Sequence[pb.Candidate] = [pb.Candidate(address=one) for one in otherwise]
         if not found:
             last = self._last.get(model, ())
@@ -177,9 +177,9 @@ class Request:
         self._take(answer.candidates)
 
     def go_on_without(self, failure: CallError, known: Sequence[pb.Candidate]) -> None:
-        """Go to pods that the client knows, as there is no pick.
+        """Go to the `known` pods, as the pick failed.
 
-        Raises `failure` if there is none, or if it means that no pod can take the request.
+        Raises `failure` if none is known, or if its reason is one of FINAL.
         """
         # The pick may have been made though no answer came.
         self.fail()

@@ -185,7 +185,7 @@ class Client(Connection):
         pick goes by load. If no pick comes within `timeout` seconds, the request goes to one of
         `otherwise` (addresses, host:port), or of the pods of this client's last pick for the model.
 
-        Raises CallError if there is no such pod, or for the reasons NO_POD, QUEUE_FULL and
+        Raises CallError if none of these pods is known, or for the reasons NO_POD, QUEUE_FULL and
         UNKNOWN_MODEL; ValueError or TypeError for what cannot be sent.
         """
         self._background.catch_up()
@@ -252,7 +252,7 @@ class Client(Connection):
     ) -> pb.ListDecisionsResponse:
         """Return the last picks, newest first: at most `limit`, unless it is 0.
 
-        They are those of `model` and of `pod`, where these are given.
+        An empty `model` or `pod` means any; else only the picks for the model, or of the pod, come.
         """
         return self._made(pb.ListDecisionsResponse, timeout, limit=limit, model=model, pod=pod)
 

@@ -19,7 +19,7 @@ _TEXTS = ("lora", "cache_salt", "kind")
 
 
 def check_events(events: Sequence[Event]) -> None:
-    """Raise MalformedEventError, which names the event and its field, unless all can be applied."""
+    """Raise MalformedEventError, which names the event and its field, unless all events are valid."""
     for number, event in enumerate(events):
         try:
             _check(event)

@@ -48,7 +48,7 @@ class Index:
         max_bytes: int = config.IndexTable().max_bytes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin without pods. Raises ValueError for a bound that holds nothing."""
+        """Begin without pods. Raises ValueError if `max_bytes` is below 16 MiB."""
         if max_bytes < LEAST_BYTES:
             raise ValueError(f"max_bytes is {max_bytes}; it must be {LEAST_BYTES} or more")
         self.model = model
