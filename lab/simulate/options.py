@@ -19,7 +19,7 @@ class Pods(NamedTuple):
 
     number: int
     factors: tuple[float, ...] = ()
-    """Empty: all pods are alike."""
+    """How many times as long each pod takes for everything; empty: all pods are alike."""
 
 
 GRID = {"pods": Pods(8), "blocks_per_pod": 1500, "load": 0.5}

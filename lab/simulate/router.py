@@ -52,7 +52,7 @@ TICK = 1.0
 
 WANTED = Wanted(MODEL)
 QUEUE = structs.replace(config.QueueTable(), max_requests=1 << 40)
-"""The defaults, but no request is refused: it would have no time to its first token."""
+"""The queue's defaults, except that it refuses no request: one would have no time to first token."""
 NAMES = KeyNames("warmpath")
 
 INDEX_BYTES = 64 << 20

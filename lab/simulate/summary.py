@@ -44,7 +44,7 @@ def title(place: StudyPlace) -> str:
 
 
 def conditions(settings: Mapping[str, Any]) -> list[str]:
-    """Return sentences about the settings of a run (`Figures.settings`) by which it is not plain."""
+    """Return a sentence for each unusual setting of a run (`Figures.settings`): a fault, say."""
     of = settings
     factors, reach = ", ".join(f"{one:g}" for one in of["factors"]), _REACH[of["routers_by"]]
     found = (

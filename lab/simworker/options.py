@@ -38,7 +38,7 @@ class Settings:
     events_endpoint: str
     replay_endpoint: str
     topic: str
-    """May hold `{worker}`, the worker's number in the process."""
+    """The topic of events; `{worker}` in it stands for the worker's number in the process."""
     buffer_steps: int
     dialect: str
     byte_hashes: bool

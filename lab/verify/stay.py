@@ -79,7 +79,7 @@ class Stay:
                 yield batch, event
 
     def _moments(self) -> Iterator[tuple[Batch | None, int]]:
-        """Yield the number of cached leading blocks on arrival and after each change, with its batch."""
+        """Yield (None, leading blocks cached on arrival), then (batch, their number) at each change."""
         held = set(self.held)
         found = leading(self.keys, held)
         yield None, found

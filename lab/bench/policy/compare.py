@@ -84,7 +84,7 @@ class ComparedStanding:
 
     places: int
     means: Mapping[str, float]
-    """Geometric means of the ratios of each figure."""
+    """Figure -> the geometric mean of its ratios."""
     best_mean: float
     """Geometric mean of the ratios of the p90 to that of each place's best published policy."""
     worst: float
@@ -118,7 +118,7 @@ def name_of(one: Compared) -> str:
 
 
 def groups(places: Sequence[Compared]) -> dict[str, list[Compared]]:
-    """Return the places together, those without overload, and those of each engine and traffic."""
+    """Return, by name, all places, those not overloaded, and those of each engine and traffic."""
     found: dict[str, list[Compared]] = {"all": [*places], "not overloaded": []}
     for one in places:
         if not one.overloaded:

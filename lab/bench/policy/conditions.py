@@ -70,7 +70,7 @@ class Suffered:
 
 
 def cells(extent: Extent) -> list[tuple[str, str, Cell]]:
-    """Return each condition's traffic, name and place."""
+    """Return (traffic, the condition's name, place) of each condition."""
     sources = {"conversation": extent.sources()[0], "reading": Generated("reading")}
     return [
         (

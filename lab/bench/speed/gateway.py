@@ -33,7 +33,7 @@ STREAMS = 1000
 OPENING = 16
 """Streams that are being opened at any time: the router refuses a rush."""
 ADDED, RATE = 1.5, 0.5
-"""Goals: the added p50 to that of Score, and requests a second to those of Envoy alone."""
+"""Goals of ratios: of the added p50 to Score's, and of requests a second to those of Envoy alone."""
 TRANSPORT = "nghttp2"
 PATH = "/v1/completions"
 ALONE = "Envoy alone, round robin"
@@ -146,7 +146,7 @@ def _times(client: ScoreClient, fronts: _Fronts, *, quick: bool) -> list[Figure]
 async def _memory(
     fronts: _Fronts, pods: Sequence[HostPort], router: int, streams: int
 ) -> list[Figure]:
-    """Measure the resident memory that processes gain while so many responses are being streamed."""
+    """Measure the resident memory that processes gain while `streams` responses are being streamed."""
     app = web.Application()
     app.router.add_post(PATH, _stream)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True)

@@ -55,7 +55,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 def bytes_of(who: str, holders: int, keys: int, names: str) -> float | None:
-    """Measure the bytes per block and pod in a new process; None if the peer is not installed."""
+    """Return the bytes per block and pod in a new process; None for a `peer` that is missing."""
     if who == "peer" and not peer.is_installed():
         return None
     ended = subprocess.run(  # noqa: S603

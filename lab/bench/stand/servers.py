@@ -152,7 +152,7 @@ class Router:
 class Fleet:
     """Publishers of events, and routers and the peer that follow them. A context manager.
 
-    There is one router for each of `transports` (`server.transport`), of so many processes.
+    There is one router for each of `transports` (`server.transport`), of `processes` processes.
     """
 
     def __init__(

@@ -145,7 +145,7 @@ class Conversation(NamedTuple):
     further: LogNormal | Pareto
     """Tokens that each further turn adds, besides the previous answer."""
     pause: Pause
-    """Time from one prompt to the next."""
+    """Seconds from one prompt to the next."""
 
     def hold(self, rng: Random, at: float, prefix: Sequence[int]) -> Session:
         """Yield prompts, each beginning with all full blocks of the previous one."""
@@ -171,7 +171,7 @@ QUESTION_PAUSE = Pause(0.0, 45.0)
 
 
 def docs(rng: Random) -> Iterator[tuple[float, Session]]:
-    """Generate questions about documents, all after one common block of instructions."""
+    """Yield (begin, session): questions about documents, all after one common block of instructions."""
     instructions = _fresh(rng, 1)
     for at in _begins(rng, ASKERS_GAP):
         document = (*instructions, *_fresh(rng, DOCUMENT.draw(rng) // BLOCK))
@@ -201,14 +201,14 @@ AGENT = Conversation(
 
 
 def agent(rng: Random) -> Iterator[tuple[float, Session]]:
-    """Generate sessions of a dozen kinds of tool agents."""
+    """Yield (begin, session) of a dozen kinds of tool agents."""
     return _each_of_a_kind(rng, AGENTS_GAP, TOOLS, TOOL_BLOCKS, AGENT)
 
 
 def _each_of_a_kind(
     rng: Random, gap: float, kinds: Popularity, blocks: Uniform, conversation: Conversation
 ) -> Iterator[tuple[float, Session]]:
-    """Generate conversations that begin with the blocks of their kind."""
+    """Yield (begin, session): conversations that begin with the blocks of their kind."""
     shared = [_fresh(rng, blocks.draw(rng)) for _ in range(kinds.count)]
     weights = kinds.weights()
     for at in _begins(rng, gap):
@@ -235,7 +235,7 @@ CHAT = Conversation(
 
 
 def bursts(rng: Random) -> Iterator[tuple[float, Session]]:
-    """Generate bursts of one prompt each, among chats."""
+    """Yield (begin, session): bursts of one prompt each, among chats."""
     system = _fresh(rng, SYSTEM_BLOCKS)
     for at in _begins(rng, BURSTS_GAP):
         if rng.random() < BURST_SHARE:
@@ -264,7 +264,7 @@ TENANT = Conversation(
 
 
 def tenants(rng: Random) -> Iterator[tuple[float, Session]]:
-    """Generate short chats, each after its tenant's system prompt."""
+    """Yield (begin, session): short chats, each after its tenant's system prompt."""
     return _each_of_a_kind(rng, CHATS_GAP, TENANTS, TENANT_BLOCKS, TENANT)
 
 
@@ -282,7 +282,7 @@ ASIDE = Conversation(
 
 
 def reading(rng: Random) -> Iterator[tuple[float, Session]]:
-    """Generate files with a few questions each, among chats; all begin with a common block."""
+    """Yield (begin, session): files with a few questions each, among chats, all after a common block."""
     instructions = _fresh(rng, 1)
     for at in _begins(rng, READERS_GAP):
         if rng.random() < FILE_SHARE:

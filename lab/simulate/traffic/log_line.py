@@ -73,7 +73,7 @@ _DECODER = msgspec.json.Decoder(LogLine)
 def read_line(raw: bytes) -> LogLine | None:
     """Return a line, with its prompt and its answer's tokens; None for a request without a body.
 
-    Raises ValueError.
+    Raises ValueError for any other line that is not as the guide describes it.
     """
     line = decoded(_DECODER, raw)
     if not line.request_body and line.output_tokens is None and line.response_bytes is not None:

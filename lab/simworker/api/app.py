@@ -53,7 +53,7 @@ class Tokens(Endpoints):
 
 
 class Models(Endpoints):
-    """The base model and its adapters."""
+    """Endpoints that list the base model and its adapters, and load and unload adapters."""
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)

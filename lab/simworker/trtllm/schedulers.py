@@ -50,7 +50,7 @@ class CapacityScheduler:
         return self._guarantee(active, contributed), []
 
     def most_blocks(self, request: ActiveRequest) -> dict[int, int]:
-        """Return the most blocks of each window that a request that has not started can need."""
+        """Return window -> the most of its blocks that a request that has not started can need."""
         llm = request.llm
         if self._policy is CapacityPolicy.MAX_UTILIZATION:
             # A request paused at its last token has only context.

@@ -23,7 +23,7 @@ DEFAULT_TOKENS = 16
 
 
 class Completions(Endpoints):
-    """The endpoints that generate tokens."""
+    """The endpoints /v1/completions and /v1/chat/completions."""
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
@@ -71,7 +71,7 @@ class Completions(Endpoints):
 
 
 class ChatForms(Endpoints):
-    """The endpoints that make a chat of their body, as vLLM does."""
+    """The endpoints /v1/messages and /v1/responses, which make a chat of a body, as vLLM does."""
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/messages", self.message), web.post("/v1/responses", self.response)]

@@ -133,7 +133,7 @@ STOP_REASONS = {"length": "max_tokens"}
 
 
 class MessageAnswer(Answer):
-    """An answer of one text."""
+    """An answer in Anthropic's form, with one text."""
 
     last: ClassVar = b""
 

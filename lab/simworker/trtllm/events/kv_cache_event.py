@@ -18,7 +18,7 @@ class KVCacheCreatedData:
     """The start of one window's life."""
 
     num_blocks_per_cache_level: tuple[int, ...]
-    """Blocks of the primary and of the secondary pool."""
+    """(blocks of the primary pool, blocks of the secondary pool)."""
 
 
 @dataclass(frozen=True, slots=True)

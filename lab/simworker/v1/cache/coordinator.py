@@ -200,7 +200,7 @@ class KVCacheCoordinator(ABC):
             )
 
     def emit_cached_block_events(self, request: Request, computed_blocks: Groups) -> None:
-        """Announce found blocks again."""
+        """Announce again, in each group, the blocks that a request found cached."""
         for manager, blocks in zip(self.single_type_managers, computed_blocks, strict=True):
             self.block_pool.emit_cached_block_events(
                 request, len(blocks), manager.block_size, manager.kv_cache_group_id

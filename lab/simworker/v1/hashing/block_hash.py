@@ -94,7 +94,7 @@ class Hashable(Keyed, Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """The number of tokens."""
+        """The number of tokens of prompt and answer."""
 
 
 BlockHasher = Callable[[Hashable], list[BlockHash]]

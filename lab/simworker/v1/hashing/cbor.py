@@ -46,4 +46,4 @@ def _head(major: int, value: int) -> bytes:
 
 
 _UINTS = {value: _head(0, value) for value in range(1 << 16)}
-"""Most token ids are below 65,536; a look-up is several times faster than building the bytes."""
+"""Integer -> its bytes, several times faster than building them; most token ids are in it."""

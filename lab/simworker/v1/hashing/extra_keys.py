@@ -27,7 +27,7 @@ class PlaceholderRange:
 
 @dataclass(frozen=True, slots=True)
 class MultiModalFeatureSpec:
-    """One item. Only its identifier and its position matter to the cache."""
+    """One multimodal item. Only its identifier and its position matter to the cache."""
 
     data: Any
     """The item's data, which the cache never reads."""
@@ -43,7 +43,7 @@ class LoRARequest:
 
     lora_name: str
     lora_int_id: int
-    """From 1 on; two engines may number an adapter differently."""
+    """The adapter's number, from 1 on; two engines may number an adapter differently."""
     lora_path: str
 
     def __post_init__(self) -> None:

@@ -51,7 +51,7 @@ class CacheConfig:
     gpu_memory_bytes: int
     """Bytes of the device's memory."""
     non_kv_cache_memory_bytes: int = 0
-    """The part of the engine's share of it for weights and for a step's other needs."""
+    """Bytes of the engine's share that weights and a step's other needs take."""
 
     def __post_init__(self) -> None:
         if self.available_memory_bytes <= 0:

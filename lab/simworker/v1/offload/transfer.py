@@ -44,7 +44,7 @@ class OffloadingMetadata:
 
     load_jobs: dict[int, TransferJob]
     store_jobs: dict[int, TransferJob]
-    """Jobs that begin when the step has computed."""
+    """Number -> a job that begins when the step has computed."""
     jobs_to_flush: set[int]
     """Jobs that must end before the step computes; this step's own stores may be among them."""
 
