@@ -144,7 +144,7 @@ class Rank:
 
     @property
     def lag_seconds(self) -> float:
-        """How late its events are applied."""
+        """How many seconds late the rank's events are applied."""
         return 0.0
 
     @property

@@ -84,7 +84,7 @@ class Ingest:
         return iter(list(self._ranks.values()))
 
     def batch(self, pod: str, rank: int) -> int | None:
-        """Return the number of a rank's last batch of events; None before it, and for unknown ranks."""
+        """Return the number of a rank's last batch; None before the first, and for unknown ranks."""
         known = self._ranks.get(RankName(pod, rank))
         return known.sequence if known else None
 

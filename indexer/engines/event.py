@@ -74,7 +74,7 @@ class Stored:
     window: int = 0
     """Tokens of the group's sliding window; 0 where it has none, or the engine does not say."""
     lookahead: int = 0
-    """How many tokens after it a block depends on, too; its extra names the first one of them
+    """How many tokens behind a block it depends on, too; the block's extra names the first of them
     (`indexer.keys.extra.next_token`)."""
     is_rest: bool = False
     """Whether this is the rest of a store that had no parent; `parent` is then a block of that store."""

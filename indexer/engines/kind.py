@@ -7,7 +7,7 @@ from typing import Any
 from warmpath.indexer.engines.event import Batch
 
 NEVER = (1 << 31,)
-"""A version that no engine has."""
+"""A version that no engine has: as a value of `told_from`, no version's events have the field."""
 Version = tuple[int, ...]
 
 
@@ -31,7 +31,7 @@ class Told:
     """What an engine says of its own cache and events; a value that it does not say has its default."""
 
     block_size: int = 0
-    """Tokens of a block; 0 where the engine does not say."""
+    """How many tokens a block has; 0 where the engine does not say."""
     blocks: int = 0
     """Blocks of a rank's cache that can hold tokens; 0 where the engine does not say."""
     ranks: tuple[int, ...] = ()

@@ -146,7 +146,7 @@ def within(field: str, value: int, least: int, most: int) -> int:
 
 
 def lora_of(name: str | None, number: int | None) -> str:
-    """Return an adapter's name; where it has none, a text with the engine's own number for it.
+    """Return an adapter's name, or else a text with the engine's number for it; empty without both.
 
     A number is valid for one engine only, so the text differs from every name.
     """

@@ -33,7 +33,7 @@ async def dial(line: "zmq.Socket[Any]", endpoint: str) -> list[str]:
 
 
 async def answered(line: "zmq.Socket[Any]", monitor: Any, places: Sequence[str]) -> str:
-    """Wait until one of the places answers, and hang up the others; return that one."""
+    """Wait until one of the places answers, and hang up the others; return the one that answered."""
     first = await monitored(CONNECTED, monitor, places)
     for place in places:
         if place != first:
@@ -42,7 +42,7 @@ async def answered(line: "zmq.Socket[Any]", monitor: Any, places: Sequence[str])
 
 
 async def monitored(event: int, monitor: Any, places: Sequence[str]) -> str:
-    """Read a socket's monitor up to an event at one of the places; return that one.
+    """Read a socket's monitor up to an event at one of the places; return the event's place.
 
     The monitor also tells of places that were hung up, whose connections may end later.
     """

@@ -57,7 +57,7 @@ class Groups:
 
 
 def blocks_in_use(groups: Groups, names: Names) -> int | None:
-    """Return how many blocks of the fastest tier are in use; None if it has several pools.
+    """Return how many blocks of the fastest tier are in use; None if groups have pools of their own.
 
     All copies in all groups count, since the groups' blocks come out of one pool. Names in doubt do not,
     since their blocks may be free, nor do groups that also name parts of blocks, since a block would

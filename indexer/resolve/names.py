@@ -62,7 +62,7 @@ class Names:
         return (*self.earlier.get(name, ()), self.keys[name])
 
     def key_above(self, name: EngineHash) -> int:
-        """Return the key before the first key of a name; 0 where there is none, or it is not held."""
+        """Return the key before the first key of a name; 0 for none, or if no place holds that key."""
         above = self.above.get(name, 0)
         return above if above and self.is_held(above) else 0
 

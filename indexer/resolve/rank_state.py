@@ -69,7 +69,7 @@ class RankState(Protocol):
         """Handle a loss of blocks: there was no room for them, or their event was not readable."""
 
     def blocks_in_use(self) -> int | None:
-        """Return how many blocks of the fastest tier are in use; None if it has several pools."""
+        """Return how many blocks of the fastest tier are in use; None if groups have pools each."""
 
     def may_show_hits(self) -> bool:
         """Return whether blocks may be shown as held only because hits were announced as stores."""

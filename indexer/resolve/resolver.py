@@ -86,7 +86,7 @@ class Resolver:
         self.stored_since_doubt = 0
         """Names that the fastest tier began to hold since events were missed or blocks given up."""
         self.released_since_doubt = 0
-        """Copies that were certain, and that the fastest tier has released in the same time."""
+        """Certain copies that the fastest tier released since `stored_since_doubt` began to count."""
         self.all_in_doubt = True
         """Whether no name was certain when `stored_since_doubt` began to count."""
         self.roots = Roots(model, hash_seed)

@@ -13,7 +13,7 @@ PATIENCE = 10
 """Failures in a row after which a replay's batches count as lost, if the endpoint has ever answered."""
 
 FIRST_PATIENCE = 3
-"""Failures in a row for that if the endpoint has never answered: perhaps there is none."""
+"""Failures in a row after which a replay's batches count as lost, if its endpoint never answered."""
 
 BACK_OFF = 0.1
 LONGEST_BACK_OFF = 5.0

@@ -110,7 +110,7 @@ class _Followed:
     resolver: Resolver
     sink: Pending
     collected: tuple[Trust, Layout, int] | None = None
-    """What the journal says of the rank beside its changes."""
+    """What the journal says of the rank beside its changes; None before it says anything."""
 
 
 class PodCache:

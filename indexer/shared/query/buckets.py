@@ -44,7 +44,7 @@ class Breaker:
 
     def __init__(self) -> None:
         self.openings = 0
-        """How often it has opened; a failed probe does not count."""
+        """How often the breaker has opened; a failed probe does not count."""
         self._failures = 0
         self._pause = PAUSE
         self._probe_at: float | None = None

@@ -111,7 +111,7 @@ class Copied:
 
     stretches: list[Stretch]
     read_at: float
-    """When the oldest of its parts was read; infinite where none was."""
+    """When the oldest part in the answer was read; infinite where none was."""
     missing: int
     """How many blocks are in no part that was read."""
     failed: list[Exception]

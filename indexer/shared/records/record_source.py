@@ -49,7 +49,7 @@ class RemoteRank(Rank):
     ) -> None:
         super().__init__(pod, number, UNREAD, clock)
         self.recorded = self.trust
-        """The trust by its record alone, whether or not Redis can be asked for its blocks."""
+        """The trust by the pod's record alone, whether or not Redis can be asked for the blocks."""
         # A record that is not there, as after Redis lost its data, says nothing of the engine.
         self.lost_at = -math.inf
         self._registry = registry

@@ -42,7 +42,7 @@ class RedisClient:
     """Implements `command.Redis`. Belongs to one event loop; any number of tasks may ask at once."""
 
     topology: Topology
-    """Is set before anything is asked: its nodes call `disrupted`."""
+    """Finds the node for each key. It is set before anything is asked: its nodes call `disrupted`."""
 
     def __init__(self, *, named: str = "", tls: bool = False) -> None:
         """`named` is as in `address.parse`; `tls` says whether connections use TLS."""

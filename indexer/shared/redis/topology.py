@@ -18,7 +18,7 @@ SLOTS = 16384
 REFRESH_SECONDS = 1.0
 """How long one node may take to say where the slots are."""
 REFRESH_PAUSE = 0.05
-"""The shortest time between two such questions, seconds."""
+"""The shortest time between two questions where the slots are, seconds."""
 ANSWER_SECONDS = 1.0
 """How long a sentinel may take to answer, and a server to say whether it is a master."""
 LOOK_SECONDS = 1.0

@@ -110,7 +110,7 @@ class PodCopy:
         self.pod = pod
         self.state = CopyState.NOTHING
         self.position = 0
-        """The last sequence of its writer's journal that is in the copy."""
+        """The last sequence of the journal of the pod's writer that is in the copy."""
         self.moment = -math.inf
         """The last moment, by the router's clock, up to which the copy shows the engine."""
         self._ranks = ranks

@@ -96,10 +96,10 @@ class Sweeper:
             await self._sleep(share * PAUSE)
 
     async def sweep(self, *, insist: bool = False) -> str:
-        """Sweep once and return an empty text, or return who has the lease.
+        """Sweep once and return an empty text, or return the lease's value where another has the lease.
 
-        That is the sweeping process's name, after a sweep `AT_REST` and the name of the last one. With
-        `insist` the pause after a sweep is ignored. Raises one of SWEEP_ERRORS; ValueError if a value
+        The value is the name of the process that sweeps; in the pause after a sweep, `AT_REST` and its
+        name. With `insist` that pause is ignored. Raises one of SWEEP_ERRORS; ValueError if a value
         cannot be read.
         """
         holder = await self._take(insist=insist)
