@@ -155,7 +155,7 @@ def _warnings(checked: Checked, now: datetime) -> list[Warned]:
 
 
 def _blind(checked: Checked) -> Iterator[Warned]:
-    """Yield each model of which picks know less than they could."""
+    """Yield a warning for each model about which picks know less than they could."""
     found = checked.found
     named = {pod.id: pod for one in checked.looked for pod in one.pods}
     named |= {pod.id: pod for pod in found.config.pods}
@@ -221,7 +221,7 @@ def _names(pods: Sequence[str]) -> str:
 def _tokenizers(found: Mistakes, folder: Path, without_template: list[int]) -> Iterator[Problem]:
     """Yield the key of each local tokenizer or template that cannot be used, with the reason.
 
-    Models with other mistakes are passed over. The positions of those `without_template` are added.
+    Models with other mistakes are passed over. Those without a template go into `without_template`.
     """
     config = found.config
     local = [

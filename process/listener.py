@@ -104,7 +104,7 @@ class Places:
             del self._of[place.address]
 
     def _give_way(self, address: str) -> bool:
-        """End a connection of the address that has the most with a new one of `address`; return whether.
+        """End one of the address with the most connections, the new one counted; return whether it did.
 
         A busy one, the latest unless one stalls, ends only where its address has more than the new
         one's afterwards, too.
@@ -166,9 +166,9 @@ class Listener:
         self._full = full
         self._sockets: list[socket.socket] = []
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
-        """When sockets go on that could not accept a connection."""
+        """By a socket that could not accept a connection, the timer after which it goes on."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """Those that open connections."""
+        """The tasks that open connections."""
 
     @property
     def opening(self) -> int:
@@ -277,7 +277,7 @@ class Listener:
 def _name(address: Any) -> tuple[str, str]:
     """Return a client's address, and its port with the colon before it, for the log.
 
-    The lines of an address are of one kind there.
+    The log counts lines by their first argument, the address (`process.logs`).
     """
     return (str(address[0]), f":{address[1]}") if isinstance(address, tuple) else ("unix", "")
 

@@ -128,7 +128,7 @@ class LogLimit(logging.Filter):
         self._clock = clock
         self._lock = Lock()
         self._kinds: dict[tuple[str, int, int], _Allowance] = {}
-        """By the place in the code and the first argument; of all kinds of a place with ALL."""
+        """By file, line, and the hash of the first argument; with ALL for all kinds of a line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a line may be written; if so, add the number of lines left out before it."""

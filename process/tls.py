@@ -89,8 +89,7 @@ which the configuration refuses as a client's name (`router.config.check`)."""
 def auth_context(shown: Mapping[str, Any] | None) -> dict[str, list[bytes]]:
     """Return a certificate's names in the form of gRPC's `auth_context`: lists of bytes by kind.
 
-    `shown` is the result of `SSLObject.getpeercert()`: None or empty without a certificate, and then the
-    names are empty, too. Only the alternative names of KINDS are returned.
+    `shown` is what `getpeercert()` returned; None or empty: no names. Alternative names are of KINDS.
     """
     if not shown:
         return {}
@@ -187,7 +186,7 @@ class TlsPaths:
         return context
 
     def _lack(self) -> str:
-        """Return which file is no PEM of its kind, which OpenSSL does not say; empty if both are."""
+        """Return which file has no PEM of its kind, as OpenSSL does not say it; empty if both have."""
         for path, (mark, noun) in ((self.cert, CERTIFICATE), (self.key, KEY)):
             with contextlib.suppress(OSError):
                 if path and mark not in read_bytes(path):

@@ -95,7 +95,7 @@ async def _ask(context: zmq.asyncio.Context, key: str, endpoint: str) -> None:
 
 
 async def _publisher(pod: Placed, seconds: float) -> Check:
-    """Return whether a publisher listens; whether it serves this router is in the router's findings."""
+    """Check that a publisher listens; whether it serves this router is in the router's findings."""
     host, _, port = pod.spec.watch.rpartition(":")
     try:
         async with asyncio.timeout(seconds):
@@ -183,7 +183,7 @@ def _policy(servers: Sequence[Mapping[str, Any]]) -> Check:
 
 
 def _memory(servers: Sequence[Mapping[str, Any]], reasons: Mapping[str, str]) -> Check:
-    """Return whether Redis takes writes: by its own figures, else by what publishers say of theirs.
+    """Check that Redis takes writes: by its own figures, else by what publishers say of theirs.
 
     `reasons` says why each pod's part of the index may differ from its engine's cache.
     """

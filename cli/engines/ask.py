@@ -132,7 +132,7 @@ def _fields(answer: Answer) -> Mapping[str, Any]:
 
 
 def _models(listed: Answer) -> list[str]:
-    """Return the names of the base model; adapters, which have a parent, are the probes' to find."""
+    """Return the names of the base model, without adapters, which have a parent."""
     data = _fields(listed).get("data")
     entries = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
     names = [one.get("id") for one in entries if not one.get("parent")]

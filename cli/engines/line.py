@@ -36,8 +36,7 @@ def lines(
 ) -> Iterator[str]:
     """Yield the line of each place, only of those in `only` unless it is empty.
 
-    `pods` is the router's list, `file` the configuration; `blind` says, by model, why the router cannot
-    turn the model's texts into tokens.
+    `pods` are the router's, `file` is its configuration; `blind`: by model, why it cannot read texts.
     """
     by_address = {one.address: one for one in pods}
     taken: dict[str, Iterator[int]] = {}

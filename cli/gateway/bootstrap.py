@@ -166,7 +166,7 @@ def _assignment(cluster: str, addresses: Sequence[HostPort]) -> Fields:
 
 
 def _refusals(body_bytes: int) -> list[Fields]:
-    """Return the mappers that give Envoy's own responses the form of the router's; the first counts."""
+    """Return mappers that give Envoy's own responses the form of the router's; the first fit counts."""
     reasons = {
         f"response.code_details.startsWith('{beginning}')": reason
         for beginning, reason in {**OWN_RESPONSES, "ext_proc_error": ROUTER_AWAY}.items()

@@ -303,8 +303,7 @@ async def follow(
 ) -> None:
     """Call `put` with the router's pods whenever they change, at first from `pods`, until cancelled.
 
-    `tell` gets lines for the user. If the router does not answer or lists no pod, `put` is not called:
-    it may just have started.
+    `tell` gets lines for the user. A router that does not answer, or lists no pod, changes nothing.
     """
     told: set[str] = set()
     while True:

@@ -98,7 +98,7 @@ class Access:
     _fault: Fault = Fault.SILENCE
     """What is wrong with the last of the silent nodes."""
     _away: set[Argument] = field(default_factory=set)
-    """Keys on those nodes, and damaged keys."""
+    """Keys on silent nodes, and damaged keys."""
 
     async def ask(self, asked: Sequence[Command | Call]) -> list[Reply]:
         replies = await self.redis.run(asked, timeout=self.timeout)

@@ -86,7 +86,7 @@ class TokenizerUnavailableError(Exception):
 
 
 _RAW = re.compile(r"\[(?:Errno|SSL)[^\]]*\] ?| ?\(_ssl\.c:\d+\)")
-"""The system's numbers, and places in OpenSSL's code."""
+"""Numbers of the system's errors, and places in OpenSSL's code, in an error's text."""
 
 
 def in_words(error: BaseException) -> str:

@@ -122,13 +122,10 @@ class AsyncClient(Connection):
     ) -> pb.PickResponse:
         """Return the pod for a request, and fall-backs; the work is booked until `report` ends it.
 
-        The method `request` also reports, and goes on where no router answers.
-
-        With a `booking_id` of the caller's, unique to the request, a pick is also repeated if its answer
-        was lost, as the router may or may not have booked it.
-
-        `priority` and `tenant` are the request's class and tenant in the router's queue, where picks may
-        wait for up to nine tenths of `timeout`.
+        The method `request` also reports, and goes on where no router answers. With a `booking_id` of
+        the caller's, unique to the request, a pick is also repeated if its answer was lost, as the
+        router may or may not have booked it. `priority` and `tenant` are the request's class and tenant
+        in the router's queue, where picks may wait for up to nine tenths of `timeout`.
         """
         return await self._made(
             pb.PickResponse, timeout, prompt=prompt, pods=pods, policy=policy, session=session,
@@ -223,7 +220,7 @@ class AsyncClient(Connection):
         self._background.start(partial(self._told, request))
 
     async def _told(self, request: Request) -> None:
-        """Send the reports of a request that wait."""
+        """Send the reports that wait in a request."""
         while (report := request.next_report()) is not None:
             try:
                 await self.report(**report)

@@ -65,7 +65,7 @@ class Threads:
         self._threads = 0
         self._unfinished = 0
         self._of_thread: Counter[int] = Counter()
-        """Those of them that each thread has started."""
+        """The number of unfinished works that each thread has started."""
         self._is_over = False
         self._is_done = threading.Condition(self._lock)
 

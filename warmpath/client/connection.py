@@ -67,8 +67,7 @@ class Retry:
     ) -> float | None:
         """Return the seconds to wait before the next attempt; None: there is no other.
 
-        `made` counts the attempts so far, `left` are the seconds to the deadline; `is_repeatable`: the
-        call may be carried out twice.
+        `made` attempts have failed, `left` seconds remain; a call that `is_repeatable` may run twice.
         """
         if made >= self.attempts or not failure.may_repeat or failure.reason in LASTING:
             return None
@@ -193,7 +192,7 @@ class Connection:
         return None
 
     def _warn(self, said: str, error: CallError) -> None:
-        """Log what a request goes on without, now and then."""
+        """Log `said` with the error, at most once in LOG_SECONDS."""
         now = time.monotonic()
         if now - self._said_at.get(said, -LOG_SECONDS) >= LOG_SECONDS:
             self._said_at[said] = now

@@ -154,7 +154,7 @@ class Picker:
         self._pods: dict[str, Pod] = {}
         """The pods at the last call."""
         self._changes = 0
-        """`Index.changes` then."""
+        """`Index.changes` at the last call."""
 
     def pick(
         self,
