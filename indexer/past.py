@@ -63,7 +63,7 @@ class Past:
                         del self._of_key[key]
 
     def knows(self, rank: Rank, at: float) -> bool:
-        """Return whether all changes of a rank since a time are known; it must be exact all the time."""
+        """Return whether all changes of a rank since a time are known, as it has been exact since."""
         trust = rank.trust
         begun = self._begun.get(RankName(rank.pod, rank.number))
         return (

@@ -194,10 +194,10 @@ class Rank:
         """Handle a restart that a probe saw. By default nothing: publishers notice it themselves."""
 
     def lost_room(self) -> None:
-        """Handle that the index gave up keys of the rank to make room."""
+        """Degrade the rank: the index gave up keys of it to make room. By default nothing is done."""
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Judge anew what depends on the time, as silence and late events do. By default nothing."""
 
     def close(self) -> None:
         """Hold nothing: the rank is not followed any more."""

@@ -134,7 +134,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def health_handler(health: HealthService) -> grpc.GenericRpcHandler:
-    """Return the gRPC handler, which takes and gives bytes."""
+    """Return the gRPC handler of the health service, which takes and gives bytes."""
 
     async def check(raw: bytes, context: Context) -> bytes:
         try:

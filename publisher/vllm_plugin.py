@@ -72,7 +72,7 @@ def keep(
 ) -> None:
     """Run a publisher, again whenever it dies, until it is asked to end or refuses its options.
 
-    `launch` returns its exit status.
+    `launch` runs the publisher to its end and returns the exit status.
     """
     pause = LEAST_PAUSE
     while True:

@@ -155,7 +155,7 @@ class Orphans:
         self._note(-self.bytes)
 
     def let_go(self) -> None:
-        """Let every store go, to make room."""
+        """Let every waiting store of the rank go, to make room."""
         for orphan in list(self._waiting):
             self._drop(orphan)
 

@@ -18,7 +18,7 @@ _PLACE = Struct("<cq")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One multimodal item: content hash, position of its first placeholder token, number of them."""
+    """One multimodal item: content hash, position and number of its placeholder tokens."""
 
     hash: str
     offset: int

@@ -59,7 +59,7 @@ def pack_tokens(ids: Iterable[int]) -> bytes:
 
 
 def unpack_tokens(packed: bytes) -> "array[int]":
-    """Return the ids of a packed form whose length is a multiple of 4."""
+    """Return packed token ids as an array. Raises ValueError where the length is not a multiple of 4."""
     return _little_endian(array("I", packed))
 
 

@@ -71,13 +71,13 @@ def records_at(value: bytes) -> tuple[int, int]:
 
 
 def slots_of(value: bytes) -> tuple[int, ...]:
-    """Return the slots that occur in a packed value. Raises BadSegmentError."""
+    """Return the slots that occur in a packed value. Raises BadSegmentError like `records_at`."""
     start, _ = records_at(value)
     return tuple(unpack_words(value[HEAD:start]))
 
 
 def decode(value: bytes) -> Packed:
-    """Return the contents of a packed value. Raises BadSegmentError."""
+    """Return the contents of a packed value. Raises BadSegmentError where it is malformed."""
     start, columns = records_at(value)
     rows = np.frombuffer(value, np.uint8, offset=start).reshape(-1, WORD_BYTES + width_of(columns))
     keys = np.ascontiguousarray(rows[:, :WORD_BYTES]).view("<u8")[:, 0]

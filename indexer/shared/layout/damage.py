@@ -22,14 +22,14 @@ _ENDINGS = {
 
 
 def ask_type(key: str) -> Command:
-    """Return the command that Redis refuses where this key is of another type than warmpath's."""
+    """Return a command that Redis refuses where the key is not of the type that warmpath gives it."""
     return Command((_type_of(key)[0], key))
 
 
 def heal_call(*keys: str) -> Call:
-    """Return the call that removes those of the keys that are of another type than warmpath's.
+    """Return the call that removes those of the keys that are not of the type that warmpath gives them.
 
-    The keys have one hash tag. It replies the removed keys' places in the call, from 1 on.
+    The keys have one hash tag. The call replies the removed keys' places in the call, from 1 on.
     """
     return Call(script("heal"), keys, tuple(_type_of(key)[0] for key in keys))
 

@@ -67,7 +67,7 @@ class RemoteRank(Rank):
         self.believe(self._with(doubt))
 
     def in_answer(self, doubt: Trust | None) -> Trust:
-        """Return the trust for an answer; `doubt` is the answer's own, None without."""
+        """Return the trust for an answer; `doubt` is the answer's own, None for none."""
         return self.limited(self._with(doubt))
 
     def _with(self, doubt: Trust | None) -> Trust:

@@ -45,7 +45,7 @@ class Call:
 
 
 class CommandFailedError(Exception):
-    """A command has no reply that says what was asked: one of the two errors below."""
+    """A command has no reply that says what was asked: CommandRefusedError or UnreachableError."""
 
 
 class CommandRefusedError(CommandFailedError):

@@ -7,7 +7,7 @@ from warmpath.indexer.shared.redis.command import CommandRefusedError
 
 
 class Fault(Enum):
-    """A kind of fault."""
+    """What is wrong where Redis refuses or does not answer."""
 
     SILENCE = auto()
     """Redis does not answer."""

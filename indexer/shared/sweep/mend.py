@@ -131,7 +131,7 @@ def _text(name: bytes) -> str:
 
 
 def _heal(parts: Sequence[tuple[str, ...]], swept: Swept) -> Steps[None]:
-    """Remove the keys that are of another type than warmpath's; those of a part have one hash tag."""
+    """Remove the keys that are not of warmpath's type for them; those of a part have one hash tag."""
     for some in batches(parts):
         replies = yield [heal_call(*keys) for keys in some]
         for keys, removed in zip(some, replies, strict=True):

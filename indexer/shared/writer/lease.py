@@ -162,7 +162,7 @@ class Lease:
     def asked(self, asked: Sequence[Command | Call], *, over: bool = True) -> Steps[list[Reply]]:
         """Return the reply to each command; those refused or not answered are repeated.
 
-        Keys of another type than warmpath's are removed. With `over`, the replies end the trouble.
+        Keys not of warmpath's type for them are removed. With `over`, the replies end the trouble.
         Raises AnewError where the record was lost meanwhile.
         """
         replies = list((yield asked))

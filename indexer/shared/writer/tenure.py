@@ -213,7 +213,7 @@ class Tenure:
     def _asked(
         self, asked: Sequence[Command | Call], applied: int, *, insist: bool = False
     ) -> Steps[list[Reply]]:
-        """Return the replies. A confirmation that is almost due goes along: a round trip may be long.
+        """Return each command's reply. A confirmation due soon goes along: a round trip may be long.
 
         With `insist` it goes in any case; raises AnewError where Redis does not take it.
         """
