@@ -52,7 +52,7 @@ class Arrays:
         self.evicted = 0
         """Blocks given up to make room."""
         self.losers: set[int] = set()
-        """Slots that lost blocks in this way since the last `take_losers`, which empties the set."""
+        """Slots that lost blocks to make room since the last `take_losers`, which empties the set."""
         self.outside = Outside()
         """The bytes that ranks have outside the arrays."""
         self.purges: dict[object, Callable[[], None]] = {}

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 class Outside:
     """The sum of all owners' bytes. With thousands of owners, asking each of them takes tens of ms.
 
-    One thread writes; `whole` may be called by any.
+    One thread calls it; only `whole` may be called by any thread.
     """
 
     def __init__(self) -> None:

@@ -313,7 +313,7 @@ def is_only(sets: Sets, held: int, mine: Own) -> bool:
 def find_all(
     blocks: Blocks, sets: Sets, mine: Own, names: NDArray[np.uint64], numbers: NDArray[np.uint32]
 ) -> None:
-    """Write the block that the rank holds by each plain name; 0 for none."""
+    """Write to `numbers` the block that the rank holds by each plain name; 0 for none."""
     for at in range(names.size):
         numbers[at] = find(blocks, sets, mine, names[at])
 
@@ -322,7 +322,7 @@ def find_all(
 def held_all(
     blocks: Blocks, sets: Sets, mine: Own, keys: NDArray[np.uint64], numbers: NDArray[np.uint32]
 ) -> None:
-    """Write the block of each key that the rank holds; 0 for none."""
+    """Write to `numbers` the block of each key that the rank holds; 0 for none."""
     for at in range(keys.size):
         number = table.find(blocks.by_key, blocks.records, keys[at])
         held = number and place_of(mine, sets, int64(blocks.halves[number, SET]))

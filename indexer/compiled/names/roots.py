@@ -89,7 +89,7 @@ def place_of(
 
 
 def learn(roots: RootTable, lora: str, salt: str, key: int) -> RootTable:
-    """Return the table with the root key of an adapter and salt, if their text is short ASCII."""
+    """Return the table with a root added, or unchanged where adapter and salt are not short ASCII."""
     text = (lora + salt).encode()
     if not 0 < len(text) <= TEXT or not text.isascii():
         return roots

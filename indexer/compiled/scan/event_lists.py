@@ -15,7 +15,7 @@ from warmpath.indexer.compiled.scan.msgpack import bytes_at, half, integer_at, l
 
 @compiled
 def name_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint64, int]:
-    """Read a name (`indexer.engines.event.name_of`)."""
+    """Read a name (`indexer.engines.event.name_of`); return it and the position after it."""
     length, begin = bytes_at(data, at, end)
     if length >= 0:
         return bytes_key(data, begin, length, np.uint64(0)), begin + length
@@ -27,7 +27,7 @@ def name_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint64, int]
 def names_at(
     data: NDArray[np.uint8], at: int, end: int, into: NDArray[np.uint64], first: int
 ) -> tuple[int, int]:
-    """Read a list of names into `into`, from `first` on; return how many there were."""
+    """Read a list of names into `into`, from `first` on; return their number and the position."""
     count, at = list_at(data, at, end)
     if count < 0 or count > end - at:
         return -1, at
@@ -48,7 +48,7 @@ def names_at(
 def tokens_at(
     data: NDArray[np.uint8], at: int, end: int, into: NDArray[np.uint32], first: int
 ) -> tuple[int, int]:
-    """Read a list of token ids into `into`, from `first` on; return how many there were."""
+    """Read a list of token ids into `into`, from `first` on; return their number and the position."""
     count, at = list_at(data, at, end)
     if count < 0 or count > end - at:
         return -1, at
@@ -88,7 +88,7 @@ def pairs_at(
     second: NDArray[np.uint32],
     start: int,
 ) -> tuple[int, int]:
-    """Read pairs of token ids into two arrays, from `start` on; return how many there were."""
+    """Read pairs of token ids into two arrays, from `start` on; return their number and the position."""
     count, at = list_at(data, at, end)
     if count < 0 or count > end - at:
         return -1, at
@@ -114,7 +114,7 @@ def next_tokens_at(
     step: int,
     most: int,
 ) -> tuple[int, int]:
-    """Read a list of lists of one token id each; return how many there were.
+    """Read a list of lists of one token id each; return their number and the position after them.
 
     The tokens of the first `most` go into `into`, from `first` on at every `step`th place.
     """
@@ -141,7 +141,7 @@ def are_pairs(data: NDArray[np.uint8], at: int, end: int) -> bool:
 
 @compiled
 def lists_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[bool, int]:
-    """Read a list of nils and lists of plain values; return whether any of these lists has a value."""
+    """Read a list of nils and lists of plain values; return whether one has values, and the position."""
     count, at = list_at(data, at, end)
     some = False
     for _ in range(count):
