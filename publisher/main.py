@@ -44,7 +44,7 @@ OF_ITS_OWN: Mapping[str, Mapping[str, Any]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Publish an engine's blocks until SIGTERM or Ctrl-C; return the exit status: 1 after an error."""
+    """Follow an engine and send routers the keys of its blocks, until SIGTERM or Ctrl-C."""
     parser = _parser()
     options = vars(parser.parse_args(argv))
     handler = limited_handler(time.monotonic)
