@@ -13,11 +13,13 @@ from pathlib import Path
 from random import Random
 
 import aiohttp
+import pytest
 
 from tests.router.pick_stand import Stand, pod, standing
 from warmpath.cli.child import Process
 from warmpath.lab.local.cluster import Worker, WorkerSettings
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.prompt import tokenizer_sources
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +99,10 @@ CASES = {
 
 
 async def test_addresses_alone_hit_as_a_tokenizer_does_and_bytes_far_more_than_turns(
-    tmp_path: Path, model_folder: Path
+    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # On a busy machine an engine may be slow to tokenise.
+    monkeypatch.setattr(tokenizer_sources, "REMOTE_SECONDS", 30.0)
     ratios: dict[str, float] = {}
     async with two_workers(tmp_path, model_folder) as workers:
         for case, keys in CASES.items():
