@@ -132,8 +132,12 @@ class TokenizerCache:
         return self._known[tokenizer_id].source.is_needed
 
     def failures(self) -> dict[str, str]:
-        """Return why the last load failed, by the id of each tokenizer whose last load did."""
-        return {name: known.failure for name, known in self._known.items() if known.failure}
+        """Return why the last load failed, by the id of each needed tokenizer whose last load did."""
+        return {
+            name: known.failure
+            for name, known in self._known.items()
+            if known.failure and known.source.is_needed
+        }
 
     def lacking(self) -> dict[str, str]:
         """Return, by id, why a needed tokenizer is missing: not loaded yet, or its last load's error."""
