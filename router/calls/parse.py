@@ -129,6 +129,8 @@ LIMITS = {
     "tenant": MOST_TENANT_BYTES,
 }
 """The most bytes of the names that have another limit than MOST_NAME_BYTES."""
+PROMPT_NAMES = ("model", "lora", "cache_salt", "extra_key")
+"""The names of a prompt."""
 CHECKED_AT_ONCE = 1024
 """Loads checked before other tasks get a turn: about a millisecond's work."""
 LARGE_BYTES = 256 << 10
@@ -213,10 +215,16 @@ async def check_pick(request: pb.PickRequest | pb.ExplainRequest) -> None:
 
 
 async def check_report(request: pb.ReportRequest) -> None:
-    """Raise BadRequestError for a report without a valid booking id, or with an impossible load."""
+    """Raise BadRequestError for a report without a valid booking id, or with an impossible load.
+
+    Names of a reported prompt that are too long are refused too.
+    """
     if not request.booking_id:
         raise BadRequestError("booking_id", "is missing")
     _check_booking_id(request.booking_id)
+    if request.HasField("prompt"):
+        for name in PROMPT_NAMES:
+            check_name(f"prompt.{name}", getattr(request.prompt, name))
     await _check_loads(request.loads)
 
 
