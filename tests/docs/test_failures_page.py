@@ -119,6 +119,11 @@ def told(headers: str) -> list[str]:
     return found[1:]
 
 
+def pod_of(headers: str) -> str:
+    [found] = re.findall(r"^x-warmpath-pod: (\S+)", headers, re.MULTILINE)
+    return str(found)
+
+
 @pytest.fixture(scope="module")
 def curl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run what `make gateway` runs, and return the command that it prints to paste."""
@@ -154,10 +159,13 @@ def run(command: str) -> str:
 @NEEDS_CURL
 def test_make_gateway_says_what_the_page_shows(curl: str) -> None:
     assert blocks(ENVOY, "sh")[0] == "make gateway\n"
-    for shown in blocks(ENVOY, "text"):
-        answer = run(curl)
+    [shown] = blocks(ENVOY, "text")
+    first, second = run(curl), run(curl)
+    for answer in (first, second):
         assert answer.startswith("HTTP/1.1 200 OK")
-        assert told(answer) == told(shown)
+    assert told(first)[0] == "x-warmpath-cached-tokens: 0"
+    assert told(second) == told(shown)
+    assert pod_of(first) == pod_of(second), "the page says so"
 
 
 @NEEDS_CURL
@@ -189,6 +197,5 @@ def test_the_page_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     options = set(re.findall(r"^  (--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
     assert options - set(re.findall(r"--[\w-]+", ENVOY.read_text("utf-8"))) == {
         "--simulate",
-        "--out",
         "--token-file",
     }
