@@ -4,11 +4,16 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
+import pytest
+
 from tests.cli.conftest import Output
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.router.running_router import running_router
 from tests.router.service_stand import SETTINGS, standing, tables
 from warmpath.cli import doctor
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
 IS_WELL = {
     ("router", "answer"), ("model demo", "tokenizer"), ("model demo", "chat template"),
@@ -115,11 +120,19 @@ async def test_a_model_for_token_ids_alone_gets_no_finding_by_being_checked(
         file = tmp_path / "doctor.toml"
         well = tables(worker, model_folder, "vllm")
         file.write_text(well.replace('model = "demo"', 'model = "ids-only"'), encoding="utf-8")
-        async with running_router(tmp_path, file.read_text(encoding="utf-8")) as (router, _):
+        async with running_router(tmp_path, file.read_text(encoding="utf-8")) as (router, channel):
             await examined(router.address, file, output)
-            await asyncio.to_thread(doctor.main, [f"--router={router.address}", "--json"])
-    found = output.json()["findings"]
-    assert "tokenizer" not in {one["kind"] for one in found}, found
+            asking = [f"--router={router.address}", "--json"]
+            await asyncio.to_thread(doctor.main, asking)
+            found = output.json()["findings"]
+            assert "tokenizer" not in {one["kind"] for one in found}, found
+
+            a_users = pb.ScoreRequest(prompt=pb.Prompt(model="ids-only", text="a text"))
+            with pytest.raises(grpc.aio.AioRpcError, match="send token ids"):
+                await router_pb2_grpc.RouterStub(channel).Score(a_users, timeout=30)
+            await asyncio.to_thread(doctor.main, asking)
+            found = output.json()["findings"]
+            assert ("ids-only", "tokenizer") in {(one["model"], one["kind"]) for one in found}
 
 
 async def test_without_router_and_engine_both_are_named(
