@@ -27,9 +27,7 @@ CLIENT = '[[clients]]\nname = "n"\ntoken-file = "t"\nroles = ["score"]\n'
 
 
 def options(form: str, process: int | None = None) -> argparse.Namespace:
-    return argparse.Namespace(
-        log_format=form, process=process, shadow=False, shadow_log=None
-    )
+    return argparse.Namespace(log_format=form, process=process, shadow=False, shadow_log=None)
 
 
 def test_the_start_is_a_line_of_the_log_if_that_is_json(
