@@ -22,6 +22,9 @@ LONG_TOKENS = 64
 COMPARED = 100
 """Least number of engines' reports that show a lasting difference from predicted cached tokens."""
 
+Models = Mapping[str, tuple[list[Pod], list[Row]]]
+"""The pods of each model, and what was counted of them."""
+
 DIFFERS = "the tokenizer, the chat template, salts or the block size may differ from the engines'"
 
 
@@ -60,13 +63,17 @@ class Blindness:
 
     def news(self, now: float) -> Sequence[BlindSpot]:
         """Return the spots that were not returned within the last hour; `now` is in seconds."""
-        spots = [*self.spots(), *self._approximate()]
+        models = self._by_model()
+        spots = [*self._spots(models), *_approximate(models)]
         due = [one for one in spots if now - self._said.get(one[:2], -math.inf) >= HOUR]
         self._said |= {one[:2]: now for one in due}
         return due
 
     def spots(self) -> Sequence[BlindSpot]:
         """Return the present spots, without those of models whose pods send no events."""
+        return self._spots(self._by_model())
+
+    def _spots(self, models: Models) -> Sequence[BlindSpot]:
         found = [
             BlindSpot(
                 model,
@@ -76,11 +83,11 @@ class Blindness:
             )
             for model, trouble in self._troubles().items()
         ]
-        lacking = [*self._lacking()]
+        lacking = [*_lacking(models)]
         self._without_blocks = frozenset(one.model for one in lacking)
-        return [*found, *lacking, *self._mispredicted()]
+        return [*found, *lacking, *_mispredicted(models)]
 
-    def _by_model(self) -> Mapping[str, tuple[list[Pod], list[Row]]]:
+    def _by_model(self) -> Models:
         models: dict[str, tuple[list[Pod], list[Row]]] = {}
         for pod in self._pods:
             pods, rows = models.setdefault(pod.model, ([], []))
@@ -89,49 +96,52 @@ class Blindness:
                 rows.append(row)
         return models
 
-    def _approximate(self) -> Iterator[BlindSpot]:
-        for model, (pods, _) in self._by_model().items():
-            if not any(pod.has_events for pod in pods):
-                option = ENGINES[pods[0].engine].events_option
-                option = f": start the engines with {option}, and set `events`" if option else ""
-                text = (
-                    "no pod of it sends events, so caches are approximate, estimated from this router's "
-                    f"own picks{option}"
-                )
-                yield BlindSpot(model, "no-events", text)
 
-    def _lacking(self) -> Iterator[BlindSpot]:
-        for model, (pods, rows) in self._by_model().items():
-            ended = sum(row.evidence.ends for row in rows)
-            tokens = sum(row.prompt_tokens for row in rows)
-            requests = sum(row.requests for row in rows)
-            ranks = [rank for pod in pods if pod.has_events for rank in pod.ranks]
-            if not ranks or ended < ENOUGH or tokens < LONG_TOKENS * requests:
-                continue
-            if not any(rank.is_remote or _has_shown(rank) for rank in ranks):
-                yield BlindSpot(
-                    model,
-                    "blind",
-                    f"none of its {len(ranks)} ranks has announced a block, though {ended:,} requests "
-                    "were answered. Do this: turn on the engines' prefix caching and events, and "
-                    "compare the events' ports with the configuration (`warmpath doctor --config FILE`)",
-                )
+def _approximate(models: Models) -> Iterator[BlindSpot]:
+    for model, (pods, _) in models.items():
+        if not any(pod.has_events for pod in pods):
+            option = ENGINES[pods[0].engine].events_option
+            option = f": start the engines with {option}, and set `events`" if option else ""
+            text = (
+                "no pod of it sends events, so caches are approximate, estimated from this router's "
+                f"own picks{option}"
+            )
+            yield BlindSpot(model, "no-events", text)
 
-    def _mispredicted(self) -> Iterator[BlindSpot]:
-        for model, (pods, rows) in self._by_model().items():
-            evidence = Evidence.joined(row.evidence for row in rows)
-            whole = evidence.of(lambda _: True)
-            allowed = allowed_gap(has_events=all(pod.has_events for pod in pods))
-            if whole.reports < COMPARED or abs(whole.gap) <= allowed:
-                continue
-            predicted, found = whole.predicted / whole.tokens, whole.delivered / whole.tokens
-            causes = "; ".join(one.text for one in apart(evidence))
+
+def _lacking(models: Models) -> Iterator[BlindSpot]:
+    for model, (pods, rows) in models.items():
+        ended = sum(row.evidence.ends for row in rows)
+        tokens = sum(row.prompt_tokens for row in rows)
+        requests = sum(row.requests for row in rows)
+        ranks = [rank for pod in pods if pod.has_events for rank in pod.ranks]
+        if not ranks or ended < ENOUGH or tokens < LONG_TOKENS * requests:
+            continue
+        if not any(rank.is_remote or _has_shown(rank) for rank in ranks):
             yield BlindSpot(
                 model,
-                "gap",
-                f"{predicted:.0%} of its last requests' tokens were predicted to be cached, {found:.0%} "
-                f"were found: {causes or DIFFERS}",
+                "blind",
+                f"none of its {len(ranks)} ranks has announced a block, though {ended:,} requests "
+                "were answered. Do this: turn on the engines' prefix caching and events, and "
+                "compare the events' ports with the configuration (`warmpath doctor --config FILE`)",
             )
+
+
+def _mispredicted(models: Models) -> Iterator[BlindSpot]:
+    for model, (pods, rows) in models.items():
+        evidence = Evidence.joined(row.evidence for row in rows)
+        whole = evidence.of(lambda _: True)
+        allowed = allowed_gap(has_events=all(pod.has_events for pod in pods))
+        if whole.reports < COMPARED or abs(whole.gap) <= allowed:
+            continue
+        predicted, found = whole.predicted / whole.tokens, whole.delivered / whole.tokens
+        causes = "; ".join(one.text for one in apart(evidence))
+        yield BlindSpot(
+            model,
+            "gap",
+            f"{predicted:.0%} of its last requests' tokens were predicted to be cached, {found:.0%} "
+            f"were found: {causes or DIFFERS}",
+        )
 
 
 def _has_shown(rank: Rank) -> bool:
