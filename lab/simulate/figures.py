@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.traffic.requests import LoggedTraffic
 from warmpath.lab.simworker.virtual.cluster import RequestOutcome
+from warmpath.router.diagnosis.shadow import quantile
 
 CURVE = 200
 """Points of a curve of quantiles."""
@@ -132,7 +133,5 @@ def figures(
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Return a quantile; 0 for no values."""
-    if not ordered:
-        return 0.0
-    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 5)
+    """Return a quantile, rounded; 0 for no values."""
+    return round(quantile(ordered, share), 5)
