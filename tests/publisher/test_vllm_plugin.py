@@ -194,4 +194,4 @@ def test_what_there_is_is_listed_all_the_same() -> None:
     done = run("from warmpath.cli.main import main; sys.exit(main([]))")
     assert done.returncode == 0, done.stderr
     assert "  publish       Follow an engine" in done.stdout
-    assert "  serve         Serve the router" in done.stdout
+    assert "  serve         Serve a router" in done.stdout
