@@ -107,10 +107,10 @@ test: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) $(PROMETHEUS) ## all tests but the 
 
 test-deep: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) $(PROMETHEUS) $(SITE) ## what takes long, and random tests at length; then what is compiled with its bounds checked
 	@$(COMPILE)
-	WARMPATH_PROFILE=deep $(BIN)/python -m pytest --numprocesses $(JOBS) -m "deep or hypothesis or random"
+	WARMPATH_PROFILE=deep $(BIN)/python -m pytest --numprocesses $(JOBS) --timeout 900 -m "deep or hypothesis or random"
 	TRANSPORT_UNDER_TEST=grpcio $(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep" tests/router/calls tests/router/test_drain.py
 	@export NUMBA_BOUNDSCHECK=1; $(COMPILE)
-	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --numprocesses $(JOBS) -k "not redis and not valkey and not server" tests/indexer/compiled/test_scan.py \
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --timeout 900 -k "not redis and not valkey and not server" tests/indexer/compiled/test_scan.py \
 	  tests/conformance/test_index.py tests/conformance/test_index_bounds.py tests/indexer/shared/query/test_lookup.py \
 	  tests/indexer/compiled/test_forms_agree.py tests/indexer/compiled/test_odd_names.py tests/indexer/test_hostile_frames.py
 
