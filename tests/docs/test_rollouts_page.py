@@ -15,8 +15,10 @@ import pytest
 from tests.docs.page_code import blocks, module
 from tests.docs.test_pages import ROOT
 from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.pick_stand import pod
 from tests.router.running_router import running_router
 from tests.waiting import until
+from tests.warmpath.client.test_openai import decided
 from warmpath import AsyncClient, Prompt
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
@@ -35,19 +37,6 @@ class Fleet:
         self.router = router
         self.client = AsyncClient(router, model="policy")
 
-    async def ended(self, count: int) -> list[pb.Decision]:
-        """Return all decisions once so many have ended; nothing is booked then."""
-
-        async def over() -> list[pb.Decision]:
-            found = (await self.client.decisions()).decisions
-            ends = (pb.Decision.FINISHED, pb.Decision.FAILED)
-            return list(found) if sum(one.state in ends for one in found) == count else []
-
-        found: list[pb.Decision] = await until(over)
-        pods = (await self.client.pods()).pods
-        assert [rank.running for pod in pods for rank in pod.ranks] == [0, 0]
-        return found
-
     async def matched(self, prompt: Prompt) -> list[int]:
         return [one.matched_tokens for one in (await self.client.score(prompt)).scores]
 
@@ -58,9 +47,8 @@ async def fleet(folder: Path, *, has_events: bool = True) -> AsyncIterator[Fleet
         workers = {"pod-1": one, "pod-2": other}
         tables = '[[models]]\nname = "policy"\n'
         for name, worker in workers.items():
-            tables += f'[[pods]]\nid = "{name}"\nmodel = "policy"\naddress = "{worker.address}"\n'
-            if has_events:
-                tables += f'events = "{worker.events}"\nreplay = "{worker.replay}"\ntopic = "kv"\n'
+            keys = {"events": worker.events, "replay": worker.replay} if has_events else {}
+            tables += pod(name, worker.address, model="policy", **keys)
         async with running_router(folder, tables) as (router, _):
             made = Fleet(workers, router.address)
             async with made.client:
@@ -118,7 +106,7 @@ async def test_ray_serve_s_router(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert await router.serve("2", made.workers) == first
             other = await router.serve("cancelled", made.workers, busy=first)
             assert other != first
-            decisions = await made.ended(3)
+            decisions = await decided(made.router, 3)
     assert router.requests == {}
     assert {one.pod for one in decisions if one.state == pb.Decision.FAILED} == {other}
     assert [one.state for one in decisions].count(pb.Decision.FINISHED) == 2
@@ -162,7 +150,7 @@ async def test_verl_s_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 for _ in range(3):
                     asked = {"prompt_ids": ids, "sampling_params": {"max_tokens": 4}}
                     ids = ids + (await client.generate(f"c{number}", **asked)).token_ids + [9] * 8
-            decisions = await made.ended(6)
+            decisions = await decided(made.router, 6)
     places = [{ids[0] for ids in handle.asked} for handle in handles.values()]
     assert places in ([{0}, {1}], [{1}, {0}], [{0, 1}, set()], [set(), {0, 1}])
     assert {one.state for one in decisions} == {pb.Decision.FINISHED}
@@ -198,7 +186,7 @@ async def test_slime_s_groups_stay_on_one_pod_each_and_a_flush_empties_the_view(
         ]
         async with page.router:
             await asyncio.gather(*(page.generate(None, one, {}) for one in samples))
-            decisions = await made.ended(24)
+            decisions = await decided(made.router, 24)
         assert [len(places) for places in went.values()] == [1] * 6
         assert set.union(*went.values()) == {f"http://{w.address}" for w in made.workers.values()}
         assert sum(one.cached_tokens for one in decisions) >= 6 * 3 * 200
@@ -225,7 +213,7 @@ async def test_a_new_salt_is_a_new_cache_at_once(tmp_path: Path, *, has_events: 
             assert request.endpoint is not None
             worker = made.workers[request.endpoint.pod]
             await worker.generate(prompt=PROMPT, model="policy", cache_salt="weights-1")
-        await made.ended(1)
+        await decided(made.router, 1)
         async with made.client.request(old) as warm, made.client.request(new) as cold:
             assert warm.candidates[0].matched_tokens > 0
             assert {one.matched_tokens for one in cold.candidates} == {0}

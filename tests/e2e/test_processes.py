@@ -15,7 +15,7 @@ import pytest
 from tests.router.pick_stand import QUIET, pod
 from tests.router.running_router import metrics_page, serving, started
 from tests.servers.redis_server import RedisServer
-from tests.until import until
+from tests.waiting import until
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc

@@ -9,7 +9,7 @@ import pytest
 
 from tests.publisher.published_pod import FULL, IDS, Pod
 from tests.servers.redis_server import RedisServer
-from tests.until import until
+from tests.waiting import until
 from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.keys.key import fingerprint, pack_tokens
 from warmpath.indexer.shared.layout.names import KeyNames

@@ -22,7 +22,7 @@ from tests.h2grpc.served import (
     serving,
 )
 from tests.router.error_details import ErrorDetails, details_of
-from tests.until import until
+from tests.waiting import until
 from warmpath.router.transport.call import Call
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)

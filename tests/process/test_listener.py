@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.process.tls_stand import Stand, ask, calling, connected, is_gone, loops
-from tests.until import until
+from tests.waiting import until
 from warmpath.process.listener import Listener, Place, Places, State
 from warmpath.process.logs import BURST, LogLimit
 from warmpath.process.tls import ClientTls, TlsPaths

@@ -15,7 +15,7 @@ from tests.publisher.published_pod import FULL, IDS, Pod, asking, router_config,
 from tests.servers.certificates import Authority, Certificate
 from tests.servers.http import serving
 from tests.servers.redis_server import RedisServer
-from tests.until import until
+from tests.waiting import until
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.keys.key import Keyspace, chain, fingerprint, pack_tokens
 from warmpath.indexer.keys.segment import SEGMENT
@@ -233,7 +233,7 @@ async def test_what_the_worker_caches_is_in_redis_and_gone_within_the_lease_of_i
     names = KeyNames(prefix)
     await pod.publish(*options(redis_server, prefix))
     await pod.generate(IDS)
-    await until(lambda: holds(redis_server, names, KEYS[:-1]), "the prompt is in Redis")
+    await until(lambda: holds(redis_server, names, KEYS[:-1]))
     record = record_of(redis_server, names)
     assert record is not None
     assert record.claim is not None
@@ -242,7 +242,7 @@ async def test_what_the_worker_caches_is_in_redis_and_gone_within_the_lease_of_i
     assert record.claim.keyspace == fingerprint(MODEL, "")
     assert record.blocks[0][Tier.GPU] >= len(KEYS) - 1
     pod.publisher.kill()
-    await until(lambda: record_of(redis_server, names) is None, "the lease is over")
+    await until(lambda: record_of(redis_server, names) is None)
 
 
 async def test_where_others_reach_it_is_told_as_it_is_advertised(
@@ -250,7 +250,7 @@ async def test_where_others_reach_it_is_told_as_it_is_advertised(
 ) -> None:
     names = KeyNames(prefix)
     await pod.publish(*options(redis_server, prefix), "--advertise=publisher.example:7500")
-    await until(lambda: (record := record_of(redis_server, names)) and record.claim, "it claims")
+    await until(lambda: (record := record_of(redis_server, names)) and record.claim)
     record = record_of(redis_server, names)
     assert record is not None
     assert record.claim is not None
@@ -281,7 +281,7 @@ async def test_it_starts_and_serves_watchers_while_redis_is_away_and_writes_when
             while "warmpath_publisher_redis_trouble 1.0" not in await metrics():
                 await asyncio.sleep(0.02)
             server.restart()
-            await until(lambda: holds(server, names, KEYS[:-1]), "the prompt is in Redis")
+            await until(lambda: holds(server, names, KEYS[:-1]))
             text = ""
             while (
                 "warmpath_publisher_redis_audits_total 0.0" in text

@@ -1,6 +1,5 @@
 """A running router, and the calls that tests of picks make."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -73,12 +72,6 @@ class Stand:
         raise AssertionError("it was answered")
 
 
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until a condition holds; the test's own timeout bounds it."""
-    while not await holds():
-        await asyncio.sleep(0.01)
-
-
 def by_pod(candidates: Iterable[pb.Candidate]) -> dict[str, pb.Candidate]:
     return {one.pod: one for one in candidates}
 
@@ -92,9 +85,9 @@ def prompt(length: int = 100, first: int = 100, **fields: Any) -> pb.Prompt:
     return pb.Prompt(token_ids_packed=pack_tokens(ids(length, first)), **fields)
 
 
-def pod(name: str, address: str = "", **keys: object) -> str:
+def pod(name: str, address: str = "", *, model: str = "demo", **keys: object) -> str:
     """Return a pod's table of the configuration; it has no events unless `keys` has them."""
-    table = f'[[pods]]\nid = "{name}"\nmodel = "demo"\naddress = "{address or name + ":80"}"\n'
+    table = f'[[pods]]\nid = "{name}"\nmodel = "{model}"\naddress = "{address or name + ":80"}"\n'
     return table + "".join(
         f"{key.replace('_', '-')} = {value!r}\n".replace("'", '"') for key, value in keys.items()
     )

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.router.pick_stand import Stand, by_pod, ids, pod, prompt, standing, until
+from tests.router.pick_stand import Stand, by_pod, ids, pod, prompt, standing
 from tests.router.shared_stand import generate
 from tests.servers.relay import Relay
+from tests.waiting import until
 from warmpath.cli import doctor
 from warmpath.cli.asking import pods_main
 from warmpath.cli.picks import decisions_main, explain_main

@@ -16,7 +16,7 @@ import pytest
 from tests.clock import Clock
 from tests.h2grpc.http2.hostile_client import HostileClient
 from tests.h2grpc.served import MISSING, Service
-from tests.until import until
+from tests.waiting import until
 from warmpath.h2grpc import server as nghttp2_server
 from warmpath.h2grpc.connection import Connection
 from warmpath.h2grpc.http2 import session as sessions

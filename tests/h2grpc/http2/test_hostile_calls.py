@@ -7,7 +7,7 @@ import pytest
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.http2.attacked import Attack
 from tests.router.error_details import details_in
-from tests.until import until
+from tests.waiting import until
 from warmpath.h2grpc import announced
 
 RESOURCE_EXHAUSTED, INTERNAL = b"8", b"13"

@@ -9,7 +9,7 @@ import pytest
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.http2.attacked import Attack
 from tests.servers.certificates import Authority
-from tests.until import until
+from tests.waiting import until
 from warmpath.process.logs import BURST, LogLimit
 
 HTTP_1 = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"

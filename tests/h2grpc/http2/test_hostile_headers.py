@@ -9,7 +9,7 @@ from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.http2.attacked import Attack
 from tests.h2grpc.http2.hostile_client import HostileClient
 from tests.router.error_details import details_in
-from tests.until import until
+from tests.waiting import until
 
 MOST = 4096
 LARGE = raw.literal(b"k", b"v" * 3000, keep=True)

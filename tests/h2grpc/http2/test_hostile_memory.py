@@ -9,7 +9,7 @@ from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.http2.attacked import Attack, Attacked
 from tests.h2grpc.http2.hostile_client import HostileClient
 from tests.router.error_details import details_in
-from tests.until import until
+from tests.waiting import until
 from warmpath.h2grpc import server as nghttp2_server
 from warmpath.h2grpc.server import Server
 

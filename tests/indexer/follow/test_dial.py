@@ -12,7 +12,7 @@ import zmq.asyncio
 
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.follow.conftest import Follow
-from tests.until import until
+from tests.waiting import until
 from warmpath.cli.deployment.check import Check, Placed
 from warmpath.cli.deployment.inspect import check_events
 from warmpath.indexer.engines.event import Tier

@@ -11,7 +11,7 @@ from aiohttp import web
 from tests.indexer.follow.conftest import Run
 from tests.indexer.followed import new_ingest, source
 from tests.indexer.trtllm_answers import CREATED, answer, block, stored
-from tests.until import until
+from tests.waiting import until
 from warmpath.indexer.engines import trtllm
 from warmpath.indexer.follow.connect import connections
 from warmpath.indexer.follow.instance import Engine as Described

@@ -14,7 +14,7 @@ import zmq.asyncio
 
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.follow.conftest import Follow
-from tests.until import until
+from tests.waiting import until
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.endpoint import is_exposed, rank_endpoint
 from warmpath.indexer.follow.stream_source import RankIngest

@@ -8,7 +8,7 @@ from tests.indexer.followed import new_ingest
 from tests.indexer.memory_index import MemoryIndex
 from tests.indexer.shared.asked_server import AskedServer, ensure
 from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod
-from tests.until import until
+from tests.waiting import until
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import BadRecordError, read_record

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.indexer.consistent import check
 from tests.indexer.followed import new_ingest
 from tests.indexer.memory_index import MemoryIndex
-from tests.until import until
+from tests.waiting import until
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.keys.key import Chain, pack_words

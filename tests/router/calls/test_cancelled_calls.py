@@ -11,8 +11,9 @@ import pytest
 from tests.fake_engine import FakeEngine, tokenized
 from tests.fake_http import Answer, Asked
 from tests.h2grpc.http2.hostile_client import Http2Client
-from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing, until
+from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing
 from tests.router.running_router import TRANSPORT, metrics_of
+from tests.waiting import until
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.prompt import tokenizer_sources

@@ -16,7 +16,7 @@ from tests.router.error_details import ErrorDetails, details_of
 from tests.router.pick_calls import Codes
 from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing
 from tests.router.running_router import running_router
-from tests.until import until
+from tests.waiting import until
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.admission.in_flight import InFlight

@@ -12,7 +12,7 @@ from tests.h2grpc.http2.hostile_client import HostileClient
 from tests.h2grpc.served import BOTH, SERVICE, Caller, ends_with, new_server
 from tests.router.error_details import ErrorDetails, details_of
 from tests.router.pick_calls import Codes
-from tests.until import until
+from tests.waiting import until
 from warmpath.router.admission.admission import LEAST_WAITING, Admission
 from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.calls.intake import Intake

@@ -12,7 +12,8 @@ import grpc
 import pytest
 
 from tests.h2grpc.served import ends_with
-from tests.router.pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until
+from tests.router.pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing
+from tests.waiting import until
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.load.stuck import ENOUGH
 from warmpath.router.pick.options import MOST_CANDIDATES

@@ -13,8 +13,9 @@ from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from google.protobuf.struct_pb2 import Struct
 
-from tests.router.pick_stand import QUIET, pod, until
+from tests.router.pick_stand import QUIET, pod
 from tests.router.running_router import TRANSPORT, metrics_of, running_router
+from tests.waiting import until
 from warmpath.proto.pb.warmpath.v1 import router_pb2, router_pb2_grpc
 from warmpath.router.assemble.running import Running
 from warmpath.router.endpoint_picker.protocol import (

@@ -29,8 +29,9 @@ from tests.router.endpoint_picker.behind_envoy import (
     full_duplex,
 )
 from tests.router.endpoint_picker.gateway import IDS, Gateway, asking
-from tests.router.pick_stand import QUIET, pod, until
+from tests.router.pick_stand import QUIET, pod
 from tests.servers.http import listening
+from tests.waiting import until
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.lab.local.cluster import WorkerSettings
 from warmpath.lab.local.ports import HeldPorts

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.router.endpoint_picker.gateway import Conversation, Gateway, asking, completion
-from tests.router.pick_stand import QUIET, pod, prompt, until
+from tests.router.pick_stand import QUIET, pod, prompt
+from tests.waiting import until
 from warmpath.proto.pb.warmpath.v1 import router_pb2
 from warmpath.router.queue.lag import LEAST
 

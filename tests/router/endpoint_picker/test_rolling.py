@@ -27,9 +27,10 @@ from tests.router.endpoint_picker.behind_envoy import (
     full_duplex,
     secured,
 )
-from tests.router.pick_stand import pod, until
+from tests.router.pick_stand import pod
 from tests.servers.certificates import Authority, Certificate
 from tests.servers.redis_server import RedisServer
+from tests.waiting import until
 from warmpath.lab.local.ports import HOST, HeldPorts
 
 REQUESTS = 10_000

@@ -13,8 +13,9 @@ import pytest
 
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.router.pages.stand import events
-from tests.router.pick_stand import pod, until
+from tests.router.pick_stand import pod
 from tests.router.running_router import metrics_of, running_router
+from tests.waiting import until
 from warmpath.lab.local.cluster import WorkerSettings
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc

@@ -14,7 +14,7 @@ from aiohttp import web
 
 import warmpath
 from tests.lab.simworker.local_worker import LocalWorker
-from tests.router.running_router import running_router
+from tests.router.pick_stand import pod, standing
 from tests.waiting import until
 from tests.warmpath.client.scripted_router import Refuse, ScriptedRouter, scripted, with_reason
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -80,23 +80,18 @@ def closed_port() -> str:
         return f"127.0.0.1:{held.getsockname()[1]}"
 
 
-def tables(*workers: LocalWorker) -> str:
-    """Return a router's tables for workers."""
-    text = '[[models]]\nname = "demo"\n'
-    for number, worker in enumerate(workers):
-        text += (
-            f'[[pods]]\nid = "pod-{number}"\nmodel = "demo"\naddress = "{worker.address}"\n'
-            f'events = "{worker.events}"\nreplay = "{worker.replay}"\ntopic = "kv"\n'
-        )
-    return text
-
-
 @asynccontextmanager
 async def fleet(folder: Path) -> AsyncIterator[str]:
     """Run two workers and a router; provide the router's address."""
     async with (
         LocalWorker() as one, LocalWorker() as other,
-        running_router(folder, tables(one, other)) as (router, _),
+        standing(
+            folder,
+            "".join(
+                pod(f"pod-{number}", worker.address, events=worker.events, replay=worker.replay)
+                for number, worker in enumerate((one, other))
+            ),
+        ) as router,
         warmpath.AsyncClient(router.address) as client,
     ):  # fmt: skip
         await until(lambda: known(client))

@@ -6,7 +6,6 @@ One file, since each test asks one server.
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import redis as redis_py
 from tests.indexer.shared.asked_server import answers, ask, connected
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
+from tests.waiting import until
 from warmpath.indexer.shared.redis import node
 from warmpath.indexer.shared.redis.command import (
     Call,
@@ -29,12 +29,6 @@ from warmpath.indexer.shared.redis.fault import Fault, fault_of
 
 ECHO = Script("echo", "return {KEYS[1], ARGV[1]}")
 SLOW = Script("slow", "for i = 1, 20000000 do end return 1")
-
-
-async def until(condition: Callable[[], Awaitable[Any]]) -> None:
-    async with asyncio.timeout(30):
-        while not await condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_each_has_its_reply_in_its_place_and_its_error_too(server: RedisServer) -> None:

@@ -15,7 +15,7 @@ from tests.indexer.shared.inside import check_writer
 from tests.indexer.shared.publisher_model import FollowedPod, new_writer
 from tests.indexer.shared.redis_model import found_under, read_bucket
 from tests.servers.redis_server import RedisServer
-from tests.until import until
+from tests.waiting import until
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.shared.layout.names import BUCKETS, KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import Record, read_record
@@ -103,7 +103,7 @@ class Pod(FollowedPod):
 
     async def told(self) -> Record:
         """Wait until Redis says that it has everything; readers then find it under the living places."""
-        await until(self.is_told, "Redis has everything")
+        await until(self.is_told)
         record = self.record
         assert record is not None
         assert record.claim is not None
@@ -184,8 +184,8 @@ async def test_a_writer_needs_nobodys_help_where_keys_are_planted(
         pod.store(range(1000, 1050))
         # A claim meets what a writer leaves alone while all is well: its fence, the schema.
         ask("HDEL", pod.names.bucket(2), checkpoint("p"))
-        await until(lambda: one.writer.counts.rebuilds.total() > 1, "the claim")
-        await until(lambda: one.writer.state is WriterState.CURRENT, "all is written")
+        await until(lambda: one.writer.counts.rebuilds.total() > 1)
+        await until(lambda: one.writer.state is WriterState.CURRENT)
         await pod.told()
         assert one.writer.token < 10**12
 
@@ -200,7 +200,7 @@ async def test_a_server_that_is_killed_and_comes_back_has_everything_again(
             await pod.told()
             server.kill()
             pod.store(range(1000, 1100))
-            await until(lambda: one.writer.trouble, "the loss is noticed")
+            await until(lambda: one.writer.trouble)
             server.restart()
             await pod.told()
             pod.store(range(2000, 2050))
@@ -212,7 +212,7 @@ async def test_it_starts_without_redis_and_writes_when_it_is_there(prefix: str) 
         server.stop()
         pod = Pod(server, prefix)
         async with pod.written() as one:
-            await until(lambda: one.writer.trouble, "it is not reached")
+            await until(lambda: one.writer.trouble)
             assert one.writer.state is WriterState.CLAIMING
             server.restart()
             await pod.told()
@@ -239,16 +239,16 @@ async def test_of_two_writers_the_last_has_the_pod_and_the_first_takes_it_back_w
         async with pod.written(owner="one", lease=LONGER, timeout=LONG) as one:
             await pod.told()
             async with pod.written(owner="two", lease=LONGER, timeout=LONG) as two:
-                await until(lambda: one.writer.state is WriterState.WAITING, "one is fenced off")
-                await until(lambda: two.writer.state is WriterState.CURRENT, "two has the pod")
-                await until(lambda: "writer two" in caplog.text, "one says who has the pod")
+                await until(lambda: one.writer.state is WriterState.WAITING)
+                await until(lambda: two.writer.state is WriterState.CURRENT)
+                await until(lambda: "writer two" in caplog.text)
                 pod.store(range(1000, 1100))
                 assert (await pod.told()).owner == "two"
             left = pod.record
             assert left is not None
             assert not left.sound
             assert left.reason == "its publisher has ended"
-            await until(lambda: one.writer.state is WriterState.CURRENT, "one has it again")
+            await until(lambda: one.writer.state is WriterState.CURRENT)
             await pod.told()
     waiting = [line for line in caplog.messages if "another writer has the pod" in line]
     assert len(waiting) == 1
@@ -274,8 +274,8 @@ async def test_at_the_memory_limit_the_pod_is_said_to_be_unsound_and_heals_when_
                 record = pod.record
                 return record is not None and not record.sound
 
-            await until(unsound, "the record is unsound")
-            await until(lambda: one.writer.trouble.startswith("OOM"), "it says why")
+            await until(unsound)
+            await until(lambda: one.writer.trouble.startswith("OOM"))
             # The lease goes on: nothing has to be written anew when there is room.
             assert one.writer.state is WriterState.CURRENT
             server.ask("CONFIG", "SET", "maxmemory", "0")
@@ -291,7 +291,7 @@ async def test_at_the_memory_limit_the_pod_is_said_to_be_unsound_and_heals_when_
 async def test_another_version_under_the_prefix_is_not_touched(pod: Pod) -> None:
     pod.server.ask("HSET", pod.names.schema, "schema", "99")
     async with pod.written() as one:
-        await until(lambda: "schema 99" in one.writer.trouble, "it says why")
+        await until(lambda: "schema 99" in one.writer.trouble)
         assert pod.server.ask("DBSIZE") == 1
         pod.server.ask("DEL", pod.names.schema)
         await pod.told()
@@ -302,12 +302,12 @@ async def test_more_than_the_journal_holds_is_written_anew(pod: Pod) -> None:
         await pod.told()
         pod.server.pause()
         try:
-            await until(lambda: one.writer.trouble, "it stands still")
+            await until(lambda: one.writer.trouble)
             pod.cache.journal._max_bytes = 1
             pod.store(range(1000, 1300))
         finally:
             pod.server.resume()
         # On a busy machine the lease may end first; then the record is what is missed.
         rebuilds = one.writer.counts.rebuilds
-        await until(lambda: rebuilds[Cause.BEHIND] or rebuilds[Cause.RECORD], "it is behind")
+        await until(lambda: rebuilds[Cause.BEHIND] or rebuilds[Cause.RECORD])
         await pod.told()
