@@ -11,10 +11,12 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import IO
+
+from warmpath.process.command_line import FINE, FOUND, in_words
 
 START_SECONDS = 300.0
 """Longest wait for a process to start: the first router on a machine compiles its index, which takes a
@@ -45,6 +47,25 @@ def bound(words: Sequence[str]) -> list[str]:
 
 class ChildError(Exception):
     """A child process did not start, or ended unexpectedly; the message names its log."""
+
+
+def until_ended(command: str, begin: Callable[[], Awaitable[None]]) -> int:
+    """Run a command that has children until its end, Ctrl-C or SIGTERM; return its exit status."""
+
+    async def run() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        await begin()
+
+    try:
+        asyncio.run(run())
+    except (ChildError, OSError) as error:
+        print(f"warmpath {command}: {in_words(error)}", file=sys.stderr)
+        return FOUND
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        pass
+    return FINE
 
 
 class Child:

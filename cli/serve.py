@@ -1,16 +1,15 @@
 """`warmpath serve`: the router, from a configuration file or from engines' addresses."""
 
-import asyncio
-import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from warmpath.cli.child import ChildError
+from warmpath.cli.child import until_ended
 from warmpath.cli.engines.fleet import running
 from warmpath.cli.engines.options import OUT, EngineOptions, add_engines, engine_options
 from warmpath.cli.tls_options import OptionError
-from warmpath.process.command_line import FOUND, USAGE, in_words
+from warmpath.process.command_line import USAGE
 from warmpath.router import serve
 
 
@@ -31,20 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     if engines is None:
         parser.error("give --config FILE, or --engine URL for each engine")
-    try:
-        asyncio.run(_serve(engines))
-    except (ChildError, OSError) as error:
-        print(f"warmpath serve: {in_words(error)}", file=sys.stderr)
-        return FOUND
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        pass
-    return 0
+    return until_ended("serve", partial(_serve, engines))
 
 
 async def _serve(engines: EngineOptions) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with running(engines, lambda line: print(line, flush=True)) as fleet:
         for line in fleet.start("serve"):
             print(line, flush=True)

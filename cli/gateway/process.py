@@ -22,6 +22,7 @@ from warmpath.cli.gateway.bootstrap import (
     write_all,
     write_pods,
 )
+from warmpath.cli.tls_options import OptionError
 from warmpath.process.address import HostPort
 from warmpath.process.command_line import in_words
 
@@ -128,12 +129,8 @@ PROGRAM = Path("envoy") / "_bin" / "envoy"
 """The place of Envoy in its wheel, which `make envoy` unpacks into the environment's folder `envoy`."""
 
 
-class NoEnvoyError(Exception):
-    """There is no Envoy, or the one that --envoy names (`is_named`) is none; the message says more."""
-
-    def __init__(self, message: str, *, is_named: bool = False) -> None:
-        super().__init__(message)
-        self.is_named = is_named
+class NoEnvoyError(ChildError):
+    """There is no Envoy; the message says how to get one."""
 
 
 PLACES = Path(sys.prefix) / "envoy" / PROGRAM, Path(sysconfig.get_path("purelib")) / PROGRAM
@@ -143,11 +140,11 @@ PLACES = Path(sys.prefix) / "envoy" / PROGRAM, Path(sysconfig.get_path("purelib"
 def find_envoy(given: Path | None, places: Sequence[Path] = PLACES) -> Path:
     """Return the path of Envoy: the given one, else that on the PATH, else the first of `places`.
 
-    Raises NoEnvoyError.
+    Raises NoEnvoyError, and OptionError where the given path is that of no program.
     """
     if given is not None:
         if shutil.which(given) is None:
-            raise NoEnvoyError(f"--envoy: {given} is not a program", is_named=True)
+            raise OptionError(f"--envoy: {given} is not a program")
         return given
     on_path = shutil.which("envoy")
     if on_path is not None:

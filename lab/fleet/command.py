@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from warmpath.cli.child import ChildError
+from warmpath.cli.child import until_ended
 from warmpath.cli.console import new_console
 from warmpath.client.async_client import AsyncClient
 from warmpath.lab.demo.setting import TRACE
@@ -24,11 +23,10 @@ from warmpath.lab.fleet.processes import SPEED, FleetProcesses, ProcessSettings,
 from warmpath.lab.local.cluster import MODEL
 from warmpath.lab.local.measure import TrafficRun
 from warmpath.lab.local.out_folder import OutFolderError, claim
-from warmpath.lab.local.redis_server import NoServerError
 from warmpath.lab.local.rules import PodChoice, Policy, Warmpath
 from warmpath.lab.local.traffic_run import Prepared, prepare, run_traffic
 from warmpath.lab.local.workload import build, read_trace
-from warmpath.process.command_line import FINE, FOUND, USAGE, command_parser, in_words
+from warmpath.process.command_line import USAGE, command_parser
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 SPAN = 120.0
@@ -61,14 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OutFolderError as error:
         print(f"warmpath fleet: {error}", file=sys.stderr)
         return USAGE
-    try:
-        asyncio.run(_run(settings, new_console(stderr=as_json), once=once, as_json=as_json))
-    except (ChildError, NoServerError, OSError, TimeoutError) as error:
-        print(f"warmpath fleet: {in_words(error)}", file=sys.stderr)
-        return FOUND
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        return FINE
-    return FINE
+    console = new_console(stderr=as_json)
+    return until_ended("fleet", lambda: _run(settings, console, once=once, as_json=as_json))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,9 +110,6 @@ class EveryRouter(Policy):
 
 
 async def _run(settings: ProcessSettings, console: Console, *, once: bool, as_json: bool) -> None:
-    running = asyncio.current_task()
-    assert running is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     report = partial(console.print, soft_wrap=True)
     async with FleetProcesses(settings, report) as fleet, AsyncExitStack() as stack:
         clients = [

