@@ -2,7 +2,7 @@
 
 import re
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 _HOST_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})")
 
@@ -28,6 +28,12 @@ class HostPort(NamedTuple):
     host: str
     """An IP address, without brackets, or a name."""
     port: int
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Return the host and the port of a text that `is_host_port`."""
+        host, _, port = text.rpartition(":")
+        return cls(host.strip("[]"), int(port))
 
     @property
     def is_ip(self) -> bool:

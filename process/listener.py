@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from warmpath.process.address import HostPort
 from warmpath.process.tasks import cancel, watched
 
 
@@ -184,11 +185,9 @@ class Listener:
             self._sockets = [_listening_at(Path(address.removeprefix("unix:")))]
             bound = address
         else:
-            host, _, port = address.rpartition(":")
-            self._sockets = await _listening(
-                host.strip("[]"), int(port), reuse_port=self._reuse_port
-            )
-            bound = f"{host}:{self._sockets[0].getsockname()[1]}"
+            where = HostPort.of(address)
+            self._sockets = await _listening(*where, reuse_port=self._reuse_port)
+            bound = str(where._replace(port=self._sockets[0].getsockname()[1]))
         for one in self._sockets:
             one.setblocking(False)
             self._listen(one)

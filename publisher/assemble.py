@@ -33,7 +33,7 @@ from warmpath.indexer.shared.sweep.sweeper import Sweeper
 from warmpath.indexer.shared.writer.machine import BUCKET_LIFE, Writer
 from warmpath.indexer.shared.writer.run import write
 from warmpath.indexer.watch.pod_cache import Journal, PodCache
-from warmpath.process.address import is_loopback
+from warmpath.process.address import HostPort, is_loopback
 from warmpath.process.grpc_tls import server_credentials
 from warmpath.process.health import HealthService, UnknownServiceError, WatchersFullError
 from warmpath.process.http_listener import http_listener
@@ -285,7 +285,7 @@ async def _connect(settings: Settings, stack: AsyncExitStack) -> Redis:
 
 
 def _writer(settings: Settings, cache: PodCache, keyspace: str, address: str) -> Writer:
-    host = address.rpartition(":")[0].strip("[]")
+    host, _ = HostPort.of(address)
     return Writer(
         KeyNames(settings.redis_prefix),
         cache,

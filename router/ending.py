@@ -44,8 +44,6 @@ class Drain:
         """The number of calls that are being answered."""
         self.streams = 0
         """The number of open streams."""
-        self.answered = 0
-        """The number of calls that have ended so far, however they did."""
         self.refused = 0
         """The number of calls that were refused so far, because the router ends."""
         self._last = clock()
@@ -71,7 +69,6 @@ class Drain:
 
     def end(self) -> None:
         self.calls -= 1
-        self.answered += 1
 
     async def each(self, requests: AsyncIterator[T]) -> AsyncIterator[T]:
         """Yield a stream's requests. Raises EndingError if the router ends before the stream does."""
@@ -148,20 +145,17 @@ async def end_router(
         " more, %d calls and %d streams are in progress",
         delay, drain.calls, drain.streams,
     )  # fmt: skip
-    answered = drain.answered
     if delay:
         await sleep(delay)
     drain.refuse()
     release()
     connections = go_away()
     log.info(
-        "new calls are refused, after %d calls since; GOAWAY on %d connections; %d calls and %d"
-        " streams in progress have %g s",
-        drain.answered - answered, connections, drain.calls, drain.streams, server.drain_seconds,
+        "new calls are refused; GOAWAY on %d connections; %d calls and %d streams in progress have %g s",
+        connections, drain.calls, drain.streams, server.drain_seconds,
     )  # fmt: skip
-    answered = drain.answered
     await drain.gone(server.drain_seconds)
     log.info(
-        "%d calls have ended since and %d were refused; %d calls and %d streams are cut off",
-        drain.answered - answered, drain.refused, drain.calls, drain.streams,
+        "%d calls were refused since; %d calls and %d streams are cut off",
+        drain.refused, drain.calls, drain.streams,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from warmpath.process.address import HostPort
 from warmpath.process.command_line import in_words
 from warmpath.router.config.read import state_file_of
 from warmpath.router.config.schema import Config
@@ -49,10 +50,8 @@ def share_of(config: Config, number: int | None) -> Config:
 
 def check_free(address: str) -> None:
     """Raise OSError if another process listens on `address`, which sharing the port would hide."""
-    host, _, port = address.rpartition(":")
-    found = socket.getaddrinfo(
-        host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
+    host, port = HostPort.of(address)
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, where = found[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

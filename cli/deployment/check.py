@@ -76,12 +76,20 @@ class Answer(NamedTuple):
     """By how many seconds the engine's clock may be ahead of ours: least and most, since its `Date` is
     rounded and the answer took a time. None without a `Date`."""
 
-    def json(self) -> Any:
-        """Return the body's value; None for a body that is not JSON, or another status than 200."""
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """The body's JSON object; empty if the body is none, or the status is not 200."""
         try:
-            return json.loads(self.body) if self.status == 200 else None
+            value = json.loads(self.body) if self.status == 200 else None
         except (ValueError, RecursionError):
-            return None
+            value = None
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def models(self) -> list[Mapping[str, Any]]:
+        """The entries of /v1/models."""
+        data = self.fields.get("data")
+        return [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
 
 
 async def ask(

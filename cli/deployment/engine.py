@@ -62,14 +62,12 @@ def served(pod: Placed, models: Answer, model: ModelSpec) -> Check:
     if models.status in REFUSALS:
         text = f"/v1/models answers {models.status}, so its models and adapters are not known"
         return pod.wrong(name, text, f"{pod.key('key-file')}: a file with the engine's API key")
-    value = models.json()
-    listed = value.get("data") if isinstance(value, dict) else None
-    if not isinstance(listed, list):
+    names = {str(one.get("id")) for one in models.models}
+    if not names:
         return pod.unknown(name, "/v1/models lists none")
-    names = {str(one.get("id")) for one in listed if isinstance(one, dict)}
     if names & {model.name, *model.aliases}:
         return pod.ok(name, f"serves {model.name}")
-    said = ", ".join(sorted(names)[:4]) or "none"
+    said = ", ".join(sorted(names)[:4])
     return pod.wrong(
         name,
         f"it serves {said}, not {model.name}",
@@ -100,8 +98,7 @@ def cache(pod: Placed, metrics: Answer, info: Answer, seen: Mapping[int, int]) -
     `seen` has the block size of each rank's events, as far as the router knows them.
     """
     engine, spec = ENGINES[pod.spec.engine], pod.spec
-    of_json = info.json()
-    told = engine.told(metrics.body, of_json if isinstance(of_json, dict) else {})
+    told = engine.told(metrics.body, info.fields)
     if told == Told():
         yield (
             pod.unknown(
@@ -235,8 +232,7 @@ def compare(pod: Placed, model: ModelSpec, form: Form, ours: Ours, answer: Answe
     name = FORMS[form]
     if not _source(model) or ours.problem:
         return None
-    value = answer.json()
-    ids = value.get("tokens") if isinstance(value, dict) else None
+    ids = answer.fields.get("tokens")
     try:
         theirs = pack_tokens(ids if isinstance(ids, list) else [])
     except (ValueError, TypeError, OverflowError):

@@ -28,6 +28,7 @@ from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.endpoint import rank_endpoint
 from warmpath.indexer.follow.tap import Tap
 from warmpath.indexer.shared.redis.fault import OUT_OF_MEMORY, Fault, hint_of
+from warmpath.process.address import HostPort
 from warmpath.process.command_line import in_words
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.config.files import EngineKeyError, dated, engine_credentials, read_engine_key
@@ -96,10 +97,9 @@ async def _ask(context: zmq.asyncio.Context, key: str, endpoint: str) -> None:
 
 async def _publisher(pod: Placed, seconds: float) -> Check:
     """Check that a publisher listens; whether it serves this router is in the router's findings."""
-    host, _, port = pod.spec.watch.rpartition(":")
     try:
         async with asyncio.timeout(seconds):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            _, writer = await asyncio.open_connection(*HostPort.of(pod.spec.watch))
         writer.close()
     except (TimeoutError, OSError) as error:
         said = (

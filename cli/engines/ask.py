@@ -106,7 +106,7 @@ class Asker:
             return Away(str(at), f"it is no engine: {MODELS} lists no model")
         kind = _kind(said)
         of_kind = kind or VLLM
-        info = _fields(said[of_kind.version_path])
+        info = said[of_kind.version_path].fields
         page = b"".join(said[path].body for path in of_kind.metrics.paths[:1])
         told = of_kind.told(page, info)
         ranks = told.ranks or (0,)
@@ -126,16 +126,9 @@ class Asker:
         )  # fmt: skip
 
 
-def _fields(answer: Answer) -> Mapping[str, Any]:
-    value = answer.json()
-    return value if isinstance(value, dict) else {}
-
-
 def _models(listed: Answer) -> list[str]:
     """Return the names of the base model, without adapters, which have a parent."""
-    data = _fields(listed).get("data")
-    entries = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
-    names = [one.get("id") for one in entries if not one.get("parent")]
+    names = [one.get("id") for one in listed.models if not one.get("parent")]
     return [name for name in names if isinstance(name, str) and name]
 
 
@@ -144,11 +137,10 @@ def _kind(said: Mapping[str, Answer]) -> EngineKind | None:
     for kind in ENGINES.values():
         if any(any(lines(said[path].body, kind.metrics.prefix)) for path in kind.metrics.paths):
             return kind
-    data = _fields(said[MODELS]).get("data")
-    owners = {str(one.get("owned_by")) for one in data or () if isinstance(one, dict)}
+    owners = {str(one.get("owned_by")) for one in said[MODELS].models}
     return next((kind for kind in ENGINES.values() if kind.owner in owners), None)
 
 
 def _makes_tokens(answer: Answer) -> bool:
-    tokens = _fields(answer).get("tokens")
+    tokens = answer.fields.get("tokens")
     return isinstance(tokens, list) and bool(tokens)

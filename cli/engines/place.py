@@ -49,13 +49,7 @@ class Place(NamedTuple):
         [looked] = look(sources(config, Path()), LOOK_SECONDS)
         if looked.problem:
             raise PlaceError(looked.problem)
-        return [address_of(pod.address) for pod in looked.pods]
-
-
-def address_of(text: str) -> HostPort:
-    """Return the host, without brackets, and the port of a valid host:port."""
-    host, _, port = text.rpartition(":")
-    return HostPort(host.strip("[]"), int(port))
+        return [HostPort.of(pod.address) for pod in looked.pods]
 
 
 def of_url(text: str) -> Place:

@@ -96,7 +96,7 @@ def free_server() -> ServerTable:
     """Return the router's listeners: the usual ones, or free ports where another process has those."""
     usual = ServerTable()
     listen, page = (
-        one if is_free(int(one.rpartition(":")[2])) else f"{LOOPBACK}:0"
+        one if is_free(HostPort.of(one).port) else f"{LOOPBACK}:0"
         for one in (usual.listen, usual.metrics_listen)
     )
     return ServerTable(listen=listen, metrics_listen=page)

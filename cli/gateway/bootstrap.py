@@ -33,8 +33,7 @@ def address_of(text: str) -> HostPort:
     """Return an address, host:port with IPv6 in brackets. Raises AddressError."""
     if not is_host_port(text) or text.startswith((":", "[]")):
         raise AddressError(f"{text!r} is not host:port")
-    host, _, port = text.rpartition(":")
-    return HostPort(host.strip("[]"), int(port))
+    return HostPort.of(text)
 
 
 def ip_address_of(text: str) -> HostPort:

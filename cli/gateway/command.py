@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import json
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warmpath.cli.asking import ROUTER, add_channel, answer
-from warmpath.cli.child import ChildError
+from warmpath.cli.child import until_ended
 from warmpath.cli.engines.fleet import running
 from warmpath.cli.engines.options import EngineOptions, add_engines, engine_options
 from warmpath.cli.engines.written import is_free
@@ -29,7 +28,7 @@ from warmpath.cli.tls_options import OptionError, check_tls
 from warmpath.client.async_client import AsyncClient
 from warmpath.client.failure import CallError
 from warmpath.process.address import HostPort, is_loopback
-from warmpath.process.command_line import FOUND, USAGE, command_parser, in_words
+from warmpath.process.command_line import FOUND, USAGE, command_parser
 from warmpath.process.tasks import Work, cancel, kept
 from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -58,26 +57,26 @@ Simulated = Callable[[argparse.Namespace, Path, GatewayDescription], Awaitable[N
 
 def run(argv: Sequence[str] | None, summary: str | None, simulated: Simulated) -> int:
     """Run the command, whose help begins with `summary`; return its exit status."""
-    args = _parser(summary).parse_args(argv)
+    args, ended = _parser(summary).parse_args(argv), partial(until_ended, "gateway")
     try:
         engines = engine_options(args, "gateway")
         gateway = _without_pods(args, engines)
         if args.simulate:
-            return _until_ended(lambda: simulated(args, find_envoy(args.envoy), gateway))
+            return ended(lambda: simulated(args, find_envoy(args.envoy), gateway))
         if engines is not None:
-            return _until_ended(lambda: _serve_engines(engines, args.envoy, gateway))
+            return ended(lambda: _serve_engines(engines, args.envoy, gateway))
         pods = _pods(args)
+        if isinstance(pods, int):
+            return pods
+        gateway = replace(gateway, pods=pods.addresses)
+        if args.print_config:
+            print(json.dumps(bootstrap(gateway), indent=2))
+            return 0
+        follows = not args.pod
+        return ended(lambda: serve(find_envoy(args.envoy), gateway, pods.model, follows=follows))
     except OptionError as error:
         print(f"warmpath gateway: {error}", file=sys.stderr)
         return USAGE
-    if isinstance(pods, int):
-        return pods
-    gateway = replace(gateway, pods=pods.addresses)
-    if args.print_config:
-        print(json.dumps(bootstrap(gateway), indent=2))
-        return 0
-    follows = not args.pod
-    return _until_ended(lambda: serve(find_envoy(args.envoy), gateway, pods.model, follows=follows))
 
 
 def _parser(summary: str | None) -> argparse.ArgumentParser:
@@ -130,8 +129,8 @@ def _without_pods(args: argparse.Namespace, engines: EngineOptions | None) -> Ga
     encrypted = [one.name for one in (engines.places if engines else ()) if one.https]
     if args.listen is None:
         # An engine of this machine may have the usual port.
-        host, _, port = LISTEN.rpartition(":")
-        args.listen = LISTEN if not with_router or is_free(int(port), host) else f"{host}:0"
+        host, port = HostPort.of(LISTEN)
+        args.listen = LISTEN if not with_router or is_free(port, host) else f"{host}:0"
     simulates, listen = bool(args.simulate), _address("--listen", args.listen)
     starts = simulates or with_router
     option = "--simulate" if simulates else "--engine or --config"
@@ -226,25 +225,6 @@ def _pods(args: argparse.Namespace) -> ListedPods | int:
     return found
 
 
-def _until_ended(run: Callable[[], Awaitable[None]]) -> int:
-    """Run until Ctrl-C or SIGTERM; return the exit status."""
-
-    async def ended() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        await run()
-
-    try:
-        asyncio.run(ended())
-    except (ChildError, NoEnvoyError, OSError) as error:
-        print(f"warmpath gateway: {in_words(error)}", file=sys.stderr)
-        return USAGE if isinstance(error, NoEnvoyError) and error.is_named else FOUND
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        return 0
-    return 0
-
-
 async def _serve_engines(
     engines: EngineOptions, given: Path | None, gateway: GatewayDescription
 ) -> None:
@@ -252,8 +232,6 @@ async def _serve_engines(
     try:
         program = find_envoy(given)
     except NoEnvoyError as error:
-        if error.is_named:
-            raise
         program, missing = None, str(error)
     async with running(engines, say) as fleet:
         found = listed(pb.ListPodsResponse(pods=fleet.pods))
@@ -266,7 +244,7 @@ async def _serve_engines(
         if program is None:
             say(f"{missing}\nUntil then gateways can ask the router. Ctrl-C ends it.")
         else:
-            gateway = replace(gateway, router=address_of(fleet.router), pods=found.addresses)
+            gateway = replace(gateway, router=HostPort.of(fleet.router), pods=found.addresses)
             ends.append(asyncio.create_task(serve(program, gateway, found.model, follows=True)))
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

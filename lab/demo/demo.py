@@ -18,7 +18,7 @@ from warmpath.client.async_client import AsyncClient
 from warmpath.lab.demo.setting import PAGE, RESULTS, DemoSetting, demo_setting, new_parser
 from warmpath.lab.demo.verdict import SPEEDS, TRIAL_REQUESTS, conclusions, in_time, slower, warnings
 from warmpath.lab.local.cluster import MODEL, Cluster
-from warmpath.lab.local.measure import RunFigures, TrafficRun, figures, percentile
+from warmpath.lab.local.measure import RunFigures, TrafficRun, figures
 from warmpath.lab.local.report import Story, provenance, write_report
 from warmpath.lab.local.rules import (
     QUEUED,
@@ -32,6 +32,7 @@ from warmpath.lab.local.rules import (
 )
 from warmpath.lab.local.traffic_run import run_traffic
 from warmpath.process.command_line import FOUND, USAGE, in_words
+from warmpath.router.diagnosis.shadow import quantile
 
 HEAD = ("policy", "hit ratio", "TTFT p50", "p90", "p99", "tokens saved", "imbalance")
 ASKING = (WARMPATH, QUEUED)
@@ -104,7 +105,7 @@ async def run_all(
 
 def _fitted(setting: DemoSetting, run: TrafficRun, console: Console) -> DemoSetting:
     """Return the setting, with a lower speed if choices came late in its run."""
-    speed, delay = setting.workers.speed, percentile(run.delays, 0.9)
+    speed, delay = setting.workers.speed, quantile(sorted(run.delays), 0.9)
     if not setting.fits or in_time(delay) or speed <= SPEEDS[-1]:
         return setting
     lower = slower(speed, delay)

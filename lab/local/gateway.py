@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from warmpath.cli.gateway.bootstrap import GatewayDescription, address_of
+from warmpath.cli.gateway.bootstrap import GatewayDescription
 from warmpath.cli.gateway.command import run, say, serve
 from warmpath.cli.tls_options import OptionError
 from warmpath.lab.local.cluster import MODEL, Cluster, WorkerSettings, report_ends
 from warmpath.lab.local.out_folder import OutFolderError, claim
 from warmpath.lab.local.tokenizer import write_tokenizer
 from warmpath.lab.local.workload import VOCAB_SIZE
+from warmpath.process.address import HostPort
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,8 +43,8 @@ async def _serve_simulated(
         await stack.enter_async_context(cluster)
         gateway = replace(
             gateway,
-            router=address_of(cluster.router_address),
-            pods=[address_of(one.address) for one in cluster.workers],
+            router=HostPort.of(cluster.router_address),
+            pods=[HostPort.of(one.address) for one in cluster.workers],
         )
         say(f"the router's page: http://{cluster.page_address}/")
         watching = asyncio.create_task(

@@ -1,7 +1,8 @@
 """The figures measured in one run of recorded traffic, under one policy."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from warmpath.router.diagnosis.shadow import imbalance, quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +77,26 @@ class RunFigures:
     choice_p99_ms: float
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the nearest-rank percentile; 0 for no values."""
-    if not values:
-        return 0.0
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, -(-int(share * len(ordered) * 1000) // 1000) - 1))]
-
-
 def figures(run: TrafficRun, pods: int) -> RunFigures:
     """Return a run's figures."""
     computed = [0] * pods
     for one in run.served:
         computed[one.pod] += one.prompt_tokens - one.cached_tokens
-    mean = sum(computed) / pods
-    ttft = [one.first_token for one in run.served]
+    ttft = sorted(one.first_token for one in run.served)
+    delays, choices = sorted(run.delays), sorted(run.choices)
     return RunFigures(
         requests=len(run.served),
         failed=run.failed,
         fell_back=run.fell_back,
         hit_ratio=run.hit_ratio,
         saved_tokens=sum(one.cached_tokens for one in run.served),
-        ttft_p50=percentile(ttft, 0.5),
-        ttft_p90=percentile(ttft, 0.9),
-        ttft_p99=percentile(ttft, 0.99),
-        imbalance=max(computed) / mean if mean else 1.0,
-        delay_p50=percentile(run.delays, 0.5),
-        delay_p90=percentile(run.delays, 0.9),
-        delay_p99=percentile(run.delays, 0.99),
-        choice_p50_ms=percentile(run.choices, 0.5) * 1000,
-        choice_p99_ms=percentile(run.choices, 0.99) * 1000,
+        ttft_p50=quantile(ttft, 0.5),
+        ttft_p90=quantile(ttft, 0.9),
+        ttft_p99=quantile(ttft, 0.99),
+        imbalance=imbalance(computed) or 1.0,
+        delay_p50=quantile(delays, 0.5),
+        delay_p90=quantile(delays, 0.9),
+        delay_p99=quantile(delays, 0.99),
+        choice_p50_ms=quantile(choices, 0.5) * 1000,
+        choice_p99_ms=quantile(choices, 0.99) * 1000,
     )

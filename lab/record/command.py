@@ -29,7 +29,7 @@ from aiohttp import web
 from warmpath.indexer.follow.endpoint import endpoint_problem
 from warmpath.indexer.follow.tap import END, Tap
 from warmpath.lab.record.exchange import RecordedExchange
-from warmpath.process.address import is_host_port
+from warmpath.process.address import HostPort, is_host_port
 from warmpath.process.command_line import command_parser, in_words
 from warmpath.router.load.engine_metrics import cache_blocks
 
@@ -205,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
 
 async def _record(args: argparse.Namespace, file: RecordingFile) -> Exception | None:
     """Record until a signal comes; return the error that ended it before, None without."""
-    host, _, port = args.listen.rpartition(":")
+    at = HostPort.of(args.listen)
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -222,11 +222,11 @@ async def _record(args: argparse.Namespace, file: RecordingFile) -> Exception | 
             listening = asyncio.create_task(_listen(tap, file))
             await runner.setup()
             try:
-                await web.TCPSite(runner, host.strip("[]"), int(port)).start()
+                await web.TCPSite(runner, *at).start()
             except OSError as error:
                 raise OSError(f"--listen: {in_words(error)}") from error
             print(
-                f"recording: send requests to http://{host}:{runner.addresses[0][1]}, "
+                f"recording: send requests to http://{at._replace(port=runner.addresses[0][1])}, "
                 "end with Ctrl-C",
                 flush=True,
             )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.traffic.requests import LoggedTraffic
 from warmpath.lab.simworker.virtual.cluster import RequestOutcome
-from warmpath.router.diagnosis.shadow import quantile
+from warmpath.router.diagnosis.shadow import imbalance, quantile
 
 CURVE = 200
 """Points of a curve of quantiles."""
@@ -120,7 +120,7 @@ def figures(
         tpot_p90_ms=round(_quantile(tpot, 0.9) * 1000, 2),
         e2e_p90_s=_quantile(e2e, 0.9),
         output_tokens_per_s=round(sum(one.num_output_tokens for one in outcomes) / makespan, 2),
-        imbalance=round(max(busy) / (sum(busy) / len(busy)), 4),
+        imbalance=round(imbalance(busy), 4),
         utilisation=round(sum(busy) / len(busy) / makespan, 4),
         makespan_s=round(makespan, 2),
         arrivals_s=round(max(one.arrival for one in outcomes), 2),

@@ -9,7 +9,7 @@ from warmpath.indexer.follow.endpoint import endpoint_problem, ports_meet, rank_
 from warmpath.indexer.shared.layout.names import prefix_problem
 from warmpath.indexer.shared.redis import address as redis
 from warmpath.prefixstore.tokenizers.hub import Pin
-from warmpath.process.address import is_host_port, is_ip, is_loopback
+from warmpath.process.address import HostPort, is_host_port, is_ip, is_loopback
 from warmpath.router.config.files import tls_files
 from warmpath.router.config.form import Problem, Rule, broken, repeated
 from warmpath.router.config.schema import (
@@ -72,9 +72,9 @@ def _listeners(server: ServerTable) -> Iterator[Rule]:
     yield is_path, "listen", "is a path, which several processes cannot share"
     if is_path or not is_address:
         return
-    port = int(listen.rpartition(":")[2])
+    port = HostPort.of(listen).port
     yield not port, "listen", "has port 0, which several processes cannot share"
-    first = int(metrics.rpartition(":")[2]) if has_metrics else 0
+    first = HostPort.of(metrics).port if has_metrics else 0
     last = first + server.processes - 1
     problem = f"{server.processes} ports from {first} on are past 65535"
     yield first and last > 65535, "metrics-listen", problem

@@ -6,12 +6,11 @@ A pick is blind where no token of its prompt is known, or where no pod has ever 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.rank import Rank
 from warmpath.router.diagnosis.attribution import Attribution, Evidence, Row
-from warmpath.router.diagnosis.mispredictions import ENOUGH, allowed_gap, apart
+from warmpath.router.diagnosis.mispredictions import ENOUGH, Finding, allowed_gap, apart
 from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.token_prompt import Blind
 
@@ -26,15 +25,6 @@ Models = Mapping[str, tuple[list[Pod], list[Row]]]
 """The pods of each model, and what was counted of them."""
 
 DIFFERS = "the tokenizer, the chat template, salts or the block size may differ from the engines'"
-
-
-class BlindSpot(NamedTuple):
-    """A lasting reason why picks of a model do not know what is cached."""
-
-    model: str
-    kind: str
-    text: str
-    """The reason, and the remedy."""
 
 
 class Blindness:
@@ -61,25 +51,27 @@ class Blindness:
         if missing:
             self.counts[missing] += 1
 
-    def news(self, now: float) -> Sequence[BlindSpot]:
+    def news(self, now: float) -> Sequence[Finding]:
         """Return the spots that were not returned within the last hour; `now` is in seconds."""
         models = self._by_model()
         spots = [*self._spots(models), *_approximate(models)]
-        due = [one for one in spots if now - self._said.get(one[:2], -math.inf) >= HOUR]
-        self._said |= {one[:2]: now for one in due}
+        due = [
+            one for one in spots if now - self._said.get((one.model, one.kind), -math.inf) >= HOUR
+        ]
+        self._said |= {(one.model, one.kind): now for one in due}
         return due
 
-    def spots(self) -> Sequence[BlindSpot]:
+    def spots(self) -> Sequence[Finding]:
         """Return the present spots, without those of models whose pods send no events."""
         return self._spots(self._by_model())
 
-    def _spots(self, models: Models) -> Sequence[BlindSpot]:
+    def _spots(self, models: Models) -> Sequence[Finding]:
         found = [
-            BlindSpot(
-                model,
+            Finding(
                 "tokenizer",
                 f"its prompts cannot be tokenised: {trouble}; meanwhile Score refuses such prompts, and "
                 "Pick is blind: it goes by the bytes of their text",
+                model,
             )
             for model, trouble in self._troubles().items()
         ]
@@ -97,7 +89,7 @@ class Blindness:
         return models
 
 
-def _approximate(models: Models) -> Iterator[BlindSpot]:
+def _approximate(models: Models) -> Iterator[Finding]:
     for model, (pods, _) in models.items():
         if not any(pod.has_events for pod in pods):
             option = ENGINES[pods[0].engine].events_option
@@ -106,10 +98,10 @@ def _approximate(models: Models) -> Iterator[BlindSpot]:
                 "no pod of it sends events, so caches are approximate, estimated from this router's "
                 f"own picks{option}"
             )
-            yield BlindSpot(model, "no-events", text)
+            yield Finding("no-events", text, model)
 
 
-def _lacking(models: Models) -> Iterator[BlindSpot]:
+def _lacking(models: Models) -> Iterator[Finding]:
     for model, (pods, rows) in models.items():
         ended = sum(row.evidence.ends for row in rows)
         tokens = sum(row.prompt_tokens for row in rows)
@@ -118,16 +110,16 @@ def _lacking(models: Models) -> Iterator[BlindSpot]:
         if not ranks or ended < ENOUGH or tokens < LONG_TOKENS * requests:
             continue
         if not any(rank.is_remote or _has_shown(rank) for rank in ranks):
-            yield BlindSpot(
-                model,
+            yield Finding(
                 "blind",
                 f"none of its {len(ranks)} ranks has announced a block, though {ended:,} requests "
                 "were answered. Do this: turn on the engines' prefix caching and events, and "
                 "compare the events' ports with the configuration (`warmpath doctor --config FILE`)",
+                model,
             )
 
 
-def _mispredicted(models: Models) -> Iterator[BlindSpot]:
+def _mispredicted(models: Models) -> Iterator[Finding]:
     for model, (pods, rows) in models.items():
         evidence = Evidence.joined(row.evidence for row in rows)
         whole = evidence.of(lambda _: True)
@@ -136,11 +128,11 @@ def _mispredicted(models: Models) -> Iterator[BlindSpot]:
             continue
         predicted, found = whole.predicted / whole.tokens, whole.delivered / whole.tokens
         causes = "; ".join(one.text for one in apart(evidence))
-        yield BlindSpot(
-            model,
+        yield Finding(
             "gap",
             f"{predicted:.0%} of its last requests' tokens were predicted to be cached, {found:.0%} "
             f"were found: {causes or DIFFERS}",
+            model,
         )
 
 

@@ -8,14 +8,13 @@ from warmpath.indexer.trust import Level
 from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.diagnosis.attribution import Attribution, Row
-from warmpath.router.diagnosis.blindness import BlindSpot
 from warmpath.router.diagnosis.findings import (
     RouterFacts,
     findings,
     is_other_keyspace,
     router_findings,
 )
-from warmpath.router.diagnosis.mispredictions import PodFacts, RankFacts
+from warmpath.router.diagnosis.mispredictions import Finding, PodFacts, RankFacts
 from warmpath.router.load.table import LoadTable
 from warmpath.router.pods.table import Pod
 
@@ -35,7 +34,7 @@ async def diagnose(
     attribution: Attribution,
     loads: LoadTable,
     *,
-    blind: Iterable[BlindSpot] = (),
+    blind: Iterable[Finding] = (),
     router: RouterFacts | None = None,
     clock: Callable[[], float],
 ) -> pb.DiagnoseResponse:

@@ -70,7 +70,7 @@ class ShadowComparison:
             row, saved = model.counts, sorted(model.saved)
             row.saved_p50, row.saved_p90 = quantile(saved, 0.5), quantile(saved, 0.9)
             chosen, ours = zip(*model.work.values(), strict=True) if model.work else ((), ())
-            row.chosen_imbalance, row.warmpath_imbalance = _imbalance(chosen), _imbalance(ours)
+            row.chosen_imbalance, row.warmpath_imbalance = imbalance(chosen), imbalance(ours)
         return [model.counts for model in self._models.values()]
 
     def forget(self, pod: str) -> None:
@@ -83,7 +83,7 @@ def _ttft(predicted: Predicted) -> float:
     return predicted.wait + predicted.prefill
 
 
-def _imbalance(work: Sequence[float]) -> float:
+def imbalance(work: Sequence[float]) -> float:
     """Return the busiest pod's work divided by the mean; 0 without any work."""
     mean = fmean(work) if work else 0.0
     return max(work) / mean if mean else 0.0

@@ -22,6 +22,8 @@ from warmpath.process.bytes import UNREADABLE
 from warmpath.router.inference_api.json_values import JsonValues, Paths
 from warmpath.router.inference_api.media_type import is_json, kind_of
 
+LEAST_ERROR = 400
+"""HTTP statuses from here on mean that the engine has not computed the request."""
 MOST_TOKENS = (1 << 32) - 1
 """The largest number that a report can have; a larger one counts as a fault of the engine."""
 

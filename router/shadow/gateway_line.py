@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from warmpath.process.bytes import UNREADABLE
+from warmpath.router.inference_api.response import LEAST_ERROR
 from warmpath.router.shadow import bad_line
 
 MOST_SECONDS = 7.3e9
@@ -109,7 +110,6 @@ class Sent(NamedTuple):
     cached_tokens: int | None
 
 
-LEAST_ERROR = 400
 PROMPTS = ("request_body", "token_ids", "text", "prompt", "messages")
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _DECODER = msgspec.json.Decoder(RoutedLine)

@@ -132,9 +132,8 @@ async def test_calls_in_progress_are_waited_for_and_callers_that_stay_are_cut_of
     assert "\n".join(line.getMessage() for line in caplog.records) == (
         "the process was asked to end: it is not ready from now on; calls are answered for 4 s more,"
         " 1 calls and 1 streams are in progress\n"
-        "new calls are refused, after 0 calls since; GOAWAY on 3 connections; 2 calls and 1 streams in"
-        " progress have 10 s\n"
-        "1 calls have ended since and 1 were refused; 1 calls and 1 streams are cut off"
+        "new calls are refused; GOAWAY on 3 connections; 2 calls and 1 streams in progress have 10 s\n"
+        "1 calls were refused since; 1 calls and 1 streams are cut off"
     )
 
 

@@ -4,6 +4,7 @@ from math import ceil
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from warmpath.client.calls import Prompt
 from warmpath.client.failure import CallError
@@ -11,15 +12,14 @@ from warmpath.client.request import Request
 from warmpath.process.bytes import UNREADABLE
 from warmpath.proto.errors import Reason
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.inference_api.response import UsageReader
+from warmpath.router.endpoint_picker.protocol import RANK
+from warmpath.router.inference_api.response import LEAST_ERROR, UsageReader
 
 STATUSES = {
     Reason.Name(Reason.UNKNOWN_MODEL): 404,
     Reason.Name(Reason.QUEUE_FULL): 429,
     Reason.Name(Reason.NO_POD): 503,
 }
-RANK = "x-data-parallel-rank"
-LEAST_ERROR = 400
 DONE = b"[DONE]"
 """The data of the last event of OpenAI's streams, after which clients stop to read."""
 
@@ -82,12 +82,7 @@ class ResponseWatch:
     def end(self) -> None:
         """Report the usage, and the request as finished."""
         self._reader.end()
-        counted = self._reader.usage
-        self._picked.usage(
-            prompt_tokens=counted.prompt_tokens,
-            cached_tokens=counted.cached_tokens,
-            output_tokens=counted.output_tokens,
-        )
+        self._picked.usage(asdict(self._reader.usage))
         self._picked.finish()
 
     def close(self) -> None:

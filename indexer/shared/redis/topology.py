@@ -318,5 +318,5 @@ class SentinelMaster(Topology):
 
 def _read_place(text: str, sender: Node) -> HostPort:
     """Return the place in a MOVED or ASK; without a host it is on the host of the node that sent it."""
-    host, _, port = text.rpartition(":")
-    return HostPort(host.strip("[]") or sender.name.rpartition(":")[0].strip("[]"), int(port))
+    place = HostPort.of(text)
+    return place if place.host else place._replace(host=HostPort.of(sender.name).host)

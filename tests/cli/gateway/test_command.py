@@ -29,6 +29,7 @@ from warmpath.cli.gateway.bootstrap import (
 )
 from warmpath.cli.gateway.command import follow
 from warmpath.cli.gateway.process import PROGRAM, NoEnvoyError, find_envoy
+from warmpath.cli.tls_options import OptionError
 from warmpath.client.failure import CallError
 from warmpath.lab.local.gateway import main
 from warmpath.process.address import HostPort
@@ -213,7 +214,7 @@ def test_the_given_one_comes_first_then_the_path_then_the_environment(
 
 def test_a_given_one_that_is_no_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / "envoy").write_text("not executable", encoding="utf-8")
-    with pytest.raises(NoEnvoyError, match=r"--envoy: .* is not a program"):
+    with pytest.raises(OptionError, match=r"--envoy: .* is not a program"):
         find_envoy(tmp_path / "envoy")
 
 

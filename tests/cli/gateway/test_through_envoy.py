@@ -18,10 +18,11 @@ import pytest
 from aiohttp import web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.router.pick_stand import QUIET, pod, until
+from tests.router.pick_stand import QUIET, pod
 from tests.router.running_router import running_router
 from tests.servers.certificates import Authority
 from tests.servers.http import listening
+from tests.waiting import until
 from warmpath.cli.gateway.bootstrap import (
     FailureMode,
     Fields,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from warmpath.lab.demo.setting import TRACE
-from warmpath.lab.local.measure import Served, TrafficRun, figures, percentile
+from warmpath.lab.local.measure import Served, TrafficRun, figures
 from warmpath.lab.local.workload import (
     RESERVED,
     VOCAB_SIZE,
@@ -87,15 +87,6 @@ def test_a_bad_line_is_named(tmp_path: Path) -> None:
 
 def served(pod: int, prompt: int, cached: int, first: float) -> Served:
     return Served(0.0, pod, prompt, cached, first, first + 1)
-
-
-def test_percentiles_are_values_that_occurred() -> None:
-    values = [float(value) for value in range(1, 101)]
-    assert percentile(values, 0.5) == 50
-    assert percentile(values, 0.9) == 90
-    assert percentile(values, 0.99) == 99
-    assert percentile([7.0], 0.99) == 7
-    assert percentile([], 0.5) == 0
 
 
 def test_hit_ratio_savings_and_imbalance_are_in_tokens() -> None:

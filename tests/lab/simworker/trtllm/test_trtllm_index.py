@@ -12,7 +12,7 @@ from tests.examples import examples
 from tests.indexer.consistent import check
 from tests.indexer.followed import new_ingest
 from tests.lab.simworker.local_worker import LocalWorker
-from tests.until import until
+from tests.waiting import until
 from warmpath.indexer.engines import trtllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.instance import Patience, RankSource
