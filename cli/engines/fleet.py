@@ -43,7 +43,7 @@ async def ask_all(places: Sequence[Place], asker: Asker) -> list[Asked]:
             found = await asyncio.to_thread(place.addresses)
         except PlaceError as error:
             return Away(place.name, str(error))
-        return found or Away(place.name, "it has no engine now")
+        return found or Away(place.name, "none of its pods is ready")
 
     async def one(place: Place, at: HostPort) -> Found | Away:
         async with room:

@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 from warmpath.process.address import HostPort
 from warmpath.process.command_line import in_words
 from warmpath.process.reread import read_bytes
+from warmpath.router.config.check import lacks_kubernetes
 from warmpath.router.config.schema import Config, ModelSpec, PodSetSpec
 from warmpath.router.pods.look import look, sources
 
@@ -48,7 +49,7 @@ class Place(NamedTuple):
         config = Config(models=[ModelSpec(UNKNOWN)], pod_sets=[self.pods])
         [looked] = look(sources(config, Path()), LOOK_SECONDS)
         if looked.problem:
-            raise PlaceError(looked.problem)
+            raise PlaceError("; ".join(filter(None, (looked.problem, looked.advice))))
         return [HostPort.of(pod.address) for pod in looked.pods]
 
 
@@ -93,6 +94,8 @@ def of_selector(text: str) -> Place:
     port = int(found["port"] or PORT) if found else 0
     if not found or not 0 < port < 1 << 16:
         raise PlaceError(f"{text!r} is not [NAMESPACE/]LABEL=VALUE[:PORT]")
+    if problem := lacks_kubernetes():
+        raise PlaceError(problem)
     name = re.sub(r"[^a-z0-9]+", "-", found["labels"].lower()).strip("-")
     pods = PodSetSpec(
         name=name, model=UNKNOWN, selector=found["labels"], port=port,

@@ -265,10 +265,15 @@ def _pod(pod: PodSpec, taken: dict[str, str]) -> Iterator[Rule]:
             yield problem, "replay", problem
 
 
+def lacks_kubernetes() -> str:
+    """Return how to install the part that finds pods of Kubernetes; empty if it is there."""
+    is_there = importlib.util.find_spec("kubernetes_asyncio") is not None
+    return "" if is_there else "needs the extra: pip install 'warmpath-router[kubernetes]'"
+
+
 def _pod_set(pods: PodSetSpec) -> Iterator[Rule]:
-    has_kubernetes = importlib.util.find_spec("kubernetes_asyncio") is not None
-    extra = "needs the extra: pip install 'warmpath-router[kubernetes]'"
-    yield pods.namespace and not has_kubernetes, "namespace", extra
+    problem = pods.namespace and lacks_kubernetes()
+    yield problem, "namespace", problem
     if bool(pods.dns) == bool(pods.namespace):
         yield True, "dns", "give one of dns and namespace"
     elif pods.namespace:

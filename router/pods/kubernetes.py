@@ -113,7 +113,9 @@ class KubernetesSource:
         except SourceError:
             raise
         except (OSError, aiohttp.ClientError, ValueError) as error:
-            raise SourceError(in_words(error) or type(error).__name__, advice=REACH) from error
+            at = f"the API server at {api.configuration.host}: " if api else ""
+            problem = at + (in_words(error) or type(error).__name__)
+            raise SourceError(problem, advice=REACH) from error
         finally:
             if api is not self._api:
                 await api.close()

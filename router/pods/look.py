@@ -200,6 +200,8 @@ class Looked(NamedTuple):
     """The pods that it found, in the order of their ids."""
     problem: str = ""
     """Why it cannot be asked; empty if it answered."""
+    advice: str = ""
+    """The remedy of `problem`; may be empty."""
     mistakes: tuple[str, ...] = ()
     """The mistakes in a file of pods, each with its line."""
 
@@ -219,7 +221,7 @@ async def _all(sources: Sequence[PodSource], seconds: float) -> list[Looked]:
     for source, answer in zip(sources, answers, strict=True):
         name = source.state.name
         if isinstance(answer, SourceError):
-            looked.append(Looked(name, (), str(answer), answer.mistakes))
+            looked.append(Looked(name, (), str(answer), answer.advice, answer.mistakes))
         elif isinstance(answer, TimeoutError):
             looked.append(Looked(name, (), f"no answer within {seconds:g} s"))
         elif isinstance(answer, BaseException):

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import zmq
+from kubernetes_asyncio.config import kube_config
 
 from tests.cli.conftest import Output
 from tests.fake_http import Answer, Asked, FakeHttp
 from tests.lab.simworker.local_worker import LocalWorker
+from tests.servers.api_server import NAMESPACE, ApiServer
 from warmpath.cli import check_config
 from warmpath.cli.engines.ask import Asker, Away, Found
 from warmpath.cli.engines.fleet import answering, ask_all, is_better
@@ -28,6 +30,7 @@ from warmpath.cli.engines.written import configuration, write
 from warmpath.process.address import HostPort
 from warmpath.router.config.read import load
 from warmpath.router.config.schema import ServerTable
+from warmpath.router.pods.kubernetes import MOUNT, NO_ACCESS
 
 
 def port_of(endpoint: str) -> int:
@@ -347,7 +350,40 @@ def test_pods_of_kubernetes_are_a_set_and_without_a_cluster_it_is_said(
     [told] = asyncio.run(ask_all([place], Asker()))
     [away] = told.answers
     assert isinstance(away, Away)
-    assert "no service account of a cluster and no kubeconfig" in away.problem
+    assert away.problem == f"{NO_ACCESS}; {MOUNT}"
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(PlaceError, match=r"--pods: needs the extra: pip install 'warmpath-router"):
+        places([], None, ["app=vllm"])
+
+
+async def test_pods_of_kubernetes_are_asked_once_the_api_server_lists_them_as_ready(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model_folder: Path
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig))
+    async with ApiServer([]) as server, LocalWorker(f"--tokenizer={model_folder}") as worker:
+        context = {"cluster": "c", "user": "u"}
+        access = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": context}],
+            "clusters": [{"name": "c", "cluster": {"server": server.address}}],
+            "users": [{"name": "u", "user": {}}],
+        }
+        kubeconfig.write_text(json.dumps(access))
+        [place] = places([], None, [f"{NAMESPACE}/app=vllm:{port_of(worker.address)}"])
+
+        async def problem() -> str:
+            [of_place] = await ask_all([place], Asker())
+            [answer] = of_place.answers
+            return answer.problem if isinstance(answer, Away) else ""
+
+        assert "add the verb 'list' for 'pods' to the Role" in await problem()
+        server.rules = None
+        await server.put("a", "1", ip="127.0.0.1", ready=False, app="vllm")
+        assert await problem() == "none of its pods is ready"
+        await server.put("a", "1", ip="127.0.0.1", app="vllm")
+        assert not await problem()
+    assert f"the API server at {server.address}: nothing listens there" in await problem()
 
 
 @pytest.mark.parametrize(
