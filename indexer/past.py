@@ -5,13 +5,13 @@ An access log tells of a request when its answer has ended. By then its pod hold
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from threading import Lock
-from typing import NamedTuple
 
 import numpy as np
 
 from warmpath.indexer.index.slot import Place, RankName
-from warmpath.indexer.keys.key import WORD_BYTES, unpack_words
+from warmpath.indexer.keys.key import unpack_words
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
 
@@ -19,10 +19,16 @@ MOST_KEYS = 1 << 20
 """Keys in all remembered changes, of up to 200 bytes each; the oldest are forgotten."""
 
 
-class _Change(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Change:
+    number: int
+    """Changes are numbered in their order."""
     at: float
     place: Place
     is_added: bool
+    keys: Sequence[int]
+    before: "dict[int, _Change]"
+    """The change before this one of those keys that had one."""
 
 
 class Past:
@@ -32,13 +38,13 @@ class Past:
         self._clock = clock
         self._most_keys = most_keys
         self._lock = Lock()
-        self._changes: deque[tuple[_Change, Sequence[int]]] = deque()
-        self._of_key: defaultdict[int, deque[_Change]] = defaultdict(deque)
-        """The changes of each key, the oldest first."""
-        self._keys = 0
+        self._changes: deque[_Change] = deque()
+        self._last: dict[int, _Change] = {}
+        """The last change of each key."""
+        self._number = self._keys = 0
         self._since = clock()
         """The time before which no change is known."""
-        self._begun: dict[RankName, float] = {}
+        self._begun: dict[tuple[str, int], float] = {}
         """Since when each rank's changes are known."""
 
     def begin(self, rank: RankName) -> None:
@@ -47,25 +53,28 @@ class Past:
 
     def changed(self, place: Place, keys: Sequence[int], *, is_added: bool) -> None:
         """Remember that a place holds these keys from now on, or holds them no longer."""
-        change = _Change(self._clock(), place, is_added)
         with self._lock:
-            self._changes.append((change, keys))
+            self._number += 1
+            last = self._last
+            before = {key: old for key in keys if (old := last.get(key)) is not None}
+            change = _Change(self._number, self._clock(), place, is_added, keys, before)
+            last.update(dict.fromkeys(keys, change))
+            self._changes.append(change)
             self._keys += len(keys)
-            for key in keys:
-                self._of_key[key].append(change)
             while self._keys > self._most_keys:
-                oldest, gone = self._changes.popleft()
-                self._keys -= len(gone)
-                self._since = oldest.at
-                for key in gone:
-                    self._of_key[key].popleft()
-                    if not self._of_key[key]:
-                        del self._of_key[key]
+                gone = self._changes.popleft()
+                self._keys -= len(gone.keys)
+                self._since = gone.at
+                for key in gone.keys:
+                    if last.get(key) is gone:
+                        del last[key]
+                # A later change of its keys may still lead here.
+                gone.keys, gone.before = (), {}
 
     def knows(self, rank: Rank, at: float) -> bool:
         """Return whether all changes of a rank since a time are known, as it has been exact since."""
         trust = rank.trust
-        begun = self._begun.get(RankName(rank.pod, rank.number))
+        begun = self._begun.get((rank.pod, rank.number))
         return (
             trust.level is Level.EXACT
             and begun is not None
@@ -80,25 +89,27 @@ class Past:
 
         `found` has the same for the present: all stretches of the prompt, whose packed keys are `chain`.
         """
-        there: defaultdict[Place, dict[int, bool]] = defaultdict(dict)
+        undone: defaultdict[_Change, list[int]] = defaultdict(list)
+        keys = unpack_words(chain)
         with self._lock:
-            for position, key in enumerate(unpack_words(chain)):
-                for change in reversed(self._of_key.get(key, ())):
-                    if change.at <= at:
-                        break
-                    # The newest comes first: of several changes of a block the earliest decides.
-                    there[change.place][position] = not change.is_added
+            for position, (key, last) in enumerate(
+                zip(keys, map(self._last.get, keys), strict=True), 1
+            ):
+                change = last
+                while change is not None and change.at > at:
+                    undone[change].append(position)
+                    change = change.before.get(key)
+        # One place more at each end, which nobody holds.
+        held = {change.place: np.zeros(len(keys) + 2, np.bool_) for change in undone}
         then = []
-        now = {place: np.zeros(len(chain) // WORD_BYTES, np.bool_) for place in there}
         for place, start, stop in found:
-            if place in now:
-                now[place][start:stop] = True
+            if place in held:
+                held[place][start + 1 : stop + 1] = True
             else:
                 then.append((place, start, stop))
-        for place, changes in there.items():
-            held = now[place]
-            held[list(changes)] = list(changes.values())
-            edges = np.diff(held.astype(np.int8), prepend=0, append=0)
-            ends = zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True)
-            then += [(place, int(start), int(stop)) for start, stop in ends]
+        for change in sorted(undone, key=lambda one: -one.number):
+            held[change.place][undone[change]] = not change.is_added
+        for place, row in held.items():
+            edges = np.flatnonzero(row[1:] != row[:-1]).tolist()
+            then += [(place, *edge) for edge in zip(edges[::2], edges[1::2], strict=True)]
         return then

@@ -158,7 +158,6 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
         feed = LogFeed(
             means.shadow.log,
             picker.picks,
-            picks.reports,
             chosen.picking.picker,
             clock=time.monotonic,
             wall_offset=chosen.wall_offset,

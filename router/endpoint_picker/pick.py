@@ -115,8 +115,17 @@ class EndpointPicks:
         """Pick, and book the work, within `patience` seconds from now.
 
         The caller replies to the gateway within the context that comes with the pick, before anything
-        else; if that fails, the pick is withdrawn. Raises UnmatchedSubsetError, and NoPodError if no
-        pod can be picked.
+        else; if that fails, the pick is withdrawn. Raises as `make`.
+        """
+        made, body, renaming = await self.make(want, patience, asker)
+        return self._picked(made, body if renaming else None, renaming), self._picks.telling(made)
+
+    async def make(
+        self, want: WantPick, patience: float, asker: Asker = ANYBODY
+    ) -> tuple[Pick, bytes, Renaming | None]:
+        """Make a pick within `patience` seconds; return it, and the body with the name of its model.
+
+        Raises UnmatchedSubsetError, and NoPodError if no pod can be picked.
         """
         body, renaming, ours, headers = want.body, None, self._ours, want.headers
         read = await self._read(want, body)
@@ -139,9 +148,7 @@ class EndpointPicks:
         if self._picks.held is not None:
             priority, tenant = (headers.get(name, "") for name in (ours.priority, ours.tenant))
             request.priority, request.tenant = self._picks.held.named(priority, tenant, asker)
-        made = await self._made(request, patience, reckoned, asker, want.as_of)
-        picked = self._picked(made, body if renaming else None, renaming)
-        return picked, self._picks.telling(made)
+        return await self._made(request, patience, reckoned, asker, want.as_of), body, renaming
 
     def _split(self, request: pb.PickRequest) -> None:
         """Ask for two pods where some only prefill; while none of these is healthy, for the others."""

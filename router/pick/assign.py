@@ -68,8 +68,9 @@ class Assigner:
         )
 
     def settle(self, placed: Pick, now: float) -> None:
-        """Assume a pick's blocks on its rank if it is booked and the rank's events are incomplete."""
-        if placed.booking is None or self.bookings.get(placed.booking.id) is None:
+        """Assume a pick's blocks where it is booked or has gone, if events of it are missing."""
+        booking = placed.booking
+        if not placed.is_past and (booking is None or self.bookings.get(booking.id) is None):
             return
         if room := placed.expected.room:
             self._believed.assume(*placed.went, self._keys(placed), now=now, capacity=room)

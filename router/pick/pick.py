@@ -138,6 +138,8 @@ class Pick:
     has_cached_tokens: bool = False
     """Whether a report has given the engine's cached tokens."""
     first_token_at: float | None = None
+    is_past: bool = False
+    """Whether its request was over before the pick, which is in shadow then: it has no booking."""
     is_untimed: bool = False
     """Whether its times must not be used for calibration: a report came late through another router, or
     its pod was removed."""
@@ -151,7 +153,7 @@ class Pick:
     @property
     def is_placed(self) -> bool:
         """Whether it is known where the request went: for a shadow pick, only after a report."""
-        return not self.shadow or self.booking is not None
+        return not self.shadow or self.is_past or self.booking is not None
 
     @property
     def counts_in_full(self) -> bool:

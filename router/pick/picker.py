@@ -215,6 +215,19 @@ class Picker:
             witness.first_token(placed, now)
         return True
 
+    def passed(self, placed: Pick, where: RankName, cached: int | None, now: float) -> None:
+        """End a shadow pick whose request was over before it: it went to `where`, a known rank.
+
+        `cached` are the tokens that the engine found cached; None: they are not known.
+        """
+        placed.went, placed.is_past = where, True
+        self.settle(placed, now)
+        for witness in self._witnesses:
+            witness.started(placed)
+        if cached is not None:
+            self.found_cached(placed.booking_id, cached, None)
+        self._end(placed, "finished", now)
+
     def late(self, booking_id: str) -> None:
         """Exclude a pick from calibration since its next report is late; ignore an unknown id."""
         placed = self._placed.get(booking_id)

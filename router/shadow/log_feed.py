@@ -1,4 +1,4 @@
-"""Compares the requests of a gateway's access log: a shadow pick for each, and reports on it."""
+"""Compares the requests of a gateway's access log: a shadow pick for each, which ends at once."""
 
 import asyncio
 import logging
@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from warmpath.process.command_line import in_words
-from warmpath.router.calls.report import ReportAnswerer
 from warmpath.router.endpoint_picker.events import WantPick
 from warmpath.router.endpoint_picker.pick import EndpointPicks, endpoint
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.picker import Picker
-from warmpath.router.pick.report import Report
 from warmpath.router.shadow.gateway_line import Passed, read_sent
 from warmpath.router.shadow.growing_file import GrowingFile
 
@@ -38,7 +36,6 @@ class LogFeed:
         self,
         path: Path,
         picks: EndpointPicks,
-        reports: ReportAnswerer,
         picker: Picker,
         *,
         clock: Callable[[], float],
@@ -47,7 +44,6 @@ class LogFeed:
         self._path = path
         self._file = GrowingFile(path, clock)
         self._picks = picks
-        self._reports = reports
         self._picker = picker
         self._clock = clock
         self._wall_offset = wall_offset
@@ -95,23 +91,20 @@ class LogFeed:
         want = WantPick(sent.body, None, headers, is_shadow=True, as_of=as_of)
         try:
             async with asyncio.timeout(PICK_SECONDS):
-                picked, telling = await self._picks.pick(want, PICK_SECONDS)
+                made, _, _ = await self._picks.make(want, PICK_SECONDS)
         except (NoPodError, TimeoutError) as error:
             self._complain(f"upstream {sent.upstream}: {error or 'no pick was made in time'}")
             return UNPICKED
-        with telling:
-            name = picked.booking_id
-        where = picked.endpoints.get(endpoint(sent.upstream))
-        if where is None:
-            self._complain(f"upstream is {sent.upstream}, the address of no pod of the model")
-            self._reports.take(Report(name, "failed"))
-            return ELSEWHERE
-        self._reports.take(Report(name, "started", where.pod, where.rank))
-        # It is over by now, so its times are not those of the engine.
-        self._picker.late(name)
-        self._reports.take(Report(name, "first_token"))
-        self._reports.take(Report(name, "finished", cached_tokens=sent.cached_tokens))
-        return COMPARED
+        field, upstream = made.choice.options.field, endpoint(sent.upstream)
+        pods = zip(field.names, field.pods, strict=True)
+        if there := [name for name, pod in pods if endpoint(pod.address) == upstream]:
+            # A log does not tell the rank: the engine is believed to have chosen the best one.
+            where = max(there, key=lambda name: made.predicted[name].held)
+            self._picker.passed(made, where, sent.cached_tokens, self._clock())
+            return COMPARED
+        self._complain(f"upstream is {sent.upstream}, the address of no pod of the model")
+        self._picker.ended(made.booking_id, "failed", self._clock())
+        return ELSEWHERE
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:
