@@ -125,11 +125,12 @@ test-tensors: setup ## the simulated v0 memory in PyTorch's tensors: an installe
 	PYTHONPATH=$(VENV)/tensors WARMPATH_ARRAYS=torch $(BIN)/python -m pytest \
 	  tests/lab/simworker/v0/memory/test_cache_engine.py tests/lab/simworker/v0/memory/test_block_content.py
 
-check: setup ## format, lint, types, import contracts, stubs current
+check: setup ## format, lint, types, import contracts, names in tests, stubs current
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/test_names.py
 	$(MAKE) --no-print-directory proto PROTO_OUT=$(VENV)/proto-check
 	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check proto/pb
 	for of in $(SYNC); do $(call SYNC_MODULE,$$of) | diff - warmpath/client/sync_$$of.py || exit 1; done
