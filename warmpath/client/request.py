@@ -27,14 +27,16 @@ UNREADABLE = frozenset(map(Reason.Name, (Reason.BAD_REQUEST, Reason.TOO_LARGE)))
 
 
 class PickOptions(TypedDict, total=False):
-    """Further arguments for a request's pick, with the meaning that they have in `pick`."""
+    """Further arguments for a pick."""
 
     pods: Sequence[str]
+    """Only these may be picked, by their ids; empty: all."""
     policy: str
     session: str
     loads: Sequence[PodLoad]
     disaggregated: bool
     priority: str
+    """The request's class in the router's queue; `tenant`: whose it is there."""
     tenant: str
 
 

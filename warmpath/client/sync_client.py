@@ -102,29 +102,21 @@ class Client(Connection):
         self,
         prompt: AnyPrompt,
         *,
-        pods: Sequence[str] = (),
-        policy: str = "",
-        session: str = "",
-        loads: Sequence[PodLoad] = (),
         shadow: bool = False,
-        disaggregated: bool = False,
         booking_id: str = "",
-        priority: str = "",
-        tenant: str = "",
         timeout: float | None = None,
+        **options: Unpack[PickOptions],
     ) -> pb.PickResponse:
         """Return the pod for a request, and fall-backs; the work is booked until `report` ends it.
 
         The method `request` also reports, and goes on where no router answers. With a `booking_id` of
         the caller's, unique to the request, a pick is also repeated if its answer was lost, as the
-        router may or may not have booked it. `priority` and `tenant` are the request's class and tenant
-        in the router's queue, where picks may wait for up to nine tenths of `timeout`.
+        router may or may not have booked it. In the router's queue it may wait for up to nine tenths of
+        `timeout`.
         """
         return self._made(
-            pb.PickResponse, timeout, prompt=prompt, pods=pods, policy=policy, session=session,
-            loads=loads, shadow=shadow, disaggregated=disaggregated, booking_id=booking_id,
-            priority=priority, tenant=tenant,
-        )  # fmt: skip
+            pb.PickResponse, timeout, prompt=prompt, shadow=shadow, booking_id=booking_id, **options
+        )
 
     def report(
         self,
@@ -222,23 +214,10 @@ class Client(Connection):
                 return
 
     def explain(
-        self,
-        prompt: AnyPrompt,
-        *,
-        pods: Sequence[str] = (),
-        policy: str = "",
-        session: str = "",
-        loads: Sequence[PodLoad] = (),
-        disaggregated: bool = False,
-        priority: str = "",
-        tenant: str = "",
-        timeout: float | None = None,
+        self, prompt: AnyPrompt, *, timeout: float | None = None, **options: Unpack[PickOptions]
     ) -> pb.ExplainResponse:
         """Return each pod's cost for a prompt, and why the first one wins. Books nothing."""
-        return self._made(
-            pb.ExplainResponse, timeout, prompt=prompt, pods=pods, policy=policy, session=session,
-            loads=loads, disaggregated=disaggregated, priority=priority, tenant=tenant,
-        )  # fmt: skip
+        return self._made(pb.ExplainResponse, timeout, prompt=prompt, **options)
 
     def pods(self, model: str = "", *, timeout: float | None = None) -> pb.ListPodsResponse:
         """Return the pods that the router knows; only those of `model`, unless it is empty."""
