@@ -2,8 +2,10 @@
 
 *Arriving* are the blocks of a prompt whose rank was just picked: the engine has not announced them yet,
 and the next prompt must not be answered as if no rank had them. *Assumed* are the blocks of prompts that
-were sent to a rank whose events are missing. Both lie in one index of their own, and so in one file:
-only one thread may write an index, and the thread that answers picks is not the one that follows events.
+were sent to a rank whose events are missing. *Text* are blocks of bytes of the prompts that were sent to
+a rank: by them a prompt is found whose tokens are not known in time. All lie in one index of their own,
+and so in one file: only one thread may write an index, and the thread that answers picks is not the one
+that follows events.
 """
 
 import heapq
@@ -13,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count, islice
 from math import inf
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.keys.key import WORD_BYTES, Chain, words_of
@@ -22,12 +24,17 @@ BUDGET = 1024
 """Blocks of each kind that `expire` drops at once, in about half a millisecond."""
 
 
+Lasting = Literal["assumed", "text"]
+"""The kinds of beliefs about what a rank was sent, each with the room of the rank's cache."""
+LASTING: Final[tuple[Lasting, ...]] = ("assumed", "text")
+
+
 class Belief(NamedTuple):
     """A rank, and the kind of belief about its blocks."""
 
     pod: str
     rank: int
-    kind: Literal["arriving", "assumed"]
+    kind: Literal["arriving"] | Lasting
 
 
 @dataclass(slots=True)
@@ -138,9 +145,9 @@ class Believed:
         ]
 
     def count(self, pod: str, rank: int) -> int:
-        """Return how many blocks are assumed to be on a rank."""
-        assumed = self._assumed.get(Belief(pod, rank, "assumed"))
-        return len(assumed.times) if assumed else 0
+        """Return how many blocks are assumed to be on a rank, by tokens or, if more, by bytes."""
+        kinds = (self._assumed.get(Belief(pod, rank, kind)) for kind in LASTING)
+        return max(len(assumed.times) if assumed else 0 for assumed in kinds)
 
     # Arriving
 
@@ -230,18 +237,28 @@ class Believed:
 
     # Assumed
 
-    def assume(self, pod: str, rank: int, keys: bytes, *, now: float, capacity: int) -> None:
+    def assume(
+        self,
+        pod: str,
+        rank: int,
+        keys: bytes,
+        *,
+        now: float,
+        capacity: int,
+        kind: Lasting = "assumed",
+    ) -> None:
         """Believe that a rank with room for `capacity` blocks holds a prompt's blocks.
 
-        `keys` are as in `arrive`. Past the capacity the least recently assumed blocks go; a prompt's
-        last blocks go before its first ones.
+        `keys` are as in `arrive`; `kind` says whether they are of tokens or of a text's bytes. Past the
+        capacity the least recently assumed blocks of that kind go; a prompt's last blocks go before its
+        first ones.
         """
         time = self._time(now)
+        belief = Belief(pod, rank, kind)
         if capacity < 1:
-            self._forget_assumed(pod, rank)
+            self._forget_assumed(belief)
             return
         words = words_of(keys[: min(capacity, self.max_blocks) * WORD_BYTES])
-        belief = Belief(pod, rank, "assumed")
         assumed = self._assumed.get(belief)
         if assumed is None:
             if not words:
@@ -298,10 +315,11 @@ class Believed:
                 self._arriving_blocks -= len(keys) // WORD_BYTES
             self._drop(arriving.slot)
             self._tidy()
-        self._forget_assumed(pod, rank)
+        for kind in LASTING:
+            self._forget_assumed(Belief(pod, rank, kind))
 
-    def _forget_assumed(self, pod: str, rank: int) -> None:
-        assumed = self._assumed.pop(Belief(pod, rank, "assumed"), None)
+    def _forget_assumed(self, belief: Belief) -> None:
+        assumed = self._assumed.pop(belief, None)
         if assumed is not None:
             self._assumed_blocks -= len(assumed.times)
             self._earliest = [entry for entry in self._earliest if entry[1] != assumed.slot]

@@ -18,6 +18,7 @@ from warmpath.prefixstore.cuts.slices import CUT_BYTES, slices_of
 from warmpath.prefixstore.store.contract import Entry, PrefixStore
 from warmpath.prefixstore.tokenizers.tokenizer import (
     ID_BYTES,
+    Asking,
     InvalidTextError,
     Tokenizer,
     TokenizerUnavailableError,
@@ -135,7 +136,9 @@ class TokenizerPool:
         *,
         max_prompts: int,
         max_bytes: int,
+        asking: Workers | None = None,
     ) -> None:
+        """`asking` are the threads of tokenizers that ask engines; None: `workers`, as of all others."""
         self.encoded_bytes = 0
         self.timeouts = 0
         self.failed = 0
@@ -147,6 +150,7 @@ class TokenizerPool:
         """The tokenizer of each store, weakly: TokenizerCache decides how long tokenizers live."""
         self._new_store = new_store
         self.workers = workers
+        self.asking = asking or workers
         self._jobs: dict[Name, asyncio.Task[list[Entry]]] = {}
         self._closed = False
 
@@ -236,9 +240,8 @@ class TokenizerPool:
     async def _work(self, name: Name, tokenizer_id: str, text: Text) -> list[Entry]:
         try:
             # In the context of the first caller, whose trace an engine's tokenizer is told of.
-            return self._keep(
-                text, await self.workers.run(partial(copy_context().run, _encode, text))
-            )
+            workers = self.asking if isinstance(text.tokenizer, Asking) else self.workers
+            return self._keep(text, await workers.run(partial(copy_context().run, _encode, text)))
         except Exception as error:
             raise self._failure(tokenizer_id, error) from error
         finally:
@@ -263,6 +266,7 @@ class TokenizerPool:
         if jobs:
             await asyncio.wait(jobs)
         self.workers.close()
+        self.asking.close()
 
 
 async def _turn_if_long(raw: bytes) -> None:

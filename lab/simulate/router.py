@@ -74,6 +74,7 @@ class LoggedPrompt:
 
     __slots__ = ("_chain", "model", "tokens")
     is_blind = False
+    by_bytes = None
 
     def __init__(self, keys: bytes, tokens: int, block_size: int) -> None:
         self.model = MODEL

@@ -73,8 +73,9 @@ Tracing = Callable[[str, str], AbstractContextManager[RequestSpan]]
 class Engine:
     """One model's engines. Thread-safe; `close` it at the end.
 
-    Each URL may take `timeout` seconds, and MOST_TRIES are tried. A URL that failed is skipped for
-    `skip_for` seconds of `clock`; a call fails at once if all URLs are skipped.
+    MOST_TRIES URLs are tried. Each may take `timeout` seconds, but the last one, after which there is
+    nobody else to ask, `patience` seconds. A URL that failed is skipped for `skip_for` seconds of
+    `clock`; a call fails at once if all URLs are skipped.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Engine:
         *,
         name: str,
         timeout: float,
+        patience: float,
         skip_for: float,
         clock: Callable[[], float],
         key: Callable[[str], str] | None = None,
@@ -108,6 +110,7 @@ class Engine:
         self._skip_until: Mapping[str, float] = {}
         """By URL that failed the last time, until when it is skipped."""
         self._timeout = timeout
+        self._patience = patience
         self._skip_for = skip_for
         self._clock = clock
         self._extensions = {"sni_hostname": server_name} if server_name else {}
@@ -155,13 +158,11 @@ class Engine:
             raise InvalidTextError("is not Unicode text: a lone surrogate") from error
         problems: list[str] = []
         now, urls = self._clock(), self._urls()
-        for url in urls:
-            if now < self._skip_until.get(url, -math.inf):
-                continue
-            if len(problems) == MOST_TRIES:
-                break
+        left = [url for url in urls if now >= self._skip_until.get(url, -math.inf)][:MOST_TRIES]
+        for number, url in enumerate(left, 1):
+            timeout = self._timeout if number < len(left) else self._patience
             try:
-                ids = self._post(url, content)
+                ids = self._post(url, content, timeout)
             except TokenizerUnavailableError as error:
                 self.stats.failures += 1
                 problems.append(str(error))
@@ -182,7 +183,7 @@ class Engine:
         others = {one: at for one, at in self._skip_until.items() if one in urls and one != url}
         self._skip_until = others if until is None else {**others, url: until}
 
-    def _post(self, base: str, content: bytes) -> bytes:
+    def _post(self, base: str, content: bytes, timeout: float) -> bytes:
         url = _tokenize(base)
         self.stats.asked += 1
         headers = {"Content-Type": "application/json"}
@@ -194,7 +195,7 @@ class Engine:
             with (
                 (self._tracing("POST", url) if self._tracing else nullcontext()) as span,
                 self._client().stream(
-                    "POST", url, content=content, extensions=self._extensions,
+                    "POST", url, content=content, extensions=self._extensions, timeout=timeout,
                     headers={**headers, **span.headers} if span else headers,
                 ) as response,
             ):  # fmt: skip
@@ -207,10 +208,10 @@ class Engine:
                         problem = f"answers more than {MAX_ANSWER_BYTES} bytes"
                         raise TokenizerUnavailableError(f"{url}: {problem}")
                     # The client bounds each read; this bounds their sum.
-                    if self._clock() - begun > self._timeout:
-                        raise TokenizerUnavailableError(f"{url}: {_too_slow(self._timeout)}")
+                    if self._clock() - begun > timeout:
+                        raise TokenizerUnavailableError(f"{url}: {_too_slow(timeout)}")
         except httpx2.TimeoutException as error:
-            raise TokenizerUnavailableError(f"{url}: {_too_slow(self._timeout)}") from error
+            raise TokenizerUnavailableError(f"{url}: {_too_slow(timeout)}") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             raise TokenizerUnavailableError(f"{url}: {in_words(error)}") from error
         if status in REFUSALS:
@@ -225,13 +226,10 @@ class Engine:
             if not self._clients or self._clients[-1][0] is not context:
                 # No proxy and no credentials from the environment: engines are in the same network.
                 client = httpx2.Client(
-                    timeout=self._timeout,
-                    verify=context or True,
-                    trust_env=False,
-                    follow_redirects=False,
+                    verify=context or True, trust_env=False, follow_redirects=False
                 )
                 self._clients.append((context, client))
-                # A request takes at most `timeout`: nobody uses the one before the last any more.
+                # A request takes at most `patience`: nobody uses the one before the last any more.
                 for _, old in self._clients[:-2]:
                     old.close()
                 del self._clients[:-2]

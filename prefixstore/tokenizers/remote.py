@@ -13,11 +13,11 @@ from warmpath.prefixstore.tokenizers.cache import TokenizerSource
 from warmpath.prefixstore.tokenizers.engine import Engine
 from warmpath.prefixstore.tokenizers.tokenizer import (
     ID_BYTES,
+    Asking,
     FolderTokenizer,
     InvalidTextError,
     Tokenizer,
     TokenizerUnavailableError,
-    Uncut,
 )
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def chat_text(body: Mapping[str, Any]) -> str:
         raise InvalidTextError("cannot be written as JSON") from error
 
 
-class EngineTokenizer(Uncut):
+class EngineTokenizer(Asking):
     """A tokenizer that asks one model's engines for each text.
 
     With a `local` tokenizer of the same model special tokens come from it, so that a start does not
@@ -50,6 +50,8 @@ class EngineTokenizer(Uncut):
         self._engine = engine
         self._local = local
         self._is_away = False
+        self.is_alone = local is None
+        """Whether there are no tokens while no engine answers."""
         self.vocab_size = local.vocab_size if local else vocab_size
         self.prefix, self.suffix = (local.prefix, local.suffix) if local else _affixes(engine)
         self.chat_template = local.chat_template if local else None
@@ -87,7 +89,7 @@ class EngineTokenizer(Uncut):
         return self._local.token_ends(text, ids) if self._local else []
 
 
-class Chats(Uncut):
+class Chats(Asking):
     """Tokenises chats that are written as JSON (`chat_text`), so that the pool treats them as texts."""
 
     vocab_size = 0

@@ -137,8 +137,8 @@ class Tokenizer(Protocol):
         """
 
 
-class Uncut:
-    """Base of tokenizers without proven cuts: their texts are encoded whole."""
+class Asking:
+    """Base of tokenizers that ask an engine: they encode texts whole, and mostly wait."""
 
     has_cuts = False
 

@@ -164,7 +164,7 @@ def _texts(of: Texts) -> Iterator[Metric]:
         count = {f"waiting_{things}": "count", "waiting_bytes": "bytes"}
         yield from _fields(part, waiting, "refused", **count)
     yield from _fields("tokenizer", of.pool, "encoded_bytes", "timeouts", "failed")
-    yield single("tokenizer_lost_threads", of.pool.workers.lost)
+    yield single("tokenizer_lost_threads", of.pool.workers.lost + of.pool.asking.lost)
     yield single("tokenizers_loaded", len(of.tokenizers.loaded()))
     yield from _fields("tokenizer", of.tokenizers, "loads", "load_failures", "evictions")
     engines = of.sources.engines.items()

@@ -32,6 +32,9 @@ Held = tuple[int, int, int, str]
 Stretches = list[tuple[int, int, str]]
 """Blocks (first, past the last) and the tier that holds them."""
 
+Beliefs = dict[RankName, tuple[int, int]]
+"""How many leading blocks each rank is believed to hold: (arriving, assumed)."""
+
 
 def share(held: dict[Rank, list[Held]], ranks: Iterable[Rank], tiers: Collection[str]) -> None:
     """Give each of `ranks` the blocks that any of them holds in the shared tiers."""
@@ -92,19 +95,34 @@ class Matches(dict[Rank, Match]):
 
     `trusts` has the trust at the look-up of each rank that holds a block, and of every rank in shared
     mode, since a look-up in Redis may time out for one prompt and not for another. `chains` has the
-    prompt's blocks that were looked up, by their form.
+    prompt's blocks that were looked up, by their form, and `texts` those of its bytes, unless its tokens
+    are always known.
     """
 
-    __slots__ = ("chains", "trusts")
+    __slots__ = ("chains", "texts", "trusts")
 
     def __init__(self) -> None:
         super().__init__()
         self.chains: dict[BlockForm, Chain] = {}
+        self.texts: dict[BlockForm, Chain] = {}
         self.trusts: dict[Rank, Trust] = {}
 
     def trust(self, rank: Rank) -> Trust:
         """Return the trust in a rank's match, or in the answer that it has none."""
         return self.trusts.get(rank) or rank.trust
+
+
+def _with_text(beliefs: Beliefs, of_text: Beliefs, sought: Chain, text: Chain) -> Beliefs:
+    """Return beliefs by a prompt's tokens or, if more, by its bytes, in blocks of tokens."""
+    scale = sought.blocks / max(1, text.blocks)
+    found = {**beliefs}
+    for name, blocks in of_text.items():
+        by_tokens = found.get(name, (0, 0))
+        arriving, assumed = (
+            max(one, int(of * scale)) for one, of in zip(by_tokens, blocks, strict=True)
+        )
+        found[name] = arriving, assumed
+    return found
 
 
 UNMATCHED = "its blocks cannot be matched with prompts: a bug of ours"
@@ -135,6 +153,10 @@ class KeyedPrompt(Protocol):
     @property
     def is_blind(self) -> bool:
         """Whether its keys are made of bytes, since its tokens are not known: no event has such keys."""
+
+    @property
+    def by_bytes(self) -> "KeyedPrompt | None":
+        """The prompt as it is when its tokens are not known; None if they always are."""
 
     def chain(
         self, block_size: int, hash_seed: str, *, lookahead: Lookahead = Lookahead.NONE
@@ -211,8 +233,13 @@ class Scorer:
             assumed = self._form(prompt.model, UNKNOWN)
             of_form[assumed] = {**of_form.get(assumed, {}), **forms.unknown}
         matches = Matches()
+        by_bytes = prompt.by_bytes
         for form, alike in of_form.items():
             sought = matches.chains[form] = self._sought(prompt, form)
+            beliefs = self._beliefs(sought)
+            if by_bytes is not None:
+                text = matches.texts[form] = self._sought(by_bytes, form)
+                beliefs = _with_text(beliefs, self._beliefs(text), sought, text)
             held: dict[Rank, list[Held]] = {}
             if prompt.is_blind:
                 blind = ((rank, Trust(Level.DEGRADED, BLIND, rank.trust.since)) for rank in alike)
@@ -221,7 +248,7 @@ class Scorer:
                 held = self._held(sought, alike, matches.trusts, leading=leading, as_of=as_of)
             if shared:
                 share(held, alike, shared)
-            self._match_all(matches, sought, held, alike, stale_since)
+            self._match_all(matches, held, alike, stale_since, sought=sought, beliefs=beliefs)
         return matches
 
     def keys(self, prompt: KeyedPrompt, ranks: Sequence[Rank]) -> dict[BlockForm, bytes]:
@@ -335,13 +362,14 @@ class Scorer:
     def _match_all(
         self,
         matches: Matches,
-        sought: Chain,
         held: Mapping[Rank, list[Held]],
         wanted: Layouts,
         stale_since: float,
+        *,
+        sought: Chain,
+        beliefs: Beliefs,
     ) -> None:
         """Add the matches of the ranks `wanted`, which have one form, to `matches`."""
-        beliefs = self._beliefs(sought)
         trusts = matches.trusts
         layout_of, trust_of, stale, blocks = wanted.get, trusts.get, Level.STALE, sought.blocks
         # Most ranks hold one stretch, and few stretches differ.
@@ -388,9 +416,8 @@ class Scorer:
                     assumed_tokens=assumed * size,
                 )
 
-    def _beliefs(self, sought: Chain) -> dict[RankName, tuple[int, int]]:
-        """Return how many leading blocks each rank is believed to hold: (arriving, assumed)."""
-        found: dict[RankName, tuple[int, int]] = {}
+    def _beliefs(self, sought: Chain) -> Beliefs:
+        found: Beliefs = {}
         if self._believed:
             for belief, start, stop in self._believed.match(sought, leading=True):
                 if not start:

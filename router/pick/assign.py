@@ -1,12 +1,14 @@
 """Assigns a pick to its rank: books the work, and marks the prompt's blocks as arriving there."""
 
 from collections import deque
+from collections.abc import Mapping
 
 from warmpath.indexer.believed import Believed
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import MOST_PREFILL, Bookings
 from warmpath.router.load.rank_bookings import Work
 from warmpath.router.load.stuck import Ending
+from warmpath.router.match.forms import BlockForm
 from warmpath.router.match.match import Scorer
 from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.options import Option
@@ -68,19 +70,26 @@ class Assigner:
         )
 
     def settle(self, placed: Pick, now: float) -> None:
-        """Assume a pick's blocks where it is booked or has gone, if events of it are missing."""
+        """Assume a pick's blocks where it is booked or has gone: by tokens if events are missing."""
         booking = placed.booking
         if not placed.is_past and (booking is None or self.bookings.get(booking.id) is None):
             return
-        if room := placed.expected.room:
-            self._believed.assume(*placed.went, self._keys(placed), now=now, capacity=room)
+        assume, expected = self._believed.assume, placed.expected
+        if expected.room and not placed.is_blind:
+            assume(*placed.went, self._keys(placed), now=now, capacity=expected.room)
+        texts = self._keys(placed) if placed.is_blind else self._in_form(placed, placed.texts)
+        if texts and expected.blocks:
+            assume(*placed.went, texts, now=now, capacity=expected.blocks, kind="text")
 
     def _keys(self, placed: Pick) -> bytes:
         """Return a prompt's keys in the form of the rank that it goes to.
 
         They are empty if that rank's form is not among the candidates' forms.
         """
-        return placed.keys.get(self._scorer.form(placed.model, *placed.went), b"")
+        return self._in_form(placed, placed.keys)
+
+    def _in_form(self, placed: Pick, keys: Mapping[BlockForm, bytes]) -> bytes:
+        return keys.get(self._scorer.form(placed.model, *placed.went), b"") if keys else b""
 
     def _work(self, placed: Pick) -> Work:
         """Return a pick's work on its rank; a whole prefill if the rank was not a kept candidate."""

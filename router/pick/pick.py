@@ -36,6 +36,8 @@ class Predicted(NamedTuple):
     """The rank's calibration factor."""
     room: int = 0
     """Most blocks that may be assumed on the rank; 0 if its events are complete."""
+    blocks: int = 0
+    """Most blocks of which the rank's cache, as far as it is known, has room."""
     believed: int = 0
     """Tokens of `held` that no event has announced."""
     is_exact: bool = False
@@ -58,15 +60,15 @@ class Predictions(Mapping[RankName, Predicted]):
     """
 
     def __init__(
-        self, options: Options, prompt_tokens: int, room: Callable[[Pod, Rank], int]
+        self, options: Options, prompt_tokens: int, blocks: Callable[[Pod, Rank], int]
     ) -> None:
-        """Predict for these options; `room` returns the most blocks that may be assumed on a rank."""
+        """Predict for these options; `blocks` returns the most blocks that a rank's cache may hold."""
         self._field = options.field
         self._matches = options.matches
         self._figures = options.expectations()
         self._shared = options.shared
         self._prompt_tokens = prompt_tokens
-        self._room = room
+        self._blocks = blocks
 
     def __getitem__(self, name: RankName) -> Predicted:
         place = self._field.places[name]
@@ -76,8 +78,10 @@ class Predictions(Mapping[RankName, Predicted]):
         shared = self._shared * factor
         tokens = held(match, self._prompt_tokens)
         believed = max(0, tokens - match.known_tokens)
+        blocks = self._blocks(pod, rank)
+        room = 0 if rank.trust.level is Level.EXACT else blocks
         return Predicted(
-            tokens, int(cached), wait, prefill, shared, factor, self._room(pod, rank), believed,
+            tokens, int(cached), wait, prefill, shared, factor, room, blocks, believed,
             is_exact=self._matches.trust(rank).level is Level.EXACT,
         )  # fmt: skip
 
@@ -126,6 +130,10 @@ class Pick:
     """Whether its end is always reported (`Ask.is_watched`)."""
     keys: Mapping[BlockForm, bytes] = field(default_factory=dict)
     """The packed keys of its blocks, by form, until its first token."""
+    texts: Mapping[BlockForm, bytes] = field(default_factory=dict)
+    """The same of its bytes, if its tokens are known, but may not be the next time."""
+    is_blind: bool = False
+    """Whether `keys` are of its bytes, since its tokens are not known."""
     booking: Booking | None = None
     decoding: Booking | None = None
     """The booking on the decoding rank, if that is another one."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from warmpath.indexer.embedded import stored_keys
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
-from warmpath.indexer.trust import Level
 from warmpath.router.config.schema import BookingTable
 from warmpath.router.load.overdue import Precedence
 from warmpath.router.match.match import Scorer
@@ -104,8 +103,7 @@ class Picker:
         kept = options[:MOST_CANDIDATES]
         self._weigher.see(ask.prompt.model, choice, now)
         where = kept[0].name
-        room = _most_blocks if ask.prompt.is_blind else _room
-        predicted: Mapping[RankName, Predicted] = Predictions(options, tokens, room)
+        predicted: Mapping[RankName, Predicted] = Predictions(options, tokens, _most_blocks)
         if not ask.shadow:
             predicted = {(name := one.name): predicted[name] for one in kept}
         self._picks += 1
@@ -127,7 +125,9 @@ class Picker:
             trace_id=ask.trace_id,
             is_whole=ask.is_whole,
             is_watched=ask.is_watched,
+            is_blind=ask.prompt.is_blind,
             keys={form: stored_keys(chain) for form, chain in options.matches.chains.items()},
+            texts={form: stored_keys(chain) for form, chain in options.matches.texts.items()},
         )
         self._keep(placed, now)
         if not ask.shadow:
@@ -209,7 +209,7 @@ class Picker:
         if placed.first_token_at is not None:
             return True
         placed.first_token_at = now
-        placed.keys = {}
+        placed.keys = placed.texts = {}
         self._assigner.first_token(placed, now)
         for witness in self._witnesses:
             witness.first_token(placed, now)
@@ -281,11 +281,6 @@ class Picker:
         for placed in self._placed.values():
             if placed.went[0] == pod:
                 placed.is_untimed = True
-
-
-def _room(pod: Pod, rank: Rank) -> int:
-    """Return the most blocks that are assumed on a rank; 0 if its events are complete."""
-    return 0 if rank.trust.level is Level.EXACT else _most_blocks(pod, rank)
 
 
 def _most_blocks(pod: Pod, rank: Rank) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from warmpath.indexer.keys.key import TOKEN_BYTES
 from warmpath.prefixstore.chats.jinja_template import TemplateError
@@ -179,11 +180,16 @@ class PromptReader:
             reads_cache=prompt.reads_cache,
             memo=found.memo,
         )
+        is_late = self._may_be_late(prompt) and not found.unread
         # Which end the engine would cut off is known in tokens only.
-        if blind and may_reckon and prompt.truncation is None:
+        if may_reckon and (blind or is_late) and prompt.truncation is None:
             raw = _bytes_of(prompt)
-            found = found._replace(unread=-(-len(raw) // TOKEN_BYTES))
-            tokens = blinded(tokens, raw[: self._limits.max_prompt_tokens * TOKEN_BYTES])
+            text = raw[: self._limits.max_prompt_tokens * TOKEN_BYTES]
+            if blind:
+                found = found._replace(unread=-(-len(raw) // TOKEN_BYTES))
+                tokens = blinded(tokens, text)
+            else:
+                tokens = replace(tokens, text=text)
         return ReadPrompt(
             tokens,
             found.covered_chars,
@@ -198,6 +204,13 @@ class PromptReader:
         """Read a prompt of token ids at once. Raises BadRequestError and UnknownModelError."""
         model, adapter = self._parser.plain(prompt)
         return ReadPrompt(TokenPrompt(model.name, prompt.ids, adapter), 0)
+
+    def _may_be_late(self, prompt: CheckedPrompt) -> bool:
+        """Return whether only engines tokenise the prompt, and may not do so in time the next time."""
+        if isinstance(prompt.content, bytes):
+            return False
+        tokenizer = self._texts.tokenizers.held(prompt.model.tokenizer)
+        return isinstance(tokenizer, EngineTokenizer) and tokenizer.is_alone
 
     def _vocab_size(self, model: Model) -> int:
         return model.vocab_size or self._texts.tokenizers.vocab_size(model.tokenizer)

@@ -42,6 +42,8 @@ RENDER_SECONDS = 5.0
 """Maximum time to render one chat; the process is then replaced."""
 HANG_SECONDS = 30.0
 """A thread that spends longer on one text is replaced; 8 MB of text take about 5 s."""
+ASKING = 16
+"""Threads that wait for engines to tokenise, one text each."""
 RETRY_SECONDS = 10.0
 """Pause before a tokenizer that failed to load is tried again."""
 MOST_TOKENIZERS = 32
@@ -82,6 +84,7 @@ async def texts(
             Workers(table.workers, hang_seconds=HANG_SECONDS, most_lost=table.workers),
             max_prompts=MOST_QUEUED,
             max_bytes=config.limits.max_queued_bytes,
+            asking=Workers(ASKING, hang_seconds=HANG_SECONDS, most_lost=ASKING),
         )
         stack.push_async_callback(pool.close)
         tokenizers = TokenizerCache(

@@ -49,7 +49,8 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     `is_whole`, all full blocks count, those too that a request could not find cached.
 
     If `is_blind`, the tokens are not known, and four bytes of the text stand in `ids` for each. Its keys
-    then match those of other blind prompts alone: no engine's blocks have them.
+    then match those of other blind prompts alone: no engine's blocks have them. `text` are such bytes of
+    a prompt whose tokens are known this time, and may not be the next time; empty if they always are.
     """
 
     model: str
@@ -62,6 +63,7 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     memo: Memo | None = None
     is_whole: bool = False
     is_blind: bool = False
+    text: bytes = b""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TokenPrompt) and self._cached_as == other._cached_as
@@ -78,6 +80,11 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     def tokens(self) -> int:
         """The number of known tokens."""
         return 0 if self.is_blind else len(self.ids) // TOKEN_BYTES
+
+    @property
+    def by_bytes(self) -> "TokenPrompt | None":
+        """The prompt as it is when its tokens are not known; None if they always are."""
+        return blinded(self, self.text) if self.text else None
 
     @property
     def _places(self) -> int:
@@ -130,7 +137,7 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
 def blinded(prompt: TokenPrompt, text: bytes) -> TokenPrompt:
     """Return a prompt with bytes of its text in place of its tokens (`TokenPrompt.is_blind`)."""
     whole = text[: len(text) // TOKEN_BYTES * TOKEN_BYTES]
-    return replace(prompt, ids=whole, items=(), memo=None, is_blind=True)
+    return replace(prompt, ids=whole, items=(), memo=None, is_blind=True, text=b"")
 
 
 class ReadPrompt(msgspec.Struct, frozen=True):

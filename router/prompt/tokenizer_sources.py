@@ -24,7 +24,11 @@ from warmpath.router.config.files import EngineKeyError, engine_key_of
 from warmpath.router.config.schema import ModelSpec
 
 REMOTE_SECONDS = 0.5
-"""Maximum wait for an engine's tokenizer, well below the usual limits.tokenize-seconds."""
+"""Maximum wait for an engine's tokenizer where another one is left, on this machine or an engine's; well
+below the usual limits.tokenize-seconds."""
+LAST_SECONDS = 5.0
+"""Maximum wait for the last engine: its caller waits no longer than limits.tokenize-seconds, and a later
+answer serves the next request with this text."""
 SKIP_SECONDS = 5.0
 """How long an engine is skipped after its tokenizer failed."""
 LOAD_SECONDS = 60.0
@@ -79,10 +83,11 @@ class Sources:
         if not urls:
             name = "its pods' /tokenize"
             urls_of_pods = partial(self._pods.urls, model.name)
-            of_pods = self._engine(model, name, urls_of_pods, self._pods.key)
+            of_pods = self._engine(model, name, urls_of_pods, self._pods.key, LAST_SECONDS)
             return replace(engine_source(of_pods, vocab_size=model.vocab_size), is_needed=False)
         name = f"the engine at {', '.join(urls)}"
-        engine = self._engine(model, name, lambda: urls, self._key(model))
+        patience = LAST_SECONDS if local is None else REMOTE_SECONDS
+        engine = self._engine(model, name, lambda: urls, self._key(model), patience)
         if local is not None:
             self.fallbacks[model.name] = engine.stats
         return engine_source(engine, local, vocab_size=model.vocab_size)
@@ -93,12 +98,14 @@ class Sources:
         name: str,
         urls: Callable[[], Sequence[str]],
         key: Callable[[str], str] | None,
+        patience: float,
     ) -> Engine:
         engine = Engine(
             urls,
             model.name,
             name=name,
             timeout=REMOTE_SECONDS,
+            patience=patience,
             skip_for=SKIP_SECONDS,
             clock=time.monotonic,
             key=key,

@@ -32,6 +32,7 @@ class KeyedPrompt:
 
     model = "m"
     is_blind = False
+    by_bytes = None
 
     def __init__(self, keys: Sequence[int], tokens: int = 0) -> None:
         self.tokens = tokens or len(keys) * BLOCK + 1
