@@ -14,7 +14,7 @@ from tests.conformance.reference_index import ReferenceIndex
 from tests.examples import examples
 from tests.indexer.consistent import check
 from tests.indexer.memory_index import MemoryIndex
-from warmpath.indexer.believed import Belief, Believed
+from warmpath.indexer.believed import LASTING, Belief, Believed, Lasting
 from warmpath.indexer.compiled.array_index import LEAST_BYTES, ArrayIndex
 from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.index.contract import Index
@@ -234,13 +234,14 @@ class AnyBeliefs(RuleBasedStateMachine):
         self.believed.withdraw(ticket)
         self.model.tickets.pop(ticket, None)
 
-    @rule(rank=RANKS, chain=prompts, capacity=st.integers(0, 12))
-    def assume(self, rank: tuple[str, int], chain: Chain, capacity: int) -> None:
+    @rule(rank=RANKS, chain=prompts, capacity=st.integers(0, 12), kind=st.sampled_from(LASTING))
+    def assume(self, rank: tuple[str, int], chain: Chain, capacity: int, kind: Lasting) -> None:
         # A moment later, since which goes first of what was assumed at once is not said.
         self.clock += 1
         self.model.now += 1
-        self.believed.assume(*rank, chain.made, now=float(self.clock), capacity=capacity)
-        self.model.assume(Belief(*rank, "assumed"), chain.keys(), capacity)
+        now = float(self.clock)
+        self.believed.assume(*rank, chain.made, now=now, capacity=capacity, kind=kind)
+        self.model.assume(Belief(*rank, kind), chain.keys(), capacity)
 
     @rule(rank=RANKS)
     def forget(self, rank: tuple[str, int]) -> None:

@@ -139,7 +139,7 @@ async def test_every_request_is_predicted_both_ways_as_the_engine_then_reports(
 async def test_our_tokens_and_the_engines_own_are_the_same(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokenizer_sources, "REMOTE_SECONDS", 30.0)
+    monkeypatch.setattr(tokenizer_sources, "LAST_SECONDS", 30.0)
     await engine.up()
     chat = [
         {"role": "system", "content": "Answer briefly, naïvely: 日本語 👩‍👩‍👧."},

@@ -56,12 +56,19 @@ def make(clock: Clock) -> Iterator[Make]:
     """Return a function that makes engines by their URLs; they are closed at the end."""
     with ExitStack() as stack:
 
-        def make(*urls: str, timeout: float = 30.0, skip_for: float = 5.0, **more: Any) -> Engine:
+        def make(
+            *urls: str,
+            timeout: float = 30.0,
+            patience: float = 30.0,
+            skip_for: float = 5.0,
+            **more: Any,
+        ) -> Engine:
             engine = Engine(
                 lambda: urls,
                 "demo",
                 name=f"the engine at {', '.join(urls)}",
                 timeout=timeout,
+                patience=patience,
                 skip_for=skip_for,
                 clock=clock,
                 **more,
@@ -242,14 +249,25 @@ def test_what_the_engine_refuses_is_the_prompts_fault_and_the_engine_is_asked_on
     assert len(fake.asked) == 2
 
 
-def test_an_engine_that_is_slow_is_given_up_on(fake: FakeEngine, make: Make) -> None:
-    def never(_: Asked) -> Answer:
-        fake.gate.wait(60)
-        return Answer()
+def test_an_engine_that_is_slow_is_given_up_on_while_another_is_left(
+    fake: FakeEngine, make: Make
+) -> None:
+    with FakeEngine() as hanging:
 
-    fake.answer = never
-    with pytest.raises(TokenizerUnavailableError, match=r"did not answer within 0\.05 s"):
-        one(make(fake.url, timeout=0.05))
+        def never(_: Asked) -> Answer:
+            hanging.gate.wait(60)
+            return Answer()
+
+        def late(asked: Asked) -> Answer:
+            hanging.gate.wait(0.2)
+            return tokenized(asked)
+
+        hanging.answer, fake.answer = never, late
+        assert one(make(hanging.url, fake.url, timeout=0.05)) == pack_tokens([97])
+        assert len(hanging.asked) == len(fake.asked) == 1
+        with pytest.raises(TokenizerUnavailableError, match=r"did not answer within 0\.05 s"):
+            one(make(hanging.url, patience=0.05))
+        hanging.gate.set()
 
 
 def test_an_answer_that_trickles_is_given_up_on(

@@ -16,7 +16,7 @@ from tests.router.running_router import TRANSPORT, metrics_of
 from tests.waiting import until
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.prompt import tokenizer_sources
+from warmpath.router.prompt import texts, tokenizer_sources
 
 ours = pytest.mark.skipif(
     TRANSPORT == "grpcio", reason="gRPC's own server does not tell of calls that it has answered"
@@ -183,15 +183,16 @@ async def test_scores_that_are_cancelled_while_they_wait_leave_nothing(
         return tokenized(asked)
 
     models = f'tokenizer-urls = ["{engine.url}"]'
-    tables = f"{TWO}[prefix-store]\nworkers = 1\n[limits]\ntokenize-seconds = 60\n"
-    monkeypatch.setattr(tokenizer_sources, "REMOTE_SECONDS", 30.0)
+    tables = f"{TWO}[limits]\ntokenize-seconds = 60\n"
+    monkeypatch.setattr(tokenizer_sources, "LAST_SECONDS", 30.0)
+    monkeypatch.setattr(texts, "ASKING", 1)
     async with standing(tmp_path, tables, models=models, metrics="127.0.0.1:0") as stand:
         await stand.score("so that the tokenizer is loaded")
         loaded = len(engine.asked)
         engine.answer = answer
         tasks = asyncio.all_tasks()
-        texts = [f"{number} " * 40 for number in range(10)]
-        calls = [stand.score(text) for text in texts]
+        sent = [f"{number} " * 40 for number in range(10)]
+        calls = [stand.score(text) for text in sent]
         # One is with the engine, the others wait for their turn.
         await counts(stand, tokenizer_waiting_prompts=10)
         for call in calls[:-1]:
@@ -201,7 +202,7 @@ async def test_scores_that_are_cancelled_while_they_wait_leave_nothing(
         await counts(stand, **ended("Score", "CANCELLED", 9))
         engine.gate.set()
         answer = await calls[-1]
-        assert answer.covered_chars == len(texts[-1]), "it is not cancelled with the others"
+        assert answer.covered_chars == len(sent[-1]), "it is not cancelled with the others"
         await counts(stand, tokenizer_waiting_prompts=0, tokenizer_waiting_bytes=0)
         await until(lambda: _is_over(tasks))
         assert len(engine.asked) <= loaded + 10

@@ -32,7 +32,7 @@ class KeyedPrompt:
 
     model = "m"
     is_blind = False
-    by_bytes = None
+    by_bytes: "KeyedPrompt | None" = None
 
     def __init__(self, keys: Sequence[int], tokens: int = 0) -> None:
         self.tokens = tokens or len(keys) * BLOCK + 1

@@ -25,6 +25,24 @@ def test_a_prompt_on_its_way_counts_as_held_where_it_goes() -> None:
     assert all(one.match.matched_tokens == 0 for one in parts.weigh().options)
 
 
+def test_a_prompt_is_found_by_tokens_where_it_went_by_bytes_and_the_other_way_round() -> None:
+    by_tokens, by_bytes = KeyedPrompt(range(1, 101)), KeyedPrompt(range(5001, 5051))
+    by_tokens.by_bytes, by_bytes.is_blind = by_bytes, True
+    for sent, sought in ((by_tokens, by_bytes), (by_bytes, by_tokens)):
+        parts = Parts()
+        booking_id, choice = parts.choose(prompt=sent)
+        for _ in range(2):
+            held = {one.candidate.pod: one.match for one in parts.weigh(prompt=sought).options}
+            assert held.pop(first(choice)).matched_tokens == sought.tokens - 1
+            assert not any(match.matched_tokens for match in held.values())
+            parts.answer(booking_id)
+        parts.now += 6
+        parts.picker.expire(parts.now)
+        # By then events have told which tokens are there, and never tell of bytes.
+        held_tokens = parts.match(sought).matched_tokens
+        assert held_tokens == (sought.tokens - 1 if sought is by_bytes else 0)
+
+
 def siblings(requests: int, seconds: float) -> tuple[list[str], int]:
     """Pick for so many requests of one prompt of 8,192 tokens, `seconds` apart, on 8 idle pods.
 

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fake_engine import FakeEngine
+from tests.fake_http import Answer
 from warmpath.prefixstore.pool import Tokens
 from warmpath.prefixstore.waiting import ClosedError
 from warmpath.proto.errors import Reason
@@ -32,8 +34,9 @@ OF_TOKENIZERS = {
 
 
 @asynccontextmanager
-async def reading(folder: Path) -> AsyncIterator[tuple[PromptReader, Texts]]:
-    config = parse(f'[[models]]\nname = "m"\ntokenizer = "{folder}"\n', "test")
+async def reading(folder: Path, tokenizer: str = "") -> AsyncIterator[tuple[PromptReader, Texts]]:
+    tokenizer = tokenizer or f'tokenizer = "{folder}"'
+    config = parse(f'[[models]]\nname = "m"\n{tokenizer}\n', "test")
     async with texts(config, folder, engine_credentials(config.probe, folder)) as parts:
         yield PromptReader(parts, LIMITS), parts
 
@@ -68,6 +71,36 @@ async def test_with_the_pool_and_the_renderer_closed_prompts_are_read_by_their_l
         assert "the renderer is closed" in found.unread_because
         with pytest.raises(ClosedError):
             await reader.read(chat(), 600)
+
+
+async def test_a_prompt_that_an_engine_tokenises_has_the_bytes_by_which_it_is_read_otherwise(
+    tmp_path: Path, model_folder: Path, engine: FakeEngine
+) -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    prompts = TEXT, chat(), chat(tools=[tool], chat_template_kwargs={"a": 1}, cache_salt="s")
+    async with reading(tmp_path, f'tokenizer-urls = ["{engine.url}"]') as (reader, _):
+        known = [(await reader.read(one, 600, may_reckon=True)).prompt for one in prompts]
+        assert all(one.tokens > 200 for one in known)
+        engine.answer = lambda _: Answer(500)
+        for one, before in zip(prompts, known, strict=True):
+            # Another message at the end, and so no text that is known.
+            longer = (await reader.read(lengthened(one), 600, may_reckon=True)).prompt
+            assert longer.is_blind
+            assert before.by_bytes
+            keys = before.by_bytes.chain(1, "seed").keys()
+            # The last bytes close the list of messages.
+            assert len(keys) > 48
+            assert longer.chain(1, "seed").keys()[: len(keys) - 2] == keys[:-2]
+    async with reading(model_folder) as (reader, _):
+        for one in (*prompts, pb.Prompt(model="m", token_ids=pb.TokenIds(ids=[1, 2]))):
+            assert (await reader.read(one, 600, may_reckon=True)).prompt.by_bytes is None
+
+
+def lengthened(prompt: pb.Prompt) -> pb.Prompt:
+    if prompt.text:
+        return pb.Prompt(model="m", text=prompt.text + " and on")
+    body = json.loads(prompt.chat_body)
+    return pb.Prompt(chat_body=json.dumps(body | {"messages": body["messages"] * 2}).encode())
 
 
 @given(

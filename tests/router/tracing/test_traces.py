@@ -139,7 +139,7 @@ async def test_a_collector_gets_the_spans_by_the_standard_variables(
 async def test_an_engine_that_tokenises_is_told_of_the_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokenizer_sources, "REMOTE_SECONDS", 30.0)
+    monkeypatch.setattr(tokenizer_sources, "LAST_SECONDS", 30.0)
     recorded = Recorded()
     answer = json.dumps({"tokens": [1, 2, 3], "count": 3}).encode()
     with FakeHttp(lambda _: Answer(body=answer)) as engine:

@@ -103,7 +103,8 @@ async def test_a_tokenizer_that_cannot_be_loaded_is_named_and_picks_go_on(
 ) -> None:
     (tmp_path / "tokenizer.json").write_text("{broken", encoding="utf-8")
     monkeypatch.setattr(texts, "RETRY_SECONDS", 0.01)
-    async with standing(tmp_path, PODS, models='tokenizer = "."') as stand:
+    tables = f"[limits]\n{PATIENT}{PODS}"
+    async with standing(tmp_path, tables, models='tokenizer = "."') as stand:
         [finding] = (await stand.diagnose()).findings
         assert (finding.kind, finding.model, finding.pod) == ("tokenizer", "demo", "")
         assert str(tmp_path) in finding.text
@@ -224,17 +225,15 @@ def hang(engine: FakeEngine) -> None:
 
 
 @asynccontextmanager
-async def tokenising(
-    folder: Path, engine: FakeEngine, transport: str, tables: str = ""
-) -> AsyncIterator[Stand]:
+async def tokenising(folder: Path, engine: FakeEngine, transport: str) -> AsyncIterator[Stand]:
     """Run a router that has an engine alone for its tokenizer, which is asked anew each time."""
     models = f'tokenizer-urls = ["{engine.url}"]'
     with (
         patch.object(texts, "RETRY_SECONDS", 0.001),
-        patch.multiple(tokenizer_sources, SKIP_SECONDS=0.001, REMOTE_SECONDS=600.0),
+        patch.multiple(tokenizer_sources, SKIP_SECONDS=0.001, LAST_SECONDS=600.0),
     ):
         async with standing(
-            folder, f"[limits]\n{PATIENT}{tables}{PODS}", models=models, transport=transport
+            folder, f"[limits]\n{PATIENT}{PODS}", models=models, transport=transport
         ) as stand:
             await until_read(stand, text("short"))
             yield stand
@@ -271,9 +270,9 @@ async def test_an_engine_that_tokenises_no_more_leaves_its_prompts_to_their_leng
 async def test_when_all_threads_of_the_pool_hang_picks_go_on_by_length_until_they_come_back(
     tmp_path: Path, engine: FakeEngine, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables = "[prefix-store]\nworkers = 1\n"
     monkeypatch.setattr(texts, "HANG_SECONDS", 0.2)
-    async with tokenising(tmp_path, engine, transport, tables) as stand:
+    monkeypatch.setattr(texts, "ASKING", 1)
+    async with tokenising(tmp_path, engine, transport) as stand:
         hang(engine)
         try:
             while "all threads hang" not in (picked := await stand.pick(text())).reckoned_because:

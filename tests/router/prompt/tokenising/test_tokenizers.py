@@ -37,6 +37,7 @@ def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait long for engines, and keep what the hub has in a folder of the test."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tokenizer_sources, "REMOTE_SECONDS", 30.0)
+    monkeypatch.setattr(tokenizer_sources, "LAST_SECONDS", 30.0)
 
 
 @dataclass
