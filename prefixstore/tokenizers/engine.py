@@ -106,7 +106,8 @@ class Engine:
         self.stats = EngineStats()
         self._model = model
         self._urls = urls
-        self._no_chats_until = -math.inf
+        self._no_chats_until: Mapping[str, float] = {}
+        """By URL that refused the plainest chat, until when it is asked for no chats."""
         self._skip_until: Mapping[str, float] = {}
         """By URL that failed the last time, until when it is skipped."""
         self._timeout = timeout
@@ -136,33 +137,31 @@ class Engine:
         `body` has the fields of a chat request: `messages`, `tools`, `add_generation_prompt`,
         `continue_final_message`, `add_special_tokens`, `chat_template_kwargs`. Engines whose /tokenize
         takes texts alone, as SGLang's did, refuse PLAIN_CHAT too; they are asked for no chat for
-        CHATS_AGAIN seconds.
+        CHATS_AGAIN seconds, and the others are.
         """
-        if self._clock() < self._no_chats_until:
-            raise TokenizerUnavailableError(f"{self.name}: {NO_CHATS}")
-        try:
-            return self.ask(body)
-        except InvalidTextError:
-            try:
-                self.ask(PLAIN_CHAT)
-            except InvalidTextError as error:
-                self._no_chats_until = self._clock() + CHATS_AGAIN
-                raise TokenizerUnavailableError(f"{self.name}: {NO_CHATS}") from error
-            raise
+        return self._ask(body, is_chat=True)
 
     def ask(self, body: Mapping[str, Any]) -> bytes:
         """Return the packed ids for a body of `/tokenize`; adds the model. Raises as `tokenize` does."""
-        try:
-            content = json.dumps({**body, "model": self._model}, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            raise InvalidTextError("is not Unicode text: a lone surrogate") from error
+        return self._ask(body, is_chat=False)
+
+    def _ask(self, body: Mapping[str, Any], *, is_chat: bool) -> bytes:
+        content = self._content(body)
         problems: list[str] = []
         now, urls = self._clock(), self._urls()
-        left = [url for url in urls if now >= self._skip_until.get(url, -math.inf)][:MOST_TRIES]
+        closed = self._no_chats_until if is_chat else {}
+        able = [url for url in urls if now >= closed.get(url, -math.inf)]
+        if urls and not able:
+            raise TokenizerUnavailableError(f"{self.name}: {NO_CHATS}")
+        left = [url for url in able if now >= self._skip_until.get(url, -math.inf)][:MOST_TRIES]
         for number, url in enumerate(left, 1):
             timeout = self._timeout if number < len(left) else self._patience
             try:
                 ids = self._post(url, content, timeout)
+            except InvalidTextError:
+                if not is_chat or self._takes_chats(url):
+                    raise
+                problems.append(NO_CHATS)
             except TokenizerUnavailableError as error:
                 self.stats.failures += 1
                 problems.append(str(error))
@@ -176,6 +175,22 @@ class Engine:
                 return ids
         usual = f"failed less than {self._skip_for:g} s ago" if urls else "there is none"
         raise TokenizerUnavailableError(f"{self.name}: {'; '.join(problems) or usual}")
+
+    def _content(self, body: Mapping[str, Any]) -> bytes:
+        try:
+            return json.dumps({**body, "model": self._model}, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise InvalidTextError("is not Unicode text: a lone surrogate") from error
+
+    def _takes_chats(self, url: str) -> bool:
+        """Return whether an engine takes PLAIN_CHAT, and remember it if not."""
+        try:
+            self._post(url, self._content(PLAIN_CHAT), self._timeout)
+        except InvalidTextError:
+            again = self._clock() + CHATS_AGAIN
+            self._no_chats_until = {**self._no_chats_until, url: again}
+            return False
+        return True
 
     def _skip(self, url: str, until: float | None, urls: Sequence[str]) -> None:
         """Skip a URL until a time; None: no longer. Those that are not among `urls` are forgotten."""

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from warmpath.indexer.ranks import Ingest
 from warmpath.process.loop import in_turns, turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -49,8 +51,6 @@ class Reckoned(NamedTuple):
     tokens: int
     because: str
     """Why the caller cannot give the prompt."""
-    text: bytes = b""
-    """Bytes that two prompts share about as far as they share tokens; empty: there are none."""
 
 
 class PickAnswerer:
@@ -99,6 +99,7 @@ class PickAnswerer:
         patience: float = math.inf,
         *,
         reckoned: Reckoned | None = None,
+        text: bytes = b"",
         asker: Asker = ANYBODY,
         is_watched: bool = False,
         as_of: float | None = None,
@@ -109,7 +110,8 @@ class PickAnswerer:
 
         The caller enters `telling` before anything else. Tokenising takes at most `timeout` seconds,
         look-ups in Redis and the wait in the queue at most `patience` seconds from now. A text that
-        could not be tokenised counts by its length, a prompt without content by `reckoned`. Raises
+        could not be tokenised counts by its length, a prompt without content by `reckoned`; `text` are
+        bytes that stand for the tokens of either (`InferenceRequest.text`). Raises
         PickEndedError if, before the pick is made, its end is reported or its booking id is reused.
         """
         priority, left = self._priority(request, asker), TimeLeft(patience)
@@ -121,6 +123,7 @@ class PickAnswerer:
                 timeout,
                 patience,
                 reckoned,
+                text,
                 shadow=request.shadow or self.is_shadow,
                 booking_id=request.booking_id,
                 is_watched=is_watched,
@@ -281,6 +284,7 @@ class PickAnswerer:
         timeout: float,
         patience: float,
         reckoned: Reckoned | None = None,
+        text: bytes = b"",
         **named: Any,
     ) -> Ask:
         """Return the request to place; `named` are the fields of it that only Pick has."""
@@ -290,8 +294,10 @@ class PickAnswerer:
         ids = set(request.pods)
         pods = [pod for pod in serving if pod.id in ids] if ids else serving
         prompt, blind = read.apart(pod.engine for pod in pods), read.blind
-        if reckoned and reckoned.text:
-            prompt, blind = blinded(prompt, reckoned.text), "body"
+        if text and (reckoned or prompt.is_blind):
+            prompt, blind = blinded(prompt, text), blind or "body"
+        elif text and prompt.text:
+            prompt = replace(prompt, text=text)
         asked(prompt, pods)
         wanted = Wanted(prompt.model, prompt.lora, tuple(sorted(ids)), request.disaggregated)
         ask = Ask(

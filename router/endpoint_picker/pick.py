@@ -148,7 +148,10 @@ class EndpointPicks:
         if self._picks.held is not None:
             priority, tenant = (headers.get(name, "") for name in (ours.priority, ours.tenant))
             request.priority, request.tenant = self._picks.held.named(priority, tenant, asker)
-        return await self._made(request, patience, reckoned, asker, want.as_of), body, renaming
+        made = await self._made(
+            request, patience, reckoned, read.text, asker=asker, as_of=want.as_of
+        )
+        return made, body, renaming
 
     def _split(self, request: pb.PickRequest) -> None:
         """Ask for two pods where some only prefill; while none of these is healthy, for the others."""
@@ -167,6 +170,8 @@ class EndpointPicks:
         request: pb.PickRequest,
         patience: float,
         reckoned: Reckoned | None,
+        text: bytes,
+        *,
         asker: Asker,
         as_of: float | None,
     ) -> Pick:
@@ -177,7 +182,7 @@ class EndpointPicks:
             asker=asker, is_watched=True, as_of=as_of,
         )  # fmt: skip
         try:
-            return await pick(reckoned=reckoned)
+            return await pick(reckoned=reckoned, text=text)
         except BadRequestError as error:
             reckoned = _by_length(request.prompt.ByteSize(), str(error))
         request.prompt.CopyFrom(pb.Prompt(model=request.prompt.model))
@@ -198,7 +203,7 @@ class EndpointPicks:
         """
         prompt, reckoned = read.prompt, None
         if prompt is None:
-            prompt, reckoned = pb.Prompt(), Reckoned(read.estimated_tokens, read.problem, read.text)
+            prompt, reckoned = pb.Prompt(), Reckoned(read.estimated_tokens, read.problem)
         name = prompt.model = read.model or named or only_model(self._pods)
         try:
             model, _ = self._models.resolve(name)

@@ -73,6 +73,8 @@ class Api(msgspec.Struct, frozen=True):
     """Returns the prompt. Raises UnreadError and FieldError."""
     has_ids: bool = False
     """Whether the prompt may be token ids, each of which is a value of the body."""
+    makes_chat: bool = False
+    """Whether engines make a chat of the body, whose tokens may not be known."""
 
 
 def _leaves(value: Any) -> Iterator[str | int | float]:

@@ -12,16 +12,20 @@ from warmpath.router.inference_api.body import Api, Body
 from warmpath.router.inference_api.media_type import ENCODED, is_json, kind_of
 from warmpath.router.inference_api.model_name import read_model
 from warmpath.router.inference_api.request import InferenceRequest, NotExactError, UnreadError
-from warmpath.router.prompt.bodies.fields import MOST_VALUES, FieldError, raw_fields
+from warmpath.router.prompt.bodies.fields import MOST_VALUES, FieldError, RawFields, raw_fields
+from warmpath.router.prompt.bodies.written import written
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
 
 MOST_SEARCHED_BYTES = 64 << 10
 """Most bytes at each end of a form that are searched for the model's field; a file lies between."""
 
-WRITTEN = ("cache_salt", "extra_key", "tools", "system", "instructions", "input", "messages")
+WRITTEN = (
+    *("cache_salt", "extra_key", "tools", "system", "instructions"),
+    *("previous_response_id", "previous_input_messages", "input", "messages"),
+)
 """The fields of all APIs that keep prompts apart, and then those that engines make a prompt of, in the
-order of most templates."""
+order of most templates. What an earlier response held stands before the new input."""
 
 MODEL = re.compile(
     rb'; ?name="?model"?[ \t]*\r?\n(?:[^\r\n]{1,256}+\r?\n){0,8}+\r?\n([^\r\n]{1,1024})\r?\n--'
@@ -94,13 +98,17 @@ class InferenceReader:
         )
         model = await body.name("model")
         try:
-            return InferenceRequest(model, await api.prompt(body))
+            return InferenceRequest(model, await api.prompt(body), text=self._written(api, fields))
         except UnreadError as error:
-            tokens, text = await body.estimate(api.fields), b""
-            if isinstance(error, NotExactError):
-                text = b"".join(fields.fields[one] for one in WRITTEN if one in fields.fields)
-            most = self._limits.max_prompt_tokens * CHARS_PER_TOKEN
-            return self._unread(api, str(error), model, tokens, text[:most])
+            tokens = await body.estimate(api.fields)
+            text = self._written(api, fields) if isinstance(error, NotExactError) else b""
+            return self._unread(api, str(error), model, tokens, text)
+
+    def _written(self, api: Api, fields: RawFields) -> bytes:
+        if not api.makes_chat:
+            return b""
+        raw = b"".join(fields.fields[one] for one in WRITTEN if one in fields.fields)
+        return written(raw)[: self._limits.max_prompt_tokens * CHARS_PER_TOKEN]
 
     def _unread(
         self, api: Api | str, problem: str, model: str, estimated: int, text: bytes = b""

@@ -70,7 +70,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     estimated_tokens: int = 0
     """The prompt's number of tokens, estimated by length, where there is no prompt; 0 if unknown."""
     text: bytes = b""
-    """If only the engine knows the prompt's tokens: bytes that two bodies share about as far as they
+    """If only the engine may know the prompt's tokens: bytes that two bodies share about as far as they
     share tokens; else empty."""
 
 

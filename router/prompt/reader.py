@@ -27,6 +27,7 @@ from warmpath.prefixstore.waiting import ClosedError, FullError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
 from warmpath.router.prompt.bodies.openai import ChatBody, Text
+from warmpath.router.prompt.bodies.written import written
 from warmpath.router.prompt.limits import PromptLimits, TimeLeft
 from warmpath.router.prompt.models import Model
 from warmpath.router.prompt.parse import LONG, AnyPrompt, CheckedPrompt, PromptParser
@@ -384,6 +385,7 @@ def _bytes_of(prompt: CheckedPrompt) -> bytes:
         request = content.request()
         first = {name: request[name] for name in BEFORE_MESSAGES if name in request}
         text = _as_text({**first, "messages": request["messages"]}, prompt.field)
+        return written(text.encode(errors="surrogatepass"))
     return text.encode(errors="surrogatepass")
 
 

@@ -47,7 +47,7 @@ _encode = msgspec.json.Encoder().encode
 
 def chat_api(*fields: str, **chats: Chat) -> Api:
     """Return an API of whose `fields` engines make chats; `chats` has the function of each engine."""
-    return Api(fields, partial(_prompt, fields, chats))
+    return Api(fields, partial(_prompt, fields, chats), makes_chat=True)
 
 
 async def _prompt(fields: Iterable[str], chats: Mapping[str, Chat], body: Body) -> pb.Prompt:
