@@ -78,7 +78,7 @@ class Cell:
 
     @property
     def latency(self) -> LatencyModel:
-        return PRESETS[self.preset].latency
+        return PRESETS[self.preset]
 
     def latency_of(self, pod: int) -> LatencyModel:
         """Return the latency model of a pod, by its number."""

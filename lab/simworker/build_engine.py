@@ -127,7 +127,7 @@ def _vllm_v1(settings: EngineSettings, _: Clock) -> V1Engine:
             policy=settings.scheduling_policy,
             enable_chunked_prefill=settings.enable_chunked_prefill,
         ),
-        PRESETS[settings.preset].latency,
+        PRESETS[settings.preset],
         vocab_size=settings.vocab_size,
         hash_algorithm=settings.hash_algo,
         hash_seed=settings.hash_seed,
@@ -157,7 +157,7 @@ def _vllm_v0(settings: EngineSettings, _: Clock) -> V0Engine:
             num_cpu_blocks=settings.cpu_blocks,
         ),
         LoRAConfig(max_loras=MOST_ADAPTERS_IN_A_BATCH),
-        PRESETS[settings.preset].latency,
+        PRESETS[settings.preset],
         _memory(settings) if settings.tensors else None,
         vocab_size=settings.vocab_size,
     )
@@ -194,7 +194,7 @@ def _trtllm(settings: EngineSettings, clock: Clock) -> TrtllmEngine:
     )
     return TrtllmEngine(
         manager,
-        PRESETS[settings.preset].latency,
+        PRESETS[settings.preset],
         vocab_size=settings.vocab_size,
         max_batch_size=settings.max_num_seqs,
         max_num_tokens=settings.max_num_batched_tokens,

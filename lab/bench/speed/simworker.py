@@ -64,7 +64,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 def _on_a_virtual_clock(requests: int) -> float:
     """Return the requests a second of real time; workers in turn serve them at half of what they can."""
-    traffic, latency = read_traffic(TRACE), PRESETS[DEFAULT_PRESET].latency
+    traffic, latency = read_traffic(TRACE), PRESETS[DEFAULT_PRESET]
     trace, size = spread(traffic.requests), traffic.block_size
     engines = [
         build_engine(
