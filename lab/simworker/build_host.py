@@ -51,7 +51,7 @@ def build_host(
     return Host(
         build,
         listen=(settings.host, settings.port + number if settings.port else 0),
-        faults=settings.faults,
+        settings=settings,
         fetch_events=ENGINES[settings.engine.engine].fetch_events,
         exit_process=partial(os._exit, CRASH_STATUS) if alone else None,
     )

@@ -77,6 +77,7 @@ def lora_module(text: str) -> tuple[str, str]:
     return name, path
 
 
+LACKS = ("metrics", "tokenize", "tokenize-chats")
 MOST_WORKERS = 1024
 MOST_RANKS = 1024
 MOST_BLOCKS = 1 << 28
@@ -151,6 +152,10 @@ def _serving(add: Add) -> None:
         choices=sorted(NAMES),
         help="the engine whose names /metrics uses; by default the simulated one",
     )
+    add("--api-key", default="",
+        help="the key that requests must carry, those of /health and /metrics aside")  # fmt: skip
+    add("--without", action="append", default=[], choices=LACKS,
+        help="serve no such page, or make no tokens of chats; may be repeated")  # fmt: skip
     add("--drain-seconds", type=number(MOST_SECONDS), default=0.0,
         help="seconds after SIGTERM for requests under way to end")  # fmt: skip
 

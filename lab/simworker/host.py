@@ -9,7 +9,7 @@ from aiohttp import web
 
 from warmpath.lab.simworker.api.app import application
 from warmpath.lab.simworker.events.publisher import EndpointError, Publisher, unbound
-from warmpath.lab.simworker.options import FaultSettings
+from warmpath.lab.simworker.options import Settings
 from warmpath.lab.simworker.server.task_set import TaskSet
 from warmpath.lab.simworker.server.worker import Worker
 
@@ -25,14 +25,14 @@ class Host:
         build: Callable[["Host"], tuple[Worker, Sequence[Publisher]]],
         *,
         listen: tuple[str, int],
-        faults: FaultSettings,
+        settings: Settings,
         fetch_events: Callable[[Any], list[dict[str, Any]]] | None,
         exit_process: Callable[[], Any] | None,
     ) -> None:
         self.tasks = TaskSet()
         self._gone = asyncio.Event()
         self._listen = listen
-        self._faults = faults
+        self._settings = settings
         self._fetch_events = fetch_events
         self._exit_process = exit_process
         self._timers: list[asyncio.TimerHandle] = []
@@ -42,8 +42,10 @@ class Host:
     async def start(self) -> None:
         """Begin to serve. Raises EndpointError if the address cannot be bound."""
         app = application(
-            self.worker, allow_faults=self._faults.allowed, fetch_events=self._fetch_events
-        )
+            self.worker, allow_faults=self._settings.faults.allowed,
+            fetch_events=self._fetch_events, api_key=self._settings.api_key,
+            without=self._settings.without,
+        )  # fmt: skip
         self._runner = web.AppRunner(
             app, access_log=None, handler_cancellation=True, shutdown_timeout=WRITE_SECONDS
         )
@@ -57,11 +59,11 @@ class Host:
             raise EndpointError(f"{host}:{port}: {unbound(error.errno)}") from error
         for number, publisher in enumerate(self._publishers):
             self.tasks.start(publisher.serve_replay(), f"replay of rank {number}")
-        loop = asyncio.get_running_loop()
+        loop, faults = asyncio.get_running_loop(), self._settings.faults
         for after, act in (
-            (self._faults.crash_after, self.crash),
-            (self._faults.restart_after, self.worker.restart),
-            (self._faults.hang_after, lambda: self.worker.hang(True)),
+            (faults.crash_after, self.crash),
+            (faults.restart_after, self.worker.restart),
+            (faults.hang_after, lambda: self.worker.hang(True)),
         ):
             if after is not None:
                 self._timers.append(loop.call_later(after, act))

@@ -53,6 +53,10 @@ class Settings:
     stream_interval: int
     drain_seconds: float
     faults: FaultSettings
+    api_key: str
+    """The key that requests must carry; empty: none."""
+    without: Sequence[str]
+    """The parts of the API that the worker lacks, of `command_line.LACKS`."""
 
 
 def parse(argv: Sequence[str] | None) -> Settings:

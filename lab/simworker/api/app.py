@@ -1,13 +1,13 @@
 """The worker's HTTP application: every path with its handler."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from aiohttp import web
 
 from warmpath.lab.simworker.api.admin import Cache, Faults, Health, KvCacheEvents
-from warmpath.lab.simworker.api.errors import ApiError, bad, json_response, refusals
+from warmpath.lab.simworker.api.errors import ApiError, bad, guard, json_response, refusals
 from warmpath.lab.simworker.api.fields import Endpoints, read_body
 from warmpath.lab.simworker.api.inference.completions import ChatForms, Completions
 from warmpath.lab.simworker.api.inference.request_options import find_model
@@ -18,6 +18,10 @@ from warmpath.lab.simworker.server.worker import Worker
 
 class Tokens(Endpoints):
     """Endpoints that turn text to ids and back with the worker's own tokenizer."""
+
+    def __init__(self, worker: Worker, *, takes_chats: bool) -> None:
+        super().__init__(worker)
+        self._takes_chats = takes_chats
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/tokenize", self.tokenize), web.post("/detokenize", self.detokenize)]
@@ -30,7 +34,7 @@ class Tokens(Endpoints):
         if isinstance(fields.get("prompt"), str):
             special = fields.flag("add_special_tokens", default=True)
             ids = worker.text.encode(fields.text("prompt"), special=special)
-        elif isinstance(fields.get("messages"), list):
+        elif isinstance(fields.get("messages"), list) and self._takes_chats:
             ids = worker.text.render(fields.get("messages"), fields.body)
         else:
             raise ApiError("prompt or messages: one of them is needed", field="prompt")
@@ -69,7 +73,7 @@ class Models(Endpoints):
     async def models(self, _: web.Request) -> web.Response:
         """Answer with the base model, and the adapters as its children."""
         identity = self._worker.identity
-        kit = {"object": "model", "created": self._created, "owned_by": "warmpath"}
+        kit = {"object": "model", "created": self._created, "owned_by": identity.engine}
         base = {"root": identity.model, "parent": None, "max_model_len": identity.max_model_len}
         cards = [{"id": identity.model} | kit | base]
         cards += [
@@ -103,15 +107,22 @@ def application(
     *,
     allow_faults: bool,
     fetch_events: Callable[[Any], list[dict[str, Any]]] | None,
+    api_key: str = "",
+    without: Collection[str] = (),
 ) -> web.Application:
     """Return the application over one worker.
 
     `fetch_events` returns the events of a rank's engine; with None there is no /kv_cache_events.
+    `api_key` and `without` are as in `Settings`.
     """
-    app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals])
+    guards = [guard(api_key)] if api_key else []
+    app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals, *guards])
     own = OWN.get(worker.identity.engine, ())
-    for kind in (Completions, Tokens, Models, Health, Cache, *own):
-        app.add_routes(kind(worker).routes())
+    tokens = Tokens(worker, takes_chats="tokenize-chats" not in without)
+    kinds = (kind(worker) for kind in (Completions, Models, Health, Cache, *own))
+    lacking = {f"/{one}" for one in without}
+    for served in (tokens, *kinds):
+        app.add_routes([one for one in served.routes() if one.path not in lacking])
     if fetch_events is not None:
         app.add_routes(KvCacheEvents(worker, fetch_events).routes())
     if allow_faults:

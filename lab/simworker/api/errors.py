@@ -52,6 +52,21 @@ def error_response(message: str, status: int, field: str | None = None) -> web.R
     return json_response({"error": fault}, status)
 
 
+OPEN = "/health", "/metrics"
+
+
+def guard(key: str) -> Any:
+    """Return a middleware that refuses requests without a key, as SGLang does; vLLM guards /v1 alone."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path not in OPEN and request.headers.get("Authorization") != f"Bearer {key}":
+            return json_response({"error": "Unauthorized"}, 401)
+        return await handler(request)
+
+    return check
+
+
 @web.middleware
 async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer a handler's exceptions with errors, in Anthropic's form for /v1/messages."""
