@@ -174,11 +174,21 @@ def _blind(checked: Checked) -> Iterator[Warned]:
             )
             yield _at(found, (*at, "tokenizer" if model.tokenizer else "hub"), doubt)
         if pods and not found.config.shared_index.url:
+            option = ENGINES[pods[0].engine].events_option
+            advice = f". Start the engine with {option}, and set `events` and `replay`"
             quiet = [pod.id for pod in pods if not (pod.events or pod.watch)]
             if quiet:
                 doubt = (
                     f"{len(quiet)} of its {len(pods)} pods have no events, such as {quiet[0]}: caches "
                     "are estimated there from the router's own picks"
+                    f"{advice if option else ''}"
+                )
+                yield _at(found, (*at, "name"), doubt)
+            gaps = [pod.id for pod in pods if pod.events.startswith("tcp:") and not pod.replay]
+            if gaps:
+                doubt = (
+                    f"{len(gaps)} of its {len(pods)} pods have no `replay`, such as {gaps[0]}: a gap in "
+                    "its events stays open. Give the engine a replay_endpoint in --kv-events-config"
                 )
                 yield _at(found, (*at, "name"), doubt)
 

@@ -40,7 +40,18 @@ its own form of errors that commands say in words."""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            # An exit flushes, too, but prints a trace where the pipe is closed.
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(args: Sequence[str]) -> int:
     commands = {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
     if not args or args[0] in ("-h", "--help", "help"):
         print(_overview(commands))
@@ -62,10 +73,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # The reader has closed the pipe; flushing the rest at exit would fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _missing(error: ModuleNotFoundError) -> str:

@@ -103,7 +103,7 @@ def lacking(
         )
     if not found.has_metrics:
         option = kind.metrics_option
-        said = f": start it with {option}" if option else ""
+        said = f": start it {option}" if option else ""
         yield Lack("exact", f"but it serves no /metrics, so that its load is only estimated{said}")
     if found.ports.events and not found.ports.replay:
         yield Lack(

@@ -75,7 +75,7 @@ class EngineKind:
     caching_option: str = ""
     """The option, or the absence of one, by which the engine keeps prefixes."""
     metrics_option: str = ""
-    """The option by which the engine serves metrics; empty: it always does."""
+    """The way to start the engine so that it serves metrics, in words; empty: it always does."""
     can_sleep: bool = False
     """Whether the engine can be paused or put to sleep, and answers /is_paused and /is_sleeping."""
     tokenizes: bool = False

@@ -164,7 +164,7 @@ SGLANG = EngineKind(
     events_option='--kv-events-config \'{"publisher": "zmq", "endpoint": "tcp://*:5557", '
     '"replay_endpoint": "tcp://*:5558"}\'',
     caching_option="no --disable-radix-cache",
-    metrics_option="--enable-metrics",
+    metrics_option="with --enable-metrics",
     tokenizes=True,
     told_from={"extra_key": NEVER, "lora": (0, 5, 23), "cache_salt": (0, 5, 18)},
     faulty_before=(0, 5, 7),

@@ -217,6 +217,7 @@ VLLM = EngineKind(
     events_option='--kv-events-config \'{"enable_kv_cache_events": true, "publisher": "zmq", '
     '"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}\'',
     caching_option="--enable-prefix-caching",
+    metrics_option="without --disable-log-stats",
     can_sleep=True,
     tokenizes=True,
     omits_drafted=True,

@@ -108,8 +108,8 @@ class Engine:
         self._urls = urls
         self._no_chats_until: Mapping[str, float] = {}
         """By URL that refused the plainest chat, until when it is asked for no chats."""
-        self._skip_until: Mapping[str, float] = {}
-        """By URL that failed the last time, until when it is skipped."""
+        self._failed: Mapping[str, tuple[float, str]] = {}
+        """By URL that failed the last time, until when it is skipped, and why."""
         self._timeout = timeout
         self._patience = patience
         self._skip_for = skip_for
@@ -148,12 +148,12 @@ class Engine:
     def _ask(self, body: Mapping[str, Any], *, is_chat: bool) -> bytes:
         content = self._content(body)
         problems: list[str] = []
-        now, urls = self._clock(), self._urls()
+        now, urls, failed = self._clock(), self._urls(), self._failed
         closed = self._no_chats_until if is_chat else {}
         able = [url for url in urls if now >= closed.get(url, -math.inf)]
         if urls and not able:
             raise TokenizerUnavailableError(f"{self.name}: {NO_CHATS}")
-        left = [url for url in able if now >= self._skip_until.get(url, -math.inf)][:MOST_TRIES]
+        left = [url for url in able if now >= failed.get(url, (-math.inf, ""))[0]][:MOST_TRIES]
         for number, url in enumerate(left, 1):
             timeout = self._timeout if number < len(left) else self._patience
             try:
@@ -165,16 +165,16 @@ class Engine:
             except TokenizerUnavailableError as error:
                 self.stats.failures += 1
                 problems.append(str(error))
-                if url not in self._skip_until:
+                if url not in self._failed:
                     log.warning("%s; asking it again every %g s", error, self._skip_for)
-                self._skip(url, self._clock() + self._skip_for, urls)
+                self._skip(url, (self._clock() + self._skip_for, str(error)), urls)
             else:
-                if url in self._skip_until:
+                if url in self._failed:
                     self._skip(url, None, urls)
                     log.info("%s answers again", _tokenize(url))
                 return ids
-        usual = f"failed less than {self._skip_for:g} s ago" if urls else "there is none"
-        raise TokenizerUnavailableError(f"{self.name}: {'; '.join(problems) or usual}")
+        problems = problems or [failed[url][1] for url in able][:MOST_TRIES] or ["there is none"]
+        raise TokenizerUnavailableError(f"{self.name}: {'; '.join(problems)}")
 
     def _content(self, body: Mapping[str, Any]) -> bytes:
         try:
@@ -192,11 +192,11 @@ class Engine:
             return False
         return True
 
-    def _skip(self, url: str, until: float | None, urls: Sequence[str]) -> None:
-        """Skip a URL until a time; None: no longer. Those that are not among `urls` are forgotten."""
+    def _skip(self, url: str, failed: tuple[float, str] | None, urls: Sequence[str]) -> None:
+        """Note that a URL has failed; None: no longer. Those that are not among `urls` are forgotten."""
         # Other threads read the mapping, so it is replaced and not changed.
-        others = {one: at for one, at in self._skip_until.items() if one in urls and one != url}
-        self._skip_until = others if until is None else {**others, url: until}
+        others = {one: at for one, at in self._failed.items() if one in urls and one != url}
+        self._failed = others if failed is None else {**others, url: failed}
 
     def _post(self, base: str, content: bytes, timeout: float) -> bytes:
         url = _tokenize(base)

@@ -132,7 +132,7 @@ class PickAnswerer:
                 trace_id=self._steps.tracer.trace_id(),
             )
             await turn_after(len(ask.field.ranks))
-            self.blindness.picked(ask.prompt.model, ask.blind)
+            self.blindness.picked(ask.prompt.model, ask.blind, ask.unread_because)
             pick = await self._choose(ask, request, asker, priority, left)
         if self._steps.tracer.is_on:
             self._steps.tracer.note(_told(pick))

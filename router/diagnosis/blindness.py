@@ -6,11 +6,12 @@ A pick is blind where no token of its prompt is known, or where no pod has ever 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.rank import Rank
-from warmpath.router.diagnosis.attribution import Attribution, Evidence, Row
-from warmpath.router.diagnosis.mispredictions import ENOUGH, Finding, allowed_gap, apart
+from warmpath.router.diagnosis.attribution import FADING, FULL, Attribution, Evidence, Row
+from warmpath.router.diagnosis.mispredictions import ENOUGH, GAP, Finding, allowed_gap, apart
 from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.token_prompt import Blind
 
@@ -24,7 +25,23 @@ COMPARED = 100
 Models = Mapping[str, tuple[list[Pod], list[Row]]]
 """The pods of each model, and what was counted of them."""
 
+TOKENIZER = "set `tokenizer` of its [[models]] to a folder with its tokenizer and chat template"
+REMEDIES: Mapping[Blind | None, str] = {
+    "time": f"raise limits.tokenize-seconds, or {TOKENIZER}",
+    "body": "use an API whose prompts the router reads (docs/reference/inference-apis.md)",
+}
+"""By the reason for which single prompts stay unread: the way to have them read."""
+
 DIFFERS = "the tokenizer, the chat template, salts or the block size may differ from the engines'"
+
+
+class Unread(NamedTuple):
+    """The share of a model's last prompts that stayed unread for a reason in REMEDIES."""
+
+    share: float = 0.0
+    why: Blind | None = None
+    because: str = ""
+    """The reason of the last one in words."""
 
 
 class Blindness:
@@ -44,40 +61,45 @@ class Blindness:
         self._said: dict[tuple[str, str], float] = {}
         """When `news` returned each spot last."""
         self._without_blocks: frozenset[str] = frozenset()
+        self._unread: dict[str, Unread] = {}
 
-    def picked(self, model: str, blind: Blind | None) -> None:
-        """Count a pick, if it is blind."""
+    def picked(self, model: str, blind: Blind | None, because: str = "") -> None:
+        """Count a pick, if it is blind; `because` says in words why its prompt was not read."""
         missing = blind or ("blocks" if model in self._without_blocks else None)
         if missing:
             self.counts[missing] += 1
+        if blind in REMEDIES or model in self._unread:
+            before = self._unread.get(model, Unread())
+            share = before.share * FADING + (blind in REMEDIES) / FULL
+            last = (blind, because) if blind in REMEDIES else before[1:]
+            self._unread[model] = Unread(share, *last)
 
     def news(self, now: float) -> Sequence[Finding]:
         """Return the spots that were not returned within the last hour; `now` is in seconds."""
-        models = self._by_model()
-        spots = [*self._spots(models), *_approximate(models)]
         due = [
-            one for one in spots if now - self._said.get((one.model, one.kind), -math.inf) >= HOUR
+            one
+            for one in self.spots()
+            if now - self._said.get((one.model, one.kind), -math.inf) >= HOUR
         ]
         self._said |= {(one.model, one.kind): now for one in due}
         return due
 
     def spots(self) -> Sequence[Finding]:
-        """Return the present spots, without those of models whose pods send no events."""
-        return self._spots(self._by_model())
-
-    def _spots(self, models: Models) -> Sequence[Finding]:
+        """Return the present spots, the gravest first."""
+        models = self._by_model()
         found = [
             Finding(
                 "tokenizer",
                 f"its prompts cannot be tokenised: {trouble}; meanwhile Score refuses such prompts, and "
-                "Pick is blind: it goes by the bytes of their text",
+                f"Pick is blind: it goes by the bytes of their text. Do this: mend that, or {TOKENIZER}",
                 model,
             )
             for model, trouble in self._troubles().items()
         ]
         lacking = [*_lacking(models)]
         self._without_blocks = frozenset(one.model for one in lacking)
-        return [*found, *lacking, *_mispredicted(models)]
+        unread = (_of_unread(*one) for one in self._unread.items() if one[1].share > GAP)
+        return [*found, *lacking, *unread, *_mispredicted(models), *_approximate(models)]
 
     def _by_model(self) -> Models:
         models: dict[str, tuple[list[Pod], list[Row]]] = {}
@@ -91,14 +113,27 @@ class Blindness:
 
 def _approximate(models: Models) -> Iterator[Finding]:
     for model, (pods, _) in models.items():
-        if not any(pod.has_events for pod in pods):
-            option = ENGINES[pods[0].engine].events_option
-            option = f": start the engines with {option}, and set `events`" if option else ""
-            text = (
-                "no pod of it sends events, so caches are approximate, estimated from this router's "
-                f"own picks{option}"
-            )
-            yield Finding("no-events", text, model)
+        without = [pod for pod in pods if not pod.has_events]
+        if not without:
+            continue
+        option = ENGINES[without[0].engine].events_option
+        remedy = (
+            f". Do this: start it with `{option}`, and set `events` and `replay` of its [[pods]], as "
+            "`warmpath gateway --engine` does"
+        )
+        text = (
+            f"{len(without)} of its {len(pods)} pods send no events, such as {without[0].id}, so that "
+            f"their caches are estimated from this router's own picks{remedy if option else ''}"
+        )
+        yield Finding("no-events", text, model)
+
+
+def _of_unread(model: str, unread: Unread) -> Finding:
+    text = (
+        f"{unread.share:.0%} of its last prompts were not read ({unread.because}), so that picks for "
+        f"them go by bytes or by load alone. Do this: {REMEDIES[unread.why]}"
+    )
+    return Finding(unread.why or "", text, model)
 
 
 def _lacking(models: Models) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from statistics import median
 
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
 from warmpath.process.loop import in_turns
@@ -74,6 +75,7 @@ async def diagnose(
             pod.has_events, pod.status.healthy is True, [_facts(rank, loads, now) for rank in pod.ranks],
             attribution.row(pod.id, pod.model) or Row(pod.id, pod.model),
             typical_factor=typical.get(pod.model, 1.0), refusal=pod.status.refusal, shared=pod.shared,
+            engine=pod.engine,
         )  # fmt: skip
         for one in findings(facts):
             response.findings.add(pod=pod.id, model=pod.model, kind=one.kind, text=one.text)
@@ -102,10 +104,13 @@ def _still_picked(pod: Pod) -> str:
     picked = (
         ". It answers, and is picked by the prompts that were sent to it, since its events are not"
     )
+    option = ENGINES[pod.engine].events_option
     if any(is_other_keyspace(rank.trust) for rank in pod.ranks):
         return f"{picked} used: its publisher refuses this router, as the finding hash-seed says"
     lines = "Redis" if pod.shared else "the pod"
-    return f"{picked} connected. The lines on {lines} in `warmpath doctor --config FILE` say why"
+    advice = f". Do this: start it with `{option}`" if option and not pod.shared else ""
+    more = f"The lines on {lines} in `warmpath doctor --config FILE` say more"
+    return f"{picked} connected{advice}. {more}"
 
 
 def _typical_factors(rows: Iterable[Row]) -> dict[str, float]:

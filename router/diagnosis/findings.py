@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.shared.records.registry import AWAY, NOBODY
 from warmpath.indexer.shared.redis.fault import OUT_OF_MEMORY, is_explained
 from warmpath.indexer.trust import BEHIND, DRIFTED, Level, Trust
@@ -189,10 +190,12 @@ def _stuck(rank: RankFacts) -> Iterator[str]:
 
 def _unknown_load(facts: PodFacts) -> Iterator[Finding]:
     if facts.is_well and not any(rank.has_load or rank.stuck_seconds for rank in facts.ranks):
+        option = ENGINES[facts.engine].metrics_option
+        advice = f". Do this: start it {option}, or report its load" if option else ""
         yield Finding(
             "load",
             "its load is not known: its metrics cannot be read or have none of its engine's names, "
-            "and no gateway reports its load; only this router's own bookings count",
+            f"and no gateway reports its load; only this router's own bookings count{advice}",
         )
 
 

@@ -59,6 +59,7 @@ class PodFacts:
     """The median calibration of all ranks of the model's pods."""
     refusal: str = ""
     shared: str = ""
+    engine: str = "vllm"
 
 
 @dataclass(frozen=True, slots=True)

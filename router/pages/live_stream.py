@@ -42,6 +42,10 @@ View = dict[str, Any]
 """A part of the page's data, as JSON."""
 
 
+TITLES = {"no-events": "Approximate:", "gap": "Mispredicted:"}
+"""By the kind of a lasting finding about a model: how far picks can be trusted."""
+
+
 @dataclass(slots=True)
 class Views:
     """Makes views of a router's parts. A time of the ingest's `clock` + `wall_offset()` is Unix time."""
@@ -109,7 +113,7 @@ class Views:
             if not one.holds and self.readiness.requires(name)
         ]
         blind = [
-            {"kind": "degraded", "title": "Blind:", "text": f"model {one.model}: {one.text}"}
+            {"kind": "degraded", "title": TITLES.get(one.kind, "Blind:"), "text": f"model {one.model}: {one.text}"}
             for one in self.blindness.spots()
         ]
         return [*unready, *blind]

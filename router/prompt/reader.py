@@ -118,14 +118,15 @@ class PromptReader:
         self._steps = steps
         self._untokenised: dict[tuple[str, str], str] = {}
         """By model and field, why nothing configured could tokenise the last prompt."""
-        self._troubles: dict[str, str] = {}
-        """By model, why its tokenizer was unavailable at the last attempt; traced ones aside."""
+        self._troubles: dict[tuple[str, str], str] = {}
+        """By model and field, why the tokenizer failed at the last attempt; traced ones aside."""
         self._parser = PromptParser(texts.models, limits, self._vocab_size)
 
     def troubles(self) -> dict[str, str]:
         """Return the models whose texts or chats could not be tokenised last time, with the reasons."""
         asked = {model: reason for (model, _), reason in self._untokenised.items()}
-        return asked | self._texts.tokenizers.failures() | self._troubles
+        unavailable = {model: reason for (model, _), reason in self._troubles.items()}
+        return asked | self._texts.tokenizers.failures() | unavailable
 
     async def read(
         self,
@@ -333,7 +334,7 @@ class PromptReader:
             tokenizer_id, tokenizer, text, add_special_tokens=special, timeout=task.left.seconds()
         )
         task.step("tokenise")
-        self._troubles.pop(task.prompt.model.name, None)
+        self._troubles.pop((task.prompt.model.name, task.prompt.field), None)
         self._limits.check_tokens(task.prompt.field, len(found.ids) // TOKEN_BYTES)
         return found
 
@@ -343,7 +344,7 @@ class PromptReader:
         model = task.prompt.model
         # A traced request is somebody's look, whose failure says nothing of the traffic.
         if task.trace is None:
-            self._troubles[model.name] = str(error)
+            self._troubles[model.name, task.prompt.field] = str(error)
         return TokenizerUnavailableError(
             f"model {model.name!r}: its tokenizer is unavailable: {error}; token ids need none"
         )

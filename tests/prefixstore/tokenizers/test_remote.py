@@ -302,8 +302,8 @@ def test_where_all_are_skipped_nobody_is_asked(
     engine: Engine, fake: FakeEngine, clock: Clock
 ) -> None:
     fake.answer = lambda _: Answer(500)
-    for expected in ("HTTP 500", "failed less than 5 s ago"):
-        with pytest.raises(TokenizerUnavailableError, match=expected):
+    for _ in range(2):
+        with pytest.raises(TokenizerUnavailableError, match="answers HTTP 500"):
             one(engine)
     assert len(fake.asked) == 1
     fake.answer = tokenized

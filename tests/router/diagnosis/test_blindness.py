@@ -58,7 +58,33 @@ def test_pods_that_answer_and_never_show_a_block_make_picks_blind() -> None:
     stand.blindness.picked("m", "template")
     stand.blindness.picked("other", None)
     assert stand.blindness.counts == {"blocks": 1, "template": 1}
-    assert not Stand(has_events=False).kinds()
+    assert Stand(has_events=False).kinds() == ["no-events"]
+
+
+def test_pods_without_events_are_said_with_the_option_that_turns_them_on() -> None:
+    stand = Stand()
+    assert not stand.kinds()
+    stand.parts.pods[1].has_events = False
+    [spot] = stand.blindness.spots()
+    assert spot.kind == "no-events"
+    assert f"1 of its 2 pods send no events, such as {stand.parts.pods[1].id}" in spot.text
+    assert "Do this: start it with `--kv-events-config" in spot.text
+
+
+def test_prompts_that_are_not_read_are_a_spot_while_they_are_a_tenth_of_all() -> None:
+    stand = Stand()
+    for blind in ("body", "time"):
+        for _ in range(4):
+            stand.blindness.picked("m", blind, "no API is known")
+        assert not stand.kinds(), "a few are no lasting fault"
+        for _ in range(3):
+            stand.blindness.picked("m", blind, f"{blind} is missing")
+        [spot] = stand.blindness.spots()
+        assert spot.kind == blind
+        assert f"of its last prompts were not read ({blind} is missing)" in spot.text
+        for _ in range(200):
+            stand.blindness.picked("m", None)
+        assert not stand.kinds()
 
 
 def test_lasting_differences_from_what_engines_report_are_a_spot() -> None:

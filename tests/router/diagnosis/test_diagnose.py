@@ -68,7 +68,7 @@ def test_why_a_pod_is_not_ready_names_its_health_only_where_that_is_bad(
 ) -> None:
     found = why_not_ready(silent(status, Trust(Level.STALE, "no connection", 5.0)))
     assert found.startswith(said)
-    assert ("`warmpath doctor --config FILE` say why" in found) == bool(status.healthy)
+    assert ("`warmpath doctor --config FILE` say more" in found) == bool(status.healthy)
 
 
 @pytest.mark.parametrize(("shared", "lines"), [("", "the pod"), ("redis://10.0.0.9:6379", "Redis")])
@@ -76,7 +76,7 @@ def test_a_pod_without_events_is_explained_by_the_lines_on_how_it_is_followed(
     shared: str, lines: str
 ) -> None:
     found = why_not_ready(silent(Status(healthy=True, looked_at=9.0), shared=shared))
-    assert f"The lines on {lines} in `warmpath doctor --config FILE` say why" in found
+    assert f"The lines on {lines} in `warmpath doctor --config FILE` say more" in found
 
 
 @pytest.mark.parametrize("shared", ["", "redis://10.0.0.9:6379"])
