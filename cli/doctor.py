@@ -27,6 +27,7 @@ from warmpath.cli.console import new_table
 from warmpath.cli.deployment.check import Check
 from warmpath.cli.deployment.engine import FORMS, ask_router
 from warmpath.cli.deployment.inspect import Seen, inspect
+from warmpath.cli.findings import sentences
 from warmpath.cli.tls_options import OptionError
 from warmpath.client.failure import CallError
 from warmpath.client.sync_client import Client
@@ -127,7 +128,7 @@ def _report(
         parts.append(_attributions(diagnosis.attributions))
     parts += [Text(sentence) for sentence in _untold(diagnosis.attributions)]
     parts += [Text(_saved(one)) for one in diagnosis.shadows if one.requests]
-    parts += [Text(sentence) for sentence in _sentences(diagnosis.findings)]
+    parts += [Text(sentence) for sentence in sentences(diagnosis.findings)]
     if not diagnosis.findings and is_well:
         reported = sum(one.reported_requests for one in diagnosis.attributions)
         parts.append(
@@ -185,30 +186,3 @@ def _saved(one: pb.Shadow) -> str:
         f"would have sent them. Where they went {chosen} of their tokens were cached, with "
         f"warmpath's choice {ours}; the predicted first token comes {when}."
     )
-
-
-def _sentences(found: Sequence[pb.Finding]) -> list[str]:
-    """Return the findings as sentences; those of one kind are grouped where their texts are alike.
-
-    One mistake often shows on all pods, and pods may also have several.
-    """
-    alike: dict[tuple[str, str, str], list[pb.Finding]] = {}
-    for one in found:
-        alike.setdefault((one.model, one.kind, _form(one)), []).append(one)
-    sentences = []
-    for (model, kind, _), ones in alike.items():
-        first = ones[0]
-        whose = " ".join(name for name in (model, first.pod) if name)
-        others = ", ".join(dict.fromkeys(one.pod for one in ones[1:] if one.pod != first.pod))
-        likewise = f" Likewise {others}." if others else ""
-        text = f"{first.text.rstrip('.')}.{likewise}"
-        sentences.append(f"{kind}: {whose}: {text}".replace(": : ", ": "))
-    return sentences
-
-
-def _form(one: pb.Finding) -> str:
-    """Return a finding's text without what differs from pod to pod: its name and numbers."""
-    if not one.pod:
-        return one.text
-    named = re.sub(rf"(?<![\w-]){re.escape(one.pod)}(?![\w-])", "its pod", one.text)
-    return re.sub(r"\d[\d.,]*", "0", named)

@@ -3,17 +3,19 @@
 import asyncio
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
 
 from warmpath.cli.deployment.check import Answer, ask
+from warmpath.cli.engines.place import Place
 from warmpath.cli.engines.port import Ports, find
 from warmpath.indexer.engines.kind import EngineKind, Told
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.engines.vllm import VLLM
 from warmpath.process.address import HostPort
-from warmpath.router.config.files import REFUSALS
+from warmpath.router.config.files import REFUSALS, EngineKeyError, read_engine_key
 from warmpath.router.load.engine_metrics import lines
 
 ASK_SECONDS = 5.0
@@ -65,65 +67,71 @@ class Away(NamedTuple):
     """Why, and what to do about it."""
 
 
-class Asker:
-    """Asks engines, with the API key unless it is empty; HTTPS trusts the system's authorities."""
+async def ask_engine(place: Place, at: HostPort, *, is_alone: bool) -> Found | Away:
+    """Return what the engine at an address of a place is; HTTPS trusts the system's authorities.
 
-    def __init__(self, key: str = "", key_file: str = "") -> None:
-        """`key_file` names the key's file in messages."""
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._key_file = key_file
+    `is_alone` says that no other engine that is asked has its host.
+    """
+    try:
+        file = place.key_file
+        key = await asyncio.to_thread(read_engine_key, Path(file)) if file else ""
+    except EngineKeyError as error:
+        return Away(str(at), str(error))
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    url = f"{'https' if place.https else 'http'}://{at}"
+    wait = aiohttp.ClientTimeout(total=ASK_SECONDS)
+    async with aiohttp.ClientSession(url, headers=headers, timeout=wait) as session:
+        return await _ask(place, at, partial(ask, session), is_alone=is_alone)
 
-    async def ask(self, at: HostPort, *, https: bool, is_alone: bool) -> Found | Away:
-        """Return what an engine is; `is_alone` says that no other engine that is asked has its host."""
-        url = f"{'https' if https else 'http'}://{at}"
-        wait = aiohttp.ClientTimeout(total=ASK_SECONDS)
-        async with aiohttp.ClientSession(url, headers=self._headers, timeout=wait) as session:
-            return await self._ask(at, partial(ask, session), is_alone=is_alone)
 
-    async def _ask(self, at: HostPort, tell: Any, *, is_alone: bool) -> Found | Away:
-        paths = dict.fromkeys(
-            path for one in ENGINES.values() for path in (one.version_path, *one.metrics.paths)
+async def _ask(place: Place, at: HostPort, tell: Any, *, is_alone: bool) -> Found | Away:
+    paths = dict.fromkeys(
+        path for one in ENGINES.values() for path in (one.version_path, *one.metrics.paths)
+    )
+    said = dict(
+        zip(
+            ("/health", MODELS, *paths),
+            await asyncio.gather(*map(tell, ("/health", MODELS, *paths))),
+            strict=True,
         )
-        said = dict(
-            zip(
-                ("/health", MODELS, *paths),
-                await asyncio.gather(*map(tell, ("/health", MODELS, *paths))),
-                strict=True,
-            )
-        )
-        health, listed = said["/health"], said[MODELS]
-        if not listed.status:
-            return Away(str(at), listed.problem.removeprefix(f"cannot connect to {at}: "))
-        if health.status == 503:
-            return Away(str(at), "it is not ready yet (/health answers 503)")
-        if listed.status in REFUSALS:
-            key = f"the key in {self._key_file} is not its own" if self._key_file else (
-                "it wants an API key: give a file with it, --api-key-file FILE"
-            )  # fmt: skip
-            return Away(str(at), f"{MODELS} answers {listed.status}; {key}")
-        names = _models(listed)
-        if not names:
-            return Away(str(at), f"it is no engine: {MODELS} lists no model")
-        kind = _kind(said)
-        of_kind = kind or VLLM
-        info = said[of_kind.version_path].fields
-        page = b"".join(said[path].body for path in of_kind.metrics.paths[:1])
-        told = of_kind.told(page, info)
-        ranks = told.ranks or (0,)
-        text, chat = await asyncio.gather(
-            tell(TOKENIZE, {"model": names[0], "prompt": TEXT}),
-            tell(TOKENIZE, {"model": names[0], "messages": CHAT}),
-        )
-        polled = of_kind.is_polled
-        ports = Ports() if polled else await find(at, ranks, told.events, is_alone=is_alone)
-        version = info.get("version")
-        return Found(
-            at=at, kind=of_kind, is_known=kind is not None,
-            version=version[:MOST_VERSION] if isinstance(version, str) else "",
-            model=names[0], aliases=tuple(names[1:]), ranks=ranks, told=told, ports=ports,
-            makes_tokens=_makes_tokens(text), renders_chats=_makes_tokens(chat),
-            has_metrics=any(said[path].status == 200 for path in of_kind.metrics.paths),
-        )  # fmt: skip
+    )
+    health, listed = said["/health"], said[MODELS]
+    if not listed.status:
+        return Away(str(at), listed.problem.removeprefix(f"cannot connect to {at}: "))
+    if health.status == 503:
+        return Away(str(at), "it is not ready yet (/health answers 503)")
+    if listed.status in REFUSALS:
+        option = "`key-file` of its table" if place.is_configured else "--api-key-file FILE"
+        key = f"it wants an API key: give a file with it, {option}"
+        if place.key_file:
+            key = f"the key in {place.key_file} is not its own: write the engine's there"
+        return Away(str(at), f"{MODELS} answers {listed.status}; {key}")
+    names = _models(listed)
+    if not names:
+        return Away(str(at), f"it is no engine: {MODELS} lists no model")
+    kind = _kind(said)
+    of_kind = kind or VLLM
+    info = said[of_kind.version_path].fields
+    page = b"".join(said[path].body for path in of_kind.metrics.paths[:1])
+    told = of_kind.told(page, info)
+    ranks = told.ranks or (0,)
+    text, chat = await asyncio.gather(
+        tell(TOKENIZE, {"model": names[0], "prompt": TEXT}),
+        tell(TOKENIZE, {"model": names[0], "messages": CHAT}),
+    )
+    named = told.events
+    if place.events:
+        named = {"endpoint": place.events, "replay_endpoint": place.replay}
+    polled = of_kind.is_polled
+    ports = Ports() if polled else await find(at, ranks, named, is_alone=is_alone)
+    version = info.get("version")
+    return Found(
+        at=at, kind=of_kind, is_known=kind is not None,
+        version=version[:MOST_VERSION] if isinstance(version, str) else "",
+        model=names[0], aliases=tuple(names[1:]), ranks=ranks, told=told, ports=ports,
+        makes_tokens=_makes_tokens(text), renders_chats=_makes_tokens(chat),
+        has_metrics=_kind_of_metrics(said) is not None,
+    )  # fmt: skip
 
 
 def _models(listed: Answer) -> list[str]:
@@ -132,11 +140,17 @@ def _models(listed: Answer) -> list[str]:
     return [name for name in names if isinstance(name, str) and name]
 
 
-def _kind(said: Mapping[str, Answer]) -> EngineKind | None:
-    """Return the kind whose names the metrics have, or else the one that `owned_by` names."""
+def _kind_of_metrics(said: Mapping[str, Answer]) -> EngineKind | None:
     for kind in ENGINES.values():
         if any(any(lines(said[path].body, kind.metrics.prefix)) for path in kind.metrics.paths):
             return kind
+    return None
+
+
+def _kind(said: Mapping[str, Answer]) -> EngineKind | None:
+    """Return the kind whose names the metrics have, or else the one that `owned_by` names."""
+    if kind := _kind_of_metrics(said):
+        return kind
     owners = {str(one.get("owned_by")) for one in said[MODELS].models}
     return next((kind for kind in ENGINES.values() if kind.owner in owners), None)
 

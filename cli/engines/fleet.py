@@ -1,14 +1,16 @@
 """A router for engines by their addresses: it asks, configures, starts and keeps up."""
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from warmpath.cli.child import OURS, Process, addresses_of
-from warmpath.cli.engines.ask import TEXT, Asker, Away, Found
+from warmpath.cli.engines.ask import CHAT, TEXT, Away, Found, ask_engine
 from warmpath.cli.engines.line import lines
 from warmpath.cli.engines.options import EngineOptions
 from warmpath.cli.engines.place import Place, PlaceError
@@ -34,7 +36,7 @@ STOP_SECONDS = 10.0
 Say = Callable[[str], None]
 
 
-async def ask_all(places: Sequence[Place], asker: Asker) -> list[Asked]:
+async def ask_all(places: Sequence[Place]) -> list[Asked]:
     """Return what the engines of all places answer now."""
     room = asyncio.Semaphore(AT_ONCE)
 
@@ -47,7 +49,7 @@ async def ask_all(places: Sequence[Place], asker: Asker) -> list[Asked]:
 
     async def one(place: Place, at: HostPort) -> Found | Away:
         async with room:
-            return await asker.ask(at, https=place.https, is_alone=hosts[at.host] == 1)
+            return await ask_engine(place, at, is_alone=hosts[at.host] == 1)
 
     named = await asyncio.gather(*map(addresses, places))
     hosts = Counter(at.host for of_place in named if isinstance(of_place, list) for at in of_place)
@@ -61,11 +63,11 @@ async def ask_all(places: Sequence[Place], asker: Asker) -> list[Asked]:
     return asked
 
 
-async def answering(places: Sequence[Place], asker: Asker, say: Say) -> list[Asked]:
+async def answering(places: Sequence[Place], say: Say) -> list[Asked]:
     """Return what engines answer, once at least one can be used; until then `say` what is wrong."""
     told = ""
     while True:
-        asked = await ask_all(places, asker)
+        asked = await ask_all(places)
         if any(one.found for one in asked):
             return asked
         problems = [
@@ -94,16 +96,16 @@ class Fleet:
     client: AsyncClient
     pods: Sequence[pb.Pod] = ()
     """The pods that it listed at the last `first_answers`."""
-    blind: dict[str, CallError] = field(default_factory=dict)
-    """By model, why the router cannot turn the model's texts into tokens, if it cannot."""
+    blind: dict[tuple[str, Literal["text", "chat"]], CallError] = field(default_factory=dict)
+    """By model and form, why the router cannot make tokens of such prompts, if it cannot."""
     asked: list[Asked] = field(default_factory=list)
-    """What engines said; empty where the configuration was there already."""
+    """What engines said."""
 
     def start(self, command: str) -> list[str]:
         """Return the lines to print at its start: its addresses, its file, one for each place or pod."""
-        got = [f"{pod.address}  {pod.model}: {said(pod, self.blind)}" for pod in self.pods]
-        if self.asked:
-            got = self.lines()
+        asked = {str(answer.at) for one in self.asked for answer in one.answers}
+        others = (pod for pod in self.pods if pod.address not in asked)
+        got = [*self.lines(), *(f"{pod.address}  {pod.model}: {said(pod)}" for pod in others)]
         again = f"warmpath {command} --config {self.file}"
         return [
             f"the router serves gRPC on {self.router}; its live page: http://{self.page}/",
@@ -119,22 +121,20 @@ class Fleet:
         lacking = {one.model for of in self.asked for one in of.found if not one.makes_tokens}
         is_loading = any(
             one.code.name == "UNAVAILABLE"
-            for model, one in self.blind.items()
-            if model not in lacking
+            for (model, form), one in self.blind.items()
+            if form == "text" and model not in lacking
         )
         is_probed = bool(listed) and all(pod.status != UNPROBED for pod in self.pods)
         return is_probed and not is_loading and all(str(one.at) in listed for one in found)
 
     def lines(self, only: Sequence[Asked] = ()) -> list[str]:
         """Return the lines of all places, or, unless `only` is empty, of those."""
-        blind = {model: one.message for model, one in self.blind.items()}
+        blind = {name: one.message for name, one in self.blind.items()}
         return list(lines(self.asked, self.pods, blind, str(self.file), only))
 
 
-def said(pod: pb.Pod, blind: Mapping[str, CallError]) -> str:
-    """Return in words how far a pod's predictions can be trusted."""
-    if pod.model in blind:
-        return f"approximate: {blind[pod.model].message}"
+def said(pod: pb.Pod) -> str:
+    """Return in words how far the predictions for a pod that was not asked can be trusted."""
     if pod.status not in ("", WELL):
         return pod.status
     names = (pb.Trust.Level.Name(rank.trust.level).lower() for rank in pod.ranks)
@@ -152,14 +152,14 @@ async def running(options: EngineOptions, say: Say) -> AsyncIterator[Fleet]:
 
     Raises ChildError if it does not start, OSError if its files cannot be written.
     """
-    asked: list[Asked] = []
     file, log = options.config or options.out / "router.toml", options.out / "router.log"
-    asker = Asker(options.key, options.key_file)
     config: Config | None = None
     if options.config is None:
-        asked = await answering(options.places, asker, say)
-        config = configuration(asked, free_server(), options.key_file)
+        asked = await answering(options.places, say)
+        config = configuration(asked, free_server(), options.tokenizer)
         await asyncio.to_thread(write, config, file, options.command)
+    else:
+        asked = await ask_all(options.places)
     log.parent.mkdir(parents=True, exist_ok=True)
     if options.command == "serve":
         log = OURS
@@ -173,7 +173,7 @@ async def running(options: EngineOptions, say: Say) -> AsyncIterator[Fleet]:
         fleet = Fleet(file, router, page, process, client, asked=asked)
         await first_answers(fleet)
         if config is not None:
-            work = Work("taking in engines", lambda: take_in(fleet, config, asker, options, say))
+            work = Work("taking in engines", lambda: take_in(fleet, config, options, say))
             task = kept(work)
             stack.push_async_callback(cancel, [task])
         yield fleet
@@ -198,20 +198,24 @@ async def first_answers(fleet: Fleet) -> None:
         pass
 
 
-async def blind_models(fleet: Fleet) -> dict[str, CallError]:
-    """Return, by model, why the router cannot turn the model's texts into tokens, if it cannot."""
-    blind: dict[str, CallError] = {}
+async def blind_models(fleet: Fleet) -> dict[tuple[str, Literal["text", "chat"]], CallError]:
+    """Return, by model and form, why the router cannot make tokens of such prompts, if it cannot."""
+    blind: dict[tuple[str, Literal["text", "chat"]], CallError] = {}
     for model in {pod.model for pod in fleet.pods}:
+        body = json.dumps({"model": model, "messages": CHAT}).encode()
         try:
             await fleet.client.score(Prompt(text=TEXT, model=model))
         except CallError as error:
-            blind[model] = error
+            blind[model, "text"] = error
+        try:
+            # A router does not take an explained prompt for traffic: not each model has chats.
+            await fleet.client.score(Prompt(chat_body=body, model=model), explain=True)
+        except CallError as error:
+            blind[model, "chat"] = error
     return blind
 
 
-async def take_in(
-    fleet: Fleet, config: Config, asker: Asker, options: EngineOptions, say: Say
-) -> None:
+async def take_in(fleet: Fleet, config: Config, options: EngineOptions, say: Say) -> None:
     """Take in single engines that come, or that send events by now, until cancelled.
 
     The router reads its file again by itself. Sets of pods are the router's own to follow, once it knows
@@ -223,7 +227,7 @@ async def take_in(
         await asyncio.sleep(LOOK_SECONDS)
         waited = [one.place for one in fleet.asked if is_waited_for(one)]
         changed = []
-        for one in await ask_all(waited, asker) if waited else ():
+        for one in await ask_all(waited) if waited else ():
             [before] = [other for other in fleet.asked if other.place == one.place]
             if not one.found or (before.found and not is_better(one.found[0], before.found[0])):
                 continue
@@ -238,7 +242,7 @@ async def take_in(
             continue
         places = {one.place: one for one in changed}
         fleet.asked = [places.get(one.place, one) for one in fleet.asked]
-        new = configuration(fleet.asked, config.server, options.key_file)
+        new = configuration(fleet.asked, config.server, options.tokenizer)
         await asyncio.to_thread(write, new, fleet.file, options.command)
         await first_answers(fleet)
         for line in fleet.lines(changed):

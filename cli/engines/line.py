@@ -5,9 +5,10 @@ Of several lacks the one is said that costs the most hits.
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from warmpath.cli.engines.ask import Away, Found
+from warmpath.cli.engines.place import Place
 from warmpath.cli.engines.port import EVENTS, REPLAY
 from warmpath.cli.engines.written import Asked
 from warmpath.process.address import HostPort, is_loopback
@@ -16,6 +17,10 @@ from warmpath.router.pods.table import WELL
 
 PORTS_APART = 10
 """How far apart the advised ports of two engines of one host are."""
+
+
+Blind = Mapping[tuple[str, Literal["text", "chat"]], str]
+"""By model and form of prompt: why the router cannot make tokens of such prompts."""
 
 
 class Lack(NamedTuple):
@@ -30,13 +35,13 @@ class Lack(NamedTuple):
 def lines(
     asked: Sequence[Asked],
     pods: Sequence[pb.Pod],
-    blind: Mapping[str, str],
+    blind: Blind,
     file: str,
     only: Sequence[Asked] = (),
 ) -> Iterator[str]:
     """Yield the line of each place, only of those in `only` unless it is empty.
 
-    `pods` are the router's, `file` is its configuration; `blind`: by model, why it cannot read texts.
+    `pods` are the router's, `file` is its configuration.
     """
     by_address = {one.address: one for one in pods}
     taken: dict[str, Iterator[int]] = {}
@@ -52,7 +57,7 @@ def lines(
             continue
         first = one.found[0]
         of_pods = [pod for at in one.found if (pod := by_address.get(str(at.at)))]
-        lacks = list(lacking(one, of_pods, blind.get(first.model, ""), file, number))
+        lacks = list(lacking(one, of_pods, blind, file, number))
         worst = lacks[0] if lacks else Lack("exact", "")
         many = "" if one.place.pods is None else f" ({len(one.found)} found)"
         ranks = f", {len(first.ranks)} ranks" if len(first.ranks) > 1 else ""
@@ -61,14 +66,18 @@ def lines(
 
 
 def lacking(
-    one: Asked, pods: Sequence[pb.Pod], blind: str, file: str, number: int
+    one: Asked, pods: Sequence[pb.Pod], blind: Blind, file: str, number: int
 ) -> Iterator[Lack]:
     """Yield what the engines of a place lack, the worst first.
 
-    `blind` says why the router makes no tokens of texts, if so. `number` counts the places of one host,
-    whose events need ports of their own.
+    `number` counts the places of one host, whose events need ports of their own.
     """
-    found = one.found[0]
+    found, place = one.found[0], one.place
+    text, chat = blind.get((found.model, "text"), ""), blind.get((found.model, "chat"), "")
+    folder = "a folder with its tokenizer and chat template"
+    tokenizer = f"start this command with --tokenizer FOLDER, {folder}"
+    if place.is_configured:
+        tokenizer = f"set `tokenizer` of its [[models]] in {file} to {folder}"
     kind, told = found.kind, found.told
     wrong = next((pod for pod in pods if pod.status not in ("", WELL)), None)
     if told.caches is False:
@@ -81,52 +90,64 @@ def lacking(
             "approximate",
             f"{which} differs from the others, by which all are configured: give it as an --engine",
         )
-    if not found.makes_tokens:
+    if text:
+        why = text if found.makes_tokens else "it has no /tokenize"
+        yield Lack(
+            "approximate", f"texts are matched by their bytes, as {why}. For exact {tokenizer}"
+        )
+    trusts = [rank.trust for pod in pods for rank in pod.ranks]
+    is_followed = any(one.level == pb.Trust.EXACT for one in trusts) or place.is_published
+    if not (found.sends_events or is_followed):
+        yield Lack("approximate", _without_events(found, number, place, file))
+    elif place.is_configured and not (place.events or is_followed or found.kind.is_polled):
         yield Lack(
             "approximate",
-            "it has no /tokenize, so that texts are matched by their bytes. For exact set `tokenizer` "
-            f"of its [[models]] in {file} to a folder with its tokenizer.json",
+            f"it sends events, which the router does not follow. For exact {_table(found, file)}",
         )
-    elif blind:
-        yield Lack("approximate", f"texts are matched by their bytes: {blind}")
-    if not found.sends_events:
-        yield Lack("approximate", _without_events(found, number))
-    trusts = [rank.trust for pod in pods for rank in pod.ranks]
     inexact = [one for one in trusts if one.level in (pb.Trust.DEGRADED, pb.Trust.STALE)]
     if inexact:
         yield Lack("approximate", inexact[0].reason)
-    if not found.renders_chats:
-        yield Lack(
-            "exact",
-            "but for chats, matched by their bytes, as its /tokenize renders none: set `tokenizer` of "
-            f"its [[models]] in {file} to a folder with its tokenizer and chat template",
-        )
+    if chat and not text:
+        why = chat if found.renders_chats else "its /tokenize renders none"
+        yield Lack("exact", f"but for chats, matched by their bytes, as {why}: {tokenizer}")
     if not found.has_metrics:
         option = kind.metrics_option
         said = f": start it {option}" if option else ""
         yield Lack("exact", f"but it serves no /metrics, so that its load is only estimated{said}")
-    if found.ports.events and not found.ports.replay:
+    if found.ports.events and not (found.ports.replay or place.is_published):
+        also = f", and {_table(found, file)}" if place.is_configured else ""
         yield Lack(
             "exact",
             "but it has no replay, which closes gaps: add replay_endpoint to its --kv-events-config, as "
-            f"in {_option(found, number)}",
+            f"in {_option(found, number, place)}{also}",
         )
     if not found.is_known:
         yield Lack("exact", "it shows no metrics of vLLM, SGLang or TensorRT-LLM")
 
 
-def _option(found: Found, number: int) -> str:
+def _option(found: Found, number: int, place: Place) -> str:
+    """Return the option that turns events on, at the ports of the configuration if it has some."""
     option = found.kind.events_option
-    for port in (EVENTS, REPLAY):
-        option = option.replace(str(port), str(port + number * PORTS_APART))
+    for port, endpoint in ((EVENTS, place.events), (REPLAY, place.replay)):
+        given = endpoint.rpartition(":")[2] or str(port + number * PORTS_APART)
+        option = option.replace(str(port), given)
     return option
 
 
-def _without_events(found: Found, number: int) -> str:
+def _table(found: Found, file: str) -> str:
+    host, ports = found.at.host, found.ports
+    events = HostPort(host, ports.events or EVENTS)
+    replay = HostPort(host, ports.replay or REPLAY)
+    return f'set events = "tcp://{events}" and replay = "tcp://{replay}" of its [[pods]] in {file}'
+
+
+def _without_events(found: Found, number: int, place: Place, file: str) -> str:
     without = "so the router counts on its own picks"
     if not found.is_known:
         return f"no events are known of it, {without}"
-    start = f"start it with {_option(found, number)}"
+    start = f"start it with {_option(found, number, place)}"
+    if place.is_configured and not place.events:
+        start = f"{start}, and set `events` and `replay` of its [[pods]] in {file}"
     tried, is_here = found.ports.tried, is_loopback(str(found.at))
     if several := found.ports.several:
         which = f"its process sends events from {len(several)} ports, {several[0]} and others"

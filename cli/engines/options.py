@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from warmpath.cli.engines.place import Place, PlaceError, places
+from warmpath.cli.engines.place import Place, PlaceError, configured, places
 from warmpath.cli.tls_options import OptionError
 from warmpath.router.config.files import EngineKeyError, read_engine_key
 from warmpath.router.config.read import ConfigError, load
@@ -21,11 +21,10 @@ class EngineOptions(NamedTuple):
     places: list[Place]
     out: Path
     """Folder of the configuration and the router's log."""
-    key: str = ""
-    key_file: str = ""
-    """The file with `key`, as the configuration names it; empty: engines need no key."""
     config: Path | None = None
-    """An existing configuration, for which no engine is asked; None: one is written."""
+    """An existing configuration, of whose engines `places` are; None: one is written."""
+    tokenizer: str = ""
+    """The folder of a tokenizer, for models whose engines have no /tokenize; empty: none."""
 
 
 def add_engines(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +40,10 @@ def add_engines(parser: argparse.ArgumentParser) -> None:
         help="pods of Kubernetes, such as app=vllm:8000; may be repeated",
     )  # fmt: skip
     add("--api-key-file", type=Path, metavar="FILE", help="a file with the engines' API key")
+    add(
+        "--tokenizer", type=Path, metavar="FOLDER",
+        help="a folder with tokenizer.json and chat template, for engines without /tokenize",
+    )  # fmt: skip
 
 
 def _of_file(args: argparse.Namespace, command: str) -> EngineOptions:
@@ -51,7 +54,8 @@ def _of_file(args: argparse.Namespace, command: str) -> EngineOptions:
     if config.server.tls.cert or config.clients:
         text = "has [server.tls] or [[clients]]: start `warmpath serve` with it, and give --router"
         raise OptionError(f"--config: {args.config} {text}")
-    return EngineOptions(command, [], args.out or OUT, config=args.config)
+    named = configured(config, args.config.parent)
+    return EngineOptions(command, named, args.out or OUT, args.config)
 
 
 def engine_options(args: argparse.Namespace, command: str) -> EngineOptions | None:
@@ -62,16 +66,20 @@ def engine_options(args: argparse.Namespace, command: str) -> EngineOptions | No
     if args.engine or args.engines_file or args.pods:
         if args.config:
             raise OptionError("--config: does not go with --engine, --engines-file or --pods")
-    elif args.api_key_file:
-        raise OptionError("--api-key-file: needs --engine, --engines-file or --pods")
+    elif args.api_key_file or args.tokenizer:
+        option = "--api-key-file" if args.api_key_file else "--tokenizer"
+        raise OptionError(f"{option}: needs --engine, --engines-file or --pods")
     else:
         return _of_file(args, command) if args.config else None
-    file = args.api_key_file.absolute() if args.api_key_file else None
+    file, tokenizer = (one and one.absolute() for one in (args.api_key_file, args.tokenizer))
+    if tokenizer and not (tokenizer / "tokenizer.json").is_file():
+        raise OptionError(f"--tokenizer: {args.tokenizer} has no tokenizer.json")
     try:
-        key = read_engine_key(file) if file else ""
-        named = places(args.engine, args.engines_file, args.pods)
+        if file:
+            read_engine_key(file)
+        named = places(args.engine, args.engines_file, args.pods, str(file or ""))
     except EngineKeyError as error:
         raise OptionError(f"--api-key-file: {error}") from None
     except PlaceError as error:
         raise OptionError(str(error)) from None
-    return EngineOptions(command, named, args.out or OUT, key, str(file or ""))
+    return EngineOptions(command, named, args.out or OUT, tokenizer=str(tokenizer or ""))

@@ -40,6 +40,16 @@ class Place(NamedTuple):
     """The one engine's; None for a set."""
     pods: PodSetSpec | None = None
     """The set, whose addresses come and go; None for one engine."""
+    key_file: str = ""
+    """The file with its engines' API key; empty: they need none."""
+    is_configured: bool = False
+    """Whether it is of an existing configuration; otherwise one is written."""
+    events: str = ""
+    """In a configuration, the endpoint of rank 0's events; empty: none."""
+    replay: str = ""
+    """Likewise of the replay."""
+    is_published: bool = False
+    """Whether a publisher or the shared index brings its events."""
 
     def addresses(self) -> list[HostPort]:
         """Return the engines' addresses now; this may wait for LOOK_SECONDS. Raises PlaceError."""
@@ -117,7 +127,43 @@ def _of_file(path: Path) -> Iterator[str]:
     yield from (line for one in lines if (line := one.partition("#")[0].strip()))
 
 
-def places(engines: Sequence[str], file: Path | None, pods: Sequence[str]) -> list[Place]:
+def configured(config: Config, folder: Path) -> list[Place]:
+    """Return the places of a configuration's [[pods]] and [[pod-sets]]; `folder` has its file.
+
+    Those behind an authority of their own are left out: only the router asks them.
+    """
+    is_shared = bool(config.shared_index.url)
+
+    def key(file: str) -> str:
+        return str(folder / file) if file else ""
+
+    def port(number: int) -> str:
+        return f"tcp://*:{number}" if number else ""
+
+    single = [
+        Place(
+            pod.id, pod.https, HostPort.of(pod.address), None, key(pod.key_file),
+            is_configured=True, events=pod.events, replay=pod.replay,
+            is_published=is_shared or bool(pod.watch),
+        )
+        for pod in config.pods
+        if not (pod.https and config.probe.ca)
+    ]  # fmt: skip
+    sets = [
+        Place(
+            pods.name, pods.https, None, pods, key(pods.key_file),
+            is_configured=True, events=port(pods.events_port), replay=port(pods.replay_port),
+            is_published=is_shared or bool(pods.watch_port),
+        )
+        for pods in config.pod_sets
+        if not (pods.https and config.probe.ca)
+    ]  # fmt: skip
+    return [*single, *sets]
+
+
+def places(
+    engines: Sequence[str], file: Path | None, pods: Sequence[str], key_file: str = ""
+) -> list[Place]:
     """Return all places that the options name, each once. Raises PlaceError, which names the option."""
     found: dict[str, Place] = {}
     texts = [
@@ -132,7 +178,7 @@ def places(engines: Sequence[str], file: Path | None, pods: Sequence[str]) -> li
             place = read(text)
         except PlaceError as error:
             raise PlaceError(f"{option}: {error}") from None
-        found.setdefault(place.name, place)
+        found.setdefault(place.name, place._replace(key_file=key_file))
     if file and not texts:
         raise PlaceError(f"--engines-file: {file} names no engine")
     return list(found.values())

@@ -38,25 +38,31 @@ def _traits(one: Found) -> tuple[object, ...]:
     return one.kind, one.model, len(one.ranks), one.told.block_size, one.at.port
 
 
-def configuration(asked: Sequence[Asked], server: ServerTable, key_file: str = "") -> Config:
+def configuration(asked: Sequence[Asked], server: ServerTable, tokenizer: str = "") -> Config:
     """Return the configuration of a router for the engines that answered, at least one.
 
-    `key_file` has their API key; empty: they need none.
+    `tokenizer` is the folder for models some of whose engines make no tokens of texts or chats.
     """
     there = [one for one in asked if one.found]
     # Models without a tokenizer have their pods' /tokenize.
     aliases: dict[str, dict[str, None]] = {}
+    lacking = set()
     for found in (found for one in there for found in one.found):
         aliases.setdefault(found.model, {}).update(dict.fromkeys(found.aliases))
+        if not (found.makes_tokens and found.renders_chats):
+            lacking.add(found.model)
     return Config(
-        models=[ModelSpec(name=name, aliases=[*more]) for name, more in aliases.items()],
+        models=[
+            ModelSpec(name=name, aliases=[*more], tokenizer=tokenizer if name in lacking else "")
+            for name, more in aliases.items()
+        ],
         server=server,
-        pods=[_pod(one, key_file) for one in there if one.place.pods is None],
-        pod_sets=[_pod_set(one, key_file) for one in there if one.place.pods is not None],
+        pods=[_pod(one) for one in there if one.place.pods is None],
+        pod_sets=[_pod_set(one) for one in there if one.place.pods is not None],
     )
 
 
-def _pod(one: Asked, key_file: str) -> PodSpec:
+def _pod(one: Asked) -> PodSpec:
     [found] = one.found
     at, ports = found.at, found.ports
     events = f"tcp://{HostPort(at.host, ports.events)}" if ports.events else ""
@@ -64,17 +70,18 @@ def _pod(one: Asked, key_file: str) -> PodSpec:
     if found.kind.is_polled:
         events = f"{'https' if one.place.https else 'http'}://{at}{EVENTS_PATH}"
     return PodSpec(
-        id=str(at), model=found.model, address=str(at), https=one.place.https, key_file=key_file,
+        id=str(at), model=found.model, address=str(at), https=one.place.https,
+        key_file=one.place.key_file,
         engine=found.kind.name, events=events, replay=replay,
         ranks=len(found.ranks), first_rank=found.ranks[0],
     )  # fmt: skip
 
 
-def _pod_set(one: Asked, key_file: str) -> PodSetSpec:
+def _pod_set(one: Asked) -> PodSetSpec:
     found, pods = one.found[0], one.place.pods
     assert pods is not None
     return msgspec.structs.replace(
-        pods, model=found.model, key_file=key_file, engine=found.kind.name,
+        pods, model=found.model, key_file=one.place.key_file, engine=found.kind.name,
         # A polled engine has its events where it serves requests; any port but 0 says that it has them.
         events_port=found.ports.events or pods.events_port * found.kind.is_polled,
         replay_port=found.ports.replay, ranks=len(found.ranks), first_rank=found.ranks[0],

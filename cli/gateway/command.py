@@ -3,7 +3,9 @@
 import argparse
 import asyncio
 import json
+import math
 import sys
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -12,10 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warmpath.cli.asking import ROUTER, add_channel, answer
-from warmpath.cli.child import until_ended
+from warmpath.cli.child import ChildError, until_ended
 from warmpath.cli.engines.fleet import running
 from warmpath.cli.engines.options import EngineOptions, add_engines, engine_options
 from warmpath.cli.engines.written import is_free
+from warmpath.cli.findings import tell_findings
 from warmpath.cli.gateway.bootstrap import (
     AddressError,
     GatewayDescription,
@@ -37,6 +40,8 @@ OUT = Path("out/gateway")
 LISTEN = "127.0.0.1:8000"
 ASK_SECONDS = 10.0
 LOOK_SECONDS = 1.0
+AGAIN_SECONDS = 10.0
+"""Time after an Envoy's end within which the next one's end is a lasting fault."""
 NO_MODEL = "MODEL"
 """Stands for a model's name in an example where none is known."""
 MOST_SIMULATED = 64
@@ -236,7 +241,7 @@ async def _serve_engines(
     async with running(engines, say) as fleet:
         found = listed(pb.ListPodsResponse(pods=fleet.pods))
         say("\n".join(fleet.start("gateway")))
-        if engines.key:
+        if any(place.key_file for place in engines.places):
             say(
                 "  the engines want their API key: clients send it, the curl with -H 'authorization: …'"
             )
@@ -257,18 +262,30 @@ async def _serve_engines(
 async def serve(program: Path, gateway: GatewayDescription, model: str, *, follows: bool) -> None:
     """Run Envoy until the task is cancelled; `follows`: keep its pods as the router lists them.
 
-    The example that is printed has `model`. Raises ChildError if Envoy ends.
+    The example that is printed has `model`. An Envoy that ends is started again at the same address;
+    raises ChildError if it ends again within AGAIN_SECONDS.
     """
-    async with AsyncExitStack() as stack:
-        envoy = await stack.enter_async_context(EnvoyProcess(program, gateway))
-        _print_start(envoy.address, envoy.admin, gateway, model)
-        if follows:
-            router = str(gateway.router)
-            client = AsyncClient(router, tls=gateway.router_tls, timeout=ASK_SECONDS)
-            await stack.enter_async_context(client)
-            run = partial(follow, client, gateway.pods, envoy.replace_pods, say)
-            stack.callback(kept(Work("following the router's pods", run)).cancel)
-        await envoy.ended()
+    before = -math.inf
+    while True:
+        async with AsyncExitStack() as stack:
+            envoy = await stack.enter_async_context(EnvoyProcess(program, gateway))
+            _print_start(envoy.address, envoy.admin, gateway, model)
+            if follows:
+                router = str(gateway.router)
+                client = AsyncClient(router, tls=gateway.router_tls, timeout=ASK_SECONDS)
+                await stack.enter_async_context(client)
+                put = partial(follow, client, gateway.pods, envoy.replace_pods, say)
+                stack.callback(kept(Work("following the router's pods", put)).cancel)
+                tell = partial(tell_findings, client, say)
+                stack.callback(kept(Work("telling what is wrong", tell)).cancel)
+            try:
+                await envoy.ended()
+            except ChildError as error:
+                now = time.monotonic()
+                if now - before < AGAIN_SECONDS:
+                    raise
+                say(f"{error}: it is started again")
+                before, gateway = now, replace(gateway, listen=address_of(envoy.address))
 
 
 async def follow(

@@ -20,10 +20,10 @@ from tests.fake_http import Answer, Asked, FakeHttp
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.servers.api_server import NAMESPACE, ApiServer
 from warmpath.cli import check_config
-from warmpath.cli.engines.ask import Asker, Away, Found
+from warmpath.cli.engines.ask import Away, Found
 from warmpath.cli.engines.fleet import answering, ask_all, is_better
-from warmpath.cli.engines.line import lines
-from warmpath.cli.engines.place import Place, PlaceError, places
+from warmpath.cli.engines.line import Blind, lines
+from warmpath.cli.engines.place import Place, PlaceError, configured, places
 from warmpath.cli.engines.port import Ports, find, kind_of
 from warmpath.cli.engines.written import Asked as Told
 from warmpath.cli.engines.written import configuration, write
@@ -37,8 +37,8 @@ def port_of(endpoint: str) -> int:
     return int(endpoint.rpartition(":")[2])
 
 
-async def asked(*urls: str, key: str = "", key_file: str = "") -> list[Told]:
-    return await ask_all(places(urls, None, []), Asker(key, key_file))
+async def asked(*urls: str, key_file: Path | str = "") -> list[Told]:
+    return await ask_all(places(urls, None, [], str(key_file)))
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,19 @@ class Said(FakeHttp):
         return Answer(body=(page if isinstance(page, str) else json.dumps(page)).encode())
 
 
-def line_of(engine: FakeHttp, **options: str) -> str:
-    told = asyncio.run(asked(engine.url, **options))
-    [line] = lines(told, [], {}, "out/router.toml")
+BLIND: Blind = {("m", "text"): "no", ("m", "chat"): "no"}
+
+
+def line_of(engine: FakeHttp, *, key_file: Path | str = "", blind: Blind = BLIND) -> str:
+    """Return an engine's line; `blind`: why a router makes no tokens, where its engines do not."""
+    told = asyncio.run(asked(engine.url, key_file=key_file))
+    [found] = told[0].found or [None]
+    lacking = {
+        "text": found is not None and not found.makes_tokens,
+        "chat": found is not None and not found.renders_chats,
+    }
+    blind = {name: why for name, why in blind.items() if lacking[name[1]]}
+    [line] = lines(told, [], blind, "out/router.toml")
     name, _, said = line.partition("  ")
     assert name == engine.url.removeprefix("http://")
     return said
@@ -128,9 +138,9 @@ def line_of(engine: FakeHttp, **options: str) -> str:
         ("", """For exact start it with --kv-events-config '{"enable_kv_cache_events": true,"""),
         (
             "/tokenize",
-            "m: approximate: it has no /tokenize, so that texts are matched by their bytes",
+            "m: approximate: texts are matched by their bytes, as it has no /tokenize. For exact start",
         ),
-        ("/tokenize", "set `tokenizer` of its [[models]] in out/router.toml"),
+        ("/tokenize", "start this command with --tokenizer FOLDER, a folder with its tokenizer"),
         ("/metrics", "an unknown server 0.32.0, m: approximate: no events are known of it"),
     ],
 )
@@ -159,7 +169,7 @@ def with_events(engine: FakeHttp, *, replay: bool) -> str:
             True,
             "exact: but for chats, matched by their bytes, as its /tokenize renders none",
         ),
-        (("/tokenize",), True, "approximate: it has no /tokenize"),
+        (("/tokenize",), True, "as it has no /tokenize"),
     ],
 )
 def test_with_its_events_an_engine_is_exact_but_for_what_it_lacks(
@@ -190,14 +200,19 @@ def test_a_prefix_cache_that_is_off_comes_before_all_else() -> None:
         )
 
 
-def test_an_engine_that_wants_a_key_is_named_and_works_with_it() -> None:
+def test_an_engine_that_wants_a_key_is_named_and_works_with_it(tmp_path: Path) -> None:
     with Said(key="secret") as engine:
         assert "it wants an API key: give a file with it, --api-key-file FILE" in line_of(engine)
-        wrong = line_of(engine, key="other", key_file="key.txt")
-        assert "/v1/models answers 401; the key in key.txt is not its own" in wrong
-        told = asyncio.run(asked(engine.url, key="secret"))
-        config = configuration(told, ServerTable(), "/keys/key.txt")
-    assert config.pods[0].key_file == "/keys/key.txt"
+        file = tmp_path / "key.txt"
+        file.write_text("other")
+        wrong = line_of(engine, key_file=file)
+        assert f"/v1/models answers 401; the key in {file} is not its own" in wrong
+        file.write_text("secret")
+        told = asyncio.run(asked(engine.url, key_file=file))
+        config = configuration(told, ServerTable())
+        file.unlink()
+        assert "there is no such file" in line_of(engine, key_file=file)
+    assert config.pods[0].key_file == str(file)
     assert config.models[0].aliases == ["alias"]
 
 
@@ -217,12 +232,12 @@ async def test_engines_are_waited_for_until_one_answers(held_port: int) -> None:
     said: list[str] = []
     at = f"http://127.0.0.1:{held_port}"
     with Said() as engine:
-        waiting = asyncio.create_task(answering(places([at], None, []), Asker(), said.append))
+        waiting = asyncio.create_task(answering(places([at], None, []), said.append))
         while not said:
             await asyncio.sleep(0.01)
         assert f"waiting for an engine that answers: 127.0.0.1:{held_port}" in said[0]
         waiting.cancel()
-        told = await answering(places([at, engine.url], None, []), Asker(), said.append)
+        told = await answering(places([at, engine.url], None, []), said.append)
     assert [len(one.found) for one in told] == [0, 1]
     assert len(said) == 1
 
@@ -288,6 +303,55 @@ async def test_ports_of_several_engines_in_one_process_are_not_guessed() -> None
 FAR = HostPort("10.0.0.1", 8000)
 
 
+CONFIGURED = """
+[[models]]
+name = "m"
+
+[[pods]]
+id = "first"
+model = "m"
+address = "{address}"
+{more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("", "first  vLLM 0.32.0, m: approximate: it sends no events"),
+        (
+            "",
+            '"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}\', and set `events` and',
+        ),
+        ('events = "tcp://127.0.0.1:9"', "first  vLLM 0.32.0, m: approximate: it sends no events"),
+        (
+            'events = "tcp://127.0.0.1:9"',
+            '"endpoint": "tcp://*:9", "replay_endpoint": "tcp://*:5558"}\'',
+        ),
+        ('watch = "127.0.0.1:9"', "first  vLLM 0.32.0, m: exact"),
+    ],
+)
+def test_the_second_day_says_what_is_missing_too(more: str, said: str, tmp_path: Path) -> None:
+    with Said() as engine:
+        file = tmp_path / "router.toml"
+        file.write_text(CONFIGURED.format(address=engine.url.removeprefix("http://"), more=more))
+        told = asyncio.run(ask_all(configured(load(file), tmp_path)))
+    [line] = lines(told, [], {}, str(file))
+    assert said in line
+    assert ("set `events`" in line) == (more == "")
+
+
+def test_events_that_a_configuration_lacks_are_said_with_their_endpoints(tmp_path: Path) -> None:
+    with Said() as engine, zmq.Context() as context, context.socket(zmq.PUB) as events:
+        port = events.bind_to_random_port("tcp://127.0.0.1")
+        file = tmp_path / "router.toml"
+        file.write_text(CONFIGURED.format(address=engine.url.removeprefix("http://"), more=""))
+        told = asyncio.run(ask_all(configured(load(file), tmp_path)))
+    [line] = lines(told, [], {}, str(file))
+    assert "approximate: it sends events, which the router does not follow" in line
+    assert f'set events = "tcp://127.0.0.1:{port}"' in line
+
+
 def far(found: Found, **changes: Any) -> str:
     told = [Told(Place("10.0.0.1:8000", address=FAR), (found._replace(at=FAR, **changes),))]
     [line] = lines([*told], [], {}, "f.toml")
@@ -347,7 +411,7 @@ def test_pods_of_kubernetes_are_a_set_and_without_a_cluster_it_is_said(
     assert (place.pods.namespace, place.pods.selector) == ("llm", "app=vllm,tier=gpu")
     assert (place.pods.port, place.pods.name) == (8001, "app-vllm-tier-gpu")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    [told] = asyncio.run(ask_all([place], Asker()))
+    [told] = asyncio.run(ask_all([place]))
     [away] = told.answers
     assert isinstance(away, Away)
     assert away.problem == f"{NO_ACCESS}; {MOUNT}"

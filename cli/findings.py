@@ -1,0 +1,63 @@
+"""The doctor's findings as sentences, and those that come and go while somebody listens."""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from warmpath.client.async_client import AsyncClient
+from warmpath.client.failure import CallError
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+
+LOOK_SECONDS = 5.0
+
+
+def sentences(found: Sequence[pb.Finding]) -> list[str]:
+    """Return the findings as sentences; those of one kind are grouped where their texts are alike.
+
+    One mistake often shows on all pods, and pods may also have several.
+    """
+    alike: dict[tuple[str, str, str], list[pb.Finding]] = {}
+    for one in found:
+        alike.setdefault((one.model, one.kind, _form(one)), []).append(one)
+    sentences = []
+    for (model, kind, _), ones in alike.items():
+        first = ones[0]
+        whose = " ".join(name for name in (model, first.pod) if name)
+        others = ", ".join(dict.fromkeys(one.pod for one in ones[1:] if one.pod != first.pod))
+        likewise = f" Likewise {others}." if others else ""
+        text = f"{first.text.rstrip('.')}.{likewise}"
+        sentences.append(f"{kind}: {whose}: {text}".replace(": : ", ": "))
+    return sentences
+
+
+def _form(one: pb.Finding) -> str:
+    """Return a finding's text without what differs from pod to pod: its name and numbers."""
+    if not one.pod:
+        return one.text
+    named = re.sub(rf"(?<![\w-]){re.escape(one.pod)}(?![\w-])", "its pod", one.text)
+    return re.sub(r"\d[\d.,]*", "0", named)
+
+
+async def tell_findings(
+    client: AsyncClient, tell: Callable[[str], None], *, pause: float = LOOK_SECONDS
+) -> None:
+    """Tell the doctor's findings that come and go, until cancelled; those at the start are known."""
+    known: Mapping[tuple[str, str, str], pb.Finding] | None = None
+    while True:
+        with suppress(CallError):
+            # Late answers come and go by themselves.
+            found = {
+                (one.kind, one.model, one.pod): one
+                for one in (await client.diagnose()).findings
+                if one.kind != "late"
+            }
+            if known is not None:
+                for sentence in sentences(
+                    [one for name, one in found.items() if name not in known]
+                ):
+                    tell(sentence)
+                for kind, model, pod in known.keys() - found:
+                    tell(f"{kind}: {' '.join(filter(None, (model, pod)))}: no longer")
+            known = found
+        await asyncio.sleep(pause)
