@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from warmpath.client.async_client import AsyncClient
@@ -43,7 +43,8 @@ async def tell_findings(
     client: AsyncClient, tell: Callable[[str], None], *, pause: float = LOOK_SECONDS
 ) -> None:
     """Tell the doctor's findings that come and go, until cancelled; those at the start are known."""
-    known: Mapping[tuple[str, str, str], pb.Finding] | None = None
+    known: set[tuple[str, str, str]] | None = None
+    before: set[tuple[str, str, str]] = set()
     while True:
         with suppress(CallError):
             # Late answers come and go by themselves.
@@ -52,12 +53,13 @@ async def tell_findings(
                 for one in (await client.diagnose()).findings
                 if one.kind != "late"
             }
-            if known is not None:
-                for sentence in sentences(
-                    [one for name, one in found.items() if name not in known]
-                ):
-                    tell(sentence)
-                for kind, model, pod in known.keys() - found:
-                    tell(f"{kind}: {' '.join(filter(None, (model, pod)))}: no longer")
-            known = found
+            if known is None:
+                known = {*found}
+            # At its second look a finding has its cause: a pod's events end before its health.
+            new = found.keys() & before - known
+            for sentence in sentences([found[name] for name in found if name in new]):
+                tell(sentence)
+            for kind, model, pod in known - found.keys():
+                tell(f"{kind}: {' '.join(filter(None, (model, pod)))}: no longer")
+            known, before = known & found.keys() | new, {*found}
         await asyncio.sleep(pause)

@@ -255,7 +255,9 @@ class TokenizerPool:
         self.failed += 1
         if not isinstance(error, TokenizerUnavailableError | WorkFailedError):
             error = WorkFailedError(f"it fails on this text: {type(error).__name__}: {error}")
-        return TokenizerUnavailableError(f"the tokenizer of {tokenizer_id}: {error}")
+        # Chats have a line more.
+        name = tokenizer_id.partition("\n")[0]
+        return TokenizerUnavailableError(f"the tokenizer of {name}: {error}")
 
     async def close(self) -> None:
         """Refuse new texts and fail the waiting callers, without waiting for threads: one may hang."""

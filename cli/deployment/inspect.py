@@ -45,7 +45,7 @@ async def check_events(
 ) -> AsyncIterator[Check]:
     """Yield a check of each rank's events and replay, or of the publisher: it answers in `seconds`."""
     spec = pod.spec
-    option = ENGINES[spec.engine].events_option
+    option = ENGINES[spec.engine].events_option_at(spec.events, spec.replay)
     if spec.watch:
         yield await _publisher(pod, seconds)
         return

@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 
 from warmpath.cli.engines.ask import Away, Found
 from warmpath.cli.engines.place import Place
-from warmpath.cli.engines.port import EVENTS, REPLAY
 from warmpath.cli.engines.written import Asked
+from warmpath.indexer.engines.kind import EVENTS, REPLAY
 from warmpath.process.address import HostPort, is_loopback
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pods.table import WELL
@@ -127,11 +127,8 @@ def lacking(
 
 def _option(found: Found, number: int, place: Place) -> str:
     """Return the option that turns events on, at the ports of the configuration if it has some."""
-    option = found.kind.events_option
-    for port, endpoint in ((EVENTS, place.events), (REPLAY, place.replay)):
-        given = endpoint.rpartition(":")[2] or str(port + number * PORTS_APART)
-        option = option.replace(str(port), given)
-    return option
+    events, replay = (f":{port + number * PORTS_APART}" for port in (EVENTS, REPLAY))
+    return found.kind.events_option_at(place.events or events, place.replay or replay)
 
 
 def _table(found: Found, file: str) -> str:

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from warmpath.indexer.engines.kind import EVENTS, REPLAY
 from warmpath.process.address import HostPort, is_loopback
 
-EVENTS, REPLAY = 5557, 5558
-"""The usual ports, as in `EngineKind.events_option`."""
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16 + 1 + 31)
 SIGNATURE_BYTES, MOST_COMMAND_BYTES = 10, 512
 ASK_SECONDS = 1.0

@@ -1,11 +1,14 @@
 """What is particular to a kind of engine: each engine's own file ends with its description."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from warmpath.indexer.engines.event import Batch
 
+EVENTS, REPLAY = 5557, 5558
+"""The usual ports of rank 0's events and replay, as in `EngineKind.events_option`."""
 NEVER = (1 << 31,)
 """A version that no engine has: as a value of `told_from`, no version's events have the field."""
 Version = tuple[int, ...]
@@ -92,3 +95,12 @@ class EngineKind:
     """The first version whose removals are right."""
     fault: str = ""
     """What versions before `faulty_before` do wrong; `{}` stands for the version."""
+
+    def events_option_at(self, events: str, replay: str) -> str:
+        """Return `events_option` with the ports of rank 0's endpoints; an empty one has the usual."""
+        ports = {str(EVENTS): events, str(REPLAY): replay}
+
+        def given(usual: re.Match[str]) -> str:
+            return ports[usual[0]].rpartition(":")[2] or usual[0]
+
+        return re.sub("|".join(ports), given, self.events_option)

@@ -138,7 +138,10 @@ def _trust(facts: PodFacts, rank: RankFacts) -> Iterator[str]:
     if not facts.has_events or is_told_elsewhere or not _is_doubtful(rank, TRUST_SECONDS):
         return
     if trust.level is not Level.COLD:
-        yield f"its events are not complete: {_inexact(rank)}"
+        option = ENGINES[facts.engine].events_option
+        advice = f". Do this: look whether it runs, with `{option}`"
+        is_stale = trust.level is Level.STALE and option
+        yield f"its events are not complete: {_inexact(rank)}{advice if is_stale else ''}"
     elif requests >= ENOUGH:
         yield (
             f"no events arrive from rank {rank.number}, though {requests} requests were sent to the "
