@@ -143,11 +143,16 @@ def test_a_signal_ends_all_that_it_started(tmp_path: Path, how: signal.Signals) 
 
 
 @pytest.mark.deep
-def test_it_ends_with_envoy(tmp_path: Path) -> None:
+def test_envoy_is_started_again_once_and_a_second_end_is_the_commands(tmp_path: Path) -> None:
     with gateway("--simulate=1", f"--out={tmp_path}") as started:
         children = started.children
-        [envoy] = children_of(started.process.pid, b"--disable-hot-restart")
-        os.kill(envoy, signal.SIGKILL)
+        for said in ("Envoy ended with -9: it is started again\n", ""):
+            [envoy] = children_of(started.process.pid, b"--disable-hot-restart")
+            os.kill(envoy, signal.SIGKILL)
+            if said:
+                assert said in started.said
+                assert f"Envoy listens on {started.address}\n" in started.said
+                started.chat("does it serve again?")
         assert started.process.wait(60) == 1
         assert "warmpath gateway: Envoy ended with -9" in started.said.read()
         assert not any(map(is_there, children))
