@@ -42,6 +42,7 @@ View = dict[str, Any]
 """A part of the page's data, as JSON."""
 
 
+BLIND = "Blind:"
 TITLES = {"no-events": "Approximate:", "gap": "Mispredicted:"}
 """By the kind of a lasting finding about a model: how far picks can be trusted."""
 
@@ -113,7 +114,11 @@ class Views:
             if not one.holds and self.readiness.requires(name)
         ]
         blind = [
-            {"kind": "degraded", "title": TITLES.get(one.kind, "Blind:"), "text": f"model {one.model}: {one.text}"}
+            {
+                "kind": "degraded",
+                "title": TITLES.get(one.kind, BLIND),
+                "text": f"model {one.model}: {one.text}",
+            }
             for one in self.blindness.spots()
         ]
         return [*unready, *blind]

@@ -437,7 +437,7 @@ async def test_pods_of_kubernetes_are_asked_once_the_api_server_lists_them_as_re
         [place] = places([], None, [f"{NAMESPACE}/app=vllm:{port_of(worker.address)}"])
 
         async def problem() -> str:
-            [of_place] = await ask_all([place], Asker())
+            [of_place] = await ask_all([place])
             [answer] = of_place.answers
             return answer.problem if isinstance(answer, Away) else ""
 
