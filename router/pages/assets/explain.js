@@ -29,13 +29,14 @@ function kindOf(text) {
   }
 }
 
-// Follows the prompt's form, until the reader chooses; an empty prompt begins anew.
+// Follows the prompt's form. Where that is no JSON the reader's choice stays, until the prompt is empty.
 export function followForm() {
   let isChosen = false;
   byId("kind").addEventListener("input", () => (isChosen = true));
   byId("prompt").addEventListener("input", ({ target }) => {
     if (!target.value) isChosen = false;
-    if (!isChosen) byId("kind").value = kindOf(target.value);
+    const kind = kindOf(target.value);
+    if (kind !== "text" || !isChosen) byId("kind").value = kind;
   });
 }
 

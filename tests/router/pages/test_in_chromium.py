@@ -9,10 +9,13 @@ import pytest
 
 from tests.router.access.guarded import TOKENS
 from tests.router.pages.stand import DEMO, live, pods
+from tests.router.pick_stand import QUIET, UNENDING, pod, prompt
+from tests.router.pick_stand import standing as shadowing
 from tests.router.running_router import running_router
 from tests.router.service_stand import IDS, packed, standing
 from tests.servers.chromium import MISSING, Tab, chromium
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.assemble.means import ShadowMode
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -31,6 +34,10 @@ PAINTED = """[...document.querySelectorAll('.painted span')].map((part) => ({
   text: [...part.childNodes].filter((one) => one.nodeName === '#text').map((one) => one.data).join(''),
   held: part.style.getPropertyValue('--held') !== '',
 }))"""
+CHOSEN = """(() => {
+  document.getElementById("kind").value = "ids";
+  document.getElementById("kind").dispatchEvent(new Event("input"));
+})()"""
 TYPED = """(() => {
   const prompt = document.getElementById("prompt");
   prompt.value = %s;
@@ -96,6 +103,9 @@ async def test_it_shows_pods_decisions_and_what_a_prompt_would_find(
         chat = json.dumps({"messages": [{"role": "user", "content": "[1]"}]})
         for prompt, kind in (("[1] and {2}", "text"), (chat, "chat"), (json.dumps(IDS), "ids")):
             assert await tab.run(TYPED % json.dumps(prompt)) == kind
+        await tab.run(CHOSEN)
+        for prompt, kind in (("1 2", "ids"), (chat, "chat"), (json.dumps(IDS), "ids")):
+            assert await tab.run(TYPED % json.dumps(prompt)) == kind, "JSON says what it is"
         await tab.run("document.getElementById('ask').requestSubmit()")
         shown = await tab.until(
             f"!!document.querySelector('#explained table') && {text('#explained')}"
@@ -206,6 +216,39 @@ async def test_the_share_that_was_cached_is_of_one_span(
     async with opened(tab, tmp_path):
         await tab.run("document.getElementById('pause').click()")
         assert said in await tab.run(COUNTED % tokens)
+
+
+CUT = """[...document.querySelectorAll('#shadow, #shadow *')]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1 && one.clientWidth).map((one) => one.innerText)"""
+"""The texts of a comparison that do not fit."""
+
+
+async def test_a_shadow_page_leads_with_what_the_policy_would_have_brought(
+    tab: Tab, tmp_path: Path
+) -> None:
+    tables = QUIET + UNENDING + pod("a") + pod("b")
+    shadow = ShadowMode()
+    async with shadowing(tmp_path, tables, metrics="127.0.0.1:0", shadow=shadow) as stand:
+        for name, where in (("one", "a"), ("two", "b")):
+            await stand.report(name, "STARTED", pod=where, prompt=prompt(1000))
+            await stand.report(name, "FINISHED")
+        [row] = (await stand.diagnose()).shadows
+        await tab.size(390)
+        await tab.open(f"http://{stand.http_address}/")
+        lead = "Of 2 requests 1 would have found 96.0 % more of their prompt cached."
+        await tab.until(f"{text('#shadow .lead')} === {lead!r}")
+        said = await tab.run(text("#shadow .cards"))
+        balance = f"{row.chosen_imbalance:.2f} → {row.warmpath_imbalance:.2f}"
+        saved = f"{1000 * row.saved_p50:.0f} ms", f"p90 {1000 * row.saved_p90:.0f} ms"
+        for told in ("0.0 % exact", "0.0 % → 48.0 %", balance, *saved):
+            assert told in said
+        assert row.chosen_imbalance == 1 < row.warmpath_imbalance
+        for width in (390, 1280):
+            await tab.size(width)
+            assert await tab.run("document.documentElement.scrollWidth <= innerWidth")
+            assert not await tab.run(CUT)
+            assert await tab.run("document.querySelector('main dl').closest('#shadow') !== null")
+        assert "saved" not in await tab.run(text("#cards")), "its picks decide nothing"
 
 
 async def test_a_router_that_is_not_ready_says_why_above_all_else(tab: Tab, tmp_path: Path) -> None:
