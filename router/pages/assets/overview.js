@@ -15,10 +15,13 @@ export function showOverview(state) {
   const points = earlier.length ? earlier : [snapshot.point];
   showShadow(byId("shadow"), snapshot.shadow);
   showCards(snapshot, points);
-  showCharts(points.filter((point) => snapshot.point.at - point.at <= byId("span").value));
+  showCharts(points.filter((point) => snapshot.point.at - point.at <= byId("span").value), isWatching(snapshot) ? "your gateway" : "picked");
   showPods(state);
   showDecisions(byId("decisions"), state.decisions);
 }
+
+// Whether another gateway decides alone.
+const isWatching = ({ shadow }) => Boolean(shadow) && !shadow.decides;
 
 // The growth of the counts over the last minutes: [first point, last point].
 function recent(points) {
@@ -47,7 +50,7 @@ function showCards(snapshot, points) {
     ["Queue", snapshot.queue === null ? "off" : count(total.queued), queueText(snapshot.queue)],
   ];
   // The first two would be about picks that decided nothing.
-  if (snapshot.shadow && !snapshot.shadow.decides) cards.splice(0, 2);
+  if (isWatching(snapshot)) cards.splice(0, 2);
   fill(byId("cards"), ...cards.map(([name, value, note]) => make("div", {}, make("dt", {}, name), make("dd", {}, value, make("small", {}, note)))));
 }
 
@@ -65,7 +68,7 @@ function rates(points, rate) {
   });
 }
 
-function showCharts(points) {
+function showCharts(points, chosen) {
   const times = points.map((point) => point.at);
   const ratio = (name) =>
     rates(points, (now, before) => {
@@ -75,7 +78,7 @@ function showCharts(points) {
   const lines = [
     { name: "the best pod for each", kind: "best", values: ratio("available_tokens") },
     { name: "round robin (estimate)", kind: "turn", values: ratio("average_tokens") },
-    { name: "picked", kind: "picked", values: ratio("captured_tokens") },
+    { name: chosen, kind: "picked", values: ratio("captured_tokens") },
   ];
   // A hidden view has no width.
   const width = byId("hits").clientWidth || 560;
