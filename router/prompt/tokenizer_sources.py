@@ -26,9 +26,8 @@ from warmpath.router.config.schema import ModelSpec
 REMOTE_SECONDS = 0.5
 """Maximum wait for an engine's tokenizer where another one is left, on this machine or an engine's; well
 below the usual limits.tokenize-seconds."""
-LAST_SECONDS = 5.0
-"""Maximum wait for the last engine: its caller waits no longer than limits.tokenize-seconds, and a later
-answer serves the next request with this text."""
+LAST_SECONDS = 2.0
+"""Maximum wait for the last engine, the usual limits.tokenize-seconds: without tokens a pick is blind."""
 SKIP_SECONDS = 5.0
 """How long an engine is skipped after its tokenizer failed."""
 LOAD_SECONDS = 60.0
