@@ -27,7 +27,7 @@ REMOTE_SECONDS = 0.5
 """Maximum wait for an engine's tokenizer where another one is left, on this machine or an engine's; well
 below the usual limits.tokenize-seconds."""
 LAST_SECONDS = 2.0
-"""Maximum wait for the last engine, the usual limits.tokenize-seconds: without tokens a pick is blind."""
+"""Maximum wait for the last engine, the usual limits.tokenize-seconds: without it a pick is blind."""
 SKIP_SECONDS = 5.0
 """How long an engine is skipped after its tokenizer failed."""
 LOAD_SECONDS = 60.0
