@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from tests.fake_engine import FakeEngine
-from tests.router.endpoint_picker.gateway import asking
+from tests.router.endpoint_picker.gateway import PODS, asking
 from tests.router.inference_api.test_reader import LIMITS, read
+from tests.router.pick_stand import QUIET
 from tests.vllm.api_bodies import ANTHROPIC_TOOL, LONG, SYSTEM, use
+from warmpath.router.prompt import tokenizer_sources
 from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
 
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
@@ -131,10 +133,12 @@ async def test_a_medium_stands_for_few_tokens_and_is_told_from_others() -> None:
 
 @pytest.mark.parametrize(("path", "turns"), CONVERSATIONS)
 async def test_a_conversation_is_found_where_it_went_when_its_tokens_are_known_no_more(
-    path: str, turns: Any, tmp_path: Path, engine: FakeEngine
+    path: str, turns: Any, tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tokenizer_sources, "LAST_SECONDS", 30.0)
+    tables = f"[limits]\ntokenize-seconds = 60\n{QUIET}{PODS}"
     model = f'tokenizer-urls = ["{engine.url}"]'
-    async with asking(tmp_path, model=model) as gateway:
+    async with asking(tmp_path, tables=tables, model=model) as gateway:
         went = ""
         for body in turns():
             to, _ = await gateway.whole(json.dumps(body).encode(), b"{}", path=path)

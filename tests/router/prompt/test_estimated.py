@@ -19,6 +19,7 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.failures import FAILURES
 from warmpath.router.config.files import engine_credentials
 from warmpath.router.config.read import parse
+from warmpath.router.prompt import tokenizer_sources
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.models import Model, ModelTable
@@ -74,8 +75,9 @@ async def test_with_the_pool_and_the_renderer_closed_prompts_are_read_by_their_l
 
 
 async def test_a_prompt_that_an_engine_tokenises_has_the_bytes_by_which_it_is_read_otherwise(
-    tmp_path: Path, model_folder: Path, engine: FakeEngine
+    tmp_path: Path, model_folder: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tokenizer_sources, "LAST_SECONDS", 30.0)
     tool = {"type": "function", "function": {"name": "f"}}
     prompts = TEXT, chat(), chat(tools=[tool], chat_template_kwargs={"a": 1}, cache_salt="s")
     async with reading(tmp_path, f'tokenizer-urls = ["{engine.url}"]') as (reader, _):
