@@ -101,9 +101,11 @@ class Past:
                     change = change.before.get(key)
         # One place more at each end, which nobody holds.
         held = {change.place: np.zeros(len(keys) + 2, np.bool_) for change in undone}
+        # To compare names is much faster than to hash places, and most are of other ranks.
+        names = {place.name for place in held}
         then = []
         for place, start, stop in found:
-            if place in held:
+            if place.name in names and place in held:
                 held[place][start + 1 : stop + 1] = True
             else:
                 then.append((place, start, stop))
