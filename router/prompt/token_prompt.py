@@ -96,8 +96,11 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
         """Return the keys of the blocks that a request could find cached, or of all if `is_whole`.
 
         Engines always compute the last token, so a block that ends with it does not count. With
-        `lookahead` a block's key includes the token after it, so that token must exist.
+        `lookahead` a block's key includes the token after it, so that token must exist. Keys of bytes
+        are compared with each other alone, and need none.
         """
+        if self.is_blind:
+            lookahead = Lookahead.NONE
         anew = (0 if self.is_whole else 1) + (lookahead is Lookahead.PAIRS)
         if lookahead:
             anew = max(anew, 1)
