@@ -10,6 +10,7 @@ from warmpath.client.failure import CallError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 LOOK_SECONDS = 5.0
+DIGITS = re.compile(r"\d[\d.,]*")
 
 
 def sentences(found: Sequence[pb.Finding]) -> list[str]:
@@ -36,20 +37,20 @@ def _form(one: pb.Finding) -> str:
     if not one.pod:
         return one.text
     named = re.sub(rf"(?<![\w-]){re.escape(one.pod)}(?![\w-])", "its pod", one.text)
-    return re.sub(r"\d[\d.,]*", "0", named)
+    return DIGITS.sub("0", named)
 
 
 async def tell_findings(
     client: AsyncClient, tell: Callable[[str], None], *, pause: float = LOOK_SECONDS
 ) -> None:
     """Tell the doctor's findings that come and go, until cancelled; those at the start are known."""
-    known: set[tuple[str, str, str]] | None = None
-    before: set[tuple[str, str, str]] = set()
+    known: set[tuple[str, str, str, str]] | None = None
+    before: set[tuple[str, str, str, str]] = set()
     while True:
         with suppress(CallError):
             # Late answers come and go by themselves.
             found = {
-                (one.kind, one.model, one.pod): one
+                (one.kind, one.model, one.pod, DIGITS.sub("", one.text)): one
                 for one in (await client.diagnose()).findings
                 if one.kind != "late"
             }
@@ -59,7 +60,7 @@ async def tell_findings(
             new = found.keys() & before - known
             for sentence in sentences([found[name] for name in found if name in new]):
                 tell(sentence)
-            for kind, model, pod in known - found.keys():
+            for kind, model, pod in {name[:3] for name in known} - {name[:3] for name in found}:
                 tell(f"{kind}: {' '.join(filter(None, (model, pod)))}: no longer")
             known, before = known & found.keys() | new, {*found}
         await asyncio.sleep(pause)

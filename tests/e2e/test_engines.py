@@ -10,13 +10,18 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from tests.e2e.test_commands import children_of
-from warmpath.cli import check_config
+from warmpath.cli import check_config, doctor
+from warmpath.cli.engines.written import write
 from warmpath.lab.bench.stand.servers import Python
 from warmpath.lab.local.ports import HeldPorts
+from warmpath.router.config.read import load
+from warmpath.router.config.schema import ServerTable
 
 TEXT = "a prompt of some blocks, which an engine keeps " * 20
 NO_ENVOY = (
@@ -25,11 +30,12 @@ NO_ENVOY = (
 
 
 @contextmanager
-def engine(address: str, model: Path, log: Path) -> Iterator[None]:
-    """Run a simulated vLLM at an address, with its events at free ports."""
+def engine(address: str, model: Path, log: Path, *more: str) -> Iterator[None]:
+    """Run a simulated vLLM at an address, with its events at free ports unless `more` options say else."""
     options = (
         f"--listen={address}", f"--tokenizer={model}", "--model=m", "--events-endpoint=tcp://127.0.0.1:*",
         "--replay-endpoint=tcp://127.0.0.1:*", "--vocab-size=2048", "--speed=1000",
+        *more,
     )  # fmt: skip
     with Python("warmpath.lab.simworker", *options, log=log) as process:
         process.hear()
@@ -72,16 +78,30 @@ def running(*words: str, **environment: str) -> Iterator[Command]:
             command.process.kill()
 
 
-def chat(address: str) -> http.client.HTTPMessage:
-    """Ask for an answer to TEXT; return the response's headers."""
+class Chat(NamedTuple):
+    """An answer to TEXT."""
+
+    headers: http.client.HTTPMessage
+    cached: int
+    """The tokens of the prompt that the engine says it found."""
+
+
+def asked(address: str, key: str = "") -> Chat:
+    """Ask for an answer to TEXT."""
     body = {"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": TEXT}]}
     request = urllib.request.Request(
         f"http://{address}/v1/chat/completions",
         json.dumps(body).encode(),
-        {"content-type": "application/json"},
+        {"content-type": "application/json", "authorization": f"Bearer {key}"},
     )
     with urllib.request.urlopen(request, timeout=60) as response:
-        return response.headers  # type: ignore[no-any-return]
+        usage = json.load(response)["usage"]
+        return Chat(response.headers, usage["prompt_tokens_details"]["cached_tokens"])
+
+
+def chat(address: str) -> http.client.HTTPMessage:
+    """Ask for an answer to TEXT; return the response's headers."""
+    return asked(address).headers
 
 
 def test_engines_addresses_are_all_that_a_gateway_needs(
@@ -131,3 +151,123 @@ def test_without_an_envoy_the_router_of_the_file_is_served_alone(
             assert f"  {first}  vLLM 0.32.0, m: exact" in said
             assert f"  {gone}  away: nothing listens there" in said
             command.end(signal.SIGTERM)
+
+
+NO_EVENTS = ("--events-endpoint=inproc://e", "--replay-endpoint=inproc://r")
+AWAY = {
+    "events": (
+        NO_EVENTS, "approximate: it sends no events", "For exact start it with --kv-events-config",
+        "start it with --kv-events-config", "no-events: m: 2 of its 2 pods send no events",
+    ),
+    "replay": (
+        NO_EVENTS[1:], "exact: but it has no replay", "add replay_endpoint to its --kv-events-config",
+        "and set events = ", "replay: there is none, so that a gap in the events stays open",
+    ),
+    "tokenizer": (
+        ("--without=tokenize",), "approximate: texts are matched by their bytes, as it has no /tokenize",
+        "start this command with --tokenizer FOLDER", "set `tokenizer` of its [[models]] in",
+        "/tokenize: answers HTTP 404",
+    ),
+    "template": (
+        ("--without=tokenize-chats",), "exact: but for chats, matched by their bytes",
+        "start this command with --tokenizer FOLDER", "set `tokenizer` of its [[models]] in",
+        "its /tokenize takes no chats, or it has no chat template",
+    ),
+    "metrics": (
+        ("--without=metrics",), "exact: but it serves no /metrics", "start it without --disable-log-stats",
+        "start it without --disable-log-stats", "its load is not known",
+    ),
+}  # fmt: skip
+"""By the part that is taken away: the engines' options, the lack that is said, the remedy on the first and
+on the second day, and a part of the doctor's sentence."""
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("part", AWAY)
+def test_a_part_that_engines_lack_is_said_with_the_way_to_get_it_on_both_days(
+    part: str,
+    tmp_path: Path,
+    model_folder: Path,
+    held_ports: HeldPorts,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options, lack, remedy, later, finding = AWAY[part]
+    both = [f"127.0.0.1:{held_ports.take()}" for _ in range(2)]
+    command = ("-m", "warmpath.cli", "gateway", "--listen=127.0.0.1:0", f"--out={tmp_path}")
+    file = tmp_path / "router.toml"
+    with ExitStack() as stack:
+        for one in both:
+            stack.enter_context(engine(one, model_folder, tmp_path / "engines.log", *options))
+        with running(*command, *(f"--engine=http://{one}" for one in both)) as first:
+            router = first.hear(r"the router serves gRPC on (\S+);")[1]
+            for one in both:
+                assert remedy in first.hear(f"  {one}  vLLM 0.32.0, m: {lack}.*")[0]
+            address = first.hear(r"Envoy listens on (\S+)")[1]
+            # The first one shows how large blocks are, by which beliefs are kept from then on.
+            _, before, again = (asked(address) for _ in range(3))
+            assert again.headers["x-warmpath-pod"] == before.headers["x-warmpath-pod"]
+            assert again.cached > 300
+            doctor.main([f"--router={router}", f"--config={file}"])
+            assert finding in " ".join(capsys.readouterr().out.split())
+            first.end(signal.SIGINT)
+        # Another router of this machine may have the usual ports by now.
+        free = ServerTable(listen="127.0.0.1:0", metrics_listen="127.0.0.1:0")
+        write(msgspec.structs.replace(load(file), server=free), file, "gateway")
+        with running(*command, f"--config={file}") as second:
+            for one in both:
+                assert later in second.hear(f"  {one}  vLLM 0.32.0, m: {lack}.*")[0]
+            second.end(signal.SIGINT)
+
+
+@pytest.mark.deep
+def test_what_is_taken_away_while_a_gateway_runs_is_said_until_it_is_back(
+    tmp_path: Path, model_folder: Path, held_ports: HeldPorts
+) -> None:
+    both = [f"127.0.0.1:{held_ports.take()}" for _ in range(2)]
+    key = tmp_path / "key"
+    key.write_text("old")
+    events = {
+        one: [
+            f"--{name}-endpoint=tcp://127.0.0.1:{held_ports.take()}"
+            for name in ("events", "replay")
+        ]
+        for one in both
+    }
+
+    def started(address: str, *options: str) -> ExitStack:
+        stack = ExitStack()
+        stack.enter_context(engine(address, model_folder, tmp_path / "engines.log", *options))
+        return stack
+
+    words = ("-m", "warmpath.cli", "gateway", "--listen=127.0.0.1:0", f"--out={tmp_path}")
+    words += (*(f"--engine=http://{one}" for one in both),)
+    with ExitStack() as stack:
+        engines = {one: started(one, "--api-key=old", *events[one]) for one in both}
+        for one in both:
+            stack.callback(lambda one=one: engines[one].close())
+        with running(*words) as without:
+            without.hear(
+                rf"{both[0]}: /v1/models answers 401; it wants an API key: .* --api-key-file FILE"
+            )
+        command = stack.enter_context(running(*words, f"--api-key-file={key}"))
+        address = command.hear(r"Envoy listens on (\S+)")[1]
+        pod = asked(address, "old").headers["x-warmpath-pod"]
+        [other] = {*both} - {pod}
+        engines[pod].close()
+        command.hear(rf"ready: m {pod}: it is not ready: .*nothing listens there")
+        assert asked(address, "old").headers["x-warmpath-pod"] == other
+        engines[pod] = started(pod, "--api-key=old", *NO_EVENTS)
+        command.hear(
+            rf"ready: m {pod}: .*its events are not connected. Do this: start it with `--kv-events"
+        )
+        engines[pod].close()
+        engines[pod] = started(pod, "--api-key=old", *events[pod])
+        command.hear(rf"ready: m {pod}: no longer")
+        engines[other].close()
+        engines[other] = started(other, "--api-key=new", *events[other])
+        command.hear(
+            rf"key: m {other}: .* the engine refuses the key in {key}: put its API key into that file"
+        )
+        key.write_text("new")
+        command.hear(rf"key: m {other}: no longer")
+        command.end(signal.SIGTERM)
