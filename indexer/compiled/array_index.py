@@ -125,7 +125,9 @@ class ArrayIndex:
             if not self.arrays.reserve(stop - start, slot) and start:
                 # The block before may have been given up to make room.
                 blocks = self.arrays.blocks
-                previous = int(table.find(blocks.by_key, blocks.records, array[start - 1])) or -1
+                previous = (
+                    int(table.number_of(blocks.by_key, blocks.records, array[start - 1])) or -1
+                )
             with self.arrays.turn():
                 previous = blocks_of.add(
                     self.arrays.blocks,

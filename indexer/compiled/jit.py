@@ -19,6 +19,8 @@ import numba
 import numpy as np
 from numba.core.event import Listener
 
+from warmpath.indexer.compiled.merge import merged
+
 log = logging.getLogger(__name__)
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -40,18 +42,23 @@ with this option cannot make arrays."""
 
 def compiled(function: Function) -> Function:
     """Compile a function: no interpreter lock, no bounds checks, kept on disk; it allocates nothing."""
-    return cast("Function", numba.njit(cache=_IS_KEPT, **_OPTIONS, **_BORROWED)(function))
+    options = {**_OPTIONS, **_BORROWED, "no_cfunc_wrapper": True}
+    return cast("Function", numba.njit(cache=_IS_KEPT, **options)(function))
+
+
+def inner(function: Function) -> Function:
+    """Compile a function that only compiled functions call."""
+    return cast("Function", merged(function, {**_OPTIONS, **_BORROWED}))
 
 
 def inlined(function: Function) -> Function:
     """Compile a function into its callers, as a call with a tuple of arrays takes long."""
-    options = {**_OPTIONS, **_BORROWED, "forceinline": True}
-    return cast("Function", numba.njit(cache=_IS_KEPT, **options)(function))
+    return cast("Function", merged(function, {**_OPTIONS, **_BORROWED, "forceinline": True}))
 
 
 def allocating(function: Function) -> Function:
     """Compile a function that makes arrays."""
-    return cast("Function", numba.njit(cache=_IS_KEPT, **_OPTIONS)(function))
+    return cast("Function", numba.njit(cache=_IS_KEPT, **_OPTIONS, no_cfunc_wrapper=True)(function))
 
 
 def _digest() -> str:

@@ -8,7 +8,7 @@ Source: the XXH64 specification (github.com/Cyan4973/xxHash, doc/xxhash_spec.md)
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import compiled, inlined
+from warmpath.indexer.compiled.jit import compiled, inlined, inner
 
 P1 = np.uint64(0x9E3779B185EBCA87)
 P2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -88,7 +88,7 @@ def _word(data: NDArray[np.uint8], at: int, size: int) -> np.uint64:
     return word
 
 
-@compiled
+@inner
 def bytes_key(data: NDArray[np.uint8], start: int, size: int, seed: np.uint64) -> np.uint64:
     """Return the XXH64 of `size` bytes from `start` on."""
     at = start

@@ -16,6 +16,7 @@ from warmpath.indexer.compiled.arrays import Arrays
 from warmpath.indexer.compiled.blocks import table
 from warmpath.indexer.compiled.blocks.blocks import DEPTH, FREED, LIVE, NAMED, SET, TOP, Blocks
 from warmpath.indexer.compiled.blocks.sets import USED, Sets, slots_of
+from warmpath.indexer.compiled.jit import compiled
 from warmpath.indexer.compiled.names.names_by_key import NamesByKey
 from warmpath.indexer.compiled.outside import Outside
 from warmpath.indexer.engines.event import EngineHash
@@ -310,6 +311,14 @@ def _(index: ReferenceIndex) -> None:
     assert all(index._slots_of.values()), "a key without holders is kept"
 
 
+@compiled
+def is_found(places: table.Places, words: table.Words, word: np.uint64, number: int) -> bool:
+    at = table.seek(places, words, word, table.home(word, places.size))
+    while at >= 0 and table.number_at(places, at) != number:
+        at = table.seek(places, words, word, table.after(at, places.size))
+    return at >= 0
+
+
 def check_blocks(blocks: Blocks, sets: Sets) -> None:
     top = int(blocks.state[TOP])
     numbers = np.flatnonzero(blocks.quarters[1:top, DEPTH] != FREED) + 1
@@ -323,11 +332,8 @@ def check_blocks(blocks: Blocks, sets: Sets) -> None:
         places = getattr(blocks, field)
         assert np.count_nonzero(places) == len(entries), f"{field} has too many entries, or too few"
         for number in entries.tolist():
-            word = words[number, 0]
-            at = table.seek(places, words, word, table.home(word, len(places)))
-            while at >= 0 and table.number_at(places, at) != number:
-                at = table.seek(places, words, word, table.after(at, len(places)))
-            assert at >= 0, f"{field} does not find block {number}"
+            is_there = is_found(places, words, words[number, 0], number)
+            assert is_there, f"{field} does not find block {number}"
     named = np.count_nonzero(blocks.names[numbers, 0])
     assert int(blocks.state[NAMED]) == named, "the number of names is wrong"
     held = blocks.halves[numbers, SET]

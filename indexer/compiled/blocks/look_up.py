@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from warmpath.indexer.compiled.blocks.blocks import MATCHED, SET, Blocks
 from warmpath.indexer.compiled.blocks.sets import Sets
 from warmpath.indexer.compiled.blocks.table import find, first_number
-from warmpath.indexer.compiled.jit import allocating, compiled, int64
+from warmpath.indexer.compiled.jit import allocating, inner, int64
 from warmpath.indexer.compiled.keys import block_key
 
 View = tuple[
@@ -34,7 +34,7 @@ CHUNK = 64
 """Blocks whose keys are made before they are looked up."""
 
 
-@compiled
+@inner
 def _walk(
     by_key: NDArray[np.uint32],
     records: NDArray[np.uint64],
@@ -66,7 +66,7 @@ def _walk(
     return stretches, before
 
 
-@compiled
+@inner
 def _turn(
     words: NDArray[np.uint64],
     live: NDArray[np.uint64],
@@ -105,7 +105,7 @@ def _turn(
     return stretches
 
 
-@compiled
+@inner
 def _is_empty(words: NDArray[np.uint64]) -> bool:
     for word in words:
         if word:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpath.indexer.compiled.blocks.table import after, stays
-from warmpath.indexer.compiled.jit import compiled, inlined, int64
+from warmpath.indexer.compiled.jit import compiled, inlined, inner, int64
 from warmpath.indexer.compiled.outside import zeros
 
 TOP, FREE, USED, FROM, SLOT, TO = range(6)
@@ -65,7 +65,7 @@ def row_bytes(words: int) -> int:
     return 8 * words + 8
 
 
-@compiled
+@inner
 def _hash(words: NDArray[np.uint64]) -> np.uint32:
     mixed = np.uint64(0x9E3779B97F4A7C15)
     for word in words:
@@ -74,7 +74,7 @@ def _hash(words: NDArray[np.uint64]) -> np.uint32:
     return np.uint32(mixed >> np.uint64(32))
 
 
-@compiled
+@inner
 def _home(code: np.uint32, places: int) -> int:
     return int64((np.uint64(code) * np.uint64(places)) >> np.uint64(32))
 
@@ -159,7 +159,7 @@ def move(sets: Sets, before: int, after: int) -> None:
             _forget(sets, before)
 
 
-@compiled
+@inner
 def _forget(sets: Sets, number: int) -> None:
     state = sets.state
     if state[FROM] == number or state[TO] == number:

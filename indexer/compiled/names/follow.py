@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from warmpath.indexer.compiled.blocks import table
 from warmpath.indexer.compiled.blocks.blocks import UNUSED, Blocks
 from warmpath.indexer.compiled.blocks.sets import Sets
-from warmpath.indexer.compiled.jit import compiled, inlined
+from warmpath.indexer.compiled.jit import compiled, inlined, inner
 from warmpath.indexer.compiled.keys import block_key, lookahead_key
 from warmpath.indexer.compiled.names import roots as root_of
 from warmpath.indexer.compiled.names.hold import (
@@ -107,7 +107,7 @@ DONE, PAUSED, TELLING = 0, 3, 4
 applied as were allowed; or the rank's trust may change after the last batch."""
 
 
-@compiled
+@inner
 def _touch(blocks: Blocks, names: NDArray[np.uint64], keys: NDArray[np.uint64]) -> None:
     """Read the places where the searches for names and keys will begin.
 

@@ -35,7 +35,7 @@ from warmpath.indexer.compiled.blocks.blocks import (
 )
 from warmpath.indexer.compiled.blocks.sets import Sets
 from warmpath.indexer.compiled.blocks.table import after, home, number_at, seek, stays
-from warmpath.indexer.compiled.jit import compiled, inlined, int64
+from warmpath.indexer.compiled.jit import compiled, inlined, inner, int64
 from warmpath.indexer.compiled.names.words import LEAST, has
 from warmpath.indexer.engines.cache_groups import Way
 from warmpath.indexer.engines.event import Tier
@@ -202,7 +202,7 @@ def disown(mine: Own, name: np.uint64) -> None:
     mine.state[OWNED] -= 1
 
 
-@compiled
+@inner
 def _is_plain(blocks: Blocks, sets: Sets, mine: Own, number: int) -> bool:
     """Whether the rank holds a block by its shared name."""
     if blocks.quarters[number, DEPTH] == FREED or blocks.names[number, 0] == 0:

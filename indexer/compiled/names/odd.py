@@ -342,4 +342,4 @@ class OddNames:
     def number_under(self, key: int) -> int:
         """Return the number of a key's block; 0 for none."""
         blocks = self._index.arrays.blocks
-        return int(table.find(blocks.by_key, blocks.records, np.uint64(key))) if key else 0
+        return int(table.number_of(blocks.by_key, blocks.records, np.uint64(key))) if key else 0

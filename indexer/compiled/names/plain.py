@@ -145,7 +145,7 @@ class PlainNames:
 
     def find(self, name: int) -> int:
         """Return the number of the block that the rank holds by a plain name; 0 for none."""
-        return int(names_of.find(self._arrays.blocks, self._arrays.sets, self.own, np.uint64(name)))
+        return int(self.find_all(np.array([name], np.uint64))[0])
 
     def find_all(self, names: Words) -> Numbers:
         """Return for each name the number that `find` returns."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import compiled, int64
+from warmpath.indexer.compiled.jit import inner, int64
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.engines.wire import TIERS
 
@@ -121,7 +121,7 @@ SGLANG = _dialect(
 DIALECTS = {"vllm": VLLM, "sglang": SGLANG}
 
 
-@compiled
+@inner
 def which(dialect: Dialect, words: int, data: NDArray[np.uint8], at: int, length: int) -> int:
     """Return the number of a string in a list of words; -1 where it is not in it."""
     first = dialect.lists[words]
@@ -139,7 +139,7 @@ def which(dialect: Dialect, words: int, data: NDArray[np.uint8], at: int, length
     return -1
 
 
-@compiled
+@inner
 def meaning(dialect: Dialect, words: int, number: int) -> int:
     """Return the meaning of a word (`Dialect.rows`)."""
     return int64(dialect.rows[dialect.lists[words] + number, 2])

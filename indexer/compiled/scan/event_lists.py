@@ -8,12 +8,12 @@ something else, the count is -1; of functions that return no count, the position
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import compiled, inlined, int64
+from warmpath.indexer.compiled.jit import inlined, inner, int64
 from warmpath.indexer.compiled.keys import bytes_key
 from warmpath.indexer.compiled.scan.msgpack import bytes_at, half, integer_at, list_at, skip
 
 
-@compiled
+@inner
 def name_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint64, int]:
     """Read a name (`indexer.engines.event.name_of`); return it and the position after it."""
     length, begin = bytes_at(data, at, end)
@@ -23,7 +23,7 @@ def name_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint64, int]
     return word, at if sign else -1
 
 
-@compiled
+@inner
 def names_at(
     data: NDArray[np.uint8], at: int, end: int, into: NDArray[np.uint64], first: int
 ) -> tuple[int, int]:
@@ -44,7 +44,7 @@ def names_at(
     return count, at
 
 
-@compiled
+@inner
 def tokens_at(
     data: NDArray[np.uint8], at: int, end: int, into: NDArray[np.uint32], first: int
 ) -> tuple[int, int]:
@@ -79,7 +79,7 @@ def _token(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint32, int]:
     return np.uint32(word), at
 
 
-@compiled
+@inner
 def pairs_at(
     data: NDArray[np.uint8],
     at: int,
@@ -104,7 +104,7 @@ def pairs_at(
     return count, at
 
 
-@compiled
+@inner
 def next_tokens_at(
     data: NDArray[np.uint8],
     at: int,
@@ -139,7 +139,7 @@ def are_pairs(data: NDArray[np.uint8], at: int, end: int) -> bool:
     return count > 0 and at < end and data[at] == 0x92
 
 
-@compiled
+@inner
 def lists_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[bool, int]:
     """Read a list of nils and lists of plain values; return whether one has values, and the position."""
     count, at = list_at(data, at, end)

@@ -6,10 +6,10 @@ Each function reads from position `at` on. Source: github.com/msgpack/msgpack, s
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import compiled, int64
+from warmpath.indexer.compiled.jit import inner, int64
 
 
-@compiled
+@inner
 def number(data: NDArray[np.uint8], at: int, size: int) -> np.uint64:
     """Return `size` bytes as a big-endian number."""
     word = np.uint64(0)
@@ -18,7 +18,7 @@ def number(data: NDArray[np.uint8], at: int, size: int) -> np.uint64:
     return word
 
 
-@compiled
+@inner
 def half(data: NDArray[np.uint8], at: int) -> np.uint64:
     """Return the 4 bytes from `at` on as a big-endian number."""
     place = np.uint64(at)  # unsigned: Numba need not ask whether it counts from the end
@@ -30,7 +30,7 @@ def half(data: NDArray[np.uint8], at: int) -> np.uint64:
     )
 
 
-@compiled
+@inner
 def list_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     """Return an array's length, -1 where there is no array, and the position after its head."""
     if at >= end:
@@ -45,7 +45,7 @@ def list_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     return -1, at
 
 
-@compiled
+@inner
 def map_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     """Return a map's length, -1 for none or one above 65,535, and the position after its head."""
     if at >= end:
@@ -58,7 +58,7 @@ def map_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     return -1, at
 
 
-@compiled
+@inner
 def text_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     """Return an ASCII text's length, -1 for none or one above 255 bytes, and where it begins."""
     if at >= end:
@@ -78,7 +78,7 @@ def text_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     return length, at
 
 
-@compiled
+@inner
 def bytes_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     """Return the length of some bytes, -1 for none or more than 65,535, and where they begin."""
     length = -1
@@ -91,7 +91,7 @@ def bytes_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     return length, at
 
 
-@compiled
+@inner
 def integer_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint64, int, int]:
     """Return an integer (a negative one plus 2^64), the position after it, and its sign.
 
@@ -120,7 +120,7 @@ def integer_at(data: NDArray[np.uint8], at: int, end: int) -> tuple[np.uint64, i
     return word, at, 1
 
 
-@compiled
+@inner
 def _skip_one(data: NDArray[np.uint8], at: int, end: int) -> int:
     if at >= end:
         return -1
@@ -137,7 +137,7 @@ def _skip_one(data: NDArray[np.uint8], at: int, end: int) -> int:
     return begin + length if length >= 0 else -1
 
 
-@compiled
+@inner
 def skip(data: NDArray[np.uint8], at: int, end: int) -> int:
     """Return the position after a plain value or a list of plain values; -1 where there is none.
 

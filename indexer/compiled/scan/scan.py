@@ -14,7 +14,7 @@ at least, and an event `scanned.LEAST_EVENT` bytes.
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import compiled, int64
+from warmpath.indexer.compiled.jit import compiled, inner, int64
 from warmpath.indexer.compiled.scan.dialect import (
     IS_ANY,
     IS_EXTRAS,
@@ -72,7 +72,7 @@ from warmpath.indexer.compiled.scan.scanned import (
 from warmpath.indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_GROUP, MOST_NUMBER
 
 
-@compiled
+@inner
 def _field(
     data: NDArray[np.uint8],
     at: int,
@@ -161,7 +161,7 @@ def _field(
     return begin + length
 
 
-@compiled
+@inner
 def _has_plain_extras(data: NDArray[np.uint8], end: int, row: NDArray[np.int64]) -> bool:
     """Whether a store's extra keys are its adapter and, in a prompt's first block, its salt.
 
@@ -194,7 +194,7 @@ def _has_plain_extras(data: NDArray[np.uint8], end: int, row: NDArray[np.int64])
     return True
 
 
-@compiled
+@inner
 def _event(
     data: NDArray[np.uint8], at: int, end: int, dialect: Dialect, scanned: Scanned, event: int
 ) -> int:
@@ -262,7 +262,7 @@ def _event(
     return at
 
 
-@compiled
+@inner
 def _batch(
     data: NDArray[np.uint8],
     at: int,
