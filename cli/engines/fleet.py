@@ -163,7 +163,7 @@ async def running(options: EngineOptions, say: Say) -> AsyncIterator[Fleet]:
     log.parent.mkdir(parents=True, exist_ok=True)
     if options.command == "serve":
         log = OURS
-    say("starting the router; the first one on a machine compiles its index for a minute or two")
+    say("starting the router; the first one on a machine compiles its index for up to a minute")
     process = Process("the router", log)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(process.stop, STOP_SECONDS)

@@ -20,6 +20,8 @@ _INLINED: dict[str, Any] = {
     "nogil": True,
     "error_model": "numpy",
     "forceinline": True,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
     # References to arrays are not counted, which would cost two atomic operations for each.
     "_nrt": False,
 }

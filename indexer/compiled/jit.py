@@ -10,6 +10,8 @@ import logging
 import os
 import platform
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +35,8 @@ HERE = Path(__file__).parent
 SOURCES = (HERE, HERE.parents[1] / "h2grpc" / "http2")
 """The folders of what is compiled, and of the constants that compiled code takes from its neighbours."""
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_rewrites": True}
+_KEPT: dict[str, Any] = {**_OPTIONS, "no_cfunc_wrapper": True}
 _BORROWED: dict[str, Any] = {"_nrt": False}
 """References to arrays are not counted: if they were, each array taken out of a tuple would cost two
 atomic operations, and following events would take three times as long. A function
@@ -42,23 +45,22 @@ with this option cannot make arrays."""
 
 def compiled(function: Function) -> Function:
     """Compile a function: no interpreter lock, no bounds checks, kept on disk; it allocates nothing."""
-    options = {**_OPTIONS, **_BORROWED, "no_cfunc_wrapper": True}
-    return cast("Function", numba.njit(cache=_IS_KEPT, **options)(function))
+    return cast("Function", numba.njit(cache=_IS_KEPT, **_KEPT, **_BORROWED)(function))
 
 
 def inner(function: Function) -> Function:
-    """Compile a function that only compiled functions call."""
+    """Compile a function for compiled functions alone to call."""
     return cast("Function", merged(function, {**_OPTIONS, **_BORROWED}))
 
 
 def inlined(function: Function) -> Function:
-    """Compile a function into its callers, as a call with a tuple of arrays takes long."""
+    """Compile an `inner` function into its callers, as a call with a tuple of arrays takes long."""
     return cast("Function", merged(function, {**_OPTIONS, **_BORROWED, "forceinline": True}))
 
 
 def allocating(function: Function) -> Function:
     """Compile a function that makes arrays."""
-    return cast("Function", numba.njit(cache=_IS_KEPT, **_OPTIONS, no_cfunc_wrapper=True)(function))
+    return cast("Function", numba.njit(cache=_IS_KEPT, **_KEPT)(function))
 
 
 def _digest() -> str:
@@ -105,22 +107,55 @@ def _keep() -> tuple[bool, bool]:
 
 
 _IS_KEPT, _IS_LASTING = _keep()
+HELP = """
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.compiled.warm_up import follow_ranks
+follow_ranks(ArrayIndex(1 << 20))
+"""
+"""The second process's program."""
+HELP_SECONDS = 120.0
+"""Longest wait for the second process; this one compiles what is not on disk then."""
 
 
-class Announcer(Listener):
-    """Logs one warning, when Numba first has to compile a function that is not on disk."""
+class FirstCompilation(Listener):
+    """Logs one warning, when Numba first has to compile a function that is not on disk.
+
+    Where there is a second processor, a second process then compiles a part (`HELP`), which this process
+    loads from disk later.
+    """
 
     def __init__(self) -> None:
-        self._is_done = False
+        self._has_begun = False
+        self._helper: subprocess.Popen[bytes] | None = None
 
     def on_start(self, event: object) -> None:
         del event
-        if not self._is_done:
-            self._is_done = True
-            log.warning("compiling the index of warmpath takes a minute or two; %s", _where_kept())
+        if not self._has_begun:
+            self._has_begun = True
+            log.warning(
+                "compiling the index of warmpath: once, up to a minute on a slow machine; %s",
+                _where_kept(),
+            )
+            if _IS_LASTING and sys.executable and (os.cpu_count() or 1) > 1:
+                self._helper = subprocess.Popen(  # noqa: S603
+                    [sys.executable, "-Pc", HELP],
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
 
     def on_end(self, event: object) -> None:
         pass
+
+    def await_helper(self) -> None:
+        """Wait until the second process has ended, if there is one."""
+        if self._helper is not None:
+            try:
+                self._helper.wait(HELP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._helper.kill()
+                self._helper.wait()
 
 
 def _where_kept() -> str:

@@ -1,5 +1,7 @@
 """Calls every compiled function once, so that all of them are compiled before the first request."""
 
+from collections.abc import Callable
+
 import msgspec
 import numpy as np
 from msgspec.structs import replace
@@ -9,6 +11,9 @@ from warmpath.indexer.compiled.array_rank import ArrayState
 from warmpath.indexer.compiled.blocks import blocks as blocks_of
 from warmpath.indexer.compiled.blocks import give_up as leave
 from warmpath.indexer.compiled.keys import highest, packed
+from warmpath.indexer.compiled.scan.dialect import DIALECTS
+from warmpath.indexer.compiled.scan.scan import scan
+from warmpath.indexer.compiled.scan.scanned import room
 from warmpath.indexer.compiled.scan.varint import unpack
 from warmpath.indexer.compiled.segments import stretches_of
 from warmpath.indexer.engines import vllm
@@ -17,8 +22,9 @@ from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.resolve.rank_slots import RankSlots
 
 
-def warm_up(index: ArrayIndex) -> None:
-    """Call every compiled function once."""
+def warm_up(index: ArrayIndex, await_helper: Callable[[], None] = lambda: None) -> None:
+    """Call every compiled function once, those of `follow_ranks` after `await_helper`."""
+    scan(np.zeros(0, np.int64), DIALECTS["vllm"], room(0), np.zeros(0, np.int64))
     chain = Chain(1, bytes(4 * 16 * 300), 16, 300)
     keys = chain.keys()
     made = packed(chain.tokens, chain.block_size, chain.blocks, chain.root)
@@ -40,12 +46,13 @@ def warm_up(index: ArrayIndex) -> None:
     unpack(np.frombuffer(bytes(1), np.uint8), np.empty(1, np.uint32))
     for start in range(0, 1 << 16, 1 << 10):
         index.add(99, range(start, start + (1 << 10)))
-    _follow(index)
     blocks_of.wake(index.arrays.blocks)
     leave.age(index.arrays.blocks, 1)
+    await_helper()
+    follow_ranks(index)
 
 
-def _follow(index: ArrayIndex) -> None:
+def follow_ranks(index: ArrayIndex) -> None:
     """Follow two ranks that give the same blocks different names."""
     table = SlotTable()
     states = []
@@ -59,6 +66,8 @@ def _follow(index: ArrayIndex) -> None:
             dialect="vllm",
             decode=vllm.decode,
         )
+        # Following takes longest to compile: nothing else comes before it.
+        state.apply_scanned(0, heals=False)
 
         def say(*events: dict[str, object], to: ArrayState = state) -> None:
             payload = msgspec.msgpack.encode([0.0, events, 0])

@@ -42,17 +42,43 @@ def test_without_numba_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
 def test_one_warning_comes_before_functions_are_compiled_and_says_where_they_are_kept(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     for is_lasting, where in (
         (True, f"kept in {jit._settings.CACHE_DIR}"),
         (False, "this process only"),
     ):
         monkeypatch.setattr(jit, "_IS_LASTING", is_lasting)
         caplog.clear()
-        with install_listener("numba:compile", jit.Announcer()):
+        with install_listener("numba:compile", jit.FirstCompilation()):
             assert [numba.njit(lambda one: one + 1)(1) for _ in range(2)] == [2, 2]
         (said,) = caplog.messages
-        assert said.startswith("compiling the index of warmpath takes a minute or two; ")
+        assert said.startswith("compiling the index of warmpath: once, ")
         assert where in said
+
+
+def test_a_second_process_compiles_a_part_where_there_is_a_processor_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(jit, "_IS_LASTING", True)
+    told = tmp_path / "told"
+    program = (
+        f"from warmpath.indexer.compiled import jit; open({str(told)!r}, 'x').write(jit.__file__)"
+    )
+    monkeypatch.setattr(jit, "HELP", program)
+    with install_listener("numba:compile", first := jit.FirstCompilation()):
+        numba.njit(lambda one: one + 1)(1)
+        numba.njit(lambda one: one + 2)(1)
+        first.await_helper()
+    assert told.read_text(encoding="utf-8") == jit.__file__
+
+
+def test_a_function_for_compiled_callers_alone_is_compiled_once_for_all_constants() -> None:
+    scaled = jit.inlined(lambda one, factor: one * factor)
+    assert numba.njit(lambda one: scaled(one, 2) + scaled(one, 3))(5) == 25
+    assert len(vars(scaled)["overloads"]) == 1
+    with pytest.raises(TypeError):
+        scaled(5, 2)
 
 
 def test_nothing_is_said_where_compiled_code_is_loaded_from_disk() -> None:
