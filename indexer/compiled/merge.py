@@ -1,4 +1,4 @@
-"""Compiles functions for their compiled callers alone, in a fifth of the time.
+"""Compiles functions for their compiled callers alone.
 
 Numba optimises each function, translates it to machine code and wraps it for Python; then it does the
 former two again in each caller, and their callers. A merged function is only made ready for its callers.
@@ -8,11 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
-from numba import types  # type: ignore[attr-defined]
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import PassManager, register_pass
-from numba.core.typed_passes import NativeLowering
+from numba.core import codegen, compiler, compiler_machinery, typed_passes, types
+
+_Library: Any = codegen.JITCodeLibrary
+_Lowered: Any = typed_passes.NativeLowering
+_Compiler: Any = compiler.CompilerBase
+_passes: Any = compiler.DefaultPassBuilder
+_manager: Any = compiler_machinery.PassManager
+_register: Any = compiler_machinery.register_pass
 
 
 def merged(function: Callable[..., object], options: dict[str, Any]) -> Any:
@@ -24,7 +27,7 @@ def merged(function: Callable[..., object], options: dict[str, Any]) -> Any:
     return made
 
 
-class _Code(JITCodeLibrary):  # type: ignore[misc]
+class _Code(_Library):  # type: ignore[misc]
     """Code with that of all callees, neither optimised together nor translated."""
 
     def finalize(self) -> None:
@@ -35,8 +38,8 @@ class _Code(JITCodeLibrary):  # type: ignore[misc]
         self._finalized = True
 
 
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _Lowering(NativeLowering):  # type: ignore[misc]
+@_register(mutates_CFG=True, analysis_only=False)
+class _Lowering(_Lowered):  # type: ignore[misc]
     _name = "merged_lowering"
 
     def run_pass(self, state: Any) -> bool:
@@ -45,16 +48,16 @@ class _Lowering(NativeLowering):  # type: ignore[misc]
         flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
         super().run_pass(state)
         # What Python would call: a built-in function of its own, or Numba takes two functions for one.
-        entry = {}.update
+        entry: Any = {}.update
         state.targetctx.insert_user_function(entry, state.cr.fndesc, [state.library])
         state.cr = state.cr._replace(cfunc=entry)
         return True
 
 
-class _Merged(CompilerBase):  # type: ignore[misc]
-    def define_pipelines(self) -> list[PassManager]:
-        passes = PassManager("merged")
-        for each, why in DefaultPassBuilder.define_nopython_pipeline(self.state).passes:
-            passes.add_pass(_Lowering if each is NativeLowering else each, why)
-        passes.finalize()
-        return [passes]
+class _Merged(_Compiler):  # type: ignore[misc]
+    def define_pipelines(self) -> list[Any]:
+        made = _manager("merged")
+        for each, why in _passes.define_nopython_pipeline(self.state).passes:
+            made.add_pass(_Lowering if each is _Lowered else each, why)
+        made.finalize()
+        return [made]
