@@ -37,6 +37,8 @@ SOURCES = (HERE, HERE.parents[1] / "h2grpc" / "http2")
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_rewrites": True}
 _KEPT: dict[str, Any] = {**_OPTIONS, "no_cfunc_wrapper": True}
+"""Options that save the compiler's time: rewrites find nothing in these functions, and wrappers for C
+are for functions that are passed as arguments."""
 _BORROWED: dict[str, Any] = {"_nrt": False}
 """References to arrays are not counted: if they were, each array taken out of a tuple would cost two
 atomic operations, and following events would take three times as long. A function
