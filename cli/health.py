@@ -108,7 +108,7 @@ def _lines(conditions: Conditions) -> list[str]:
 
 def _ask_grpc(args: argparse.Namespace) -> tuple[str, Conditions]:
     """Return why the service is not SERVING, empty if it is, and no conditions. Raises OSError."""
-    import grpc  # noqa: PLC0415  takes half a second, which pages do not need
+    import grpc  # noqa: PLC0415  takes as long as all else, and pages do not need it
     from grpc_health.v1 import health_pb2 as pb  # noqa: PLC0415
 
     parts = urlsplit(args.url)

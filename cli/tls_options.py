@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from warmpath.client.failure import Names, unanswered
+from warmpath.client.unanswered import Names, unanswered
 
 OPTIONS = Names(
     "--router HOST:PORT", "--timeout", "--tls-ca", "--tls-cert, --tls-key",

@@ -136,6 +136,11 @@ def test_the_health_check_is_a_command_that_there_is(name: str) -> None:
     assert check_health.main([*words[2:], "--timeout=0.2"]) in (0, 1)
 
 
+def test_the_check_of_a_page_starts_without_grpc_which_takes_as_long_again() -> None:
+    code = "import sys, warmpath.cli.main, warmpath.cli.health; sys.exit('grpc' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 ALLOWED = {
     "0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0",
     "MIT", "MIT-0", "MPL-2.0", "PSF-2.0", "Zlib",

@@ -24,8 +24,9 @@ from google.protobuf.message import Message
 
 from warmpath.client.calls import AnyPrompt, check_arguments, check_numbers, prompt_of, request_of
 from warmpath.client.credentials import Credentials, SettingError
-from warmpath.client.failure import CallError, failure_of, tells_more
+from warmpath.client.failure import CallError, failure_of
 from warmpath.client.request import KnownPods
+from warmpath.client.unanswered import tells_more
 from warmpath.process.tls import TlsPaths
 from warmpath.proto.errors import Reason
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 
-from warmpath.client.failure import ARGUMENTS, unanswered
+from warmpath.client.unanswered import ARGUMENTS, unanswered
 from warmpath.process.address import is_host_port, is_loopback
 from warmpath.process.grpc_tls import channel_credentials
 from warmpath.process.reread import LOOK_SECONDS, Reread, TokenError, read_token, token_of

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.router.running_router import running_router
 from tests.servers.certificates import Authority
 from warmpath.cli.tls_options import OPTIONS
-from warmpath.client.failure import ARGUMENTS, CallError, Names, failure_of, tells_more, unanswered
+from warmpath.client.failure import CallError, failure_of
 from warmpath.client.sync_client import Client
+from warmpath.client.unanswered import ARGUMENTS, Names, tells_more, unanswered
 from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.wire.v1 import status_details_pb2 as wire
 
