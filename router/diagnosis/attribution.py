@@ -136,7 +136,8 @@ class Evidence:
         tally = self.tallies.setdefault(traits, ReportCounts())
         tally.fade()
         tally.reports += 1
-        tally.tokens += tokens
+        # With another tokenizer the router's own count may be a fraction of the engine's.
+        tally.tokens += max(counted or tokens, predicted, cached)
         tally.predicted += predicted
         tally.believed += believed
         tally.delivered += cached

@@ -91,6 +91,7 @@ DISTINCT_HITS = 3
 one shared prefix all have the same count."""
 CHURN = 0.5
 """Blocks removed per block stored, from which on evictions are the likely cause."""
+OF_PODS = "leave `tokenizer` and `hub` of its [[models]] out: the pods' own /tokenize is asked then"
 _UNHELD = (
     "it does not hold the prompts that were sent there (its `blocks` or "
     "pick.assumed-seconds may be too large or too small)"
@@ -203,9 +204,8 @@ def apart(evidence: Evidence) -> Iterator[Finding]:
         off = evidence.of(lambda traits, form=form: traits.form == form)  # type: ignore[misc]
         if found.isdisjoint({kind, "tokenizer"}) and _is_off(off) and _is_miscounted(off):
             found.add(kind)
-            yield Finding(
-                kind, f"{form}s are predicted wrong, {_how_much(off)}: {reason}{_count_of(off)}"
-            )
+            text = f"{form}s are predicted wrong, {_how_much(off)}: {reason}{_count_of(off)}"
+            yield Finding(kind, f"{text}. Do this: {OF_PODS}")
 
 
 def _of_all(facts: PodFacts, whole: ReportCounts) -> Finding:

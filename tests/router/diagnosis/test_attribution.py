@@ -8,8 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.examples import examples
 from tests.router.consistent import check
 from tests.router.pick.weighed import BLOCK, TOKENS, choice, follow, option, placed
-from warmpath.router.diagnosis.attribution import Attribution, Row
+from warmpath.router.diagnosis.attribution import Attribution, Evidence, Row
 from warmpath.router.pick.pick import Pick
+from warmpath.router.pick.weigh import Traits
 
 
 def pick(attribution: Attribution, *, shadow: bool = False, model: str = "m") -> Pick:
@@ -199,3 +200,10 @@ def test_the_total_outlives_the_rows_of_removed_pods() -> None:
     total = attribution.total
     assert (total.requests, total.prompt_tokens, total.captured_tokens) == (1, TOKENS, 800)
     assert (total.predicted_tokens, total.delivered_tokens) == (800, 700)
+
+
+def test_shares_are_of_the_engines_own_count_of_tokens() -> None:
+    evidence = Evidence()
+    evidence.found_cached(Traits("chat"), 100, 80, 290, 300)
+    whole = evidence.of(lambda _: True)
+    assert (whole.tokens, whole.delivered, whole.miscounted) == (300, 290, 1)
