@@ -1,7 +1,6 @@
 // The overview: cards, charts, pods and the last decisions; and the page of one pod: its ranks, events and decisions.
 
 import { bar, chart, clock, copyable, count, fill, key, make, seconds, share, stateOf } from "./draw.js";
-import { showShadow } from "./shadow.js";
 
 const RECENT_SECONDS = 300;
 const GAP_SECONDS = 30;
@@ -13,7 +12,6 @@ export function showOverview(state) {
   // A paused page has later points, for when it goes on; of a router begun anew it may have those alone.
   const earlier = state.points.filter((point) => point.at <= snapshot.point.at);
   const points = earlier.length ? earlier : [snapshot.point];
-  showShadow(byId("shadow"), snapshot.shadow);
   showCards(snapshot, points);
   showCharts(points.filter((point) => snapshot.point.at - point.at <= byId("span").value), isWatching(snapshot) ? "your gateway" : "picked");
   showPods(state);

@@ -4,6 +4,7 @@ import "./copy.js";
 import { clock, fill, make, prose } from "./draw.js";
 import { askToExplain, followForm, offerModels } from "./explain.js";
 import { showOverview, showPod } from "./overview.js";
+import { showShadow } from "./shadow.js";
 
 const VIEWS = ["overview", "pod", "explain", "findings"];
 const KEPT_POINTS = 720;
@@ -158,6 +159,7 @@ function show() {
   const begun = new Date(1000 * snapshot.since).toLocaleString("en-GB");
   byId("about").textContent = `warmpath ${snapshot.version} on ${snapshot.host}. Figures count from its start, ${begun}; each router has its own.`;
   offerModels(snapshot);
+  showShadow(byId("shadow"), state.view === "overview" ? snapshot.shadow : null);
   showNotices(snapshot.notices);
   if (state.view === "overview") showOverview(state);
   if (state.view === "pod") showPod(byId("pod"), state);

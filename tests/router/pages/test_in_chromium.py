@@ -249,6 +249,7 @@ async def test_a_shadow_page_leads_with_what_the_policy_would_have_brought(
             assert not await tab.run(CUT)
             assert await tab.run("document.querySelector('main dl').closest('#shadow') !== null")
         assert "saved" not in await tab.run(text("#cards")), "its picks decide nothing"
+        assert (await tab.run(text("#main"))).startswith(lead), "notices come after it"
 
 
 async def test_a_router_that_is_not_ready_says_why_above_all_else(tab: Tab, tmp_path: Path) -> None:
