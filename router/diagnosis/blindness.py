@@ -119,7 +119,7 @@ def _approximate(models: Models) -> Iterator[Finding]:
         option = ENGINES[without[0].engine].events_option
         remedy = (
             f". Do this: start it with `{option}`, and set `events` and `replay` of its [[pods]], as "
-            "`warmpath gateway --engine` does"
+            "the gateway's option `--engine` does"
         )
         text = (
             f"{len(without)} of its {len(pods)} pods send no events, such as {without[0].id}, so that "
