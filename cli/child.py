@@ -18,9 +18,9 @@ from typing import IO
 
 from warmpath.process.command_line import FINE, FOUND, in_words
 
-START_SECONDS = 300.0
-"""Longest wait for a process to start: the first router on a machine compiles its index, which takes up
-to a minute, and three on a busy machine."""
+START_SECONDS = 900.0
+"""Longest wait for a process to start: a first start of the router compiles its index, which takes a
+minute, and ten on a very busy machine."""
 STOP_SECONDS = 5.0
 OURS = Path("standard error")
 """The `log` of a `Process` that writes to our own standard error."""

@@ -1,7 +1,8 @@
 """`warmpath serve`: the router, from a configuration file or from engines' addresses."""
 
+import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,11 +31,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     if engines is None:
         parser.error("give --config FILE, or --engine URL for each engine")
-    return until_ended("serve", partial(_serve, engines))
+    words = tuple(_words(args, parser.get_default))
+    return until_ended("serve", partial(_serve, engines._replace(router=words)))
+
+
+def _words(args: argparse.Namespace, default: Callable[[str], object]) -> Iterator[str]:
+    """Yield the given options that are the router's own, in words for its command line."""
+    if args.shadow:
+        yield "--shadow"
+    for name in ("shadow_log", "log_level", "log_format"):
+        if (value := vars(args)[name]) != default(name):
+            yield f"--{name.replace('_', '-')}={value}"
 
 
 async def _serve(engines: EngineOptions) -> None:
     async with running(engines, lambda line: print(line, flush=True)) as fleet:
-        for line in fleet.start("serve"):
+        for line in fleet.start(engines):
             print(line, flush=True)
         await fleet.process.ended()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,7 +22,7 @@ from warmpath.client.failure import CallError
 from warmpath.process.address import HostPort
 from warmpath.process.tasks import Work, cancel, kept
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.config.schema import Config
+from warmpath.router.config.schema import Config, ServerTable
 from warmpath.router.pods.table import WELL, Status
 
 LOOK_SECONDS = 2.0
@@ -101,15 +102,19 @@ class Fleet:
     asked: list[Asked] = field(default_factory=list)
     """What engines said."""
 
-    def start(self, command: str) -> list[str]:
+    def start(self, options: EngineOptions) -> list[str]:
         """Return the lines to print at its start: its addresses, its file, one for each place or pod."""
         asked = {str(answer.at) for one in self.asked for answer in one.answers}
         others = (pod for pod in self.pods if pod.address not in asked)
         got = [*self.lines(), *(f"{pod.address}  {pod.model}: {said(pod)}" for pod in others)]
-        again = f"warmpath {command} --config {self.file}"
+        words = ("warmpath", options.command, "--config", str(self.file), *options.router)
+        shadow = any(one.startswith("--shadow") for one in options.router)
+        is_usual = self.router == ServerTable().listen
+        to_reach = "" if is_usual else f" (commands reach it with --router {self.router})"
         return [
-            f"the router serves gRPC on {self.router}; its live page: http://{self.page}/",
-            f"  its configuration: {self.file}; to start from it the next time: {again}",
+            f"the router serves gRPC on {self.router}; its live page: http://{self.page}/{to_reach}",
+            *["  in shadow, it decides nothing"] * shadow,
+            f"  its configuration: {self.file}; to start from it the next time: {shlex.join(words)}",
             *(f"  {line}" for line in got),
         ]
 
@@ -156,18 +161,24 @@ async def running(options: EngineOptions, say: Say) -> AsyncIterator[Fleet]:
     config: Config | None = None
     if options.config is None:
         asked = await answering(options.places, say)
-        config = configuration(asked, free_server(), options.tokenizer)
+        server = free_server()
+        if server != ServerTable():
+            say(f"its usual ports are taken: {file} lets the router take free ones at each start")
+        config = configuration(asked, server, options.tokenizer)
         await asyncio.to_thread(write, config, file, options.command)
     else:
         asked = await ask_all(options.places)
     log.parent.mkdir(parents=True, exist_ok=True)
+    in_log = f", whose log is {log}"
     if options.command == "serve":
-        log = OURS
-    say("starting the router; the first one on a machine compiles its index for up to a minute")
+        log, in_log = OURS, ""
+    say(
+        f"starting the router{in_log}; the first one of an installation compiles its index for a minute"
+    )
     process = Process("the router", log)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(process.stop, STOP_SECONDS)
-        line = await process.start("warmpath.cli", "serve", "--config", str(file))
+        line = await process.start("warmpath.cli", "serve", "--config", str(file), *options.router)
         router, page = addresses_of(line)
         client = await stack.enter_async_context(AsyncClient(router, timeout=LOOK_SECONDS))
         fleet = Fleet(file, router, page, process, client, asked=asked)

@@ -25,6 +25,8 @@ class EngineOptions(NamedTuple):
     """An existing configuration, of whose engines `places` are; None: one is written."""
     tokenizer: str = ""
     """The folder of a tokenizer, for models whose engines have no /tokenize; empty: none."""
+    router: tuple[str, ...] = ()
+    """Further options of the router, in the words of `warmpath serve`."""
 
 
 def add_engines(parser: argparse.ArgumentParser) -> None:

@@ -116,9 +116,7 @@ def _parser(summary: str | None) -> argparse.ArgumentParser:
         type=Path,
         help=f"folder for what it writes; {OUT} by default with --simulate, else out",
     )
-    add(
-        "--config", type=Path, help="start a router with this configuration, without asking engines"
-    )
+    add("--config", type=Path, help="start a router with this configuration")
     add_engines(found)
     add_channel(found)
     found.set_defaults(timeout=ASK_SECONDS)
@@ -240,7 +238,7 @@ async def _serve_engines(
         program, missing = None, str(error)
     async with running(engines, say) as fleet:
         found = listed(pb.ListPodsResponse(pods=fleet.pods))
-        say("\n".join(fleet.start("gateway")))
+        say("\n".join(fleet.start(engines)))
         if any(place.key_file for place in engines.places):
             say(
                 "  the engines want their API key: clients send it, the curl with -H 'authorization: …'"

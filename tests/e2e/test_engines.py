@@ -138,7 +138,10 @@ def test_without_an_envoy_the_router_of_the_file_is_served_alone(
     first, gone = (f"127.0.0.1:{held_ports.take()}" for _ in range(2))
     out = f"--out={tmp_path}"
     with engine(first, model_folder, tmp_path / "engine.log"):
-        with running("-m", "warmpath.cli", "serve", out, f"--engine=http://{first}") as asked:
+        words = ("serve", out, f"--engine=http://{first}", "--shadow", "--log-level=error")
+        with running("-m", "warmpath.cli", *words) as asked:
+            asked.hear("in shadow, it decides nothing")
+            asked.hear(r"warmpath serve --config \S+ --shadow --log-level=error$")
             asked.hear(f"{first}  vLLM 0.32.0, m: exact")
             asked.end(signal.SIGTERM)
         file = tmp_path / "router.toml"
