@@ -314,6 +314,7 @@ def _pods_table(response: pb.ListPodsResponse) -> Table:
         "pod, address, model, ready, >rank, >blocks, >holds / of, >block size, trust",
         caption=(
             "ready: an event stream is connected, if it has one, and /health does not say otherwise\n"
+            "blocks: different blocks that the router knows there, by tier\n"
             "holds / of: blocks of the GPU's cache that are taken, every copy counted, and its size"
         ),
         caption_justify="left",

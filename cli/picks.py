@@ -145,7 +145,7 @@ def _decisions(response: pb.ListDecisionsResponse) -> RenderableType:
         return Text(NO_PICKS)
     table = new_table(
         "at (UTC), model, >tokens, pod, >cached, >first token, state, why",
-        caption="cached, first token: predicted / reported",
+        caption="cached, first token: predicted / reported (?: no report has told it)",
         caption_justify="left",
     )
     for one in response.decisions:

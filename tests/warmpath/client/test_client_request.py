@@ -203,6 +203,17 @@ async def test_without_a_router_a_request_goes_to_pods_that_were_given_or_picked
 
 
 @KINDS
+async def test_a_request_without_a_router_is_told_in_one_line(
+    router: ScriptedRouter, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    router.script.extend([AWAY] * 6)
+    call = {"prompt": "hi", "otherwise": ["c:1"]}
+    await asyncio.to_thread(begun, kind, router.address, call)
+    assert router.methods == ["Pick"] * 3 + ["Report"] * 3
+    assert caplog.messages == ["a request goes on without a pick: UNAVAILABLE: refused"]
+
+
+@KINDS
 async def test_the_router_learns_of_an_end_before_the_next_pick(
     router: ScriptedRouter, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
