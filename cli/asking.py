@@ -124,7 +124,7 @@ def seconds(text: str) -> float:
 
 
 def router_address(text: str) -> str:
-    """Return an option's value, a router's address; argparse refuses a text that is none."""
+    """Return an option's value, a router's address (host:port); argparse refuses any other text."""
     if problem := problem_of_target(text):
         raise argparse.ArgumentTypeError(problem)
     return text

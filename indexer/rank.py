@@ -171,7 +171,7 @@ class Rank:
         return {}
 
     def counts(self) -> Mapping[str, int]:
-        """Return counters of its event stream, by name."""
+        """Return the counters of the rank's event stream, by name."""
         return {}
 
     def take_figures(

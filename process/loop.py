@@ -88,7 +88,7 @@ MANY_RANKS = 512
 
 
 async def turn_after(ranks: int) -> None:
-    """Let other tasks run if the last step handled more than MANY_RANKS ranks."""
+    """Let other tasks of the event loop run if the last step handled more `ranks` than MANY_RANKS."""
     if ranks > MANY_RANKS:
         await asyncio.sleep(0)
 

@@ -40,7 +40,7 @@ class Readiness:
         self.set(LISTENING, holds=False, reason="gRPC does not listen yet")
 
     def require(self, names: Iterable[str]) -> None:
-        """Require these conditions, and those that are always required, and no others."""
+        """Make the conditions of these names, and those of ALWAYS, the ones that must hold."""
         self._required = frozenset({*names, *ALWAYS})
 
     def set(self, name: str, *, holds: bool, reason: str) -> None:

@@ -123,9 +123,10 @@ def _encoded(rank: SavedRank) -> msgspec.Raw | None:
 
 
 def put_aside(path: Path) -> None:
-    """Rename a state file that cannot be used, so that the next `save` does not replace it.
+    """Rename a state file that cannot be used to `PATH.unusable`: the next `save` does not replace it.
 
-    An empty file stays. Raises OSError, and BadStateError if the path must not be written to.
+    It replaces an earlier `PATH.unusable`. An empty file stays. Raises OSError if there is no file or it
+    cannot be renamed, and BadStateError if the path must not be written to (`foreign`).
     """
     _refuse_foreign(path)
     file_at, _, unusable = _places(path)

@@ -39,7 +39,11 @@ class Warmth(NamedTuple):
 
 
 def warmth(match: Match, trust: str, prompt_tokens: int, model: PrefillModel) -> Warmth:
-    """Return a rank's warmth, given its trust and its prefill model."""
+    """Return how many of a prompt's tokens count as cached on a rank, and the seconds for the rest.
+
+    `match` are the blocks that the rank holds, `trust` is the level of its trust (a key of TRUST), and
+    `model` says how fast the rank computes.
+    """
     most = max(0, prompt_tokens - 1)
     known = min(match.known_tokens, most) * TRUST[trust]
     believed = max(match.arriving_tokens, match.assumed_tokens * ASSUMED)

@@ -31,7 +31,7 @@ class PlaceError(ValueError):
 
 
 class Place(NamedTuple):
-    """One place with engines."""
+    """Engines that an option or a configuration names together: one engine, or a set of pods."""
 
     name: str
     """As the user wrote it, without a scheme."""

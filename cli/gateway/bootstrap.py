@@ -30,7 +30,7 @@ class AddressError(ValueError):
 
 
 def address_of(text: str) -> HostPort:
-    """Return an address, host:port with IPv6 in brackets. Raises AddressError."""
+    """Return the address in a text, host:port with IPv6 in brackets. Raises AddressError."""
     if not is_host_port(text) or text.startswith((":", "[]")):
         raise AddressError(f"{text!r} is not host:port")
     return HostPort.of(text)
@@ -88,7 +88,10 @@ MESSAGES = {
 
 
 def bootstrap(gateway: GatewayDescription) -> Fields:
-    """Return the bootstrap of a gateway's Envoy."""
+    """Return the configuration with which a gateway's Envoy starts, as JSON's values.
+
+    With a `folder` it refers to the files that `write_all` writes there.
+    """
     lines = TEMPLATE.read_text(encoding="utf-8").splitlines()
     template = Template("\n".join(line for line in lines if not line.lstrip().startswith("//")))
     may_pass = gateway.failure_mode == "fail-open"

@@ -66,7 +66,7 @@ class MultimodalKey(msgspec.Struct, frozen=True):
 
 
 class StoredBlock(msgspec.Struct, frozen=True):
-    """One block of a store."""
+    """One of the blocks that became cached."""
 
     block_hash: int | str
     tokens: list[Token]
@@ -83,7 +83,7 @@ class StoredData(msgspec.Struct, frozen=True, tag_field="type", tag="stored"):
 
 
 class RemovedData(msgspec.Struct, frozen=True, tag_field="type", tag="removed"):
-    """Blocks are gone."""
+    """The cache no longer holds these blocks."""
 
     block_hashes: list[int | str]
 

@@ -41,7 +41,7 @@ def one_error() -> Iterator[None]:
 
 
 class AllBlocksCleared(msgspec.Struct, frozen=True):
-    """A clear, as every engine of this format writes it; it has no fields."""
+    """The event that the whole cache was emptied, in this format of every engine; it has no fields."""
 
 
 def cleared(_: AllBlocksCleared) -> Cleared:

@@ -36,7 +36,7 @@ def rank_endpoint(endpoint: str, rank: int) -> str:
 
 
 def ports_meet(events: str, replay: str, ranks: int) -> str:
-    """Return which rank's replay port is another's events port, as a problem; empty if none is.
+    """Return the problem if one rank's replay port is another rank's events port; empty if none is.
 
     The endpoints are rank 0's; those without ports are not looked at.
     """

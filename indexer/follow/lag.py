@@ -49,7 +49,7 @@ class Lag:
         self._newest, self._is_all = sequence, is_all
 
     def batches(self, last: int | None) -> int:
-        """Return the number of received batches that are not applied; `last` was applied last."""
+        """Return how many received batches are not applied; `last` is the sequence last applied."""
         if self._newest is None:
             return 0
         return max(0, self._newest - (-1 if last is None else last))

@@ -150,7 +150,7 @@ class RankIngest(Rank):
         return self.lag.seconds
 
     def known_until(self, now: float) -> float:
-        """Return up to when the rank's view shows its engine, as far as the connection can tell."""
+        """Return the moment of the engine that the view shows, in seconds of the same clock as `now`."""
         return now - self.lag.seconds if self.is_connected else self.lost_at - SILENT_SECONDS
 
     @property

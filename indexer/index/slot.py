@@ -77,7 +77,7 @@ class SlotTable:
         self._slots[place] = slot
 
     def retire(self, slot: int) -> None:
-        """Let `slot` stand for no place."""
+        """Let `slot` stand for nothing; its number is not given out again before `free`."""
         place = self._places[slot]
         if place is not None:
             del self._slots[place]

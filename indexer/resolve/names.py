@@ -147,7 +147,7 @@ class Names:
         return {spot: holding.names.keys() for spot, holding in self.holdings.items()}
 
     def held(self) -> dict[Spot, set[int]]:
-        """Return the keys that each place holds, as they are now."""
+        """Return the keys that each place holds, as copies that do not change."""
         return {spot: set(keys) for spot, keys in self.places().items()}
 
     def chains(self) -> dict[Spot, tuple[list[int], list[tuple[int, int]]]]:

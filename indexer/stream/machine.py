@@ -101,7 +101,7 @@ class SavedStream(msgspec.Struct, frozen=True):
 
 
 class Follower(Protocol):
-    """The rank whose batches a stream orders. It must do at once what the stream says."""
+    """The rank whose batches a stream orders. Each method must be done when it returns."""
 
     ask: Callable[[AskReplay], None]
     """Asks the engine for a replay."""

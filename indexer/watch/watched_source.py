@@ -194,7 +194,10 @@ def check_state(state: pb.RankState) -> None:
 
 
 def figures_of(state: pb.RankState) -> tuple[Layout, int | None, int, int | None]:
-    """Return layout, sequence, capacity and blocks in use (None of older publishers) in a state."""
+    """Return a rank's layout, the engine's last sequence, and its cache's blocks: all, and those in use.
+
+    None: no sequence yet; blocks in use that an older publisher does not tell. 0 blocks: not known.
+    """
     sequence = state.engine_sequence if state.HasField("engine_sequence") else None
     in_use = state.copies if state.HasField("copies") else None
     return layout_of(state), sequence, state.capacity, in_use

@@ -64,7 +64,7 @@ def match_part(score: float, match: Match) -> bytes:
 
 
 def entry_of(fixed: bytes, more: int) -> bytes:
-    """Return the beginning of a ScoreResponse's entry: tag, length and `fixed`; `more` bytes follow."""
+    """Return how a ScoreResponse's entry begins: tag, length, `fixed`; the caller adds `more` bytes."""
     return SCORES_TAG + varint(len(fixed) + more) + fixed
 
 

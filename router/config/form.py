@@ -78,7 +78,7 @@ _UNUSABLE = object()
 
 
 def broken(at: Path, rules: Iterable[Rule]) -> Iterator[Problem]:
-    """Yield the problems of the rules that a table at a path breaks."""
+    """Yield the problem of each rule that the table at the path `at` breaks, with its key's path."""
     return (((*at, key), problem) for is_wrong, key, problem in rules if is_wrong)
 
 

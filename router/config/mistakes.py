@@ -142,7 +142,7 @@ class Mistakes:
         self._found += [one for one in found if not self._is_doubtful(one[0])]
 
     def spares(self, table: Path) -> bool:
-        """Return whether no mistake was found in a table, or in one of an array of tables."""
+        """Return whether no mistake was found in a table; for an array of tables, in any of them."""
         return all(_table(at) != table for at, _ in self._found)
 
     def in_order(self) -> list[Mistake]:

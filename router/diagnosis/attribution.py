@@ -90,7 +90,7 @@ FADED = COUNTS[1:]
 
 
 class Evidence:
-    """The evidence of one pod and model; its size is bounded."""
+    """The counts of one pod's requests for one model, from which findings are made; of bounded size."""
 
     def __init__(self) -> None:
         self.tallies: dict[Traits, ReportCounts] = {}

@@ -142,7 +142,7 @@ class RequestSide(OneSide):
         return self._want()
 
     def hold_no_more(self) -> list[Action]:
-        """Ask for a pick with the part of the body that has come."""
+        """Return the wish for a pick by the part of the body that is held; nothing if none is."""
         return self._want() if self.holds else []
 
     def picked(self, picked: Picked) -> list[Reply]:

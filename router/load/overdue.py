@@ -29,7 +29,10 @@ class Precedence:
     """No request goes before one that arrived more than this earlier."""
 
     def place(self, arrived: float, prefill: float) -> float:
-        """Return a request's place in seconds, the least first; `arrived` and `prefill` are seconds."""
+        """Return the number by which a request is ordered, the least first.
+
+        It and `arrived` are seconds of one clock; `prefill` are the seconds to compute the prompt.
+        """
         return arrived + min(self.times * prefill, self.most_seconds)
 
 

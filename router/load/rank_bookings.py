@@ -77,7 +77,7 @@ class Work:
 
     @property
     def own_nanoseconds(self) -> int:
-        """The part of the prefill that it shares with no other."""
+        """The part of the prefill that this request shares with no other one."""
         return round((self.prefill - self.shared) * NANOSECONDS)
 
 

@@ -156,7 +156,7 @@ class KeyedPrompt(Protocol):
 
     @property
     def by_bytes(self) -> "KeyedPrompt | None":
-        """The prompt as it is when its tokens are not known; None if they always are."""
+        """The prompt with keys of its text's bytes, as if no tokens were known; None without text."""
 
     def chain(
         self, block_size: int, hash_seed: str, *, lookahead: Lookahead = Lookahead.NONE

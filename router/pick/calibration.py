@@ -97,7 +97,10 @@ class _Average:
         self.predicted += step.predicted
 
     def compare(self) -> None:
-        """Learn from the sums, and begin new ones."""
+        """Learn from the measured seconds divided by the predicted ones, and set both sums to 0.
+
+        The sums are those of the steps added since the last call; `predicted` must be above 0.
+        """
         least, most = self.predicted * FASTEST, self.predicted * SLOWEST
         ratio = min(max(self.seconds, least), most) / self.predicted
         self.ratios += 1

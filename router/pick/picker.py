@@ -67,7 +67,7 @@ class Picker:
         self._witnesses = (*self._witnesses, witness)
 
     def get(self, booking_id: str) -> Pick | None:
-        """Return a pick whose request has not ended, None for an unknown id."""
+        """Return the pick with this id, if its request has not ended; otherwise None."""
         return self._placed.get(booking_id)
 
     def weigh(self, ask: Ask, now: float, ahead: Mapping[RankName, float] = NOBODY) -> Choice:

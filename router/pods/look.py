@@ -106,7 +106,7 @@ class PolledSource(ABC):
 
 
 async def resolve(name: str) -> list[str]:
-    """Return the addresses to which the system resolves a name, in order."""
+    """Return the IP addresses to which the system resolves a name, sorted. Raises OSError."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return sorted({str(entry[4][0]) for entry in found})

@@ -83,7 +83,7 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def by_bytes(self) -> "TokenPrompt | None":
-        """The prompt as it is when its tokens are not known; None if they always are."""
+        """The prompt with keys of its text's bytes, as if no tokens were known; None without text."""
         return blinded(self, self.text) if self.text else None
 
     @property

@@ -13,7 +13,7 @@ from warmpath.router.queue.request import Standing
 
 
 def waits(standing: Standing | None) -> str:
-    """Return the sentence, after a space, that a pick would wait; empty if it would not."""
+    """Return " It would wait …" for a pick that would wait in the queue; empty if it would not."""
     return f" It would wait {_place(standing)}." if standing else ""
 
 

@@ -30,7 +30,7 @@ class Span:
         pass
 
     def active(self) -> AbstractContextManager[None]:
-        """Return a context in which it is the current span; it does not end with it."""
+        """Return a context in which this span is the current one; the span goes on after it."""
         return _NOTHING
 
     def end(self) -> None:

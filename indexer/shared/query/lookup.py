@@ -30,9 +30,10 @@ Values = Mapping[bytes, bytes | None]
 def rounds(
     names: KeyNames, keys: Sequence[int] | Keys, values: Values
 ) -> Iterator[dict[int, list[bytes]]]:
-    """Yield the fields to read of each bucket, in a round trip or two; `keys` are a prompt's.
+    """Yield, for each of one or two round trips, the fields to read, by their bucket's number.
 
-    What was read has to be in `values` before the next round: None for a field that is not there.
+    `keys` are a prompt's. The caller has to put what was read into `values` before the next round: None
+    for a field that is not there.
     """
     packed = np.asarray(keys, "<u8").tobytes()
     yield _by_bucket(names, (segment for segment, _, _ in spans(packed)))

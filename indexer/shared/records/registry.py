@@ -43,7 +43,7 @@ class Unconfirmed:
         """Claim number and audits at the first reading since the last loss; None before that reading."""
 
     def lost(self) -> None:
-        """Begin the doubt again: a node or reading was lost, a node reached, or content lost or read."""
+        """Begin the doubt again: Redis, or the reader, may have lost writes of the pod."""
         self.holds = True
         self._first = None
 

@@ -207,7 +207,7 @@ class Node:
         return self._dialling is not None
 
     def late(self, seconds: float) -> Exception:
-        """Return the error of a caller that got no answer within `seconds`."""
+        """Return the error for a caller that got no answer within `seconds`; does not raise it."""
         if self.failure is not None:
             return again(self.failure)
         lacks = NO_CONNECTION if self.is_connecting else "no answer within"

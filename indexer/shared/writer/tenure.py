@@ -42,7 +42,10 @@ class KeptLog:
         """The last sequence and the bytes of each entry."""
 
     def add(self, last: int, size: int) -> int:
-        """Count a new entry; return the last sequence of the oldest entry that the log may keep."""
+        """Count a new entry of `size` bytes, whose last change has the journal's sequence `last`.
+
+        Return the last sequence of the oldest entry that the log may keep.
+        """
         self._entries.append((last, size))
         self.bytes += size
         while len(self._entries) > 1 and (
