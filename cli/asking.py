@@ -313,18 +313,18 @@ def _pods_table(response: pb.ListPodsResponse) -> Table:
     table = new_table(
         "pod, address, model, ready, >rank, >blocks, >holds / of, >block size, trust",
         caption=(
-            "ready: an event stream is connected, if it has one, and /health does not say otherwise\n"
+            "ready: with no events connected a pod is picked by the prompts that were sent to it\n"
             "blocks: different blocks that the router knows there, by tier\n"
             "holds / of: blocks of the GPU's cache that are taken, every copy counted, and its size"
         ),
         caption_justify="left",
     )
     for pod in response.pods:
-        why = "no events" if pod.status in ("", WELL) else pod.status
+        unready = "no events" if pod.status in ("", WELL) else f"no: {pod.status}"
         for rank in pod.ranks:
             blocks = " ".join(f"{tier.tier} {tier.blocks}" for tier in rank.tiers)
             table.add_row(
-                pod.id, pod.address, pod.model, "yes" if pod.ready else Text(f"no: {why}"),
+                pod.id, pod.address, pod.model, "yes" if pod.ready else Text(unready),
                 str(rank.rank), blocks or "0",
                 f"{rank.copies if rank.HasField('copies') else '?'} / {rank.capacity or '?'}",
                 str(rank.block_size or "?"), trust_words(rank.trust),

@@ -119,11 +119,15 @@ async def _ask(place: Place, at: HostPort, tell: Any, *, is_alone: bool) -> Foun
         tell(TOKENIZE, {"model": names[0], "prompt": TEXT}),
         tell(TOKENIZE, {"model": names[0], "messages": CHAT}),
     )
-    named = told.events
-    if place.events:
-        named = {"endpoint": place.events, "replay_endpoint": place.replay}
-    polled = of_kind.is_polled
-    ports = Ports() if polled else await find(at, ranks, named, is_alone=is_alone)
+    ports = Ports()
+    if not of_kind.is_polled:
+        look = partial(find, at, ranks, is_alone=is_alone)
+        if place.events:
+            ports = await look({"endpoint": place.events, "replay_endpoint": place.replay})
+        if not ports.events:
+            # Since the configuration was written, the engine may have got others.
+            now = await look(told.events)
+            ports = now if now.events or not place.events else ports
     version = info.get("version")
     return Found(
         at=at, kind=of_kind, is_known=kind is not None,

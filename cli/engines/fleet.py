@@ -4,8 +4,8 @@ import asyncio
 import json
 import shlex
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Container, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -96,7 +96,7 @@ class Fleet:
     process: Process
     client: AsyncClient
     pods: Sequence[pb.Pod] = ()
-    """The pods that it listed at the last `first_answers`."""
+    """The pods that it listed last."""
     blind: dict[tuple[str, Literal["text", "chat"]], CallError] = field(default_factory=dict)
     """By model and form, why the router cannot make tokens of such prompts, if it cannot."""
     asked: list[Asked] = field(default_factory=list)
@@ -190,8 +190,12 @@ async def running(options: EngineOptions, say: Say) -> AsyncIterator[Fleet]:
         yield fleet
 
 
-async def first_answers(fleet: Fleet) -> None:
-    """Wait until the router has probed its pods and makes tokens of texts, for FIRST_SECONDS at most."""
+async def first_answers(fleet: Fleet, changed: Sequence[Asked] = ()) -> None:
+    """Wait until the router has probed its pods, hears the `changed` ones, and makes tokens of texts.
+
+    This lasts FIRST_SECONDS at most.
+    """
+    heard = {str(one.found[0].at) for one in changed if one.found[0].sends_events}
     try:
         async with asyncio.timeout(FIRST_SECONDS):
             while True:
@@ -199,7 +203,8 @@ async def first_answers(fleet: Fleet) -> None:
                 try:
                     fleet.pods = (await fleet.client.pods()).pods
                     fleet.blind = await blind_models(fleet)
-                    if fleet.is_settled:
+                    ready = {pod.address for pod in fleet.pods if pod.ready}
+                    if fleet.is_settled and heard <= ready:
                         return
                 except CallError:
                     pass
@@ -227,7 +232,7 @@ async def blind_models(fleet: Fleet) -> dict[tuple[str, Literal["text", "chat"]]
 
 
 async def take_in(fleet: Fleet, config: Config, options: EngineOptions, say: Say) -> None:
-    """Take in single engines that come, or that send events by now, until cancelled.
+    """Take in single engines that come, or that send events by now or from other ports, until cancelled.
 
     The router reads its file again by itself. Sets of pods are the router's own to follow, once it knows
     their model.
@@ -236,13 +241,16 @@ async def take_in(fleet: Fleet, config: Config, options: EngineOptions, say: Say
     models = {model.name for model in config.models}
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        waited = [one.place for one in fleet.asked if is_waited_for(one)]
+        with suppress(CallError):
+            fleet.pods = (await fleet.client.pods()).pods
+        unheard = {pod.address for pod in fleet.pods if not pod.ready}
+        waited = [one.place for one in fleet.asked if is_waited_for(one, unheard)]
         changed = []
         for one in await ask_all(waited) if waited else ():
             [before] = [other for other in fleet.asked if other.place == one.place]
             if not one.found or (before.found and not is_better(one.found[0], before.found[0])):
                 continue
-            if not before.found and (one.place.pods or one.found[0].model not in models):
+            if one.place.pods or one.found[0].model not in models:
                 text = f"{one.place.name}: it answers; start this command again to take it in"
                 if text not in told:
                     say(text)
@@ -255,16 +263,23 @@ async def take_in(fleet: Fleet, config: Config, options: EngineOptions, say: Say
         fleet.asked = [places.get(one.place, one) for one in fleet.asked]
         new = configuration(fleet.asked, config.server, options.tokenizer)
         await asyncio.to_thread(write, new, fleet.file, options.command)
-        await first_answers(fleet)
+        await first_answers(fleet, changed)
         for line in fleet.lines(changed):
             say(f"taken in: {line}")
 
 
-def is_waited_for(one: Asked) -> bool:
-    """Return whether to ask a place again: no engine answered, or its only one sends no events."""
-    return not one.found or (one.place.pods is None and not one.found[0].sends_events)
+def is_waited_for(one: Asked, unheard: Container[str]) -> bool:
+    """Return whether to ask a place again: no engine answered, or its only one is not heard.
+
+    `unheard` has the addresses of pods whose events are not connected.
+    """
+    if not one.found or one.place.pods is not None:
+        return not one.found
+    return not one.found[0].sends_events or str(one.found[0].at) in unheard
 
 
 def is_better(now: Found, before: Found) -> bool:
-    """Return whether an engine has begun to send events or, if not, to make tokens."""
+    """Return whether an engine has begun to send events, or from other ports, or else to make tokens."""
+    if now.ports.events and now.ports != before.ports:
+        return True
     return (now.sends_events, now.makes_tokens) > (before.sends_events, before.makes_tokens)

@@ -99,7 +99,9 @@ def lacking(
     is_followed = any(one.level == pb.Trust.EXACT for one in trusts) or place.is_published
     if not (found.sends_events or is_followed):
         yield Lack("approximate", _without_events(found, number, place, file))
-    elif place.is_configured and not (place.events or is_followed or found.kind.is_polled):
+    elif place.is_configured and not (
+        is_followed or kind.is_polled or place.events.endswith(f":{found.ports.events}")
+    ):
         yield Lack(
             "approximate",
             f"it sends events, which the router does not follow. For exact {_table(found, file)}",

@@ -66,7 +66,7 @@ async def diagnose(
         if pod.exposed:
             exposed.setdefault(pod.model, []).append(pod)
         if not pod.ready:
-            text = f"it is not ready: {_unready(pod)}{_still_picked(pod)}"
+            text = _still_picked(pod) or f"it is not ready: {_unready(pod)}"
             response.findings.add(pod=pod.id, model=pod.model, kind="ready", text=text)
         elif pod.status.is_late:
             text = LATE.format(pod.status.reason)
@@ -98,19 +98,18 @@ def _unready(pod: Pod) -> str:
 
 
 def _still_picked(pod: Pod) -> str:
-    """Return the end of a finding: a healthy pod without events is still picked; empty for others."""
+    """Return the finding on a healthy pod without events, which is still picked; empty for others."""
     if not (pod.status.healthy and pod.serves):
         return ""
-    picked = (
-        ". It answers, and is picked by the prompts that were sent to it, since its events are not"
-    )
+    picked = f"({_unready(pod)}), so that it is picked by the prompts that were sent to it"
     option = ENGINES[pod.engine].events_option
     if any(is_other_keyspace(rank.trust) for rank in pod.ranks):
-        return f"{picked} used: its publisher refuses this router, as the finding hash-seed says"
+        refused = "its publisher refuses this router, as the finding hash-seed says"
+        return f"its events are not used {picked}: {refused}"
     lines = "Redis" if pod.shared else "the pod"
     advice = f". Do this: start it with `{option}`" if option and not pod.shared else ""
     more = f"The lines on {lines} in `warmpath doctor --config FILE` say more"
-    return f"{picked} connected{advice}. {more}"
+    return f"its events are not connected {picked}{advice}. {more}"
 
 
 def _typical_factors(rows: Iterable[Row]) -> dict[str, float]:

@@ -341,11 +341,14 @@ def test_the_second_day_says_what_is_missing_too(more: str, said: str, tmp_path:
     assert ("set `events`" in line) == (more == "")
 
 
-def test_events_that_a_configuration_lacks_are_said_with_their_endpoints(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", ["", 'events = "tcp://127.0.0.1:9"'])
+def test_events_that_a_configuration_lacks_are_said_with_their_endpoints(
+    more: str, tmp_path: Path
+) -> None:
     with Said() as engine, zmq.Context() as context, context.socket(zmq.PUB) as events:
         port = events.bind_to_random_port("tcp://127.0.0.1")
         file = tmp_path / "router.toml"
-        file.write_text(CONFIGURED.format(address=engine.url.removeprefix("http://"), more=""))
+        file.write_text(CONFIGURED.format(address=engine.url.removeprefix("http://"), more=more))
         told = asyncio.run(ask_all(configured(load(file), tmp_path)))
     [line] = lines(told, [], {}, str(file))
     assert "approximate: it sends events, which the router does not follow" in line
@@ -382,6 +385,7 @@ def test_a_distant_engine_whose_events_do_not_come_is_said_with_its_port() -> No
         )[1]
     )
     assert is_better(found._replace(ports=Ports(5557)), found)
+    assert is_better(found._replace(ports=Ports(5567)), found._replace(ports=Ports(5557)))
     assert not is_better(found, found._replace(ports=Ports(5557)))
 
 

@@ -59,7 +59,7 @@ def why_not_ready(one: Pod) -> str:
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (Status(healthy=True, reason="/health answers", looked_at=9.0), "it is not ready: no connection"),
+        (Status(healthy=True, looked_at=9.0), "its events are not connected (no connection), so that"),
         (Status(healthy=False, reason="/health answers 503"), "it is not ready: /health answers 503; no"),
     ],
 )  # fmt: skip
