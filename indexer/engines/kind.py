@@ -97,10 +97,11 @@ class EngineKind:
     """What versions before `faulty_before` do wrong; `{}` stands for the version."""
 
     def events_option_at(self, events: str, replay: str) -> str:
-        """Return `events_option` with the ports of rank 0's endpoints; an empty one has the usual."""
+        """Return `events_option` with the ports of rank 0's endpoints, or else the usual ones."""
         ports = {str(EVENTS): events, str(REPLAY): replay}
 
         def given(usual: re.Match[str]) -> str:
-            return ports[usual[0]].rpartition(":")[2] or usual[0]
+            port = ports[usual[0]].rpartition(":")[2]
+            return port if port.isdecimal() else usual[0]
 
         return re.sub("|".join(ports), given, self.events_option)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from statistics import median
 
-from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
 from warmpath.process.loop import in_turns
@@ -75,7 +74,7 @@ async def diagnose(
             pod.has_events, pod.status.healthy is True, [_facts(rank, loads, now) for rank in pod.ranks],
             attribution.row(pod.id, pod.model) or Row(pod.id, pod.model),
             typical_factor=typical.get(pod.model, 1.0), refusal=pod.status.refusal, shared=pod.shared,
-            engine=pod.engine,
+            engine=pod.engine, events_option=pod.events_option,
         )  # fmt: skip
         for one in findings(facts):
             response.findings.add(pod=pod.id, model=pod.model, kind=one.kind, text=one.text)
@@ -102,12 +101,12 @@ def _still_picked(pod: Pod) -> str:
     if not (pod.status.healthy and pod.serves):
         return ""
     picked = f"({_unready(pod)}), so that it is picked by the prompts that were sent to it"
-    option = ENGINES[pod.engine].events_option
     if any(is_other_keyspace(rank.trust) for rank in pod.ranks):
         refused = "its publisher refuses this router, as the finding hash-seed says"
         return f"its events are not used {picked}: {refused}"
     lines = "Redis" if pod.shared else "the pod"
-    advice = f". Do this: start it with `{option}`" if option and not pod.shared else ""
+    option = "" if pod.shared else pod.events_option
+    advice = f". Do this: start it with `{option}`" if option else ""
     more = f"The lines on {lines} in `warmpath doctor --config FILE` say more"
     return f"its events are not connected {picked}{advice}. {more}"
 

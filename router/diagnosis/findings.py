@@ -138,9 +138,8 @@ def _trust(facts: PodFacts, rank: RankFacts) -> Iterator[str]:
     if not facts.has_events or is_told_elsewhere or not _is_doubtful(rank, TRUST_SECONDS):
         return
     if trust.level is not Level.COLD:
-        option = ENGINES[facts.engine].events_option
-        advice = f". Do this: look whether it runs, with `{option}`"
-        is_stale = trust.level is Level.STALE and option
+        advice = f". Do this: look whether it runs, with `{facts.events_option}`"
+        is_stale = trust.level is Level.STALE and facts.events_option
         yield f"its events are not complete: {_inexact(rank)}{advice if is_stale else ''}"
     elif requests >= ENOUGH:
         yield (

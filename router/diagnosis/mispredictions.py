@@ -60,6 +60,7 @@ class PodFacts:
     refusal: str = ""
     shared: str = ""
     engine: str = "vllm"
+    events_option: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 import grpc
 import zmq.asyncio
 
+from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.connect import connections
 from warmpath.indexer.follow.endpoint import EXPOSED, is_exposed
 from warmpath.indexer.follow.instance import Engine, EngineTls, Patience
@@ -87,6 +88,7 @@ class Follower:
             blocks=spec.blocks,
             shared=f"{index.url} under prefix {index.prefix!r}" if is_shared else "",
             exposed=exposed,
+            events_option=ENGINES[spec.engine].events_option_at(spec.events, spec.replay),
             first_rank=spec.first_rank,
             https=spec.https,
             key_file=key_file,

@@ -74,6 +74,8 @@ class Pod:
     """The endpoint from which its events cross a network in plain text; empty if they do not, or if
     `events.trusted-network` is set."""
 
+    events_option: str = ""
+    """The engine's option by which it sends its events where they are followed; empty: it has none."""
     withheld: str = ""
     """Why the source that has found it says that it takes no requests; empty if it does not say so."""
 

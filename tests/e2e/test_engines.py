@@ -260,8 +260,10 @@ def test_what_is_taken_away_while_a_gateway_runs_is_said_until_it_is_back(
         command.hear(rf"ready: m {pod}: it is not ready: .*nothing listens there")
         assert asked(address, "old").headers["x-warmpath-pod"] == other
         engines[pod] = started(pod, "--api-key=old", *NO_EVENTS)
+        ports = [one.rpartition(":")[2] for one in events[pod]]
         command.hear(
-            rf"ready: m {pod}: its events are not connected .*. Do this: start it with `--kv-events"
+            rf"ready: m {pod}: its events are not connected .* Do this: start it with `--kv-events-config "
+            rf".*{ports[0]}.*{ports[1]}"
         )
         engines[pod].close()
         engines[pod] = started(pod, "--api-key=old")
