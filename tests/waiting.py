@@ -10,7 +10,7 @@ async def until(holds: Callable[[], Any], pause: float = 0.01) -> Any:
     """Wait until `holds` returns, or what it returns has as its result, something true; return that."""
     while True:
         found = holds()
-        if inspect.isawaitable(found):
+        if inspect.iscoroutine(found):
             found = await found
         if found:
             return found

@@ -111,7 +111,7 @@ async def test_it_measures_nothing(stand: Stand) -> None:
     for one in diagnosis.attributions:
         assert one.reported_requests == one.delivered_tokens == one.predicted_tokens == 0
     kinds = {one.kind for one in diagnosis.findings}
-    assert not kinds & {"gap", "predictions", "cached-tokens", "calibration", "no-events"}
+    assert not kinds & {"gap", "predictions", "cached-tokens", "calibration"}
 
 
 async def test_it_goes_to_two_pods_where_prefill_and_decoding_are_apart(tmp_path: Path) -> None:
