@@ -185,10 +185,11 @@ bench: setup ## measure against the peer (installed for this); prints ratios. Sc
 	@$(BIN)/python -m warmpath.lab.bench
 
 MINUTES ?= 120
-soak: setup ## ingestion under faults, the shared index, long state machines (40 minutes), then MINUTES=120 beside hostile peers
+soak: setup ## ingestion under faults, the shared index, long state machines, open streams (60 minutes), then MINUTES=120 beside hostile peers
 	PYTHONPATH=. $(BIN)/python tests/soak/soak.py
 	PYTHONPATH=. $(BIN)/python tests/soak/shared_index.py
 	WARMPATH_PROFILE=soak $(BIN)/python -m pytest --timeout 3600 tests/indexer/test_ingest.py
+	PYTHONPATH=. $(BIN)/python tests/soak/open_streams.py
 	PYTHONPATH=. $(BIN)/python tests/soak/hostile.py --minutes $(MINUTES)
 
 RECIPE := ../shared/vllm-cpu
