@@ -1,9 +1,8 @@
 """Runs several router processes behind one port; each has its own index and follows the fleet itself.
 
-The kernel distributes connections among them (SO_REUSEPORT). They share no memory, so none waits for
-another, and one that crashes fails only its own calls; it is started again. State of calls belongs to
-one process: a booking must be reported on the connection of its pick, unless bookings are shared
-(`router.peers.run`).
+The kernel distributes connections among them (SO_REUSEPORT). One that crashes fails only its own calls,
+and is started again. They see each other's bookings, and hand each other's reports on, over a board in
+this process (`router.peers.board`).
 """
 
 import asyncio
@@ -12,6 +11,7 @@ import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -19,8 +19,11 @@ from msgspec.structs import replace
 
 from warmpath.process.address import HostPort
 from warmpath.process.command_line import in_words
+from warmpath.process.tasks import cancel, watched
 from warmpath.router.config.read import state_file_of
 from warmpath.router.config.schema import Config
+from warmpath.router.peers.board import Board
+from warmpath.router.peers.siblings import answer
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +65,14 @@ def check_free(address: str) -> None:
 
 
 class Processes:
-    """Keeps `count` processes running until `end` is called. `command` returns each one's arguments."""
+    """Keeps `count` processes running until `end` is called.
+
+    `command` returns the arguments of a process, by its number and the descriptor of its socket, over
+    which this process answers for the board of bookings.
+    """
 
     def __init__(
-        self, count: int, command: Callable[[int], Sequence[str]], *, drain_seconds: float
+        self, count: int, command: Callable[[int, int], Sequence[str]], *, drain_seconds: float
     ) -> None:
         self._count = count
         self._command = command
@@ -76,6 +83,9 @@ class Processes:
         """Processes that handle signals: SIGHUP would kill one that has only begun."""
         self._to_reload: set[int] = set()
         """Processes that began before their configuration was to be read again."""
+        self._board = Board(time.monotonic)
+        self._answering: dict[int, asyncio.Task[None]] = {}
+        """What answers each process for the board."""
 
     def end(self) -> None:
         self._ended.set()
@@ -106,18 +116,25 @@ class Processes:
             await asyncio.gather(*map(self._keep, range(self._count)))
         finally:
             statuses = await asyncio.gather(*map(self._stop, list(self._running)))
+            await cancel(self._answering.values())
         return next(filter(None, statuses), 0)
 
     async def _start(self, number: int) -> int | None:
-        process = self._running[number] = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *self._command(number),
-            # A process ends when its input ends, so none remains if this process is killed.
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            # Ctrl-C reaches only this process, which ends the others.
-            start_new_session=True,
+        here, there = socket.socketpair()
+        self._answering[number] = watched(
+            answer(self._board, here), f"bookings of process {number}"
         )
+        with there:
+            process = self._running[number] = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *self._command(number, there.fileno()),
+                pass_fds=(there.fileno(),),
+                # A process ends when its input ends, so none remains if this process is killed.
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                # Ctrl-C reaches only this process, which ends the others.
+                start_new_session=True,
+            )
         self._serving.discard(number)
         self._to_reload.discard(number)
         assert process.stdout is not None

@@ -58,7 +58,9 @@ def serve_parser(summary: str | None) -> argparse.ArgumentParser:
         type=Path,
         help="that gateway's access log, which is followed as it grows; implies --shadow",
     )
-    parser.add_argument("--process", type=int, help=argparse.SUPPRESS)  # `_supervise` gives it
+    # `_supervise` gives these.
+    parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--siblings", type=int, help=argparse.SUPPRESS)
     return parser
 
 
@@ -139,7 +141,11 @@ async def _supervise(config: Config, args: argparse.Namespace) -> int:
     first = ("--shadow-log", str(args.shadow_log)) if args.shadow_log else ()
     processes = Processes(
         server.processes,
-        lambda number: (*given, *(() if number else first), "--process", str(number)),
+        lambda number, siblings: (
+            *given,
+            *(() if number else first),
+            *("--process", str(number), "--siblings", str(siblings)),
+        ),
         drain_seconds=server.drain_delay_seconds + server.drain_seconds,
     )
     loop = asyncio.get_running_loop()
@@ -168,7 +174,7 @@ async def _serve(
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, tracer.close)
         router = await stack.enter_async_context(
-            running(config, args.config.parent, tracer, _shadow(args))
+            running(config, args.config.parent, tracer, _shadow(args), siblings=args.siblings)
         )
         # A full collection stops all threads. It need not look at what lives until the end.
         gc.collect()

@@ -33,7 +33,8 @@ from warmpath.router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESS
 from warmpath.router.endpoint_picker.service import EndpointPickerService
 from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import traits_of
-from warmpath.router.peers.run import sharing
+from warmpath.router.peers.run import INTERVALS, sharing
+from warmpath.router.peers.siblings import INTERVALS as AMONG_SIBLINGS
 from warmpath.router.pick.picking import prefill_model
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.reader import PromptReader
@@ -128,14 +129,18 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
         router=RouterFacts(means.readiness, indexed.states, peers),
         is_shadow=means.shadow is not None,
     )
-    if peers is not None and indexed.redis is not None:
+    # Routers that share bookings share them with all processes of each.
+    shares_all = config.shared_index.share_bookings
+    board = indexed.redis if shares_all else means.siblings
+    if peers is not None and board is not None:
         shares = sharing(
             peers,
             chosen.picking.loads,
-            indexed.redis,
+            board,
             reported=picks.reports.handed_on,
             read=chosen.picking.on_room,
             rng=random(),
+            pause=INTERVALS if shares_all else AMONG_SIBLINGS,
         )
         await means.stack.enter_async_context(shares)
     drain = Drain(time.monotonic)

@@ -10,6 +10,7 @@ from warmpath.process.tasks import Work, kept
 from warmpath.router.access.entrance import Entrance
 from warmpath.router.config.schema import Config
 from warmpath.router.metrics.calls import Metrics
+from warmpath.router.peers.siblings import Siblings
 from warmpath.router.readiness import Readiness
 from warmpath.router.tracing.steps import Steps
 from warmpath.router.tracing.tracer import Tracer
@@ -39,6 +40,8 @@ class Means:
     tracer: Tracer
     shadow: ShadowMode | None = None
     """How another gateway decides where requests go; None: picks decide."""
+    siblings: Siblings | None = None
+    """The other processes of this router, through their parent; None: there are none."""
 
     def keep(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do work until the router ends (`process.tasks.Work`)."""

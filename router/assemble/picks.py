@@ -78,7 +78,7 @@ def picks(means: Means, indexed: Indexed) -> Picks:
         rng=random(),
         witnesses=witnesses,
         share=partial(PeerBookings, router, names, hash_seed=hash_seed)
-        if table.share_bookings
+        if table.share_bookings or means.siblings is not None
         else None,
         batch=indexed.ingest.batch,
         steps=steps,

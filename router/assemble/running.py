@@ -27,6 +27,7 @@ from warmpath.router.config.files import engine_credentials, publisher_credentia
 from warmpath.router.config.schema import Config
 from warmpath.router.ending import end_router
 from warmpath.router.metrics.calls import Metrics
+from warmpath.router.peers.siblings import siblings as reached
 from warmpath.router.pods.probe import Links
 from warmpath.router.pods.table import Pod
 from warmpath.router.pods.tokenize import Tokenizing
@@ -61,11 +62,17 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    config: Config, folder: Path, tracer: Tracer = NO_TRACER, shadow: ShadowMode | None = None
+    config: Config,
+    folder: Path,
+    tracer: Tracer = NO_TRACER,
+    shadow: ShadowMode | None = None,
+    *,
+    siblings: int | None = None,
 ) -> AsyncIterator[Running]:
     """Serve for as long as the context is open; `folder` is where relative paths begin.
 
-    With `shadow` no pick decides.
+    With `shadow` no pick decides. `siblings` is the descriptor of the socket to the parent of several
+    processes.
 
     The caller closes the `tracer` afterwards.
 
@@ -78,7 +85,12 @@ async def running(
         metrics = Metrics(tracer)
         readiness = Readiness(config.server.ready)
         enter, steps = entrance(config, folder), Steps(metrics.stepped, tracer)
-        means = Means(stack, config, folder, readiness, enter, metrics, steps, tracer, shadow)
+        others = None
+        if siblings is not None:
+            others = await stack.enter_async_context(reached(siblings))
+        means = Means(
+            stack, config, folder, readiness, enter, metrics, steps, tracer, shadow, others
+        )
         publishers = publisher_credentials(config.watch, folder)
         engines = engine_credentials(config.probe, folder)
         indexed = await index(means, publishers, engines)

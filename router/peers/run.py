@@ -33,10 +33,11 @@ async def sharing(
     reported: Callable[[bytes], None],
     read: Callable[[], None],
     rng: Random,
+    pause: tuple[float, float] = INTERVALS,
 ) -> AsyncIterator[None]:
     """Share bookings while the context is open; `reported` receives reports that others hand on.
 
-    `read` is called when others' bookings were read.
+    `read` is called when others' bookings were read. `pause` bounds the pause between two rounds.
     The picker must run in the same event loop.
     """
 
@@ -62,7 +63,7 @@ async def sharing(
             if (problem := bookings.received.seed_problem) and not had_problem:
                 log.warning("%s", problem)
             had_problem = bool(problem)
-            await asyncio.sleep(rng.uniform(*INTERVALS))
+            await asyncio.sleep(rng.uniform(*pause))
 
     task = kept(Work("sharing bookings with other routers", share))
     try:

@@ -159,7 +159,7 @@ async def test_the_log_says_how_a_process_has_ended(
     deed: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     script = f"import os, sys; print('it serves', flush=True); {deed}"
-    processes = Processes(1, lambda _: ("-c", script), drain_seconds=1.0)
+    processes = Processes(1, lambda *_: ("-c", script), drain_seconds=1.0)
     running = asyncio.create_task(processes.run(lambda: None))
     while f"{said}; it is started again" not in caplog.text:
         await asyncio.sleep(0.01)

@@ -220,7 +220,7 @@ def test_a_name_that_no_router_has_is_not_read(
     two: tuple[Router, Router], store: FakeStore
 ) -> None:
     one, _ = two
-    store._enrol(NAMES.routers, "{a}:pods", 3000, 60000)
+    store.run([Command(("enrol", NAMES.routers, "{a}:pods", 3000, 60000))])
     store.now += HEARTBEAT_SECONDS
     rounds(two)
     read = [it.words[1] for it in one.peers.ask(one.now) if isinstance(it, Command)]
