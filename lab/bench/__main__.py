@@ -13,6 +13,7 @@ from rich.table import Table
 
 from warmpath.lab.bench import peer
 from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.gateways import command as gateways
 from warmpath.lab.bench.policy import command as policy
 
 BENCHMARKS = {
@@ -42,20 +43,20 @@ def _measured(name: str, *, quick: bool) -> Iterable[Figure]:
 
 BY_NAME_ONLY = frozenset({"gateway", "redis", "scale"})
 """Benchmarks that run by name only: `gateway` needs Envoy (`make envoy`), the others Redis' server."""
-POLICY = "policy"
-"""The benchmark with options of its own, which takes hours: `python -m warmpath.lab.bench policy -h`."""
+WITH_OPTIONS = {"gateways": gateways.main, "policy": policy.main}
+"""Benchmarks with options of their own, which `-h` after their names shows."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure index, ingestion, Score, overload, text, recovery, workers, picks, Envoy, Redis, scale."""
     given = sys.argv[1:] if argv is None else [*argv]
-    if given[:1] == [POLICY]:
-        return policy.main(given[1:])
+    if given and given[0] in WITH_OPTIONS:
+        return WITH_OPTIONS[given[0]](given[1:])
     parser = argparse.ArgumentParser(
         prog="python -m warmpath.lab.bench",
         description=main.__doc__,
         epilog="Ratios to the peer are printed where it is installed; `make bench` installs it. "
-        f"`python -m warmpath.lab.bench {POLICY}` compares policies, and has options of its own.",
+        "`python -m warmpath.lab.bench gateways` and `… policy` have options of their own.",
     )
     names = list(BENCHMARKS)
     usual = [name for name in names if name not in BY_NAME_ONLY]

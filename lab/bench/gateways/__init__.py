@@ -1,0 +1,1 @@
+"""`python -m warmpath.lab.bench gateways`: Envoy with warmpath beside other gateways."""

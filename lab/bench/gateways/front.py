@@ -1,0 +1,174 @@
+"""The fronts that are measured: each is started before the same pods, and its processor time is read."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from warmpath.cli.child import Child, ChildError
+from warmpath.cli.gateway.bootstrap import GatewayDescription
+from warmpath.cli.gateway.process import EnvoyProcess, find_envoy
+from warmpath.lab.bench.stand.fronts import without_router
+from warmpath.lab.bench.stand.servers import busy
+from warmpath.lab.local.cluster import MODEL
+from warmpath.lab.local.ports import HOST
+from warmpath.process.address import HostPort
+from warmpath.router.config.schema import Config, ModelSpec, PickTable, PodSpec, ServerTable
+from warmpath.router.config.write import as_toml
+
+START_SECONDS = 180.0
+ENVOY = "envoy"
+"""The name of Envoy's processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The addresses of a pod."""
+
+    address: str
+    """host:port of its HTTP."""
+    events: str
+    """Endpoint of its events; `replay`: of their replay."""
+    replay: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """What each front is started with."""
+
+    pods: Sequence[Pod]
+    tokenizer: Path
+    """Folder of the pods' tokenizer, with a chat template."""
+    folder: Path
+    """Folder for files and logs."""
+    pick: PickTable
+    """How fast the pods compute, for warmpath."""
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """A running front: where clients connect, and the first of its processes."""
+
+    name: str
+    address: HostPort
+    process: int | None
+    """None: there is no front, and clients connect to a pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Processor seconds of a front's processes."""
+
+    router: float
+    """Of all processes other than Envoy."""
+    envoy: float
+
+    def __sub__(self, before: "Busy") -> "Busy":
+        return Busy(self.router - before.router, self.envoy - before.envoy)
+
+
+def tree(process: int) -> list[int]:
+    """Return a process and all that descend from it."""
+    found, left = [], [process]
+    while left:
+        found.append(one := left.pop())
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{one}/task").iterdir():
+                left += map(int, (task / "children").read_text(encoding="ascii").split())
+    return found
+
+
+def processor(front: Front) -> Busy:
+    """Return the processor seconds that a front's processes have used."""
+    router = envoy = 0.0
+    for one in tree(front.process) if front.process else ():
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{one}/comm").read_text(encoding="utf-8").strip() == ENVOY:
+                envoy += busy(one)
+            else:
+                router += busy(one)
+    return Busy(router, envoy)
+
+
+Start = Callable[[str, Stand], AbstractAsyncContextManager[Front]]
+"""Starts a front of this name."""
+
+
+@asynccontextmanager
+async def no_front(name: str, stand: Stand) -> AsyncIterator[Front]:
+    """Yield the first pod itself."""
+    yield Front(name, HostPort.of(stand.pods[0].address), None)
+
+
+@asynccontextmanager
+async def envoy_alone(name: str, stand: Stand) -> AsyncIterator[Front]:
+    """Run the gateway's Envoy with round robin and no router."""
+    nowhere = HostPort(HOST, 0)
+    pods = [HostPort.of(one.address) for one in stand.pods]
+    gateway = GatewayDescription(nowhere, nowhere, pods)
+    async with EnvoyProcess(find_envoy(None), gateway, without_router) as envoy:
+        yield Front(name, HostPort.of(envoy.address), envoy.pid)
+
+
+def warmpath(python: Path = Path(sys.executable)) -> Start:
+    """Return what starts `warmpath gateway` with the environment of this Python."""
+
+    @asynccontextmanager
+    async def start(name: str, stand: Stand) -> AsyncIterator[Front]:
+        file = stand.folder / f"{name.replace(' ', '-')}.toml"
+        file.write_text(_configuration(stand), encoding="utf-8")
+        words = (
+            str(python), "-m", "warmpath.cli", "gateway", f"--config={file}",
+            f"--listen={HOST}:0", f"--out={file.with_suffix('')}",
+        )  # fmt: skip
+        async with started(name, stand, words, says="Envoy listens on ") as (process, line):
+            yield Front(name, HostPort.of(line), process)
+
+    return start
+
+
+def _configuration(stand: Stand) -> str:
+    local = f"{HOST}:0"
+    pods = [
+        PodSpec(f"pod-{at}", MODEL, one.address, events=one.events, replay=one.replay)
+        for at, one in enumerate(stand.pods)
+    ]
+    return as_toml(
+        Config(
+            models=[ModelSpec(MODEL, tokenizer=str(stand.tokenizer))],
+            server=ServerTable(listen=local, metrics_listen=local, drain_delay_seconds=0),
+            pick=stand.pick,
+            pods=pods,
+        )
+    )
+
+
+@asynccontextmanager
+async def started(
+    name: str, stand: Stand, words: Sequence[str], *, says: str
+) -> AsyncIterator[tuple[int, str]]:
+    """Run a program; yield its id, and the rest of its first line that begins with `says`.
+
+    Raises ChildError, which names the log with its standard error, if it ends or is silent.
+    """
+    log = stand.folder / f"{name.replace(' ', '-')}.log"
+    child = Child(name, log)
+    try:
+        with log.open("ab") as file:
+            process = await child.launch(*words, stdout=asyncio.subprocess.PIPE, stderr=file)
+        assert process.stdout is not None
+        async with asyncio.timeout(START_SECONDS):
+            async for raw in process.stdout:
+                line = raw.decode().rstrip()
+                if line.startswith(says):
+                    break
+            else:
+                raise ChildError(f"{name} did not start; its log: {log}")
+        yield process.pid, line.removeprefix(says)
+    except TimeoutError:
+        raise ChildError(f"{name} did not start in {START_SECONDS:g} s; its log: {log}") from None
+    finally:
+        await child.stop()
