@@ -260,5 +260,7 @@ lock: ## renew constraints.txt (needs uv on the PATH)
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-sbom.txt
 	printf 'furo\nmyst-parser\nsphinx\n' | uv pip compile - --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-site.txt
+	for one in aiperf smg vllm-router; do echo $$one | uv pip compile - --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-$$one.txt; done
 	echo atheris | uv pip compile - --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-fuzz.txt

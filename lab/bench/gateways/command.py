@@ -9,7 +9,6 @@ from array import array
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,6 +25,7 @@ from warmpath.lab.bench.gateways.front import (
     no_front,
     warmpath,
 )
+from warmpath.lab.bench.gateways.peers import PEERS
 from warmpath.lab.bench.gateways.table import (
     ALONE,
     BASE,
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     what these and the pods take by themselves. Fronts are loaded in turn; figures are medians of the
     rounds.
     """
-    starts: dict[str, Start] = {NOBODY: no_front, ALONE: envoy_alone, OURS: warmpath()}
+    starts: dict[str, Start] = {NOBODY: no_front, ALONE: envoy_alone, OURS: warmpath(), **PEERS}
     parser = argparse.ArgumentParser(
         prog="python -m warmpath.lab.bench gateways", description=main.__doc__
     )
@@ -153,17 +153,23 @@ def tokenizer_in(folder: Path) -> Path:
     return path
 
 
+def _template(text: str) -> bytes:
+    """Return a chat with one message in the pods' template."""
+    return f"user: {text}\nassistant:".encode()
+
+
 @asynccontextmanager
 async def running(starts: Mapping[str, Start], folder: Path) -> AsyncIterator[list[Front]]:
     """Run pods and fronts; the pods hold the chats that are sent."""
     tokenizer = tokenizer_in(folder)
-    encode = partial(FolderTokenizer(tokenizer).encode, at_start=True)
-    prompts = [
-        [*array("I", b"".join(encode([f"user: {load.text_of(size)}\nassistant:".encode()])))]
-        for size in SIZES.values()
+    encode = FolderTokenizer(tokenizer).encode
+    texts = map(load.text_of, SIZES.values())
+    chats = [
+        {"text": text, "ids": [*array("I", b"".join(encode([_template(text)], at_start=True)))]}
+        for text in texts
     ]
     held = folder / "prompts.json"
-    held.write_text(json.dumps(prompts), encoding="utf-8")
+    held.write_text(json.dumps(chats), encoding="utf-8")
     pods = Python("warmpath.lab.bench.gateways.pods", str(PODS), str(held), log=folder / "pods.log")
     async with AsyncExitStack() as stack:
         stack.enter_context(pods)

@@ -1,9 +1,10 @@
 """Pods that cost next to nothing: each answers at once, or streams one chunk a token at a fixed pace.
 
-Usage: python -m warmpath.lab.bench.gateways.pods COUNT PROMPTS
-PROMPTS is a file with a JSON list of prompts, each a list of token ids. It prints a JSON list with an
-object for each pod: "address" (host:port of its HTTP), "events" and "replay" (endpoints of its events).
-At a line on standard input all pods publish that they hold these prompts, and "published" is printed.
+Usage: python -m warmpath.lab.bench.gateways.pods COUNT CHATS
+CHATS is a file with a JSON list of the chats that all pods hold: "text", their one message, and "ids",
+their tokens, which a request for their rendering gets. It prints a JSON list with an object a pod:
+"address" (host:port of its HTTP), "events" and "replay" (endpoints of its events). At a line on standard
+input all pods publish what they hold, and "published" is printed.
 """
 
 import asyncio
@@ -12,10 +13,10 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import uvloop
@@ -94,6 +95,8 @@ PAGES = {
     b"/health": _response("", "text/plain"),
     b"/metrics": _response("", "text/plain"),
 }
+RENDER = b"/v1/chat/completions/render"
+"""Where vLLM makes the tokens of a chat without answering it."""
 MISSING = _response({"detail": "Not Found"}, status="404 Not Found")
 
 
@@ -138,8 +141,10 @@ class Streams:
 class PodConnection(asyncio.Protocol):
     """A connection of HTTP/1.1 without pipelining."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, rendered: Mapping[bytes, bytes]) -> None:
+        """Answer requests; `rendered` has the response of RENDER for each text in a body."""
         self._streams = streams
+        self._rendered = rendered
         self._buffer = bytearray()
         self._end: int | None = None
         """Where the request ends in the buffer; None: its head is not whole; 0: at its last chunk."""
@@ -167,6 +172,9 @@ class PodConnection(asyncio.Protocol):
         method, path, _ = self._buffer.split(b" ", 2)
         if method != b"POST":
             self._transport.write(PAGES.get(bytes(path), MISSING))
+        elif path == RENDER:
+            known = (one for text, one in self._rendered.items() if text in self._buffer)
+            self._transport.write(next(known, MISSING))
         elif STREAMS.search(self._buffer):
             tokens = MOST_TOKENS.search(self._buffer)
             self._streams.begin(self._transport, int(tokens[1]) if tokens else 1)
@@ -199,11 +207,15 @@ def _publisher(context: zmq.asyncio.Context) -> Publisher:
     )  # fmt: skip
 
 
-async def _serve(pods: int, prompts: Sequence[Sequence[int]]) -> None:
+async def _serve(pods: int, chats: Sequence[dict[str, Any]]) -> None:
+    rendered = {
+        one["text"].encode(): _response({"request_id": "1", "token_ids": one["ids"]})
+        for one in chats
+    }
     loop, context, streams = asyncio.get_running_loop(), zmq.asyncio.Context(), Streams()
     publishers = [_publisher(context) for _ in range(pods)]
     servers = [
-        await loop.create_server(lambda: PodConnection(streams), HOST, 0, backlog=1024)
+        await loop.create_server(lambda: PodConnection(streams, rendered), HOST, 0, backlog=1024)
         for _ in publishers
     ]
     replays = [asyncio.create_task(one.serve_replay()) for one in publishers]
@@ -215,7 +227,7 @@ async def _serve(pods: int, prompts: Sequence[Sequence[int]]) -> None:
     print(json.dumps(listed), flush=True)
     while await asyncio.to_thread(sys.stdin.readline):
         for one in publishers:
-            for batch in stored(prompts):
+            for batch in stored([one["ids"] for one in chats]):
                 one.publish(batch)
         print("published", flush=True)
     for task in replays:

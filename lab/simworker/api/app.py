@@ -9,7 +9,7 @@ from aiohttp import web
 from warmpath.lab.simworker.api.admin import Cache, Faults, Health, KvCacheEvents
 from warmpath.lab.simworker.api.errors import ApiError, bad, guard, json_response, refusals
 from warmpath.lab.simworker.api.fields import Endpoints, read_body
-from warmpath.lab.simworker.api.inference.completions import ChatForms, Completions
+from warmpath.lab.simworker.api.inference.completions import ChatForms, Completions, Rendering
 from warmpath.lab.simworker.api.inference.request_options import find_model
 from warmpath.lab.simworker.api.inference.sglang_api import SglangApi
 from warmpath.lab.simworker.api.inference.token_api import TokenApi
@@ -98,7 +98,7 @@ class Models(Endpoints):
 
 MOST_BODY_BYTES = 64 << 20
 
-OWN = {"vllm": (ChatForms, TokenApi), "sglang": (SglangApi,)}
+OWN = {"vllm": (ChatForms, Rendering, TokenApi), "sglang": (SglangApi,)}
 """Engine's name -> the endpoints that only workers of this engine serve."""
 
 

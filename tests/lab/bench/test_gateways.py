@@ -18,11 +18,9 @@ from warmpath.process.address import HostPort
 
 
 async def test_a_client_counts_the_tokens_of_pods_that_stream(tmp_path: Path) -> None:
-    prompts = tmp_path / "prompts.json"
-    prompts.write_text("[]")
-    with Python(
-        "warmpath.lab.bench.gateways.pods", "2", str(prompts), log=tmp_path / "log"
-    ) as pods:
+    chats = tmp_path / "chats.json"
+    chats.write_text(json.dumps([{"text": "hello there", "ids": [*range(40)]}]))
+    with Python("warmpath.lab.bench.gateways.pods", "2", str(chats), log=tmp_path / "log") as pods:
         addresses = [HostPort.of(one["address"]) for one in json.loads(pods.hear())]
         reader, writer = await asyncio.open_connection(*addresses[1])
         for is_stream, ends in ((False, b"}}}"), (True, b"data: [DONE]\n\n\r\n0\r\n\r\n")):
@@ -35,6 +33,10 @@ async def test_a_client_counts_the_tokens_of_pods_that_stream(tmp_path: Path) ->
         writer.write(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n")
         writer.write(b"0\r\n\r\n")
         assert b'"ok"' in await reader.readuntil(b"}}}")
+        writer.write(
+            b'POST /v1/chat/completions/render HTTP/1.1\r\ncontent-length: 13\r\n\r\n"hello there"'
+        )
+        assert b"38, 39]" in await reader.readuntil(b"]}")
         writer.close()
         front = Front("no front", addresses[0], None)
         found = await load.streams(front, "hello", 3, 0.2, tmp_path, opening=0.0)

@@ -7,13 +7,13 @@ from typing import Any
 
 from aiohttp import web
 
-from warmpath.lab.simworker.api.errors import bad
+from warmpath.lab.simworker.api.errors import bad, json_response
 from warmpath.lab.simworker.api.fields import Endpoints, Fields, read_body
 from warmpath.lab.simworker.api.inference.answer import CHAT, COMPLETIONS, Answer, refuse
 from warmpath.lab.simworker.api.inference.choices import ChatAnswer, CompletionAnswer
 from warmpath.lab.simworker.api.inference.generate import generate
 from warmpath.lab.simworker.api.inference.messages import MessageAnswer, message_chat
-from warmpath.lab.simworker.api.inference.request_options import read_options
+from warmpath.lab.simworker.api.inference.request_options import find_model, read_options
 from warmpath.lab.simworker.api.inference.responses import ResponseAnswer, response_chat
 from warmpath.lab.simworker.server.worker import Worker
 
@@ -45,29 +45,44 @@ class Completions(Endpoints):
             request, fields, worker.identity, worker.adapters,
             answer_id=self._answer_id(), default_tokens=DEFAULT_TOKENS,
         )  # fmt: skip
-        special = fields.flag("add_special_tokens", default=True)
-        prompts = [
-            worker.text.encode(prompt, special=special) if isinstance(prompt, str) else prompt
-            for prompt in _prompts(fields.get("prompt"))
-        ]
-        return await generate(request, worker, options, prompts, CompletionAnswer)
+        return await generate(request, worker, options, _ids(worker, fields), CompletionAnswer)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         worker = self._worker
         fields = await read_body(request)
         refuse(fields, CHAT)
-        messages = fields.get("messages")
-        if not isinstance(messages, list) or not messages:
-            raise bad("messages", "a list with at least one message is needed")
         options = read_options(
             request, fields, worker.identity, worker.adapters,
             answer_id=self._answer_id(), default_tokens=None,
         )  # fmt: skip
-        ids = worker.text.render(messages, fields.body)
+        ids = _chat_ids(worker, fields)
         return await generate(request, worker, options, [ids], ChatAnswer)
 
     def _answer_id(self) -> str:
         return f"{self._life}-{next(self._numbers)}"
+
+
+class Rendering(Endpoints):
+    """vLLM's endpoints that make the tokens of a request, and do not answer it."""
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/v1/completions/render", self.completions),
+            web.post("/v1/chat/completions/render", self.chat),
+        ]
+
+    async def completions(self, request: web.Request) -> web.Response:
+        fields = await self._fields(request)
+        return json_response([_rendered(ids) for ids in _ids(self._worker, fields)])
+
+    async def chat(self, request: web.Request) -> web.Response:
+        fields = await self._fields(request)
+        return json_response(_rendered(_chat_ids(self._worker, fields)))
+
+    async def _fields(self, request: web.Request) -> Fields:
+        fields = await read_body(request)
+        find_model(fields, self._worker.identity, self._worker.adapters)
+        return fields
 
 
 class ChatForms(Endpoints):
@@ -98,6 +113,27 @@ class ChatForms(Endpoints):
         )  # fmt: skip
         ids = worker.text.render(chat["messages"], chat)
         return await generate(request, worker, options, [ids], new_answer)
+
+
+def _rendered(ids: list[int]) -> dict[str, Any]:
+    return {"request_id": secrets.token_hex(8), "token_ids": ids}
+
+
+def _ids(worker: Worker, fields: Fields) -> list[list[int]]:
+    """Return the token ids of each of a completion's prompts."""
+    special = fields.flag("add_special_tokens", default=True)
+    return [
+        worker.text.encode(prompt, special=special) if isinstance(prompt, str) else prompt
+        for prompt in _prompts(fields.get("prompt"))
+    ]
+
+
+def _chat_ids(worker: Worker, fields: Fields) -> list[int]:
+    """Return the token ids of a chat."""
+    messages = fields.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise bad("messages", "a list with at least one message is needed")
+    return worker.text.render(messages, fields.body)
 
 
 def _prompts(value: Any) -> list[str | list[int]]:

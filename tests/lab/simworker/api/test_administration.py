@@ -50,6 +50,10 @@ async def test_text_goes_to_ids_and_back(model_folder: Path) -> None:
         messages = {"messages": [{"role": "user", "content": "hello"}]}
         _, chat = await worker.post("/tokenize", messages)
         _, text = await worker.post("/detokenize", {"tokens": chat["tokens"]})
+        _, rendered = await worker.post("/v1/chat/completions/render", messages)
+        assert rendered["token_ids"] == chat["tokens"]
+        _, rendered = await worker.post("/v1/completions/render", {"prompt": ["hello", "hello"]})
+        assert [one["token_ids"] for one in rendered] == [told["tokens"]] * 2
         # Special tokens are part of the exact text.
         assert "<s>" in text["prompt"]
         for body in ({"tokens": [1 << 30]}, {"tokens": ["a"]}, {}):
