@@ -55,6 +55,12 @@ class HealthService:
             raise UnknownServiceError(name)
         return _answer(self._status(name))
 
+    def is_fit(self, name: str) -> bool:
+        """Return whether a service is fit. Raises UnknownServiceError."""
+        if name not in self._looks:
+            raise UnknownServiceError(name)
+        return self._looks[name]()
+
     async def watch(self, raw: bytes) -> AsyncGenerator[bytes, None]:
         """Yield the status, then each status that differs from the last; all messages are bytes.
 

@@ -19,7 +19,9 @@ from warmpath.router.endpoint_picker.protocol import (
     ANSWERING,
     GATEWAY_ERROR,
     OWN_RESPONSES,
+    PICK,
     SERVICE,
+    THROUGH,
 )
 
 FailureMode = Literal["fail-close", "fail-open"]
@@ -60,6 +62,8 @@ class GatewayDescription:
     folder: Path | None = None
     """Envoy's own folder, with the socket of its administration interface and the files that it reads
     again when they are replaced. None: it has no such socket, and all is in the bootstrap."""
+    is_plain: bool = False
+    """Whether Envoy asks the router in one call (`ext_authz`), where that can be done."""
     logs_requests: bool = False
     """Whether Envoy writes a line for each request to its standard error."""
     body_bytes: int = 8 << 20
@@ -114,18 +118,25 @@ def bootstrap(gateway: GatewayDescription) -> Fields:
     )
     fields: Fields = json.loads(text)
     resources = fields["static_resources"]
-    pods, router = resources["clusters"]
+    pods, *routers = resources["clusters"]
     if gateway.router_tls is not None:
         kind = f"{TYPES}extensions.transport_sockets.tls.v3.UpstreamTlsContext"
-        tls = _tls(gateway.router, gateway.router_tls, gateway.folder)
-        router["transport_socket"] = {
-            "name": "envoy.transport_sockets.tls",
-            "typed_config": {"@type": kind, **tls},
-        }
+        for router, protocol in zip(routers, ("h2", "http/1.1"), strict=True):
+            tls = _tls(gateway.router, gateway.router_tls, gateway.folder, protocol)
+            router["transport_socket"] = {
+                "name": "envoy.transport_sockets.tls",
+                "typed_config": {"@type": kind, **tls},
+            }
+    manager = resources["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    names = [one["name"].rpartition(".")[2] for one in manager["http_filters"]]
+    if gateway.is_plain:
+        at = names.index("ext_proc")
+        manager["http_filters"][at] = _unless_picked(manager["http_filters"][at])
+        del manager["http_filters"][names.index("buffer")]
+    else:
+        del resources["clusters"][2], manager["http_filters"][names.index("ext_authz")]
     if not gateway.logs_requests:
-        del resources["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"][
-            "access_log"
-        ]
+        del manager["access_log"]
     if gateway.folder is not None:
         del pods["load_assignment"]
         source = {"eds_config": _source(gateway.folder / PODS)}
@@ -176,12 +187,16 @@ def _refusals(body_bytes: int) -> list[Fields]:
     # A refusal of the router has its reason already.
     reasons["!('x-warmpath-reason' in response.headers)"] = GATEWAY_ERROR
     kind = f"{TYPES}extensions.access_loggers.filters.cel.v3.ExpressionFilter"
-    found = []
+
+    def where(expression: str) -> Fields:
+        typed = {"@type": kind, "expression": expression}
+        name = "envoy.access_loggers.extension_filters.cel"
+        return {"extension_filter": {"name": name, "typed_config": typed}}
+
+    # ext_authz takes 503 for a failure, so the router refuses with 403.
+    denied = "response.code_details == 'ext_authz_denied' && response.code == 403"
+    found: list[Fields] = [{"filter": where(denied), "status_code": 503}]
     for expression, reason in reasons.items():
-        which = {
-            "name": "envoy.access_loggers.extension_filters.cel",
-            "typed_config": {"@type": kind, "expression": expression},
-        }
         error = {
             "message": MESSAGES[reason].format(body_bytes=body_bytes),
             "type": "invalid_request_error" if reason == "TOO_LARGE" else "service_unavailable",
@@ -189,7 +204,7 @@ def _refusals(body_bytes: int) -> list[Fields]:
         }
         found.append(
             {
-                "filter": {"extension_filter": which},
+                "filter": where(expression),
                 "headers_to_add": [{"header": {"key": "x-warmpath-reason", "value": reason}}],
                 "body_format_override": {"json_format": {"error": error}},
             }
@@ -197,11 +212,32 @@ def _refusals(body_bytes: int) -> list[Fields]:
     return found
 
 
-def _tls(router: HostPort, tls: TlsPaths, folder: Path | None) -> Fields:
+def _unless_picked(ext_proc: Fields) -> Fields:
+    """Return a filter that runs where ext_authz has not settled all: it failed, or the body changes."""
+    matching, matcher = f"{TYPES}extensions.common.matching.v3.ExtensionWithMatcher", f"{TYPES}type"
+    skip = f"{TYPES}extensions.filters.common.matcher.action.v3.SkipFilter"
+    read = {"@type": f"{matcher}.matcher.v3.HttpRequestHeaderMatchInput", "header_name": THROUGH}
+    action = {"name": "skip", "typed_config": {"@type": skip}}
+    return {
+        "name": ext_proc["name"],
+        "typed_config": {
+            "@type": matching,
+            "extension_config": ext_proc,
+            "xds_matcher": {
+                "matcher_tree": {
+                    "input": {"name": "through", "typed_config": read},
+                    "exact_match_map": {"map": {PICK: {"action": action}}},
+                }
+            },
+        },
+    }
+
+
+def _tls(router: HostPort, tls: TlsPaths, folder: Path | None, protocol: str) -> Fields:
     """Return the TLS of connections to a router, which has to have a certificate for its address."""
     name = {"san_type": "IP_ADDRESS" if router.is_ip else "DNS", "matcher": {"exact": router.host}}
     checks = {"match_typed_subject_alt_names": [name]}
-    common: Fields = {"alpn_protocols": ["h2"]}
+    common: Fields = {"alpn_protocols": [protocol]}
     if folder is None:
         common["validation_context"] = _authority(tls) | checks
         if tls.cert is not None:

@@ -36,6 +36,8 @@ CODES = {
 }
 
 ROUTER = "/warmpath.v1.Router/"
+PLAIN_PICK = "/pick"
+"""The beginning of the paths of plain calls (`router.endpoint_picker.plain_calls`)."""
 
 OPEN = ("/grpc.health.v1.Health/", "/healthz", "/readyz")
 """Beginnings of the methods and paths that are open to anybody: the router's health."""
@@ -53,6 +55,7 @@ ROLES: dict[str, Right] = {
     f"{ROUTER}Diagnose": "read",
     f"{ROUTER}ListDecisions": "read",
     "/envoy.service.ext_proc.v3.ExternalProcessor/Process": "score",
+    PLAIN_PICK: "score",
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": "read",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "read",
     "/metrics": "read",

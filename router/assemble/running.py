@@ -21,11 +21,12 @@ from warmpath.router.assemble.means import Means, ShadowMode
 from warmpath.router.assemble.pages import pages
 from warmpath.router.assemble.picks import Picks, picks
 from warmpath.router.calls import llmd
-from warmpath.router.calls.server import serving
+from warmpath.router.calls.server import limits_of, serving
 from warmpath.router.calls.service import SERVICE, AdmissionGate
 from warmpath.router.config.files import engine_credentials, publisher_credentials
 from warmpath.router.config.schema import Config
 from warmpath.router.ending import end_router
+from warmpath.router.endpoint_picker.plain_calls import PlainCalls
 from warmpath.router.metrics.calls import Metrics
 from warmpath.router.peers.siblings import siblings as reached
 from warmpath.router.pods.probe import Links
@@ -124,6 +125,9 @@ async def running(
         guarded, checks = methods(means, made)
         service, held = made.service, made.service.picks.held
         release = held.drain if held is not None else lambda: None
+        plain = PlainCalls(made.endpoint_picker, enter, checks, limits_of(config))
+        means.keep("looking at connections over HTTP/1.1", plain.keep_looking)
+        stack.callback(plain.close)
         serves = serving(
             config,
             guarded,
@@ -132,6 +136,7 @@ async def running(
             partial(end_router, service.drain, readiness, config.server, release=release),
             gate=AdmissionGate(made.admission, (SERVICE, llmd.SERVICE), metrics, service.drain),
             full=metrics.refused_connection,
+            http1=plain.connection,
             tls=enter.tls,
         )
         address = await stack.enter_async_context(serves)

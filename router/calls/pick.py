@@ -37,7 +37,7 @@ from warmpath.router.queue.request import ANYBODY, Asker
 from warmpath.router.queue.standing import engine_priority, standing_message, waits, with_waiting
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.router.tracing.tracer import Attributes
-from warmpath.router.transport.call import Call
+from warmpath.router.transport.call import Answering
 
 CANDIDATES_AT_ONCE = 64
 """Candidates explained before other tasks get a turn: about two milliseconds' work."""
@@ -155,7 +155,7 @@ class PickAnswerer:
         return await self.reports.report(request)
 
     @contextmanager
-    def telling(self, pick: Pick, call: Call | None = None) -> Iterator[None]:
+    def telling(self, pick: Pick, call: Answering | None = None) -> Iterator[None]:
         """Within the context the caller is told of a pick; if that fails, the pick is withdrawn.
 
         The pick ends, too, if the transport finds later that the caller of `call` has not read the

@@ -21,6 +21,7 @@ from warmpath.h2grpc.method import Gate, Method, RefusedError
 from warmpath.process.command_line import in_words
 from warmpath.process.health import HealthService
 from warmpath.process.listen import HALF_OF_DESCRIPTORS
+from warmpath.process.listener import Place
 from warmpath.process.tasks import Work, kept
 from warmpath.process.tls import ServerTls
 from warmpath.router.calls.intake import MESSAGE_SECONDS
@@ -49,13 +50,14 @@ async def serving(
     *,
     gate: Gate,
     full: Callable[[str], None],
+    http1: Callable[[Place], asyncio.Protocol],
     tls: ServerTls | None,
 ) -> AsyncIterator[str]:
     """Serve while the context is open, then end; yield host:port with the port that was bound.
 
     `end` takes the steps before the server stops (`router.ending`). `gate` refuses calls when their
-    headers have come; `full` counts connections that are closed, since there are too many; `tls` is None
-    for plain connections.
+    headers have come; `full` counts connections that are closed, since there are too many; `http1`
+    returns the protocol of a connection over HTTP/1.1; `tls` is None for connections without it.
     Raises OSError if the address cannot be bound, or if the system lacks the transport's library.
     """
     server = new_server(
@@ -65,6 +67,7 @@ async def serving(
         reuse_port=config.server.processes > 1,
         gate=gate,
         full=full,
+        http1=http1,
     )
     try:
         address = await server.start(config.server.listen, tls)
@@ -90,12 +93,14 @@ def new_server(
     reuse_port: bool = False,
     gate: Gate | None = None,
     full: Callable[[str], None] = lambda _: None,
+    http1: Callable[[Place], asyncio.Protocol] | None = None,
 ) -> Nghttp2Server | GrpcioServer:
     """Return a server of a kind (`server.transport`); auto: nghttp2 where it can be used, else grpcio.
 
     nghttp2 asks the `gate`, if given, as soon as a call's headers have come. grpcio cannot, and never
     asks it: there the methods alone refuse calls, and later. nghttp2 calls `full` for each connection
-    that is closed, since as many as may be are open, with the client's address.
+    that is closed, since as many as may be are open, with the client's address. Only nghttp2 serves
+    HTTP/1.1, by the protocol that `http1` returns.
 
     Raises OSError if the kind is nghttp2 and the system lacks a library for it.
     """
@@ -109,7 +114,9 @@ def new_server(
             why = f": {error}"
         else:
             log.info("transport: nghttp2, libnghttp2 %s", version)
-            return Nghttp2Server(methods, limits, reuse_port=reuse_port, gate=gate, full=full)
+            return Nghttp2Server(
+                methods, limits, reuse_port=reuse_port, gate=gate, full=full, http1=http1
+            )
     log.info("transport: grpcio%s", why)
     return GrpcioServer(methods, limits, reuse_port=reuse_port)
 

@@ -15,7 +15,8 @@ import msgspec
 from warmpath.proto.errors import Reason
 from warmpath.router.admission.admission import BusyError
 from warmpath.router.calls.failures import reason_of, text_of
-from warmpath.router.endpoint_picker.protocol import BodyMode
+from warmpath.router.config.schema import PickerHeadersTable
+from warmpath.router.endpoint_picker.protocol import DESTINATION, RANK, BodyMode
 from warmpath.router.inference_api.model_name import Renaming
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.report import Report
@@ -73,6 +74,8 @@ class WantPick(msgspec.Struct, frozen=True):
     """Whether the gateway chooses the endpoint itself, and the picker only watches the exchange."""
     as_of: float | None = None
     """As in `router.pick.weigh.Ask`."""
+    keeps_body: bool = False
+    """Whether the gateway cannot send another body on than the client's."""
 
 
 class Endpoint(NamedTuple):
@@ -84,6 +87,16 @@ class Endpoint(NamedTuple):
     """Tokens of the prompt that it is predicted to hold; None: the prompt is not known."""
     saved_seconds: float
     """Seconds of prefill that these tokens are predicted to save."""
+
+    def told(self, ours: PickerHeadersTable, *, is_error: bool) -> Settings:
+        """Return the response's headers: what it held only where it has read a known prompt."""
+        told: Settings = ((ours.pod, self.pod),)
+        if self.cached_tokens is not None and not is_error:
+            told += (
+                (ours.cached_tokens, str(self.cached_tokens)),
+                (ours.saved_seconds, f"{self.saved_seconds:.3f}"),
+            )
+        return tuple(one for one in told if one[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +115,15 @@ class Picked:
     """The body with another model's name; None if it stays."""
     renaming: Renaming | None = None
     """The names of the model, if `body` has another than the client gave."""
+
+    def put(self, ours: PickerHeadersTable) -> Settings:
+        """Return the headers that the request to the engine gets."""
+        put: Settings = ((DESTINATION, ",".join(self.endpoints)),)
+        if self.engine_rank is not None:
+            put += ((RANK, str(self.engine_rank)),)
+        if self.prefill:
+            put += ((ours.prefill, self.prefill),)
+        return put
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -160,6 +182,10 @@ class UnmatchedSubsetError(Exception):
 
     def __init__(self, count: int) -> None:
         super().__init__(f"none of the {count} endpoints that the gateway allows is known")
+
+
+class BodyChangesError(Exception):
+    """The request's body has to change, which its gateway cannot do (`WantPick.keeps_body`)."""
 
 
 UNAVAILABLE = 503

@@ -64,7 +64,9 @@ class ResponseSide(OneSide):
             self._usage = UsageReader(
                 value_of(event.headers, "content-type"), value_of(event.headers, "content-encoding")
             )
-        put = () if self.is_only_shown else self._told(where, is_error=_is_error(event))
+        put: Settings = ()
+        if where is not None and not self.is_only_shown:
+            put = where.told(self._names.ours, is_error=_is_error(event))
         if event.own_reason and self._names.ours.reason:
             put += ((self._names.ours.reason, event.own_reason),)
         removed = without(self._names.in_response, put)
@@ -137,19 +139,6 @@ class ResponseSide(OneSide):
             yield self._report("started", where)
         if where is None or _is_error(event):
             yield from self._end("failed", is_refusal=_is_refusal(event))
-
-    def _told(self, where: Endpoint | None, *, is_error: bool) -> Settings:
-        """Return the headers about the endpoint: what it held only where it has read a known prompt."""
-        if where is None:
-            return ()
-        ours = self._names.ours
-        told: Settings = ((ours.pod, where.pod),)
-        if where.cached_tokens is not None and not is_error:
-            told += (
-                (ours.cached_tokens, str(where.cached_tokens)),
-                (ours.saved_seconds, f"{where.saved_seconds:.3f}"),
-            )
-        return tuple(one for one in told if one[0])
 
     def _ended(self) -> Iterator[Report]:
         self.state = State.ENDED

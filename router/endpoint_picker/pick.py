@@ -12,7 +12,13 @@ from itertools import islice
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.pick import PickAnswerer, Reckoned
 from warmpath.router.config.schema import EndpointPickerTable
-from warmpath.router.endpoint_picker.events import Endpoint, Picked, UnmatchedSubsetError, WantPick
+from warmpath.router.endpoint_picker.events import (
+    BodyChangesError,
+    Endpoint,
+    Picked,
+    UnmatchedSubsetError,
+    WantPick,
+)
 from warmpath.router.inference_api.model_name import Renaming, with_model
 from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import InferenceRequest
@@ -25,6 +31,7 @@ from warmpath.router.prompt.models import ModelTable, UnknownModelError
 from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
 from warmpath.router.queue.request import ANYBODY, Asker
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
+from warmpath.router.transport.call import Answering
 from warmpath.scorer.prefill import PrefillModel
 
 
@@ -110,28 +117,36 @@ class EndpointPicks:
         return self._picks.is_shadow
 
     async def pick(
-        self, want: WantPick, patience: float, asker: Asker = ANYBODY
+        self,
+        want: WantPick,
+        patience: float,
+        asker: Asker = ANYBODY,
+        answering: Answering | None = None,
     ) -> tuple[Picked, AbstractContextManager[None]]:
         """Pick, and book the work, within `patience` seconds from now.
 
         The caller replies to the gateway within the context that comes with the pick, before anything
-        else; if that fails, the pick is withdrawn. Raises as `make`.
+        else; if that fails, or if the reply turns out not to be read (`answering`), the pick is
+        withdrawn. Raises as `make`.
         """
         made, body, renaming = await self.make(want, patience, asker)
-        return self._picked(made, body if renaming else None, renaming), self._picks.telling(made)
+        picked = self._picked(made, body if renaming else None, renaming)
+        return picked, self._picks.telling(made, answering)
 
     async def make(
         self, want: WantPick, patience: float, asker: Asker = ANYBODY
     ) -> tuple[Pick, bytes, Renaming | None]:
         """Make a pick within `patience` seconds; return it, and the body with the name of its model.
 
-        Raises UnmatchedSubsetError, and NoPodError if no pod can be picked.
+        Raises UnmatchedSubsetError, NoPodError if no pod can be picked, and BodyChangesError.
         """
         body, renaming, ours, headers = want.body, None, self._ours, want.headers
         read = await self._read(want, body)
         named = next(filter(None, map(headers.get, ours.rewrite)), "")
         target = named or self._rewrites.get(read.model, "")
         if target and read.model and target != read.model:
+            if want.keeps_body:
+                raise BodyChangesError
             renaming = Renaming(target, read.model)
             body = await with_model(body, target)
             read = await self._read(want, body)

@@ -27,6 +27,12 @@ RANK = "x-data-parallel-rank"
 """Header of a request to a pod with several ranks: vLLM's number of the picked rank."""
 SERVED = "x-gateway-destination-endpoint-served"
 """Key of the metadata in NAMESPACE: the endpoint that served the request."""
+THROUGH = "x-warmpath-through"
+"""Header of a plain call's answer, for Envoy's filters alone: what is left to do for the request."""
+BOOKING = "x-warmpath-booking"
+"""Header of a plain call's answer, for Envoy's metadata alone: the booking id."""
+PICK, CHANGE = "pick", "change"
+"""Values of THROUGH: nobody has to ask again; another filter asks, since the body must change."""
 NAMESPACE = "envoy.lb"
 SUBSET = "x-gateway-destination-endpoint-subset"
 """Key of the metadata in SUBSET_NAMESPACE: the only endpoints that may be picked."""
@@ -55,7 +61,7 @@ SIDECARS = (
 """Headers by which a picker tells llm-d's sidecars to call other pods (its pkg/common/routing). A client
 that could set one would choose whom a pod calls."""
 
-PICKERS_OWN = (DESTINATION, SERVED, SUBSET, *SIDECARS)
+PICKERS_OWN = (DESTINATION, SERVED, SUBSET, *SIDECARS, THROUGH, BOOKING)
 """Headers that no client may send on to an engine."""
 
 PIECE_BYTES = 62_000

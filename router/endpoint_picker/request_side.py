@@ -25,14 +25,7 @@ from warmpath.router.endpoint_picker.events import (
     immediate,
     is_upgrade,
 )
-from warmpath.router.endpoint_picker.protocol import (
-    DESTINATION,
-    PIECE_BYTES,
-    RANK,
-    BodyMode,
-    HeaderNames,
-    without,
-)
+from warmpath.router.endpoint_picker.protocol import PIECE_BYTES, BodyMode, HeaderNames, without
 
 BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 
@@ -149,13 +142,7 @@ class RequestSide(OneSide):
         """Send the request on to the picked endpoint, or to the gateway's own choice."""
         if self._is_shadow:
             return self.let_through()
-        endpoints = ",".join(picked.endpoints)
-        put: Settings = ((DESTINATION, endpoints),)
-        if picked.engine_rank is not None:
-            put += ((RANK, str(picked.engine_rank)),)
-        if picked.prefill:
-            put += ((self._names.ours.prefill, picked.prefill),)
-        return self._go_on(put, endpoints, picked.body)
+        return self._go_on(picked.put(self._names.ours), ",".join(picked.endpoints), picked.body)
 
     def let_through(self) -> list[Reply]:
         """Send the request on without a pick."""

@@ -6,7 +6,7 @@ A stream drives one exchange: it reads events, writes replies, picks and reports
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -22,8 +22,10 @@ from warmpath.router.config.schema import EndpointPickerTable
 from warmpath.router.ending import Drain, EndingError
 from warmpath.router.endpoint_picker.events import (
     Action,
+    BodyChangesError,
     ImmediateReply,
     MessageError,
+    NoPick,
     OrderError,
     Outcome,
     Picked,
@@ -41,7 +43,7 @@ from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.queue.request import Asker
 from warmpath.router.tracing.steps import request_id_of
 from warmpath.router.tracing.tracer import NO_SPAN, NO_TRACER, Span, Tracer
-from warmpath.router.transport.call import Call, refused
+from warmpath.router.transport.call import Answering, Call, refused
 
 log = logging.getLogger(__name__)
 
@@ -165,43 +167,25 @@ class Stream:
             await self._pick_and_tell(want)
 
     async def _pick_and_tell(self, want: WantPick) -> None:
-        begun = time.perf_counter()
-        asker = Asker(self._call.peer, self._call, request_id_of(want.headers.items()))
-        outcome, reason = Outcome.GONE, ""
         replies: Sequence[Reply | ImmediateReply] = ()
-        try:
-            try:
-                picked, telling = await self._desk.pick(want, asker)
-            except Exception as error:
-                failure = failure_of(error, self._desk.pick_seconds)
-                if failure.outcome is Outcome.FAULT:
-                    log.exception("a pick failed")
-                if failure.is_ours and self._desk.may_let_through:
-                    replies = self.exchange.request.let_through()
-                else:
-                    replies = self.exchange.refused(failure)
-                await self._tell(replies)
-                outcome, reason = failure.outcome, failure.reason
+
+        async def tell(made: Picked | NoPick | None) -> None:
+            nonlocal replies
+            request = self.exchange.request
+            if isinstance(made, Picked):
+                replies = request.picked(made)
             else:
-                with telling:
-                    replies = self.exchange.request.picked(picked)
-                    # If a reply cannot be sent, the pick is withdrawn.
-                    await self._tell(replies)
-                self.exchange.response.booked(picked)
-                outcome = Outcome.PICKED
-        finally:
-            self._span.set({"warmpath.outcome": outcome.label})
-            self._span.ends_with(outcome.code.name)
-            seconds, meter = time.perf_counter() - begun, self._desk.meter
-            meter.answered(METHOD, outcome.code.name, seconds, reason)
-            meter.endpoint_picked(outcome.label)
+                replies = self.exchange.refused(made) if made else request.let_through()
+            for reply in replies[:FIRST]:
+                await self._write(reply)
+            await self._call.drain()
+
+        asker = Asker(self._call.peer, self._call, request_id_of(want.headers.items()))
+        picked = await self._desk.answer(METHOD, want, asker, tell, span=self._span)
+        if picked is not None:
+            self.exchange.response.booked(picked)
         for reply in replies[FIRST:]:
             await self._write(reply)
-
-    async def _tell(self, replies: Sequence[Reply | ImmediateReply]) -> None:
-        for reply in replies[:FIRST]:
-            await self._write(reply)
-        await self._call.drain()
 
 
 class EndpointPickerService:
@@ -229,12 +213,14 @@ class EndpointPickerService:
         """Bytes of bodies that wait for their end or their pick."""
         self.streams = 0
         """Number of open streams."""
-        self._tracer = tracer
+        self.tracer = tracer
         self.picks = picks
         self.reports = reports
         self.meter = meter
-        self._drain = drain
+        self.drain = drain
         self._admission = admission
+        self.ours = config.headers
+        self.most_body_bytes = most_body_bytes
         self.exchange = partial(
             Exchange, names_of(config.headers), most_body_bytes, is_shadow=picks.is_shadow
         )
@@ -242,10 +228,10 @@ class EndpointPickerService:
 
     async def process(self, call: Call) -> None:
         """Drive an exchange; all messages are bytes. Raises RefusedError."""
-        stream = Stream(call, self, self._tracer)
+        stream = Stream(call, self, self.tracer)
         self.streams += 1
         try:
-            with self._drain.streaming():
+            with self.drain.streaming():
                 await self._drive(stream)
         except EndingError as error:
             # After that reply the gateway goes on alone.
@@ -263,24 +249,64 @@ class EndpointPickerService:
         while not exchange.is_over:
             raw = stream.next_at_hand()
             if raw is None and exchange.may_end:
-                raw = await self._drain.before_end(stream.read)
+                raw = await self.drain.before_end(stream.read)
             elif raw is None:
                 raw = await stream.read()
             if raw is None:
                 return
             await stream.take(raw)
 
-    async def pick(
-        self, want: WantPick, asker: Asker
-    ) -> tuple[Picked, AbstractContextManager[None]]:
-        """Wait for the router's turn and pick; the caller replies to the gateway within the context.
+    async def answer(
+        self,
+        method: str,
+        want: WantPick,
+        asker: Asker,
+        tell: Callable[[Picked | NoPick | None], Awaitable[None]],
+        *,
+        answering: Answering | None = None,
+        span: Span = NO_SPAN,
+    ) -> Picked | None:
+        """Pick when the router has its turn, and return the pick once the gateway was told of it.
 
-        Raises BusyError, TimeoutError and the errors of `EndpointPicks.pick`.
+        `tell` gets the pick, which is withdrawn if that fails, or the refusal; None lets the request go
+        on without a pick. `answering` is as in `EndpointPicks.pick`; metrics count the call as one of
+        `method`. Raises BodyChangesError, which is not counted, and the errors of `tell`.
         """
+        begun = time.perf_counter()
+        outcome: Outcome | None = Outcome.GONE
+        reason, picked = "", None
+        try:
+            try:
+                picked, telling = await self._pick(want, asker, answering)
+            except BodyChangesError:
+                outcome = None
+                raise
+            except Exception as error:
+                failure = failure_of(error, self.pick_seconds)
+                if failure.outcome is Outcome.FAULT:
+                    log.exception("a pick failed")
+                await tell(None if failure.is_ours and self.may_let_through else failure)
+                outcome, reason = failure.outcome, failure.reason
+            else:
+                with telling:
+                    await tell(picked)
+                outcome = Outcome.PICKED
+        finally:
+            if outcome is not None:
+                span.set({"warmpath.outcome": outcome.label})
+                span.ends_with(outcome.code.name)
+                seconds = time.perf_counter() - begun
+                self.meter.answered(method, outcome.code.name, seconds, reason)
+                self.meter.endpoint_picked(outcome.label)
+        return picked
+
+    async def _pick(
+        self, want: WantPick, asker: Asker, answering: Answering | None
+    ) -> tuple[Picked, AbstractContextManager[None]]:
         if wait := begins(self._admission, Waiter(), asker.client, is_read=True):
             await wait
         async with asyncio.timeout(self.pick_seconds):
-            return await self.picks.pick(want, WAITING * self.pick_seconds, asker)
+            return await self.picks.pick(want, WAITING * self.pick_seconds, asker, answering)
 
     def methods(self) -> dict[str, Method]:
         """Return the only method by its full name; all messages are bytes."""

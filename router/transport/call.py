@@ -9,7 +9,17 @@ from warmpath.h2grpc.method import Metadata, Refusal
 from warmpath.proto.errors import Reason, details
 
 
-class Call(Protocol):
+class Answering(Protocol):
+    """A call that is being answered."""
+
+    def if_gone(self, call: Callable[[], None]) -> None:
+        """Call `call`, once, if the client turns out not to have read what was sent.
+
+        gRPC's own server does not find that out.
+        """
+
+
+class Call(Answering, Protocol):
     """One call, over either server. Reading or writing it after its end raises CancelledError."""
 
     @property
@@ -49,12 +59,6 @@ class Call(Protocol):
 
     async def write(self, message: bytes) -> None:
         """Put a message, and drain."""
-
-    def if_gone(self, call: Callable[[], None]) -> None:
-        """Call `call`, once, if the client turns out not to have read what was sent.
-
-        gRPC's own server does not find that out.
-        """
 
 
 def refused(

@@ -8,10 +8,11 @@ from warmpath.h2grpc.http2.library import load_library
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.method import Gate, Method
 from warmpath.h2grpc.server import Server
-from warmpath.process.listener import Listener, Places
+from warmpath.process.listener import Listener, Place, Places
 from warmpath.process.tasks import cancel
 from warmpath.process.tls import ServerTls
 from warmpath.router.transport.call import refused
+from warmpath.router.transport.first_bytes import FirstBytes
 
 
 class Nghttp2Server:
@@ -25,9 +26,13 @@ class Nghttp2Server:
         reuse_port: bool = False,
         gate: Gate | None = None,
         full: Callable[[str], None] = lambda _: None,
+        http1: Callable[[Place], asyncio.Protocol] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`full` gets the client's address of each connection that is closed for want of a place."""
+        """`full` gets the client's address of each connection that is closed for want of a place.
+
+        `http1` returns the protocol of a connection that speaks HTTP/1.1.
+        """
         load_library()
         # This chooses the folder where all compiled code is kept.
         from warmpath.indexer.compiled import jit  # noqa: F401, PLC0415
@@ -36,13 +41,18 @@ class Nghttp2Server:
         self._limits = limits
         self._reuse_port = reuse_port
         self._full = full
+        self._http1 = http1
         self._listener: Listener | None = None
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self, address: str, tls: ServerTls | None = None) -> str:
         """Listen at host:port or unix:PATH; return the address with the port that was bound."""
+        make: Callable[[Place], asyncio.Protocol] = self._server.connection
+        if self._http1 is not None:
+            http2, http1, seconds = make, self._http1, self._limits.handshake_seconds
+            make = lambda place: FirstBytes(place, http2, http1, seconds)  # noqa: E731
         self._listener = Listener(
-            self._server.connection,
+            make,
             places=Places(self._limits.connections),
             seconds=self._limits.handshake_seconds,
             tls=tls.grpc_context if tls else None,
