@@ -22,6 +22,7 @@ from warmpath.router.endpoint_picker.protocol import (
     PICK,
     SERVICE,
     THROUGH,
+    WATCH,
 )
 
 FailureMode = Literal["fail-close", "fail-open"]
@@ -226,7 +227,7 @@ def _unless_picked(ext_proc: Fields) -> Fields:
             "xds_matcher": {
                 "matcher_tree": {
                     "input": {"name": "through", "typed_config": read},
-                    "exact_match_map": {"map": {PICK: {"action": action}}},
+                    "exact_match_map": {"map": {one: {"action": action} for one in (PICK, WATCH)}},
                 }
             },
         },

@@ -48,7 +48,7 @@ class MalformedError(Exception):
 class Requests:
     """The requests of one connection, in order; each is taken before the next one is read."""
 
-    __slots__ = ("_body", "_head", "_is_taken", "_left", "_most_body", "_raw", "held")
+    __slots__ = ("_body", "_head", "_is_taken", "_left", "_may_keep", "_most_body", "_raw", "held")
 
     def __init__(self, most_body_bytes: int) -> None:
         """Keep at most `most_body_bytes` of a body, and one more; the rest is read and dropped."""
@@ -63,6 +63,7 @@ class Requests:
         self.held = 0
         """Bytes of the body that are kept."""
         self._is_taken = False
+        self._may_keep = True
 
     @property
     def has_begun(self) -> bool:
@@ -74,9 +75,10 @@ class Requests:
 
         Raises MalformedError if more than a head waits behind a request that is not answered.
         """
+        self._may_keep = may_keep
         if self._left:
             piece = data if len(data) <= self._left else data[: self._left]
-            self._take(piece, may_keep=may_keep)
+            self._take(piece)
             data = data[len(piece) :]
         self._raw += data
         if self._is_taken and len(self._raw) > MOST_HEAD_BYTES:
@@ -96,7 +98,7 @@ class Requests:
             rest = bytes(self._raw[end + len(_END) :])
             self._raw.clear()
             if rest:
-                self.feed(rest)
+                self.feed(rest, may_keep=self._may_keep)
         if self._left:
             return None
         whole = self._head._replace(body=b"".join(self._body))
@@ -107,9 +109,9 @@ class Requests:
         """Let go of the request that was taken last."""
         self.held, self._is_taken = 0, False
 
-    def _take(self, piece: bytes, *, may_keep: bool) -> None:
+    def _take(self, piece: bytes) -> None:
         self._left -= len(piece)
-        room = self._most_body + 1 - self.held if may_keep else 0
+        room = self._most_body + 1 - self.held if self._may_keep else 0
         if room > 0:
             self._body.append(piece if len(piece) <= room else piece[:room])
             self.held += len(self._body[-1])

@@ -12,13 +12,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import cast
+from urllib.parse import quote
 
 import msgspec
 
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.metadata import address_of, names_of, peer_name
 from warmpath.h2grpc.method import Metadata
+from warmpath.process.address import HostPort
 from warmpath.process.health import HealthService, UnknownServiceError
 from warmpath.process.listener import Place
 from warmpath.router.access.entrance import HEADER, PLAIN_PICK, Entrance
@@ -26,6 +29,7 @@ from warmpath.router.ending import EndingError
 from warmpath.router.endpoint_picker.events import (
     UNAVAILABLE,
     BodyChangesError,
+    Endpoint,
     NoPick,
     Picked,
     Settings,
@@ -34,7 +38,15 @@ from warmpath.router.endpoint_picker.events import (
     is_upgrade,
 )
 from warmpath.router.endpoint_picker.http1 import MalformedError, Request, Requests, answer_of
-from warmpath.router.endpoint_picker.protocol import BOOKING, CHANGE, PICK, SUBSET, THROUGH
+from warmpath.router.endpoint_picker.protocol import (
+    BOOKING,
+    CHANGE,
+    PICK,
+    ROUTER,
+    SUBSET,
+    THROUGH,
+    TOLD,
+)
 from warmpath.router.endpoint_picker.service import EndpointPickerService
 from warmpath.router.queue.request import Asker
 from warmpath.router.tracing.steps import request_id_of
@@ -110,7 +122,7 @@ class PlainCalls:
         try:
             self.desk.drain.begin()
         except EndingError as error:
-            caller.write(_error(UNAVAILABLE, str(error)), is_last=True)
+            caller.write(_error(UNAVAILABLE, str(error), is_last=True), is_last=True)
             return
         try:
             await self._traced(request, path.removeprefix(PLAIN_PICK), caller)
@@ -169,10 +181,11 @@ class PlainCalls:
                 return
             put: Settings = ((THROUGH, PICK),)
             if isinstance(made, Picked):
-                put += ((BOOKING, made.booking_id),)
+                put += ((BOOKING, made.booking_id), (ROUTER, caller.reached_at))
                 if not want.is_shadow:
                     first = next(iter(made.endpoints.values()))
                     put += made.put(desk.ours) + first.told(desk.ours, is_error=False)
+                    put += ((TOLD, ",".join(map(_told, made.endpoints.items()))),)
             caller.write(answer_of(200, put))
 
         try:
@@ -181,9 +194,19 @@ class PlainCalls:
             caller.write(answer_of(200, ((THROUGH, CHANGE),)))
 
 
-def _error(status: int, text: str) -> bytes:
+_quoted = lru_cache(4096)(quote)
+
+
+def _told(endpoint: tuple[str, Endpoint]) -> str:
+    address, one = endpoint
+    if one.cached_tokens is None:
+        return f"{address} {_quoted(one.pod)} - -"
+    return f"{address} {_quoted(one.pod)} {one.cached_tokens} {one.saved_seconds:.3f}"
+
+
+def _error(status: int, text: str, *, is_last: bool = False) -> bytes:
     body = msgspec.json.encode({"error": text})
-    return answer_of(status, (("content-type", "application/json"),), body)
+    return answer_of(status, (("content-type", "application/json"),), body, is_last=is_last)
 
 
 class Connection(asyncio.Protocol):
@@ -214,6 +237,9 @@ class Connection(asyncio.Protocol):
         self._place.end = self._socket.abort
         self._place.works(is_busy=False)
         self.peer = peer_name(transport.get_extra_info("peername"))
+        own = transport.get_extra_info("sockname")
+        self.reached_at = str(HostPort(*own[:2])) if isinstance(own, tuple) else ""
+        """Our own address, as the client knows it; empty for a socket of Unix."""
 
     @property
     def names(self) -> Sequence[str]:

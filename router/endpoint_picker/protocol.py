@@ -31,8 +31,14 @@ THROUGH = "x-warmpath-through"
 """Header of a plain call's answer, for Envoy's filters alone: what is left to do for the request."""
 BOOKING = "x-warmpath-booking"
 """Header of a plain call's answer, for Envoy's metadata alone: the booking id."""
-PICK, CHANGE = "pick", "change"
-"""Values of THROUGH: nobody has to ask again; another filter asks, since the body must change."""
+TOLD = "x-warmpath-told"
+"""Likewise, for the response's headers: ADDRESS POD CACHED SAVED of each endpoint, with commas between
+them. POD is percent-encoded; CACHED and SAVED are tokens and seconds, and - where they are not known."""
+ROUTER = "x-warmpath-router"
+"""Likewise: the address at which the gateway has reached the router that made the booking."""
+PICK, WATCH, CHANGE = "pick", "watch", "change"
+"""Values of THROUGH: nothing more; the whole answer is read; the body must change, for which another
+filter asks."""
 NAMESPACE = "envoy.lb"
 SUBSET = "x-gateway-destination-endpoint-subset"
 """Key of the metadata in SUBSET_NAMESPACE: the only endpoints that may be picked."""
@@ -61,7 +67,7 @@ SIDECARS = (
 """Headers by which a picker tells llm-d's sidecars to call other pods (its pkg/common/routing). A client
 that could set one would choose whom a pod calls."""
 
-PICKERS_OWN = (DESTINATION, SERVED, SUBSET, *SIDECARS, THROUGH, BOOKING)
+PICKERS_OWN = (DESTINATION, SERVED, SUBSET, *SIDECARS, THROUGH)
 """Headers that no client may send on to an engine."""
 
 PIECE_BYTES = 62_000

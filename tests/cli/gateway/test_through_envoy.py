@@ -90,8 +90,7 @@ async def gateway(
 
     described = GatewayDescription(
         listen=address_of(f"{HOST}:0"), router=address_of(router),
-        pods=[address_of(one) for one in addresses.values()], failure_mode=mode,
-        is_plain=True, **fields,
+        pods=[address_of(one) for one in addresses.values()], failure_mode=mode, **fields,
     )  # fmt: skip
     async with (
         EnvoyProcess(find_envoy(None), described, configured) as envoy,
