@@ -371,7 +371,7 @@ async def test_only_callers_with_the_role_get_a_pick(tmp_path: Path, *, is_encry
 
 async def test_a_router_that_ends_answers_503_and_closes(tmp_path: Path) -> None:
     tables = f'[[models]]\nname = "demo"\n{QUIET}{pod("pod-1", ONE)}'
-    running = running_router(tmp_path, tables, drain_seconds=60)
+    running = running_router(tmp_path, tables, drain_seconds=5)
     router, _ = await running.__aenter__()
     async with calling(router.address) as caller, calling(router.address) as idle:
         assert (await caller.ask(completion(prompt=IDS))).endpoints
@@ -383,7 +383,5 @@ async def test_a_router_that_ends_answers_503_and_closes(tmp_path: Path) -> None
             answer = await caller.ask(completion())
         assert (answer.status, answer.headers["connection"]) == (503, "close")
         assert await caller.reader.read() == b""
-        ending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await ending
+        await ending
         assert await idle.reader.read() == b""
