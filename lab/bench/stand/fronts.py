@@ -4,7 +4,7 @@ from warmpath.cli.gateway.bootstrap import Fields, GatewayDescription, bootstrap
 
 ANSWER = '{"usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
 TYPES = "type.googleapis.com/envoy.extensions."
-ASKING = "envoy.filters.http.ext_proc"
+ASKING = "envoy.filters.http.ext_proc", "envoy.filters.http.ext_authz"
 IN_TURN = {
     "name": "envoy.load_balancing_policies.round_robin",
     "typed_config": {"@type": f"{TYPES}load_balancing_policies.round_robin.v3.RoundRobin"},
@@ -15,11 +15,11 @@ def without_router(gateway: GatewayDescription) -> Fields:
     """Return the same gateway's bootstrap with round robin, and no router."""
     fields = bootstrap(gateway)
     resources = fields["static_resources"]
-    pods, _ = resources["clusters"]
+    pods, *_ = resources["clusters"]
     pods["load_balancing_policy"] = {"policies": [{"typed_extension_config": IN_TURN}]}
     resources["clusters"] = [pods]
     manager = resources["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
-    manager["http_filters"] = [one for one in manager["http_filters"] if one["name"] != ASKING]
+    manager["http_filters"] = [one for one in manager["http_filters"] if one["name"] not in ASKING]
     return fields
 
 
