@@ -16,10 +16,6 @@ from warmpath.router.load.overdue import Overdue
 from warmpath.router.load.rank_bookings import Booking, RankBook, Work
 from warmpath.router.load.stuck import Ending, StuckRanks
 
-MOST_PREFILL = 86400.0
-"""Longest accepted prefill, in seconds: a day, which no prefill takes."""
-
-
 class Bookings:
     """All bookings of one router. Times are seconds of the caller's clock, which never goes back.
 
@@ -55,8 +51,10 @@ class Bookings:
         """The highest known number of a pick, of this router or another: as in Lamport's clocks, later
         picks have higher ones."""
         self._now = -math.inf
-        self.changed: Callable[[RankName], None] = lambda _: None
-        """Called with a rank's name whenever the rank's bookings change."""
+        self._expires_at = math.inf
+        """No booking expires before this time."""
+        self.news: set[RankName] = set()
+        """The ranks whose bookings have changed; who reads it empties it."""
 
     def __len__(self) -> int:
         return len(self._bookings)
@@ -69,31 +67,27 @@ class Bookings:
     def book(
         self, work: Work, now: float, *, behind: Booking | None = None, is_watched: bool = False
     ) -> Booking:
-        """Book work on a rank. Raises ValueError if the work's figures are impossible.
+        """Book work on a rank.
 
         If another rank does the prefill, by the booking `behind`, on this one only the context counts.
         `is_watched` is as in `Booking`.
         """
-        if not 0 <= work.cached <= work.prompt_tokens:
-            raise ValueError(f"cached is {work.cached}, not 0 to {work.prompt_tokens} tokens")
-        if not 0 <= work.prefill <= MOST_PREFILL:
-            raise ValueError(f"prefill is {work.prefill} s, not 0 to {MOST_PREFILL:g} s")
-        if not 0 <= work.shared <= work.prefill:
-            raise ValueError(f"shared is {work.shared} s, not 0 to {work.prefill} s")
         now = self.expire(now)
         if len(self._bookings) >= self._most:
             self._expire(next(iter(self._bookings.values())), now)
         self.picks += 1
         expires = now + self.expire_after
-        booking = Booking(self._new_id(), self.picks, work, expires, since=now, late_at=now)
-        booking.is_watched = is_watched
+        self._expires_at = min(self._expires_at, expires)
+        booking = Booking(
+            self._new_id(), self.picks, work, expires, since=now, late_at=now, is_watched=is_watched
+        )
         if behind is not None:
             booking.first_token_at, booking.due_at = now, behind.due_at
         self._bookings[booking.id] = booking
         book = self.ranks.get(work.name)
         tells = not self.overdue.expects_none or (book is not None and book.is_reported)
         self._place(booking, now, is_owed=is_watched or tells)
-        self.ranks[work.name].picked(booking.number)
+        self.ranks[work.name].last_pick = booking.number
         return booking
 
     def started(self, booking_id: str, now: float, work: Work | None = None) -> bool:
@@ -179,7 +173,7 @@ class Bookings:
     def _drop(self, name: RankName) -> None:
         self.stuck.forget(name)
         del self.ranks[name]
-        self.changed(name)
+        self.news.add(name)
 
     def engine_ended(self, pod: str, rank: int) -> None:
         """Expect no more answers of a rank whose engine has ended: its requests are lost."""
@@ -192,27 +186,33 @@ class Bookings:
 
     def expire(self, now: float) -> float:
         """Release due bookings; return the latest `now` so far, as reports may overtake one another."""
-        now = self._now = max(now, self._now)
-        self.stuck.expire(now)
-        while (booking := self.overdue.pop(now)) is not None:
+        if now > self._now:
+            self._now = now
+        now, stuck, overdue = self._now, self.stuck, self.overdue
+        if now < stuck.due_at and now < overdue.due_at and now < self._expires_at:
+            return now
+        stuck.expire(now)
+        while (booking := overdue.pop(now)) is not None:
             name = booking.work.name
-            if name in self.stuck:
+            if name in stuck:
                 # Its silence is the engine's, and says nothing about reports.
-                self.overdue.postpone(booking, now)
+                overdue.postpone(booking, now)
                 continue
             book = self.ranks[name]
-            turn = max(booking.since, book.free_since) if book.heads(booking) else None
+            turn = max(booking.since, book.free_since) if book.first is booking else None
             if self._let_go(booking, now):
                 booking.prefill_from = turn
             if not booking.is_watched and now >= booking.lost_at:
                 book.unreported.count(reported=False)
                 if book.unanswered.pop(booking.id, None) is not None:
-                    self.stuck.ended(name, booking, now, "unsent")
+                    stuck.ended(name, booking, now, "unsent")
                     book.changed()
-            self.overdue.presumed(booking, now)
+            overdue.presumed(booking, now)
+        self._expires_at = math.inf
         while self._bookings:
             booking = next(iter(self._bookings.values()))
             if booking.expires > now:
+                self._expires_at = booking.expires
                 break
             self._expire(booking, now)
         return now
@@ -226,12 +226,10 @@ class Bookings:
                 # A pod may go without a call of `forget`; its ranks must not be kept for ever.
                 for idle in [name for name, book in self.ranks.items() if not book.in_flight]:
                     self._drop(idle)
-            book = self.ranks[name] = RankBook(lambda: self.changed(name))
-        ahead = book.seconds_ahead(now)
-        book.place(booking)
+            book = self.ranks[name] = RankBook(name, self.news)
         if booking.first_token_at is None:
-            seconds = ahead + booking.work.prefill
-            self.overdue.expect(booking, seconds, now)
+            self.overdue.expect(booking, book.seconds_ahead(now) + booking.work.prefill, now)
+        book.place(booking)
         if is_owed:
             book.unanswered[booking.id] = booking
             self.stuck.sent(name, booking, now)
@@ -292,7 +290,7 @@ class Bookings:
         Return False if it did not wait.
         """
         book = self.ranks[booking.work.name]
-        if book.heads(booking):
+        if book.first is booking:
             # The next booking's turn comes only now.
             book.free_since = now
         return book.take_waiting(booking)

@@ -1,6 +1,7 @@
 """Corrects the bookings on a rank, this router's and others', by a load that was observed there."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Literal, NamedTuple
@@ -126,60 +127,71 @@ def _typical(book: RankBook) -> Typical:
 
 def correct(book: RankBook, others: OthersBook, seen: Seen | None) -> UnagedLoad:
     """Return a rank's load from all routers' bookings and an observation (None: no fresh one)."""
-    lost, over = 0, list[Booking]()
-    rest = others
-    unknown = unknown_waiting = 0
-    typical, queue, kv_usage = UNKNOWN, 0, 0.0
-    if seen is not None:
-        over, others_lost = _lost(book, others, seen.observed)
-        lost = len(over) + others_lost
-        rest = others.without(others_lost)
-        unknown, unknown_waiting, typical = seen.others, seen.others_waiting, seen.typical
-        queue, kv_usage = seen.observed.waiting, seen.observed.kv_usage
+    over, others_lost = ((), 0) if seen is None else _lost(book, others, seen.observed)
+    rest = others.without(others_lost)
     waited = {booking.id: booking.work for booking in over if booking.id in book.waiting}
     nanoseconds = book.prefill(waited) + rest.nanoseconds
-    in_flight = len(book.in_flight) - len(over) + rest.in_flight + unknown
+    in_flight = len(book.in_flight) - len(over) + rest.in_flight
     waiting = len(book.waiting) - len(waited) + rest.waiting
-    # Some unknown waiting requests may have ended since.
-    unknown_waiting = min(unknown_waiting, in_flight - waiting)
-    nanoseconds += unknown_waiting * typical.nanoseconds
-    context_tokens = book.context_tokens - sum(booking.work.prompt_tokens for booking in over)
-    context_tokens += rest.context_tokens + unknown * typical.prompt_tokens
-    prompt_tokens = book.prompt_tokens - sum(work.prompt_tokens for work in waited.values())
-    prompt_tokens += rest.prompt_tokens + unknown_waiting * typical.prompt_tokens
+    context_tokens = book.context_tokens + rest.context_tokens
+    prompt_tokens = book.prompt_tokens + rest.prompt_tokens
+    uncached_tokens = book.uncached_tokens + rest.uncached_tokens
+    for booking in over:
+        context_tokens -= booking.work.prompt_tokens
+    for work in waited.values():
+        prompt_tokens -= work.prompt_tokens
+        uncached_tokens -= work.uncached
+    foreign = queue = 0
+    seen_at, kv_usage = math.nan, 0.0
+    if seen is not None:
+        seen_at, queue, kv_usage = seen.observed.at, seen.observed.waiting, seen.observed.kv_usage
+        unknown, typical = seen.others, seen.typical
+        in_flight += unknown
+        # Some unknown waiting requests may have ended since.
+        unknown_waiting = min(seen.others_waiting, in_flight - waiting)
+        waiting += unknown_waiting
+        foreign = unknown_waiting * typical.nanoseconds
+        nanoseconds += foreign
+        context_tokens += unknown * typical.prompt_tokens
+        prompt_tokens += unknown_waiting * typical.prompt_tokens
+        uncached_tokens += unknown_waiting * typical.uncached_tokens
     prompt_tokens = min(prompt_tokens, context_tokens)
-    uncached_tokens = book.uncached_tokens - sum(work.uncached for work in waited.values())
-    uncached_tokens += rest.uncached_tokens + unknown_waiting * typical.uncached_tokens
+    head = book.head(waited)
+    if rest.head is not None and (head is None or rest.head < head):
+        head = rest.head
     load = Load(
-        wait=nanoseconds / NANOSECONDS,
-        waiting=waiting + unknown_waiting,
-        in_flight=in_flight,
-        waiting_uncached_tokens=min(uncached_tokens, prompt_tokens),
-        waiting_prompt_tokens=prompt_tokens,
-        context_tokens=context_tokens,
-        queue=queue,
-        kv_usage=kv_usage,
-        last_pick=max(book.last_pick, rest.last_pick),
-        foreign_wait=unknown_waiting * typical.nanoseconds / NANOSECONDS,
+        nanoseconds / NANOSECONDS,
+        waiting,
+        in_flight,
+        min(uncached_tokens, prompt_tokens),
+        prompt_tokens,
+        context_tokens,
+        queue,
+        kv_usage,
+        max(book.last_pick, rest.last_pick),
+        foreign / NANOSECONDS,
     )
-    heads = [head for head in (book.head(waited), rest.head) if head is not None]
     free_since = max(book.free_since, others.free_since)
-    seen_at = math.nan if seen is None else seen.observed.at
-    return UnagedLoad(load, nanoseconds, min(heads, default=None), free_since, seen_at, lost)
+    return UnagedLoad(load, nanoseconds, head, free_since, seen_at, len(over) + others_lost)
 
 
-def _lost(book: RankBook, others: OthersBook, observed: Observed) -> tuple[list[Booking], int]:
+def _lost(book: RankBook, others: OthersBook, observed: Observed) -> tuple[Sequence[Booking], int]:
     """Return our bookings whose reports were lost, the oldest ones, and the number of other routers'.
 
     An engine does not distinguish the requests of different routers, so the losses are split in
     proportion to the routers' bookings that may have ended unreported.
     """
+    if len(book.in_flight) + others.in_flight <= observed.requests:
+        return (), 0
+    if book.is_watched and others is NOBODY:
+        # None may have ended, and there are none besides.
+        return (), 0
     reached = observed.at - SLACK
     old = [*takewhile(lambda booking: booking.since <= reached, book.in_flight.values())]
     theirs = others.out_by(reached)
     lost = len(old) + theirs - observed.requests
     if lost <= 0 or not {"running", "waiting"}.isdisjoint(observed.bad):
-        return [], 0
+        return (), 0
     ours = [booking for booking in old if book.may_have_ended(booking)]
     theirs = max(0, theirs - others.certain)
     lost = min(lost, len(ours) + theirs)

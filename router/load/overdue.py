@@ -73,6 +73,8 @@ class Overdue:
         self._unreported = Unreported()
         self._due: Ranking[Booking] = Ranking()
         """The awaited bookings, by the time when their first token is overdue."""
+        self.due_at = math.inf
+        """No first token is overdue before this time."""
 
     def expect(self, booking: Booking, seconds: float, now: float) -> None:
         """Wait for a booking's first token, predicted in `seconds`."""
@@ -104,6 +106,7 @@ class Overdue:
         return favours.place(booking.since, booking.work.prefill)
 
     def _put(self, booking: Booking) -> None:
+        self.due_at = min(self.due_at, booking.late_at)
         self._due.put(booking, (booking.late_at, booking.number))
 
     def forget(self, booking: Booking) -> None:
@@ -112,9 +115,12 @@ class Overdue:
 
     def pop(self, now: float) -> Booking | None:
         """Remove and return the booking whose first token is overdue longest; None if none is."""
-        if not self._due or self._due.first[0][0] > now:
+        if not self._due:
+            self.due_at = math.inf
             return None
-        _, booking = self._due.first
+        (self.due_at, _), booking = self._due.first
+        if self.due_at > now:
+            return None
         self._due.drop(booking)
         return booking
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
@@ -40,13 +40,18 @@ class Step:
 
 
 NANOSECONDS = 1_000_000_000
+MOST_PREFILL = 86400.0
+"""Longest accepted prefill, in seconds: a day, which no prefill takes."""
 KNOWN_REPORTS = 50
 """Answers after which it is known whether a rank's answers are reported."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Work:
-    """The predicted work of one request on a rank."""
+    """The predicted work of one request on a rank; nothing changes it.
+
+    Raises ValueError if its figures are impossible.
+    """
 
     model: str
     pod: str
@@ -61,24 +66,25 @@ class Work:
     shared: float = 0.0
     """The seconds of `prefill` that are predicted to be shared with requests that wait, too."""
     name: RankName = field(init=False, repr=False, compare=False)
+    uncached: int = field(init=False, repr=False, compare=False)
+    """Prompt tokens to compute."""
+    nanoseconds: int = field(init=False, repr=False, compare=False)
+    """The prefill; an integer, since sums of integers accumulate no rounding errors."""
+    own_nanoseconds: int = field(init=False, repr=False, compare=False)
+    """The part of the prefill that this request shares with no other one."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", RankName(self.pod, self.rank))  # read often
-
-    @property
-    def uncached(self) -> int:
-        """Prompt tokens to compute."""
-        return self.prompt_tokens - self.cached
-
-    @property
-    def nanoseconds(self) -> int:
-        """The prefill; an integer, since sums of integers accumulate no rounding errors."""
-        return round(self.prefill * NANOSECONDS)
-
-    @property
-    def own_nanoseconds(self) -> int:
-        """The part of the prefill that this request shares with no other one."""
-        return round((self.prefill - self.shared) * NANOSECONDS)
+        if not 0 <= self.cached <= self.prompt_tokens:
+            raise ValueError(f"cached is {self.cached}, not 0 to {self.prompt_tokens} tokens")
+        if not 0 <= self.prefill <= MOST_PREFILL:
+            raise ValueError(f"prefill is {self.prefill} s, not 0 to {MOST_PREFILL:g} s")
+        if not 0 <= self.shared <= self.prefill:
+            raise ValueError(f"shared is {self.shared} s, not 0 to {self.prefill} s")
+        # Computed once, since all are read at several changes of a booking.
+        self.name = RankName(self.pod, self.rank)
+        self.uncached = self.prompt_tokens - self.cached
+        self.nanoseconds = round(self.prefill * NANOSECONDS)
+        self.own_nanoseconds = round((self.prefill - self.shared) * NANOSECONDS)
 
 
 @dataclass(slots=True, eq=False)
@@ -156,6 +162,8 @@ class Head(NamedTuple):
     """The request's predicted prefill."""
 
 
+NO_RANK = RankName("", 0)
+"""The name in a book that is no rank's."""
 HEAD_FLOOR = 0.15
 """Least share of its predicted prefill that a rank's first waiting request weighs: predictions err."""
 
@@ -177,9 +185,10 @@ def wait(nanoseconds: int, head: Head | None, free_since: float, now: float) -> 
 
 @dataclass(slots=True, eq=False)
 class RankBook:
-    """The bookings of one rank; it calls `on_change` after every change."""
+    """The bookings of one rank; every change of them adds its `name` to the set `news`."""
 
-    on_change: Callable[[], None] = lambda: None
+    name: RankName = NO_RANK
+    news: set[RankName] = field(default_factory=set)
     in_flight: OrderedDict[str, Booking] = field(default_factory=OrderedDict)
     """Bookings by id, in the order of `since`."""
     waiting: OrderedDict[str, Booking] = field(default_factory=OrderedDict)
@@ -213,7 +222,9 @@ class RankBook:
         self._watched += booking.is_watched
         if booking.first_token_at is None:
             self.waiting[booking.id] = booking
-            self._weigh(work, 1)
+            self._own_nanoseconds += work.own_nanoseconds
+            self.uncached_tokens += work.uncached
+            self.prompt_tokens += work.prompt_tokens
         self.changed()
 
     def take(self, booking: Booking) -> None:
@@ -227,20 +238,26 @@ class RankBook:
         """Remove a booking from the waiting ones; return False if it did not wait."""
         if self.waiting.pop(booking.id, None) is None:
             return False
-        self._weigh(booking.work, -1)
+        work = booking.work
+        self._own_nanoseconds -= work.own_nanoseconds
+        self.uncached_tokens -= work.uncached
+        self.prompt_tokens -= work.prompt_tokens
         self.changed()
         return True
 
     def changed(self) -> None:
         self.version += 1
-        self.on_change()
+        self.news.add(self.name)
 
-    def picked(self, number: int) -> None:
-        self.last_pick = number
-        self.changed()
+    @property
+    def first(self) -> Booking | None:
+        """The first waiting booking."""
+        return next(iter(self.waiting.values()), None)
 
-    def heads(self, booking: Booking) -> bool:
-        return bool(self.waiting) and next(iter(self.waiting.values())) is booking
+    @property
+    def is_watched(self) -> bool:
+        """Whether all bookings are watched."""
+        return self._watched == len(self.in_flight)
 
     def may_have_ended(self, booking: Booking) -> bool:
         """Return whether the end of a booking may have stayed unreported.
@@ -258,7 +275,10 @@ class RankBook:
         latest = next(reversed(self.unanswered.values()), None)
         if latest is None or (not self._watched and self.may_have_ended(latest)):
             return None
-        return next((one for one in self.unanswered.values() if not self.may_have_ended(one)), None)
+        for one in self.unanswered.values():
+            if not self.may_have_ended(one):
+                return one
+        return None
 
     @property
     def is_reported(self) -> bool:
@@ -276,7 +296,7 @@ class RankBook:
 
     def head(self, lost: Collection[str] = ()) -> Head | None:
         """Return the first waiting request that is not `lost`; None if there is none."""
-        booking = self._first(lost)
+        booking = self._first(lost) if lost else self.first
         return None if booking is None else Head(booking.since, booking.work.nanoseconds)
 
     def _first(self, lost: Collection[str]) -> Booking | None:
@@ -287,18 +307,13 @@ class RankBook:
 
         The first one counts whole, and each other one with its own part (`Work.shared`).
         """
-        first = self._first(lost)
+        first = self._first(lost) if lost else self.first
         if first is None:
             return 0
-        skipped = sum(self.waiting[name].work.own_nanoseconds for name in lost)
+        skipped = sum([self.waiting[name].work.own_nanoseconds for name in lost]) if lost else 0
         shared = first.work.nanoseconds - first.work.own_nanoseconds
         return self._own_nanoseconds - skipped + shared
 
     def seconds_ahead(self, now: float) -> float:
         """Return the seconds until a new prefill would start, by these bookings alone."""
-        return wait(self.prefill(), self.head(), self.free_since, now)
-
-    def _weigh(self, work: Work, sign: int) -> None:
-        self._own_nanoseconds += sign * work.own_nanoseconds
-        self.uncached_tokens += sign * work.uncached
-        self.prompt_tokens += sign * work.prompt_tokens
+        return wait(self.prefill(), self.head(), self.free_since, now) if self.waiting else 0.0

@@ -91,6 +91,8 @@ class StuckRanks:
         """The ranks of `_owing` that are stuck."""
         self._due: Ranking[RankName] = Ranking()
         """The ranks that are not known to be stuck, by the time when they will be."""
+        self.due_at = math.inf
+        """`expire` finds nothing before this time."""
         self._answers = 0
         self._late = 0.0
         """The usual delay of answers beyond their prediction, in seconds."""
@@ -182,6 +184,8 @@ class StuckRanks:
                 "requests wait for it: picks avoid it until it answers",
                 *name, now - owing.since, owing.seconds, len(self._books[name].unanswered),
             )  # fmt: skip
+        # How long a stuck rank stays one depends on more than the time.
+        self.due_at = -math.inf if self._stuck else self._due.first[0][0] if self._due else math.inf
 
     def avoided(self, now: float) -> Collection[RankName]:
         """Return the stuck ranks that get no requests now; the others may be tried."""
@@ -208,6 +212,7 @@ class StuckRanks:
     def _look(self, name: RankName, owing: Owing, at: float | None = None) -> None:
         """Look at a rank at a time, by default when it has owed an answer for too long."""
         at = owing.since + self._patience(name, owing) if at is None else at
+        self.due_at = min(self.due_at, at)
         self._due.put(name, (at, name))
 
     def _patience(self, name: RankName, owing: Owing) -> float:

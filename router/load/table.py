@@ -41,9 +41,10 @@ from warmpath.scorer.candidate import Load
 from warmpath.scorer.columns import LoadColumns
 
 FIGURES = len(Load._fields)
-HEAD, BEHIND, TURN, SEEN = range(FIGURES, FIGURES + 4)
-"""Indices of the figures after a load's own: the prefill of the head and that of the requests behind it
-(ns), the time when the head's turn came, and the time of the rank's last observation (s)."""
+HEAD, LEAST_LEFT, BEHIND, TURN, SEEN = range(FIGURES, FIGURES + 5)
+"""Indices of the figures after a load's own: the prefill of the head, the least that remains of it, and
+that of the requests behind it (ns); the time when the head's turn came, and the time of the rank's last
+observation (s)."""
 FOREIGN = Load._fields.index("foreign_wait")
 NEVER = float("inf")
 """The time of the head's turn if no request waits."""
@@ -83,7 +84,10 @@ class LoadTable:
         self._seen: dict[RankName, Seen] = {}
         self._seen_at = float("-inf")
         """Time of the latest observation of any rank."""
-        bookings.changed = self._changed
+        self._changed = bookings.news
+        """Ranks whose load must be recomputed."""
+        self._stale_at = float("inf")
+        """No observation becomes stale before this time."""
         self._others_version = 0
         self._with_others: Collection[RankName] = ()
         """The ranks with other routers' bookings at `_others_version`."""
@@ -97,17 +101,10 @@ class LoadTable:
         self._row_of.clear()
         self._names: list[RankName] = []
         """The ranks by row."""
-        self._asked: tuple[list[RankName], NDArray[np.intp] | slice] = ([], slice(0))
+        self._asked: tuple[Sequence[RankName], NDArray[np.intp] | slice] = ((), slice(0))
         """The ranks of the last call and their rows, since the next call mostly has the same ranks."""
         self._figures = np.zeros((SEEN + 1, rows))
         """By figure and rank; a rank's index here is called its row."""
-        self._is_changed = np.ones(rows, np.bool_)
-        """Whether the load must be recomputed."""
-
-    def _changed(self, name: RankName) -> None:
-        row = self._row_of.get(name)
-        if row is not None:
-            self._is_changed[row] = True
 
     def observe(self, pod: str, rank: int, observed: Observed, source: Source = "engine") -> None:
         """Record an observation of a rank, unless a later one is known."""
@@ -117,7 +114,7 @@ class LoadTable:
             book = self._book(name)
             still_since = _still_since(kept, book, observed)
             self._seen_at = max(self._seen_at, observed.at)
-            self._changed(name)
+            self._changed.add(name)
             seen = seen_beside(book, observed, source, still_since)
             seen = self._seen[name] = replace(seen, is_frozen=_is_frozen(book, seen))
             if seen.is_frozen:
@@ -157,9 +154,9 @@ class LoadTable:
             return
         before, self._with_others = self._with_others, self._others.where()
         self._others_version = version
-        for name in {*before, *self._with_others}:
-            self._changed(name)
-            self._to_renew.add(name)
+        changed = {*before, *self._with_others}
+        self._changed |= changed
+        self._to_renew |= changed
 
     def renew(self, pod: str, rank: int, now: float) -> None:
         """Recompute a rank's load from the latest bookings of other routers, before a pick needs it."""
@@ -167,8 +164,22 @@ class LoadTable:
         unaged = self._unaged(name, self._bookings.expire(now))
         row = self._row_of.get(name)
         if row is not None:
-            self._figures[:, row] = _row(unaged)
-            self._is_changed[row] = False
+            self._put(row, unaged)
+            self._changed.discard(name)
+
+    def _put(self, row: int, unaged: UnagedLoad) -> None:
+        self._figures[:, row] = _row(unaged)
+        # There may be no observation: NaN is not less than anything.
+        if unaged.seen_at + self._stale < self._stale_at:
+            self._stale_at = unaged.seen_at + self._stale
+
+    def _find_stale(self, now: float) -> None:
+        """Find the ranks whose observation has become stale."""
+        seen = self._figures[SEEN, : len(self._names)]
+        is_stale = now - seen > self._stale
+        self._changed.update(self._names[row] for row in np.flatnonzero(is_stale).tolist())
+        fresh = seen[now - seen <= self._stale]
+        self._stale_at = float(fresh.min()) + self._stale if len(fresh) else float("inf")
 
     @property
     def has_others(self) -> bool:
@@ -177,7 +188,7 @@ class LoadTable:
 
     def forget(self, pod: str, rank: int) -> None:
         self._seen.pop(RankName(pod, rank), None)
-        self._changed(RankName(pod, rank))
+        self._changed.add(RankName(pod, rank))
 
     def load(self, pod: str, rank: int, now: float) -> Load:
         now = self._bookings.expire(now)
@@ -189,11 +200,14 @@ class LoadTable:
         now = self._bookings.expire(now)
         figures = self._current(ranks, now)
         # Bit for bit equal to `router.load.rank_bookings.wait`.
-        whole = figures[HEAD]
-        had = np.maximum(0.0, now - figures[TURN])
-        left = np.maximum(whole - had * NANOSECONDS, HEAD_FLOOR * whole)
-        waits = (figures[BEHIND] + left) / NANOSECONDS
-        np.copyto(figures[0], waits, where=figures[TURN] < NEVER)
+        turn = figures[TURN]
+        left = np.maximum(now - turn, 0.0)
+        left *= NANOSECONDS
+        np.subtract(figures[HEAD], left, out=left)
+        np.maximum(left, figures[LEAST_LEFT], out=left)
+        left += figures[BEHIND]
+        left /= NANOSECONDS
+        np.copyto(figures[0], left, where=turn < NEVER)
         return LoadColumns(*figures[:FIGURES])
 
     def drained(self, ranks: Sequence[RankName], now: float) -> list[float]:
@@ -216,35 +230,33 @@ class LoadTable:
         """Return the figures of these ranks, recomputed where they are outdated."""
         self._take_in(now)
         rows = self._rows(names)
-        # An observation may have become stale. There may be none: NaN is not more than anything.
-        is_due = self._is_changed[rows]
-        if self._seen:
-            is_due = is_due | (now - self._figures[SEEN, rows] > self._stale)
-        if is_due.any():
-            due = np.flatnonzero(is_due) if isinstance(rows, slice) else rows[is_due]
-            for row in due.tolist():
-                self._figures[:, row] = _row(self._unaged(self._names[row], now))
-            self._is_changed[due] = False
+        if now >= self._stale_at:
+            self._find_stale(now)
+        for name in self._changed:
+            row = self._row_of.get(name)
+            if row is not None:
+                self._put(row, self._unaged(name, now))
+        self._changed.clear()
         return self._figures[:, rows].copy() if isinstance(rows, slice) else self._figures[:, rows]
 
     def _rows(self, names: Sequence[RankName]) -> NDArray[np.intp] | slice:
-        wanted = [*names]
-        if wanted == self._asked[0]:
+        if names is self._asked[0]:
             return self._asked[1]
         row_of = self._row_of
-        missing = [name for name in dict.fromkeys(wanted) if name not in row_of]
-        if len(row_of) + len(missing) > len(self._is_changed):
+        missing = [name for name in dict.fromkeys(names) if name not in row_of]
+        if len(row_of) + len(missing) > self._figures.shape[1]:
             # The columns are full, maybe of removed ranks: start again with these ranks.
-            self._room(max(LEAST, 2 * len(wanted)))
-            missing = [*dict.fromkeys(wanted)]
+            self._room(max(LEAST, 2 * len(names)))
+            missing = [*dict.fromkeys(names)]
         for name in missing:
             row_of[name] = len(row_of)
             self._names.append(name)
-        found = [row_of[name] for name in wanted]
+        self._changed.update(missing)
+        found = [row_of[name] for name in names]
         # Mostly they are the first ones in order, and a slice of an array is found faster.
         is_first = found == [*range(len(found))]
         rows = slice(len(found)) if is_first else np.array(found, dtype=np.intp)
-        self._asked = wanted, rows
+        self._asked = names, rows
         return rows
 
     def _unaged(self, name: RankName, now: float) -> UnagedLoad:
@@ -295,6 +307,6 @@ def _row(unaged: UnagedLoad) -> tuple[float, ...]:
     """Return a rank's figures, in the order of `LoadTable._figures`."""
     load, nanoseconds, head, free_since, seen_at, _ = unaged
     if head is None:
-        return (*load, 0, 0, NEVER, seen_at)
-    turn = max(free_since, head.since)
-    return (*load, head.nanoseconds, nanoseconds - head.nanoseconds, turn, seen_at)
+        return (*load, 0, 0, 0, NEVER, seen_at)
+    whole, turn = head.nanoseconds, max(free_since, head.since)
+    return (*load, whole, HEAD_FLOOR * whole, nanoseconds - whole, turn, seen_at)

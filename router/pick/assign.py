@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from warmpath.indexer.believed import Believed
 from warmpath.indexer.index.slot import RankName
-from warmpath.router.load.bookings import MOST_PREFILL, Bookings
-from warmpath.router.load.rank_bookings import Work
+from warmpath.router.load.bookings import Bookings
+from warmpath.router.load.rank_bookings import MOST_PREFILL, Work
 from warmpath.router.load.stuck import Ending
 from warmpath.router.match.forms import BlockForm
 from warmpath.router.match.match import Scorer

@@ -139,7 +139,7 @@ def _(table: LoadTable) -> None:
     for name, row in table._row_of.items():
         is_stale = now - table._figures[SEEN, row] > table._stale
         news = table._others is not None and table._others_version != table._others.version(now)
-        if table._is_changed[row] or is_stale or news:
+        if name in table._changed or is_stale or news:
             continue
         figures = np.array(_row(table._unaged(name, now)))
         assert np.array_equal(table._figures[:, row], figures, equal_nan=True)
