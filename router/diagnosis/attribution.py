@@ -212,23 +212,22 @@ class Attribution(Witness):
     def picked(self, placed: Pick, choice: Choice) -> None:
         """Count a pick; a shadow pick is counted at its end, when the pod that served it is known."""
         evidence = self._seen(placed, placed.picked[0]).evidence
-        best, field = choice.options[0], choice.options.field
-        rank = field.ranks[field.places[best.name]]
+        options, place = choice.options, choice.options.order[0]
         # A rank without events has the block size of its beliefs.
-        size = rank.layout.block_size or best.match.block_size
+        size = options.field.ranks[place].layout.block_size or options.match(place).block_size
         evidence.block_size = size or evidence.block_size
-        evidence.factors[rank.number] = best.calibration
+        evidence.factors[placed.picked.number] = options.factors.item(place)
         if not placed.shadow:
             self._count(placed)
 
     def started(self, placed: Pick) -> None:
         """Add a row for the pod that serves the request, which may differ from the picked one."""
-        if placed.went in placed.predicted:
+        if placed.is_predicted:
             self._seen(placed, placed.went[0])
 
     def found_cached(self, placed: Pick, cached: int, prompt_tokens: int | None) -> None:
         row = self._rows.get((placed.went[0], placed.model))
-        is_predicted = placed.went in placed.predicted and placed.prompt_tokens
+        is_predicted = placed.is_predicted and placed.prompt_tokens
         if row is None or not is_predicted or not placed.is_placed:
             return
         predicted = placed.expected.held
@@ -249,7 +248,7 @@ class Attribution(Witness):
         del now
         row = self._rows.get((placed.went[0], placed.model))
         if placed.shadow:
-            if not placed.is_placed or placed.went not in placed.predicted:
+            if not placed.is_placed or not placed.is_predicted:
                 return
             self.shadow.add(placed)
             if row is not None:

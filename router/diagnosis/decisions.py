@@ -21,7 +21,6 @@ import msgspec
 from warmpath.process.command_line import in_words, seconds
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pick.messages import candidate_message
-from warmpath.router.pick.options import Option
 from warmpath.router.pick.pick import End, Pick, Witness
 from warmpath.router.pick.reason import Reason
 from warmpath.router.pick.weigh import Choice
@@ -62,13 +61,9 @@ def wall_offset_of(
 
 
 class Kept(NamedTuple):
-    """The message of a decision, and the parts that it gets only if it is listed, as few ever are."""
+    """A pick, and what the message of a decision has beside it; few of these are ever made."""
 
-    message: pb.Decision
-    at: float
-    """The time of the pick, by the picker's clock."""
-    candidates: Sequence[Option]
-    """The candidates at the time of the pick."""
+    placed: Pick
     reason: Reason
 
 
@@ -87,50 +82,19 @@ class Decisions(Witness):
         return len(self._kept)
 
     def picked(self, placed: Pick, choice: Choice) -> None:
-        self._keep(placed, choice, pb.Decision.PICKED)
-
-    def withdrawn(self, placed: Pick, choice: Choice) -> None:
-        self._keep(placed, choice, pb.Decision.CANCELLED)
-
-    def _keep(self, placed: Pick, choice: Choice, state: "pb.Decision.State.ValueType") -> None:
         if not self._most:
             return
         if len(self._kept) >= self._most:
             self._kept.popitem(last=False)
-        message = pb.Decision(
-            booking_id=placed.booking_id, model=placed.model, policy=choice.policy,
-            prompt_tokens=choice.ask.tokens, waited_seconds=placed.waited,
-            request_id=placed.request_id, trace_id=placed.trace_id, shadow=placed.shadow,
-            state=state, pod=placed.went[0], rank=placed.went[1],
-        )  # fmt: skip
-        options = choice.options[:KEPT_CANDIDATES]
-        self._kept[placed.number] = Kept(message, placed.at, options, choice.reason)
+        self._kept[placed.number] = Kept(placed, choice.reason)
 
-    def _message(self, placed: Pick) -> pb.Decision:
-        kept = self._kept.get(placed.number)
-        return pb.Decision() if kept is None else kept.message
-
-    def started(self, placed: Pick) -> None:
-        message = self._message(placed)
-        message.pod, message.rank = placed.went
-        message.state = max(message.state, pb.Decision.STARTED)
-
-    def first_token(self, placed: Pick, now: float) -> None:
-        message = self._message(placed)
-        message.state, message.ttft = pb.Decision.FIRST_TOKEN, now - placed.at
-
-    def found_cached(self, placed: Pick, cached: int, prompt_tokens: int | None) -> None:
-        del prompt_tokens
-        self._message(placed).cached_tokens = cached
-
-    def ended(self, placed: Pick, end: End, now: float) -> None:
-        del now
-        self._message(placed).state = ENDS[end]
+    def withdrawn(self, placed: Pick, choice: Choice) -> None:
+        Decisions.picked(self, placed, choice)
 
     def take(self, number: int) -> pb.Decision | None:
         """Return the decision of pick `number` and forget it; None if it is not kept here."""
         kept = self._kept.pop(number, None)
-        return None if kept is None else self._whole(kept)
+        return None if kept is None else self._message(kept)
 
     def listed(self, limit: int = 0, model: str = "", pod: str = "") -> Iterator[pb.Decision]:
         """Return the decisions of a `model` and a picked `pod`, newest first; an empty name matches all.
@@ -140,19 +104,43 @@ class Decisions(Witness):
         found = (
             kept
             for kept in [*reversed(self._kept.values())]
-            if model in ("", kept.message.model) and pod in ("", kept.candidates[0].candidate.pod)
+            if model in ("", kept.placed.model) and pod in ("", kept.placed.picked.pod)
         )
-        return map(self._whole, islice(found, limit or None))
+        return map(self._message, islice(found, limit or None))
 
-    def _whole(self, kept: Kept) -> pb.Decision:
-        message, offset = kept.message, self._wall_offset()
-        message.at = kept.at + offset
-        del message.candidates[:]
-        message.candidates.extend(candidate_message(one, offset, ()) for one in kept.candidates)
-        waited = message.waited_seconds
-        text = f" It waited {seconds(waited)} in the queue." if waited else ""
-        message.reason = f"{kept.reason}{text}"
-        return message
+    def _message(self, kept: Kept) -> pb.Decision:
+        placed, offset = kept.placed, self._wall_offset()
+        waited = f" It waited {seconds(placed.waited)} in the queue." if placed.waited else ""
+        first_token_at = placed.first_token_at
+        return pb.Decision(
+            booking_id=placed.booking_id,
+            at=placed.at + offset,
+            model=placed.model,
+            policy=kept.reason.policy,
+            prompt_tokens=placed.prompt_tokens,
+            waited_seconds=placed.waited,
+            request_id=placed.request_id,
+            trace_id=placed.trace_id,
+            shadow=placed.shadow,
+            state=_state(placed),
+            pod=placed.went[0],
+            rank=placed.went[1],
+            cached_tokens=placed.cached_tokens,
+            ttft=None if first_token_at is None else first_token_at - placed.at,
+            candidates=[
+                candidate_message(one, offset, ())
+                for one in kept.reason.contenders[:KEPT_CANDIDATES]
+            ],
+            reason=f"{kept.reason}{waited}",
+        )
+
+
+def _state(placed: Pick) -> "pb.Decision.State.ValueType":
+    if placed.end is not None:
+        return ENDS[placed.end]
+    if placed.first_token_at is not None:
+        return pb.Decision.FIRST_TOKEN
+    return pb.Decision.STARTED if placed.is_started else pb.Decision.PICKED
 
 
 FIELDS = (
@@ -214,7 +202,7 @@ class DecisionLog(Decisions):
             self._write(placed)
 
     def ended(self, placed: Pick, end: End, now: float) -> None:
-        super().ended(placed, end, now)
+        del end, now
         self._write(placed)
 
     def _write(self, placed: Pick) -> None:

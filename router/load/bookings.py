@@ -16,6 +16,7 @@ from warmpath.router.load.overdue import Overdue
 from warmpath.router.load.rank_bookings import Booking, RankBook, Work
 from warmpath.router.load.stuck import Ending, StuckRanks
 
+
 class Bookings:
     """All bookings of one router. Times are seconds of the caller's clock, which never goes back.
 
@@ -186,8 +187,7 @@ class Bookings:
 
     def expire(self, now: float) -> float:
         """Release due bookings; return the latest `now` so far, as reports may overtake one another."""
-        if now > self._now:
-            self._now = now
+        self._now = max(self._now, now)
         now, stuck, overdue = self._now, self.stuck, self.overdue
         if now < stuck.due_at and now < overdue.due_at and now < self._expires_at:
             return now

@@ -170,8 +170,7 @@ class LoadTable:
     def _put(self, row: int, unaged: UnagedLoad) -> None:
         self._figures[:, row] = _row(unaged)
         # There may be no observation: NaN is not less than anything.
-        if unaged.seen_at + self._stale < self._stale_at:
-            self._stale_at = unaged.seen_at + self._stale
+        self._stale_at = min(self._stale_at, unaged.seen_at + self._stale)
 
     def _find_stale(self, now: float) -> None:
         """Find the ranks whose observation has become stale."""

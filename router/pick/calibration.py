@@ -29,10 +29,14 @@ import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.process.ranking import Ranking
 from warmpath.router.load.rank_bookings import Booking, Step, Work
+from warmpath.scorer.columns import Column
 
 FASTEST, SLOWEST = 0.1, 10.0
 """Bounds of a factor; a value beyond them means a wrong configuration."""
@@ -135,6 +139,8 @@ class _Model:
     """The ranks' measurements, those that were not compared for longest first."""
     known: Ranking[RankName] = field(default_factory=Ranking)
     """The ranks with LEAST comparisons, by their `log_factor`."""
+    standing: "_Standing | None" = None
+    """How the ranks of the last pick stand out, until one is compared anew."""
 
     @property
     def usual(self) -> float:
@@ -151,6 +157,7 @@ class _Model:
         average.compare()
         if average.ratios >= LEAST:
             self.known.put(name, (average.log_factor, name))
+            self.standing = None
         self.ratios += 1
         average.compared_at = self.ratios
         self.averages.move_to_end(name)
@@ -159,8 +166,45 @@ class _Model:
             self.forget(oldest)
 
     def forget(self, name: RankName) -> None:
+        self.standing = None
         self.averages.pop(name, None)
         self.known.drop(name)
+
+
+class _Standing:
+    """How much each of some ranks stands out among a model's, until one of them is compared anew."""
+
+    def __init__(self, model: _Model, ranks: Sequence[RankName]) -> None:
+        self.ranks = ranks
+        self._usual = model.usual
+        self._factors = _constant(math.exp(self._usual), len(ranks))
+        self._slownesses = _constant(1.0, len(ranks))
+        least = LEAST_DOUBT * ALIKE
+        far = {name for (factor, name), _ in model.known if abs(factor - self._usual) > least}
+        self._far = [
+            (place, model.averages[name]) for place, name in enumerate(ranks) if name in far
+        ] if far else []  # fmt: skip
+        """The ranks that may stand out, with their places."""
+
+    def factors(self, share: float) -> tuple[Column, Column]:
+        """Return the factors and slownesses at a share of the doubt."""
+        factors, slownesses = self._factors, self._slownesses
+        for place, average in self._far:
+            out = average.standing_out(self._usual, share)
+            if out:
+                if factors is self._factors:
+                    factors, slownesses = factors.copy(), slownesses.copy()
+                slownesses[place] = math.exp(out)
+                factors[place] *= slownesses[place]
+        return factors, slownesses
+
+
+@lru_cache(64)
+def _constant(value: float, number: int) -> Column:
+    """Return a column of equal values, which nobody may change."""
+    column = np.full(number, value)
+    column.flags.writeable = False
+    return column
 
 
 class Calibration:
@@ -237,7 +281,7 @@ class Calibration:
 
     def all_of(
         self, of: str, ranks: Sequence[RankName], utilisation: float
-    ) -> tuple[list[float], list[float]]:
+    ) -> tuple[Column, Column]:
         """Return the factors and slownesses of a model's `ranks` (pod, number), in their order.
 
         A factor multiplies a rank's predicted prefill seconds. A slowness says how many times as long
@@ -245,19 +289,12 @@ class Calibration:
         ranks with a prefill to do, 0 to 1.
         """
         model = self._models.get(of)
-        slownesses = [1.0] * len(ranks)
         if model is None or not model.known:
-            return [1.0] * len(ranks), slownesses
-        usual, share = model.usual, max(LEAST_DOUBT, 1 - utilisation)
-        factors = [math.exp(usual)] * len(ranks)
-        for place, name in enumerate(ranks):
-            average = model.averages.get(name)
-            if average is not None and average.ratios >= LEAST:
-                out = average.standing_out(usual, share)
-                if out:
-                    slownesses[place] = math.exp(out)
-                    factors[place] *= slownesses[place]
-        return factors, slownesses
+            return _constant(1.0, len(ranks)), _constant(1.0, len(ranks))
+        standing = model.standing
+        if standing is None or standing.ranks is not ranks:
+            standing = model.standing = _Standing(model, ranks)
+        return standing.factors(max(LEAST_DOUBT, 1 - utilisation))
 
     def shared(self, model: str) -> float:
         """Return the mean seconds that a model's prefill shares with others, on a rank with factor 1."""

@@ -24,6 +24,19 @@ class Wanted(NamedTuple):
     """Whether one pod shall prefill and another one decode."""
 
 
+class Seat(NamedTuple):
+    """What is told of a rank. It holds no Pod and no Rank, since a kept decision may outlive them."""
+
+    name: RankName
+    address: str
+    serves: bool
+    """Whether its pod was healthy (`Pod.serves`)."""
+    engine_rank: int
+    """The number by which its engine knows the rank."""
+    is_alone: bool
+    """Whether its pod has no other rank."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
     """The ranks of some pods. All sequences have the ranks in the same order."""
@@ -32,19 +45,18 @@ class Field:
     pods: Sequence[Pod]
     """The pod of each rank."""
     ranks: Sequence[Rank]
+    seats: Sequence[Seat]
     names: Sequence[RankName]
     """Pod and number of each rank."""
     places: Mapping[RankName, int]
     """The index of each name in the sequences."""
     place_of: Mapping[Rank, int]
+    has_ranks: bool
+    """Whether some pod has several."""
     left_out: Sequence[RankName] = ()
     """The ranks that are avoided, since there are others."""
     _parts: "dict[Role, tuple[Collection[RankName], Field]]" = field(default_factory=dict)
     """The last part for each role: the next request mostly wants the same."""
-
-    @property
-    def has_ranks(self) -> bool:
-        return any(len(pod.ranks) > 1 for pod in self.of)
 
     def part(self, role: Role, avoided: Collection[RankName]) -> "Field":
         """Return the ranks with a role, those in `avoided` only if there are no others."""
@@ -66,13 +78,25 @@ def field_of(pods: Sequence[Pod], avoided: Collection[RankName] = ()) -> Field:
     all_of = [(pod, rank, RankName(pod.id, rank.number)) for pod in pods for rank in pod.ranks]
     both = [one for one in all_of if one[2] not in avoided] or all_of
     ranks, names = [rank for _, rank, _ in both], [name for *_, name in both]
+    serving = {pod.id: pod.serves for pod in pods}
     return Field(
         list(pods),
         [pod for pod, *_ in both],
         ranks,
+        [
+            Seat(
+                name,
+                pod.address,
+                serving[pod.id],
+                pod.first_rank + name.number,
+                len(pod.ranks) == 1,
+            )
+            for pod, _, name in both
+        ],
         names,
         {name: place for place, name in enumerate(names)},
         {rank: place for place, rank in enumerate(ranks)},
+        any(len(pod.ranks) > 1 for pod in pods),
         [name for *_, name in all_of if name in avoided] if len(both) < len(all_of) else (),
     )
 
@@ -84,17 +108,19 @@ class Eligible:
         self._pods = pods
         self._last = field_of(())
         """The last request's field; the next request mostly has the same."""
+        self._serve = True
+        """Whether all pods of that field serve."""
 
     def __call__(self, wanted: Wanted) -> Field:
         """Return the ranks that may take a request. Raises NoPodError with the reason."""
-        found = _eligible(self._pods, wanted)
-        if self._last.of != found:
-            self._last = field_of(found)
+        found, serve = _eligible(self._pods, wanted)
+        if self._last.of != found or not (serve and self._serve):
+            self._last, self._serve = field_of(found), serve
         return self._last
 
 
-def _eligible(pods: PodTable, wanted: Wanted) -> list[Pod]:
-    """Return the pods that may take a request, only those that it names unless it names none.
+def _eligible(pods: PodTable, wanted: Wanted) -> tuple[list[Pod], bool]:
+    """Return the pods that may take a request, and whether all serve; only named ones if any is named.
 
     They serve the model, unless its name is empty, and neither refuse requests (as a draining engine's
     /health does) nor are withheld by the source that has found them. Of these, the healthy ones take
@@ -111,24 +137,30 @@ def _eligible(pods: PodTable, wanted: Wanted) -> list[Pod]:
         found = [pod for pod in found if pod.id in ids]
         if not found:
             raise NoPodError(f"none of the {len(ids)} named pods {_serves(model)}")
-    willing = [pod for pod in found if not (pod.status.refuses or pod.withheld)]
+    willing = [pod for pod in found if not (pod.withheld or pod.status.refuses)]
     if not willing:
         why = next((f": {pod.id}: {pod.withheld}" for pod in found if pod.withheld), "")
         raise NoPodError(f"every pod{model_phrase(model)} that may be picked refuses requests{why}")
     if not disaggregated:
         return _best(willing, lora)
     parts = [
-        [pod for pod in willing if pod.role in {"both", role}] for role in ("prefill", "decode")
+        _best([pod for pod in willing if pod.role in {"both", role}], lora)
+        for role in ("prefill", "decode")
     ]
-    return list({pod.id: pod for part in parts for pod in _best(part, lora)}.values())
+    best = {pod.id: pod for part, _ in parts for pod in part}
+    return list(best.values()), all(serve for _, serve in parts)
 
 
-def _best(willing: list[Pod], lora: str) -> list[Pod]:
-    """Return the healthy pods if any, and of those the ones with the adapter if any."""
-    serving = that_serve(willing) or willing
+def _best(willing: list[Pod], lora: str) -> tuple[list[Pod], bool]:
+    """Return the healthy pods if any, and of those the ones with the adapter if any.
+
+    Also return whether they are healthy.
+    """
+    serving = that_serve(willing)
+    best = serving or willing
     # An engine may load an adapter on its first request, so pods that do not list it are a fall-back.
-    able = [pod for pod in serving if not lora or lora in pod.status.models]
-    return able or serving
+    able = [pod for pod in best if lora in pod.status.models] if lora else best
+    return able or best, bool(serving) or not willing
 
 
 def model_phrase(model: str) -> str:

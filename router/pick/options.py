@@ -1,6 +1,6 @@
 """The weighed candidates of a pick, best first, stored as columns; objects are made on access."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple, overload
 
@@ -10,17 +10,15 @@ from numpy.typing import NDArray
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.trust import Trust
 from warmpath.router.match.match import Matches
-from warmpath.router.pick.eligible import Field
-from warmpath.scorer.candidate import Candidate
-from warmpath.scorer.columns import Columns, Costs
+from warmpath.router.pick.eligible import Field, Seat
+from warmpath.scorer.candidate import Candidate, Load
+from warmpath.scorer.columns import Column, Columns, Costs
 from warmpath.scorer.match import NOTHING, Match
 
 MOST_CANDIDATES = 8
 """Most candidates in the answer to a pick, the picked one included, and the ones that are remembered in
 case the request does not go to the first. Making all of a fleet's would take longer than weighing them,
 and no gateway tries more fall-backs."""
-AT_ONCE = 8
-"""Candidates that are made at once while they are iterated over."""
 
 
 class Option(NamedTuple):
@@ -50,8 +48,68 @@ class Option(NamedTuple):
         return self.candidate.load.wait + self.candidate.prefill
 
 
+LOADS = len(Load._fields)
+FIGURES = (*Load._fields, "cached", "prefill", "slowness", "arriving", "factor", "cost")
+"""The figures of a candidate: the LOADS first are its load's."""
+
+
+class Candidates(Sequence[Option]):
+    """Some weighed candidates, best first, with no more than what is told of them: kept for a while."""
+
+    def __init__(
+        self,
+        seats: Sequence[Seat],
+        figures: NDArray[np.float64],
+        matches: Sequence[Match],
+        trusts: Sequence[Trust],
+        *,
+        terms: Sequence[str],
+        shared: float,
+    ) -> None:
+        """`figures` has a column for each candidate, and a row for each of FIGURES and of the terms.
+
+        `terms` are the names of the costs' terms; `shared` is as in `Options`.
+        """
+        self.seats = seats
+        self.figures = figures
+        self.matches = matches
+        self.trusts = trusts
+        self._terms = terms
+        self.shared = shared
+
+    def __len__(self) -> int:
+        return len(self.seats)
+
+    @overload
+    def __getitem__(self, at: int) -> Option: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Option]: ...
+    def __getitem__(self, at: int | slice) -> Option | list[Option]:
+        if isinstance(at, slice):
+            return [self[place] for place in range(len(self))[at]]
+        wait, *counts, kv_usage, last_pick, foreign = self.figures[:LOADS, at].tolist()
+        load = Load._make((wait, *map(int, counts), kv_usage, int(last_pick), foreign))
+        cached, prefill, slowness, arriving, factor, cost, *terms = self.figures[
+            LOADS:, at
+        ].tolist()
+        seat = self.seats[at]
+        shared = self.shared * factor
+        return Option(
+            Candidate(*seat.name, int(cached), prefill, load, slowness, arriving, shared),
+            self.matches[at],
+            self.trusts[at],
+            cost,
+            tuple(zip(self._terms, terms, strict=True)),
+            factor,
+            seat.address,
+            seat.serves,
+            seat.engine_rank,
+            seat.is_alone,
+        )
+
+
 class Options(Sequence[Option]):
-    """A sequence of options, made on access; their trust is that of the look-up, or else the current."""
+    """All weighed candidates; their trust is that of the look-up, or else the current one."""
 
     def __init__(
         self,
@@ -61,7 +119,7 @@ class Options(Sequence[Option]):
         order: Sequence[int],
         *,
         matches: Matches,
-        factors: Sequence[float],
+        factors: Column,
         shared: float = 0.0,
     ) -> None:
         """`columns`, `costs` and `factors` (calibrations) are in field order; `order` is best first.
@@ -69,111 +127,93 @@ class Options(Sequence[Option]):
         `shared` is the seconds of the prefill that are shared on a rank with the factor 1.
         """
         self.field = field
+        self.columns = columns
         self.matches = matches
-        self._columns = columns
-        self._costs = costs
-        self._order = order
-        self._factors = factors
+        self.order = order
+        self.factors = factors
         self.shared = shared
-        self._made: dict[int, Option] = {}
+        self._costs = costs
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self.order)
 
     @overload
     def __getitem__(self, at: int) -> Option: ...
     @overload
-    def __getitem__(self, at: slice) -> list[Option]: ...
-    def __getitem__(self, at: int | slice) -> Option | list[Option]:
+    def __getitem__(self, at: slice) -> Candidates: ...
+    def __getitem__(self, at: int | slice) -> Option | Candidates:
         if isinstance(at, slice):
-            return self._all_of(self._order[at])
-        return self._option(self._order[at])
+            return self.at(self.order[at])
+        return self.at([self.order[at]])[0]
 
-    def __iter__(self) -> Iterator[Option]:
-        """Yield the options, best first; some are made at once, which is faster than one by one."""
-        for at in range(0, len(self), AT_ONCE):
-            yield from self[at : at + AT_ONCE]
+    def at(self, places: Sequence[int]) -> Candidates:
+        """Return the candidates at these places of the field."""
+        field, matches, columns, costs = self.field, self.matches, self.columns, self._costs
+        rows = [
+            *columns.load,
+            columns.cached,
+            columns.prefill,
+            columns.slowness,
+            columns.arriving,
+            self.factors,
+            costs.cost,
+            *(term for _, term in costs.terms),
+        ]
+        ranks = [field.ranks[place] for place in places]
+        return Candidates(
+            [field.seats[place] for place in places],
+            np.array(rows)[:, places],
+            [matches.get(rank, NOTHING) for rank in ranks],
+            [matches.trust(rank) for rank in ranks],
+            terms=[name for name, _ in costs.terms],
+            shared=self.shared,
+        )
 
-    def expectations(self) -> NDArray[np.float64]:
-        """Return four rows over all candidates: cached tokens, wait (s), prefill (s), calibration."""
-        columns = self._columns
-        return np.array([columns.cached, columns.load.wait, columns.prefill, self._factors])
+    @property
+    def best(self) -> RankName:
+        """The name of the first one."""
+        return self.field.names[self.order[0]]
+
+    @property
+    def own(self) -> float:
+        """The seconds of the first one's prefill by which it delays others (`Candidate.own`)."""
+        place = self.order[0]
+        return float(self.columns.prefill[place] - self.shared * self.factors[place])
 
     def cheapest(self) -> tuple[float, int]:
         """Return the least seconds of prefill of all candidates, and that candidate's cached tokens."""
-        columns = self._columns
+        columns = self.columns
         place = int(columns.prefill.argmin())
         return float(columns.prefill[place]), int(columns.cached[place])
 
     def average_cached(self) -> int:
         """Return the mean number of cached tokens of a candidate, rounded."""
-        return round(float(self._columns.cached.mean()))
-
-    def warmest(self) -> Option:
-        """Return the option that holds most of the prompt, believed blocks included."""
-        return self._option(self._holding_most(lambda match: match.matched_tokens))
-
-    def fullest(self) -> Option:
-        """Return the option that holds most of the prompt by its events, without believed blocks."""
-        return self._option(self._holding_most(lambda match: match.known_tokens))
-
-    def for_reason(self) -> Sequence[Option]:
-        """Return the options that a reason may name: the best two, and the `warmest`."""
-        places = {*self._order[:2], self._holding_most(lambda match: match.matched_tokens)}
-        return self._all_of(sorted(places, key=self._order.index))
+        return round(float(np.add.reduce(self.columns.cached)) / len(self))
 
     @cached_property
-    def _distinct(self) -> Collection[Match]:
-        """The matches, each once: many ranks hold the same blocks of a prompt and share one match."""
-        return {id(match): match for match in self.matches.values()}.values()
+    def warmest(self) -> int:
+        """The place of the option that holds most of the prompt, believed blocks included."""
+        return self._holding_most(lambda match: match.matched_tokens)
 
-    def _option(self, place: int) -> Option:
-        made = self._made.get(place)
-        return made or self._all_of([place])[0]
+    @cached_property
+    def fullest(self) -> int:
+        """The place of the option that holds most of the prompt by its events alone."""
+        return self._holding_most(lambda match: match.known_tokens)
 
-    def _all_of(self, places: Sequence[int]) -> list[Option]:
-        made = self._made
-        missing = [place for place in places if place not in made]
-        if missing:
-            made.update(zip(missing, self._make(missing), strict=True))
-        return [made[place] for place in places]
+    def match(self, place: int) -> Match:
+        return self.matches.get(self.field.ranks[place], NOTHING)
 
-    def _make(self, places: Sequence[int]) -> Iterator[Option]:
-        field, columns, costs = self.field, self._columns, self._costs
-        names = [name for name, _ in costs.terms]
-        figures = [
-            columns.cached,
-            columns.prefill,
-            columns.slowness,
-            columns.arriving,
-            costs.cost,
-            *(term for _, term in costs.terms),
-        ]
-        # Taking all columns at once is faster than one column, or one value, at a time.
-        at = np.array(places)
-        rows = np.array(figures)[:, at].T.tolist()
-        for place, row, load in zip(places, rows, columns.load.at(at), strict=True):
-            cached, prefill, slowness, arriving, cost, *terms = row
-            pod, rank, factor = field.pods[place], field.ranks[place], self._factors[place]
-            name, shared = field.names[place], self.shared * factor
-            yield Option(
-                Candidate(*name, int(cached), prefill, load, slowness, arriving, shared),
-                self.matches.get(rank, NOTHING),
-                self.matches.trust(rank),
-                cost,
-                tuple(zip(names, terms, strict=True)),
-                factor,
-                pod.address,
-                pod.serves,
-                pod.first_rank + rank.number,
-                len(pod.ranks) == 1,
-            )
+    @cached_property
+    def kept(self) -> Candidates:
+        """The best options, and the `warmest` after them if it is none of them."""
+        best = self.order[:MOST_CANDIDATES]
+        return self.at(best if self.warmest in best else [*best, self.warmest])
 
     def _holding_most(self, tokens: Callable[[Match], int]) -> int:
-        """Return the field's index of the option with most `tokens`; among equals, the best one."""
-        ranks, matches = self.field.ranks, self.matches
-        most = max(map(tokens, self._distinct), default=0)
-        holders = (
-            place for place in self._order if tokens(matches.get(ranks[place], NOTHING)) == most
+        """Return the place of the option with most `tokens`; among equals, the best one."""
+        most = max(map(tokens, self.matches.values()), default=0)
+        if not most:
+            return self.order[0]
+        return next(
+            (place for place in self.order if tokens(self.match(place)) == most), self.order[0]
         )
-        return next(holders, self._order[0]) if most else self._order[0]

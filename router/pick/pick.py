@@ -6,6 +6,7 @@ Engines' reports are compared with its predictions later.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from warmpath.indexer.index.slot import RankName
@@ -13,10 +14,11 @@ from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
 from warmpath.router.load.rank_bookings import Booking
 from warmpath.router.match.forms import BlockForm
-from warmpath.router.pick.options import Options
+from warmpath.router.pick.eligible import Field
+from warmpath.router.pick.options import FIGURES, Candidates
 from warmpath.router.pick.weigh import Choice, Traits
 from warmpath.router.pods.table import Pod
-from warmpath.scorer.match import NOTHING, Match
+from warmpath.scorer.match import Match
 
 
 class Predicted(NamedTuple):
@@ -42,7 +44,14 @@ class Predicted(NamedTuple):
     """Tokens of `held` that no event has announced."""
     is_exact: bool = False
     """Whether the events that show the rank's cache were complete."""
+    booked: float = 0.0
+    """Seconds of `wait` that belong to requests which routers have booked."""
 
+
+PREDICTED = [
+    FIGURES.index(name) for name in ("wait", "foreign_wait", "cached", "prefill", "factor")
+]
+"""The rows of a candidate's figures that a prediction has."""
 
 UNPREDICTED = Predicted(0, 0, 0.0, 0.0)
 """The prediction for a rank that was not a kept candidate."""
@@ -54,42 +63,55 @@ def held(match: Match, prompt_tokens: int) -> int:
 
 
 class Predictions(Mapping[RankName, Predicted]):
-    """The predictions for all candidates, by pod and rank; made on access, as only one will be used.
-
-    Picks that are never reported wait for minutes, so only the figures are kept that are needed then.
-    """
+    """The predictions for some candidates, by pod and rank; made on access, as only one will be used."""
 
     def __init__(
-        self, options: Options, prompt_tokens: int, blocks: Callable[[Pod, Rank], int]
+        self,
+        candidates: Candidates,
+        field: Field,
+        prompt_tokens: int,
+        blocks: Callable[[Pod, Rank], int],
     ) -> None:
-        """Predict for these options; `blocks` returns the most blocks that a rank's cache may hold."""
-        self._field = options.field
-        self._matches = options.matches
-        self._figures = options.expectations()
-        self._shared = options.shared
+        """Predict for candidates of a field; `blocks` returns the most blocks that a rank may hold."""
+        self._candidates = candidates
+        self._field = field
         self._prompt_tokens = prompt_tokens
         self._blocks = blocks
 
+    @cached_property
+    def _places(self) -> Mapping[RankName, int]:
+        return {seat.name: at for at, seat in enumerate(self._candidates.seats)}
+
     def __getitem__(self, name: RankName) -> Predicted:
-        place = self._field.places[name]
-        pod, rank = self._field.pods[place], self._field.ranks[place]
-        match = self._matches.get(rank, NOTHING)
-        cached, wait, prefill, factor = self._figures[:, place].tolist()
-        shared = self._shared * factor
+        return self.at(self._places[name])
+
+    def at(self, at: int) -> Predicted:
+        """Return the prediction for one of the candidates, by its index."""
+        candidates = self._candidates
+        place = self._field.places[candidates.seats[at].name]
+        pod, rank, match = self._field.pods[place], self._field.ranks[place], candidates.matches[at]
+        wait, foreign, cached, prefill, factor = candidates.figures[PREDICTED, at].tolist()
         tokens = held(match, self._prompt_tokens)
-        believed = max(0, tokens - match.known_tokens)
         blocks = self._blocks(pod, rank)
-        room = 0 if rank.trust.level is Level.EXACT else blocks
         return Predicted(
-            tokens, int(cached), wait, prefill, shared, factor, room, blocks, believed,
-            is_exact=self._matches.trust(rank).level is Level.EXACT,
-        )  # fmt: skip
+            tokens,
+            int(cached),
+            wait,
+            prefill,
+            candidates.shared * factor,
+            factor,
+            0 if rank.trust.level is Level.EXACT else blocks,
+            blocks,
+            max(0, tokens - match.known_tokens),
+            candidates.trusts[at].level is Level.EXACT,
+            wait - foreign,
+        )
 
     def __iter__(self) -> Iterator[RankName]:
-        return iter(self._field.names)
+        return (seat.name for seat in self._candidates.seats)
 
     def __len__(self) -> int:
-        return len(self._field.names)
+        return len(self._candidates)
 
 
 End = Literal["finished", "failed", "expired", "cancelled"]
@@ -114,12 +136,14 @@ class Pick:
     average: int
     """Tokens that the candidates held on average, rounded."""
     predicted: Mapping[RankName, Predicted]
-    """The predictions, for the best candidates; in a shadow pick, for all of them."""
+    """The predictions for the best candidates, in a shadow pick for all of them; none after its end."""
     choice: Choice
     """The choice behind it; deleted when the pick is settled, since it holds all candidates."""
     shadow: bool
     went: RankName
     """The pod and rank that serve it: those picked, unless a report named others."""
+    expected: Predicted
+    """The prediction for the rank where it went."""
     request_id: str = ""
     """The caller's name for its request; empty: none."""
     trace_id: str = ""
@@ -141,10 +165,14 @@ class Pick:
     """The ticket of its arriving blocks (`indexer.believed`); None: it has none."""
     is_reported: bool = False
     """Whether any report of it has come."""
+    is_started: bool = False
+    """Whether a report has said that it went out."""
+    end: "End | None" = None
+    """How its request ended."""
     is_refused: bool = False
     """Whether its rank is known to have refused it, or another one to have answered."""
-    has_cached_tokens: bool = False
-    """Whether a report has given the engine's cached tokens."""
+    cached_tokens: int | None = None
+    """The engine's cached tokens, by the first report that gave them."""
     first_token_at: float | None = None
     is_past: bool = False
     """Whether its request was over before the pick, which is in shadow then: it has no booking."""
@@ -164,19 +192,23 @@ class Pick:
         return not self.shadow or self.is_past or self.booking is not None
 
     @property
+    def is_predicted(self) -> bool:
+        """Whether the rank where it went was a kept candidate."""
+        return self.expected is not UNPREDICTED
+
+    @property
     def counts_in_full(self) -> bool:
         """Whether its predicted prefill used the whole prompt and all tokens held on its rank.
 
         Otherwise an early first token does not show that the engine is fast.
         """
         expected = self.expected
-        is_predicted = expected is not UNPREDICTED and expected.held == expected.cached
-        return self.is_whole and is_predicted
+        return self.is_whole and self.is_predicted and expected.held == expected.cached
 
-    @property
-    def expected(self) -> Predicted:
-        """The prediction for the rank where it went."""
-        return self.predicted.get(self.went, UNPREDICTED)
+    def go(self, where: RankName) -> None:
+        """Note that its request went to a rank."""
+        if where != self.went:
+            self.went, self.expected = where, self.predicted.get(where, UNPREDICTED)
 
 
 class Witness:

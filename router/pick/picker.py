@@ -18,7 +18,7 @@ from warmpath.router.load.overdue import Precedence
 from warmpath.router.match.match import Scorer
 from warmpath.router.pick.assign import Assigner
 from warmpath.router.pick.options import MOST_CANDIDATES
-from warmpath.router.pick.pick import End, Pick, Predicted, Predictions, Witness, held
+from warmpath.router.pick.pick import End, Pick, Predictions, Witness, held
 from warmpath.router.pick.weigh import NOBODY, Ask, Choice, Weigher
 from warmpath.router.pods.table import Pod
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
@@ -97,15 +97,15 @@ class Picker:
         booking id is released. Raises as `weigh`.
         """
         self.expire(now)
-        self._release(ask.booking_id, now)
+        if ask.booking_id:
+            self._release(ask.booking_id, now)
         choice = choice or self.weigh(ask, now)
         options, tokens = choice.options, ask.tokens
-        kept = options[:MOST_CANDIDATES]
         self._weigher.see(ask.prompt.model, choice, now)
-        where = kept[0].name
-        predicted: Mapping[RankName, Predicted] = Predictions(options, tokens, _most_blocks)
-        if not ask.shadow:
-            predicted = {(name := one.name): predicted[name] for one in kept}
+        # Where a shadow pick goes is known only later.
+        kept = options[:] if ask.shadow else options.kept
+        predicted = Predictions(kept, options.field, tokens, _most_blocks)
+        where, chains, texts = options.best, options.matches.chains, options.matches.texts
         self._picks += 1
         placed = Pick(
             self._picks,
@@ -115,19 +115,20 @@ class Picker:
             tokens,
             at=now,
             picked=where,
-            available=held(options.warmest().match, tokens),
+            available=held(options.match(options.warmest), tokens),
             average=options.average_cached(),
             predicted=predicted,
             choice=choice,
             shadow=ask.shadow,
             went=where,
+            expected=predicted.at(0),
             request_id=ask.request_id,
             trace_id=ask.trace_id,
             is_whole=ask.is_whole,
             is_watched=ask.is_watched,
             is_blind=ask.prompt.is_blind,
-            keys={form: stored_keys(chain) for form, chain in options.matches.chains.items()},
-            texts={form: stored_keys(chain) for form, chain in options.matches.texts.items()},
+            keys={form: stored_keys(chain) for form, chain in chains.items()},
+            texts={form: stored_keys(chain) for form, chain in texts.items()} if texts else {},
         )
         self._keep(placed, now)
         if not ask.shadow:
@@ -152,10 +153,13 @@ class Picker:
         if self._placed.get(placed.booking_id) is not placed or placed.is_settled:
             return
         self._let_go(placed)
+        placed.end = "cancelled"
         self._assigner.ended(placed, "cancelled", now)
         self.withdrawn += 1
         for witness in self._witnesses:
             witness.withdrawn(placed, placed.choice)
+        placed.predicted = {}
+        del placed.choice
 
     def cancel(self, booking_id: str, number: int, now: float) -> None:
         """End a pick whose answer was sent and not read; do nothing if it has ended or was reported.
@@ -180,7 +184,7 @@ class Picker:
         # A shadow pick keeps a prediction for each rank of the fleet.
         while self._placed and (
             len(self._placed) >= most
-            or self._expectations + len(placed.predicted) > MOST_CANDIDATES * most
+            or self._expectations + len(placed.predicted) > (MOST_CANDIDATES + 1) * most
         ):
             self._end(next(iter(self._placed.values())), "expired", now)
         self._placed[placed.booking_id] = placed
@@ -193,9 +197,10 @@ class Picker:
         placed = self._placed.get(booking_id)
         if placed is None:
             return False
+        placed.is_started = True
         moved = where is not None and where != placed.went
         if where is not None:
-            placed.went = where
+            placed.go(where)
         self._assigner.started(placed, now, moved=moved)
         for witness in self._witnesses:
             witness.started(placed)
@@ -220,7 +225,8 @@ class Picker:
 
         `cached` are the tokens that the engine found cached; None: they are not known.
         """
-        placed.went, placed.is_past = where, True
+        placed.go(where)
+        placed.is_past = placed.is_started = True
         self.settle(placed, now)
         for witness in self._witnesses:
             witness.started(placed)
@@ -237,9 +243,9 @@ class Picker:
     def found_cached(self, booking_id: str, cached: int, prompt_tokens: int | None) -> None:
         """Handle the report of the engine's cached tokens; only the first one of a pick counts."""
         placed = self._placed.get(booking_id)
-        if placed is None or placed.has_cached_tokens:
+        if placed is None or placed.cached_tokens is not None:
             return
-        placed.has_cached_tokens = True
+        placed.cached_tokens = cached
         if placed.booking is not None:
             placed.booking.actual_cached = cached
         for witness in self._witnesses:
@@ -261,9 +267,12 @@ class Picker:
     def _end(self, placed: Pick, end: End, now: float) -> None:
         self.settle(placed, now)
         self._let_go(placed)
+        placed.end = end
         self._assigner.ended(placed, end, now)
         for witness in self._witnesses:
             witness.ended(placed, end, now)
+        # A kept decision holds the pick.
+        placed.predicted = {}
 
     # Time
 

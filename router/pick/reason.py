@@ -17,8 +17,8 @@ from warmpath.scorer.weigh import rounded
 class Reason:
     """Why the first contender won; `str` writes the sentence.
 
-    `contenders` are some of the candidates, best first: the best two (or the only one), and the one that
-    holds most of the prompt. With `names_ranks` the sentence names pods and ranks.
+    `contenders` are some of the candidates, best first: the best two (or the only one), the one that
+    holds most of the prompt, and maybe others. With `names_ranks` the sentence names pods and ranks.
     `costs_seconds`: the costs are seconds, and the sentence explains them as times; otherwise it lists
     their terms. `unread` of the prompt's tokens are only estimated; with `is_blind` all of them are, and
     bytes of the text stand in for them.

@@ -112,7 +112,7 @@ class Choice(msgspec.Struct, frozen=True):
         """Why the first option won."""
         return Reason(
             self.ask.tokens,
-            self.options.for_reason(),
+            self.options.kept,
             self.policy,
             costs_seconds=self.costs_seconds,
             unread=self.ask.unread,
@@ -123,8 +123,10 @@ class Choice(msgspec.Struct, frozen=True):
     @property
     def source(self) -> Option | None:
         """The option that holds most of the prompt; None if the first one holds as much."""
-        most = self.options.fullest()
-        return most if most.match.known_tokens > self.options[0].match.matched_tokens else None
+        options = self.options
+        most, best = options.match(options.fullest), options.match(options.order[0])
+        is_fuller = most.known_tokens > best.matched_tokens
+        return options.at([options.fullest])[0] if is_fuller else None
 
 
 class Weigher:
@@ -203,9 +205,10 @@ class Weigher:
 
     def see(self, model: str, choice: Choice, now: float) -> None:
         """Record a choice that is carried out as part of the model's traffic."""
-        first = choice.options[0].candidate
+        place, columns = choice.options.order[0], choice.options.columns
         # As on a rank of typical speed.
-        self._traffic[model].see(choice.shares, first.prefill / first.slowness, now)
+        seconds = columns.prefill.item(place) / columns.slowness.item(place)
+        self._traffic[model].see(choice.shares, seconds, now)
 
     def _options(
         self,
@@ -232,14 +235,13 @@ class Weigher:
         if policy is not None and self._prefill.per_pulled_token < math.inf:
             held = min(most_known, max(0, tokens - 1))
             prefill = with_pull(prefill, cached, held, tokens, self._prefill)
-        factor = np.array(factors)
         columns = Columns(
             names,
             loads,
             cached,
-            prefill * factor,
-            np.array(slownesses),
-            arriving * factor,
+            prefill * factors,
+            slownesses,
+            arriving * factors,
             lambda: np.array([known_tokens(model, rank) for rank in field.ranks], np.float64),
         )
         if policy is None:

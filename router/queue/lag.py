@@ -44,8 +44,9 @@ class FirstTokenLag(Witness):
 
     def picked(self, placed: Pick, choice: Choice) -> None:
         """Remember a pick that went to a rank with no other request waiting."""
-        load = choice.options[0].candidate.load
-        if not placed.shadow and load.wait - load.foreign_wait < BUSY_SECONDS:
+        del choice
+        # No report has come yet, so that the prediction is that for the picked rank.
+        if not placed.shadow and placed.expected.booked < BUSY_SECONDS:
             self._alone.add(placed.number)
 
     def started(self, placed: Pick) -> None:

@@ -203,16 +203,15 @@ class Queue:
                 except NoPodError as error:
                     refused[waiting] = error
                     continue
-                best = choice.options[0].candidate
-                name = choice.options[0].name
+                name = choice.options.best
                 if rooms.has(name):
-                    sent[waiting] = self._sent(waiting, now, choice)
-                    waiting.uncached = waiting.ask.tokens - best.cached
+                    placed = sent[waiting] = self._sent(waiting, now, choice)
+                    waiting.uncached = waiting.ask.tokens - placed.expected.cached
                     filled, fresh = rooms.booked(name, fields), None
                 else:
                     moved.append((waiting, choice))
                     self._looks.keep(waiting, choice, rooms, now)
-                    filled = rooms.passed(name, best.own, fields)
+                    filled = rooms.passed(name, choice.options.own, fields)
             for wanted in filled:
                 del fields[wanted]
             if not fields:
@@ -260,9 +259,9 @@ class Queue:
     def _foreseen(self, waiting: Waiting, rooms: Rooms, now: float, behind: int = 0) -> Standing:
         """Return a request's standing if it only waits for its pod, and count it as passed over."""
         choice = self._picker.weigh(waiting.ask, now, rooms.ahead)
-        best = choice.options[0]
-        standing = Standing(behind, choice, rooms.until(best.name))
-        rooms.passed(best.name, best.candidate.own, ())
+        best = choice.options.best
+        standing = Standing(behind, choice, rooms.until(best))
+        rooms.passed(best, choice.options.own, ())
         return standing
 
     def _choice(

@@ -157,5 +157,5 @@ class Looks:
 
     def keep(self, waiting: Waiting, choice: Choice, rooms: Rooms, now: float) -> None:
         """Remember a weighing by which a request is passed over, before it counts as ahead."""
-        best = choice.options[0]
-        waiting.look = Look(best.name, best.candidate.own, dict(rooms.ahead), self._release, now)
+        options = choice.options
+        waiting.look = Look(options.best, options.own, dict(rooms.ahead), self._release, now)

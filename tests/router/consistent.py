@@ -11,7 +11,7 @@ from tests.indexer import consistent
 from warmpath.router.admission.in_flight import MOST_KNOWN, STRANGER, InFlight
 from warmpath.router.admission.waiting_calls import CallState, WaitingCalls
 from warmpath.router.diagnosis.attribution import FULL, Attribution, Evidence
-from warmpath.router.diagnosis.decisions import KEPT_CANDIDATES, Decisions
+from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.other_routers import sum_of
 from warmpath.router.load.rank_bookings import RankBook
@@ -22,6 +22,7 @@ from warmpath.router.peers.marks import Marks
 from warmpath.router.peers.received import MOST_PEERS
 from warmpath.router.pick.calibration import FASTEST, LEAST, SLOWEST, Calibration
 from warmpath.router.pick.eligible import Wanted
+from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.underway import Underway
@@ -56,7 +57,7 @@ def _(attribution: Attribution) -> None:
 def _(decisions: Decisions) -> None:
     assert len(decisions._kept) <= decisions._most
     for kept in decisions._kept.values():
-        assert 0 < len(kept.candidates) <= KEPT_CANDIDATES
+        assert 0 < len(kept.reason.contenders) <= MOST_CANDIDATES + 1
 
 
 @check.register

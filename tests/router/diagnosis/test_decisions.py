@@ -32,7 +32,7 @@ from warmpath.router.diagnosis.decisions import (
 )
 from warmpath.router.load.correction import Part
 from warmpath.router.pick.messages import candidate_message, source_message
-from warmpath.router.pick.pick import Pick
+from warmpath.router.pick.pick import End, Pick
 
 
 def test_a_candidate_as_pick_gives_it_has_no_details() -> None:
@@ -78,6 +78,11 @@ def pick(decisions: Decisions, pods: Sequence[str] = "ab", model: str = "m") -> 
     return one
 
 
+def end(decisions: Decisions, one: Pick, how: End) -> None:
+    one.end = how
+    decisions.ended(one, how, 200.0)
+
+
 def test_a_decision_keeps_its_best_candidates_and_the_reason() -> None:
     decisions = Decisions(wall_offset=lambda: 1000.0)
     pick(decisions, "abcdef")
@@ -96,7 +101,7 @@ def test_only_the_last_ones_are_kept(most: int) -> None:
     decisions = Decisions(most)
     picks = [pick(decisions) for _ in range(5)]
     for one in picks:
-        decisions.ended(one, "expired", 700.0)
+        end(decisions, one, "expired")
     last = [one.booking_id for one in picks[::-1]][:most]
     assert [one.booking_id for one in decisions.listed()] == last
     check(decisions)
@@ -123,15 +128,15 @@ class AnyReports(RuleBasedStateMachine):
         one = data.draw(st.sampled_from(self.picks))
         state = self.states[one.booking_id]
         if event == "started":
-            self.decisions.started(one)
+            one.is_started = True
             state = max(state, pb.Decision.STARTED)
         elif event == "first_token":
-            self.decisions.first_token(one, 102.0)
+            one.first_token_at = 102.0
             state = pb.Decision.FIRST_TOKEN
         else:
             # The picker tells nothing after an end.
             self.picks.remove(one)
-            self.decisions.ended(one, event, 103.0)  # type: ignore[arg-type]
+            end(self.decisions, one, event)  # type: ignore[arg-type]
             state = ENDS[event]  # type: ignore[index]
         self.states[one.booking_id] = state
 
@@ -161,7 +166,7 @@ def test_a_line_has_the_caller_s_id_of_the_request_and_the_trace() -> None:
     one = placed(made)
     one.request_id, one.trace_id = "r-1", "0af7651916cd43dd8448eb211c80319c"
     log.picked(one, made)
-    log.ended(one, "finished", 102.0)
+    end(log, one, "finished")
     [raw] = log.taken()[0]
     line = json.loads(raw)
     assert (line["request_id"], line["trace_id"]) == (one.request_id, one.trace_id)
@@ -170,11 +175,9 @@ def test_a_line_has_the_caller_s_id_of_the_request_and_the_trace() -> None:
 def test_a_pick_has_a_line_once_its_request_ends() -> None:
     log = DecisionLog(1.0, Random(1), wall_offset=lambda: 1000.0)
     one = logged(log)
-    log.started(one)
-    log.first_token(one, 101.0)
-    log.found_cached(one, 790, None)
+    one.is_started, one.first_token_at, one.cached_tokens = True, 101.0, 790
     assert log.taken()[0] == []
-    log.ended(one, "finished", 102.0)
+    end(log, one, "finished")
     [raw] = log.taken()[0]
     assert raw.endswith(b"\n")
     line = json.loads(raw)
@@ -188,7 +191,9 @@ def test_a_pick_has_a_line_once_its_request_ends() -> None:
 def test_a_pick_that_reached_nobody_has_a_line_at_once() -> None:
     log = DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0)
     made = choice(option("a", 800))
-    log.withdrawn(placed(made), made)
+    one = placed(made)
+    one.end = "cancelled"
+    log.withdrawn(one, made)
     [raw] = log.taken()[0]
     assert json.loads(raw)["state"] == "cancelled"
 
@@ -199,7 +204,7 @@ def test_only_drawn_picks_have_lines(picks: int, share: float, seed: int) -> Non
     draw = Random(seed)
     drawn = sum(draw.random() < share for _ in range(picks))
     for one in [logged(log) for _ in range(picks)]:
-        log.ended(one, "finished", 200.0)
+        end(log, one, "finished")
     assert len(log.taken()[0]) == drawn
 
 
@@ -207,7 +212,7 @@ def test_lines_without_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(decision_log, "MOST_LINES", 2)
     log = DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0)
     for one in [logged(log) for _ in range(5)]:
-        log.ended(one, "failed", 200.0)
+        end(log, one, "failed")
     lines, dropped = log.taken()
     assert (len(lines), dropped, log.lost) == (2, 3, 3)
     assert (log.taken(), log.lost) == (([], 0), 3)
@@ -218,7 +223,7 @@ def ended() -> DecisionLog:
     made = choice(option("a", 800))
     one = placed(made)
     log.picked(one, made)
-    log.ended(one, "finished", 200.0)
+    end(log, one, "finished")
     return log
 
 

@@ -9,6 +9,7 @@ from tests.router.pick.picker_parts import SizedPrompt
 from tests.scorer.ranked import figures
 from warmpath.indexer.engines.cache_groups import Group, Layout
 from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level, Trust
 from warmpath.router.load.rank_bookings import Booking, Work
@@ -85,7 +86,7 @@ def choice(*options: Option, tokens: int = TOKENS, block_size: int = BLOCK) -> C
         costs,
         sorted(range(len(options)), key=lambda place: options[place].cost),
         matches=matches,
-        factors=[one.calibration for one in options],
+        factors=np.array([one.calibration for one in options]),
     )
     ask = Ask(SizedPrompt(tokens), field_of(()), Wanted("m"))
     return Choice(ask, "warmpath", True, 0.5, Shares(0.5, 0.0), ordered)
@@ -105,6 +106,7 @@ def placed(
     if not shadow:
         work = Work(model, *where, made.ask.tokens, 0, 1.0)
         booking = Booking("b", 1, work, at + 600, since=at, late_at=at)
+    predicted = Predictions(made.options[:], made.options.field, made.ask.tokens, lambda *_: 0)
     held = [one.match.matched_tokens for one in made.options]
     number = next(NUMBERS)
     return Pick(
@@ -117,17 +119,18 @@ def placed(
         picked=where,
         available=max(held),
         average=round(sum(held) / len(held)),
-        predicted=Predictions(made.options, made.ask.tokens, lambda *_: 0),
+        predicted=predicted,
         choice=made,
         shadow=shadow,
         went=where,
+        expected=predicted[where],
         booking=booking,
     )
 
 
 def follow(one: Pick, pod: str, number: int = 0) -> None:
     """Let a pick go to another rank, as a report said."""
-    one.went = pod, number
+    one.go(RankName(pod, number))
     if one.booking is None:
         work = Work(one.model, pod, number, one.prompt_tokens, 0, 1.0)
         one.booking = Booking("b", 1, work, one.at + 600, since=one.at, late_at=one.at)
