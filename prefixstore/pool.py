@@ -1,12 +1,14 @@
 """The tokenizer pool: turns texts into tokens without blocking the event loop.
 
-Tokens of a known beginning come from the tokenizer's store. A short rest is tokenised on the loop if
-the tokenizer has proven cuts; any other rest goes to a thread (`tokenizers` runs without the
-interpreter lock). Concurrent calls with the same text share one tokenisation. A caller's timeout ends
-its wait and not the work, so the result is stored for the next caller.
+Where `fastokens` encodes, a text of up to 16 KiB is encoded whole, at once. Otherwise tokens of a known
+beginning come from the tokenizer's store. A short rest is tokenised on the loop if the tokenizer has
+proven cuts; any other rest goes to a thread (encoders run without the interpreter lock). Concurrent
+calls with the same text share one tokenisation. A caller's timeout ends its wait and not the work, so
+the result is stored for the next caller.
 """
 
 import asyncio
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
@@ -14,11 +16,13 @@ from functools import partial
 
 import msgspec
 
-from warmpath.prefixstore.cuts.slices import CUT_BYTES, slices_of
+from warmpath.prefixstore.cuts.slices import CUT_BYTES, FAST_SLICE, SLICE, slices_of
+from warmpath.prefixstore.rechecks import Rechecks
 from warmpath.prefixstore.store.contract import Entry, PrefixStore
 from warmpath.prefixstore.tokenizers.tokenizer import (
     ID_BYTES,
     Asking,
+    FolderTokenizer,
     InvalidTextError,
     Tokenizer,
     TokenizerUnavailableError,
@@ -33,10 +37,12 @@ INLINE_BYTES = 4096
 Most turns of a conversation are shorter, and a hand-over to a thread would take a fifth longer.
 """
 
-
 LONG_BYTES = 256 << 10
 """To encode, slice or look up a longer text takes milliseconds each: other tasks may run in between."""
 
+
+RECHECKED_SLICES = 4
+"""Slices at a long text's end that are offered to be encoded again."""
 
 KEY_BYTES = 8
 
@@ -99,12 +105,12 @@ class Tokens(msgspec.Struct, frozen=True):
     """Packed little-endian uint32."""
     covered_chars: int
     """Length in characters of the beginning that `ids` cover."""
-    stored_chars: int
+    stored_chars: int = 0
     """Length in characters of the beginning whose tokens were in the store."""
-    stored_tokens: int
+    stored_tokens: int = 0
     """Number of tokens that were in the store."""
-    memo: KeyMemo
-    """The store's block keys of this text."""
+    memo: KeyMemo | None = None
+    """The store's block keys of this text; None if it needed no store."""
 
 
 Name = tuple[Tokenizer, bytes]
@@ -137,8 +143,12 @@ class TokenizerPool:
         max_prompts: int,
         max_bytes: int,
         asking: Workers | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`asking` are the threads of tokenizers that ask engines; None: `workers`, as of all others."""
+        """`asking` are the threads of tokenizers that ask engines; None: `workers`, as of all others.
+
+        `clock` returns seconds.
+        """
         self.encoded_bytes = 0
         self.timeouts = 0
         self.failed = 0
@@ -151,6 +161,7 @@ class TokenizerPool:
         self._new_store = new_store
         self.workers = workers
         self.asking = asking or workers
+        self.rechecks = Rechecks(workers, self.waiting, self._forget, clock)
         self._jobs: dict[Name, asyncio.Task[list[Entry]]] = {}
         self._closed = False
 
@@ -172,10 +183,18 @@ class TokenizerPool:
         if self._closed:
             raise ClosedError("the tokenizer pool is closed")
         raw = check_text(text)
-        await _turn_if_long(raw)
-        slices = slices_of(raw) if tokenizer.has_cuts else [raw]
-        await _turn_if_long(raw)
         store = self._store(tokenizer_id, tokenizer)
+        at_once = 0
+        if (
+            isinstance(tokenizer, FolderTokenizer)
+            and (at_once := tokenizer.at_once_bytes)
+            and len(raw) <= at_once
+        ):
+            return self._at_once(tokenizer_id, tokenizer, text, raw, special=add_special_tokens)
+        await _turn_if_long(raw)
+        size = FAST_SLICE if at_once else SLICE
+        slices = slices_of(raw, size) if tokenizer.has_cuts else [raw]
+        await _turn_if_long(raw)
         known = store.find(slices)
         await _turn_if_long(raw)
         stored = sum(map(len, slices[: len(known)])) - known[-1].tail if known else 0
@@ -183,13 +202,15 @@ class TokenizerPool:
         if len(known) < len(slices):
             job = Text(tokenizer, store, raw, slices, known, stored)
             # A definition with proven cuts also has bounded time; any other may hang.
-            if len(raw) - stored <= INLINE_BYTES and tokenizer.has_cuts:
+            if len(raw) - stored <= (at_once or INLINE_BYTES) and tokenizer.has_cuts:
                 found, error = outcome(lambda: _encode(job))
                 if error is not None:
                     raise self._failure(tokenizer_id, error)
                 whole = self._keep(job, found or [])
             else:
                 whole = await self._wait(tokenizer_id, job, timeout)
+        if at_once and whole is not None and self.rechecks.is_due():
+            self._recheck(tokenizer_id, tokenizer, raw, slices, whole)
         entries = known if whole is None else whole
         tokens = [entry.tokens for entry in entries]
         prefix = tokenizer.prefix if add_special_tokens else b""
@@ -204,13 +225,49 @@ class TokenizerPool:
             memo=KeyMemo(store, entries, len(prefix) // ID_BYTES, is_special=add_special_tokens),
         )
 
+    def _at_once(
+        self, tokenizer_id: str, tokenizer: FolderTokenizer, text: str, raw: bytes, *, special: bool
+    ) -> Tokens:
+        """Return the tokens of a short text."""
+        found, error = outcome(partial(tokenizer.encode_at_once, text))
+        if found is None:
+            assert error is not None
+            raise self._failure(tokenizer_id, error)
+        self.encoded_bytes += len(raw)
+        if self.rechecks.is_due():
+            self.rechecks.offer(tokenizer_id, tokenizer, raw, found, at_start=True)
+        if special:
+            found = b"".join((tokenizer.prefix, found, tokenizer.suffix))
+        return Tokens(found, len(text))
+
+    def _recheck(
+        self,
+        tokenizer_id: str,
+        tokenizer: Tokenizer,
+        raw: bytes,
+        slices: Sequence[bytes],
+        entries: Sequence[Entry],
+    ) -> None:
+        """Offer the end of a long text to be encoded again."""
+        assert isinstance(tokenizer, FolderTokenizer)
+        first = max(0, len(slices) - RECHECKED_SLICES)
+        begin = sum(map(len, slices[:first])) - (entries[first - 1].tail if first else 0)
+        ids = b"".join([entry.tokens for entry in entries[first:]])
+        self.rechecks.offer(tokenizer_id, tokenizer, raw[begin:], ids, at_start=not begin)
+
     def _store(self, tokenizer_id: str, tokenizer: Tokenizer) -> PrefixStore:
         """Return a tokenizer's store; a new one if the id belonged to another tokenizer before."""
         known = self._tokenizers.get(tokenizer_id)
         if known is None or known() is not tokenizer:
             self._tokenizers[tokenizer_id] = weakref.ref(tokenizer)
-            self.stores[tokenizer_id] = self._new_store()
+            self._forget(tokenizer_id)
+            if isinstance(tokenizer, FolderTokenizer):
+                self.rechecks.met(tokenizer_id, tokenizer)
         return self.stores[tokenizer_id]
+
+    def _forget(self, tokenizer_id: str) -> None:
+        """Take a new store for a tokenizer, whose tokens in the old one may be wrong."""
+        self.stores[tokenizer_id] = self._new_store()
 
     def _keep(self, text: Text, more: list[Entry]) -> list[Entry]:
         entries = text.known + more
@@ -262,7 +319,7 @@ class TokenizerPool:
     async def close(self) -> None:
         """Refuse new texts and fail the waiting callers, without waiting for threads: one may hang."""
         self._closed = True
-        jobs = list(self._jobs.values())
+        jobs = [*self._jobs.values(), *self.rechecks.under_way()]
         for job in jobs:
             job.cancel()
         if jobs:

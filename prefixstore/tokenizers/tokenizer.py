@@ -1,7 +1,8 @@
 """Tokenizers: turn text into the token ids that the engine would compute.
 
 `Tokenizer` is the contract. `FolderTokenizer` loads a model's tokenizer from a local folder with
-HuggingFace's `tokenizers`.
+HuggingFace's `tokenizers`, and encodes with `fastokens` where both agree
+(`prefixstore.tokenizers.fast_encoder`). One file, since every part reads the one definition.
 """
 
 import ctypes
@@ -21,6 +22,7 @@ import tokenizers
 from warmpath.prefixstore.cuts.proof import cuts_of, puts_space_in_front
 from warmpath.prefixstore.cuts.slices import cut_finder
 from warmpath.prefixstore.tokenizers.added_tokens import add_missing, described
+from warmpath.prefixstore.tokenizers.fast_encoder import FastEncoder, disagreement
 from warmpath.prefixstore.tokenizers.growth import checked_growth
 
 log = logging.getLogger(__name__)
@@ -67,6 +69,12 @@ MOST_GROWN_BYTES = 4 << 20
 bytes of memory for each of them: 600 MB."""
 TOGETHER_BYTES = 512 << 10
 """The most normalised bytes of several pieces that are encoded in one call."""
+AT_ONCE_BYTES = 16 << 10
+"""A text up to this length is encoded by `fastokens` at once, whole, without a thread or a store.
+
+Prose takes it 0.1 ms, letters without spaces 4 ms at worst, as 4 KB of these take `tokenizers`. A store
+finds a longer text, if it is known, in less time (`lab.bench.speed.tokenize`).
+"""
 
 _TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
 """glibc's function, which returns freed memory to the system; None with another library.
@@ -149,8 +157,11 @@ class Asking:
 class FolderTokenizer:
     """A model's tokenizer from its folder: tokenizer.json, tokenizer_config.json, chat template."""
 
-    def __init__(self, folder: Path) -> None:
-        """Load a folder. Raises TokenizerUnavailableError, naming the file that cannot be used."""
+    def __init__(self, folder: Path, disagreement: str | None = None) -> None:
+        """Load a folder. Raises TokenizerUnavailableError, naming the file that cannot be used.
+
+        `disagreement` is that of an earlier trial with the same folder; None: none was made.
+        """
         reading = "tokenizer.json"
         try:
             definition = (folder / reading).read_text(encoding="utf-8")
@@ -187,10 +198,45 @@ class FolderTokenizer:
             normalizer.normalize_str if normalizer else str,
         )
         self.has_cuts = cuts is not None
+        self.fast: FastEncoder | None = None
+        """Encodes in place of `tokenizers`; None if it cannot, or if they do not agree."""
+        self.disagreement = ""
+        """Where `fastokens` gave other ids than `tokenizers`; empty if nowhere."""
+        self._use_fast(folder, disagreement)
         if cuts:
             self._find_cut = cut_finder(cuts)
             self._drops_space = cuts.drops_space
             self._check_cuts(folder, list(vocab))
+
+    def _use_fast(self, folder: Path, found: str | None) -> None:
+        try:
+            fast = FastEncoder(self._tokenizer)
+        except ValueError as error:
+            log.info("%s: fastokens refuses it: %s", folder, error)
+            return
+        self.disagreement = disagreement(fast, self._tokenizer) if found is None else found
+        if not self.disagreement:
+            self.fast = fast
+
+    @property
+    def at_once_bytes(self) -> int:
+        """The most UTF-8 bytes of a text that is encoded in a few milliseconds at worst; 0: none is."""
+        if self.fast is None or not self.has_cuts:
+            return 0
+        return min(AT_ONCE_BYTES, TOGETHER_BYTES // self._growth)
+
+    def encode_at_once(self, text: str) -> bytes:
+        """Return the ids of a whole text of up to `at_once_bytes`, as `encode` does."""
+        if self.fast is None:
+            return self._encode_slowly([text])[0]
+        try:
+            return self.fast.encode([text])[0]
+        except (ValueError, RuntimeError):
+            return self._encode_slowly([text])[0]
+
+    def stay_slow(self, disagreement: str) -> None:
+        """Encode with `tokenizers` alone from now on."""
+        self.fast, self.disagreement = None, disagreement
 
     def _plain_and_whole(self, text: str) -> tuple[list[int], list[int]]:
         try:
@@ -284,24 +330,40 @@ class FolderTokenizer:
         before, after = len(self.prefix) // ID_BYTES, len(self.suffix) // ID_BYTES
         return [0] * before + ends + [len(text)] * after
 
-    def _encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
+    def differs(self, part: bytes, ids: bytes, *, at_start: bool) -> bool:
+        """Return whether `tokenizers` gives a part of a text other ids than these. Thread-safe."""
+        try:
+            return self._encode_slowly(self._texts([part], at_start=at_start))[0] != ids
+        except TokenizerUnavailableError:
+            return True
+
+    def _texts(self, parts: Sequence[bytes], *, at_start: bool) -> list[str]:
         texts = [part.decode() for part in parts]
         if self.has_cuts and self._drops_space:
             # Each later part begins with the space that the tokenizer itself prepends.
             texts = [
                 text if at_start and not number else text[1:] for number, text in enumerate(texts)
             ]
+        return texts
+
+    def _encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
+        texts, fast = self._texts(parts, at_start=at_start), self.fast
         try:
-            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            packed = fast.encode(texts) if fast else self._encode_slowly(texts)
+        except (ValueError, RuntimeError):
+            packed = self._encode_slowly(texts)  # a limit of its regular expressions, say
+        if _TRIM and sum(map(len, parts)) * self._growth > TOGETHER_BYTES:
+            _TRIM(0)  # it takes tens of milliseconds
+        return packed
+
+    def _encode_slowly(self, texts: Sequence[str]) -> list[bytes]:
+        try:
+            encodings = self._tokenizer.encode_batch_fast([*texts], add_special_tokens=False)
         except Exception as error:
             # `tokenizers` raises plain Exception, for instance if the unknown token is not in the
             # vocabulary.
             raise TokenizerUnavailableError(f"it fails on this text: {error}") from error
-        packed = [pack_ids(encoding.ids) for encoding in encodings]
-        del encodings
-        if _TRIM and sum(map(len, parts)) * self._growth > TOGETHER_BYTES:
-            _TRIM(0)  # it takes tens of milliseconds
-        return packed
+        return [pack_ids(encoding.ids) for encoding in encodings]
 
 
 def check_text(text: str) -> bytes:

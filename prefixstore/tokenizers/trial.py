@@ -24,8 +24,11 @@ REFUSED = 3
 
 def try_tokenizer(
     folder: Path, *, most_bytes: int = MOST_BYTES, most_seconds: float = MOST_SECONDS
-) -> None:
-    """Load a folder's tokenizer in another process. Raises TokenizerUnavailableError if that fails."""
+) -> str:
+    """Load a folder's tokenizer in another process; return its `disagreement`.
+
+    Raises TokenizerUnavailableError if that fails.
+    """
     command = [
         sys.executable,
         *isolated(__name__),
@@ -54,12 +57,12 @@ def try_tokenizer(
             f"{folder}: tokenizer.json: a process that tried to load it ended with status "
             f"{ended.returncode}; it may take {most_bytes >> 20} MiB of memory"
         )
+    return ended.stdout.decode()
 
 
 def load_folder(folder: Path) -> FolderTokenizer:
     """Load a folder's tokenizer, after that has succeeded in another process."""
-    try_tokenizer(folder)
-    return FolderTokenizer(folder)
+    return FolderTokenizer(folder, try_tokenizer(folder))
 
 
 def main() -> int:
@@ -70,7 +73,7 @@ def main() -> int:
     # The router kills it by the wall clock; this limit works when the router is gone.
     resource.setrlimit(resource.RLIMIT_CPU, (most_seconds, most_seconds))
     try:
-        FolderTokenizer(folder)
+        sys.stdout.write(FolderTokenizer(folder).disagreement)
     except TokenizerUnavailableError as error:
         if isinstance(error.__cause__, MemoryError):
             return 1  # the caller's message names the limit; MemoryError has no text

@@ -126,7 +126,9 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
         wall_offset=chosen.wall_offset,
         held=held,
         steps=means.steps,
-        router=RouterFacts(means.readiness, indexed.states, peers),
+        router=RouterFacts(
+            means.readiness, indexed.states, peers, texts.pool.rechecks.disagreements
+        ),
         is_shadow=means.shadow is not None,
     )
     # Routers that share bookings share them with all processes of each.

@@ -164,6 +164,8 @@ def _texts(of: Texts) -> Iterator[Metric]:
         count = {f"waiting_{things}": "count", "waiting_bytes": "bytes"}
         yield from _fields(part, waiting, "refused", **count)
     yield from _fields("tokenizer", of.pool, "encoded_bytes", "timeouts", "failed")
+    yield single("tokenizer_compared", of.pool.rechecks.made)
+    yield single("tokenizer_disagreements", len(of.pool.rechecks.disagreements))
     yield single("tokenizer_lost_threads", of.pool.workers.lost + of.pool.asking.lost)
     yield single("tokenizers_loaded", len(of.tokenizers.loaded()))
     yield from _fields("tokenizer", of.tokenizers, "loads", "load_failures", "evictions")

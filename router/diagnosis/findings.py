@@ -1,6 +1,6 @@
 """Derives findings (likely faults and their reasons) from a pod's facts. Pure functions."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -46,6 +46,8 @@ class RouterFacts:
     """The places where pods are found."""
     peers: PeerBookings | None
     """The bookings that are shared with other routers; None: none are."""
+    disagreements: Mapping[str, str]
+    """By model, where `fastokens` gave other ids than `tokenizers`; changes while the router runs."""
 
 
 def router_findings(facts: RouterFacts, now: float) -> Iterator[Finding]:
@@ -66,6 +68,12 @@ def router_findings(facts: RouterFacts, now: float) -> Iterator[Finding]:
         troubles.append(("bookings of other routers", "", unshared, ""))
     if peers is not None and (problem := peers.received.seed_problem):
         yield Finding("hash-seed", f"{problem}. Do this: give all routers one index.hash-seed")
+    for model, where in facts.disagreements.items():
+        text = (
+            f"fastokens does not encode as tokenizers does ({where}), so tokenizers alone encodes its "
+            "texts: exact, but slower. Do this: tell warmpath's maintainers the model's name"
+        )
+        yield Finding("encoder", text, model)
     for name, model, trouble, spoke in troubles:
         if trouble is not None:
             text = f"{name} cannot be asked for {now - trouble.since:.0f} s: {trouble.problem}"

@@ -114,6 +114,8 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "tokenizer_timeouts": counter("Texts not tokenised in time."),
         "tokenizer_refused": counter("Prompts refused: queue full."),
         "tokenizer_failed": counter("Texts that a tokenizer failed on."),
+        "tokenizer_compared": counter("Live texts encoded a second time, by `tokenizers`."),
+        "tokenizer_disagreements": gauge("Models for which `fastokens` gave other ids."),
         "tokenizer_lost_threads": gauge("Tokenizer threads that hang."),
         "tokenizers_loaded": gauge("Tokenizers in memory."),
         "tokenizer_loads": counter("Attempts to load a tokenizer."),

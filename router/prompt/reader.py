@@ -85,8 +85,8 @@ class Trace:
         if self._tokens:
             explanation.stored_chars = min(self._tokens.stored_chars, len(self._text))
             explanation.stored_tokens = self._tokens.stored_tokens
-            explanation.stored_keys = self._tokens.memo.stored_keys
-            explanation.keys = self._tokens.memo.known_keys
+            if memo := self._tokens.memo:
+                explanation.stored_keys, explanation.keys = memo.stored_keys, memo.known_keys
             if ids == self._tokens.ids:
                 explanation.token_ends.extend(self._ends)
         return explanation

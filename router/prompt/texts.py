@@ -47,7 +47,7 @@ ASKING = 16
 RETRY_SECONDS = 10.0
 """Pause before a tokenizer that failed to load is tried again."""
 MOST_TOKENIZERS = 32
-"""Maximum loaded tokenizers, about 100 MB each; beyond it the least recently used goes."""
+"""Maximum loaded tokenizers, 50 to 200 MB each; beyond it the least recently used goes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ def test_it_runs_without_the_routers_parts() -> None:
     assert "nothing listens there" in ended.stderr
 
 
-PROMPT = "You are a patient assistant that explains prefix caching. " * 40
+PROMPT = "You are a patient assistant that explains prefix caching. " * 400
 
 
 @pytest.fixture

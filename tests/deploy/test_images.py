@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import files as files_of
 from importlib.metadata import metadata
 from pathlib import Path
 
@@ -166,8 +167,16 @@ def licences(package: str) -> str:
         for one in about.get_all("Classifier") or ()
         if one.startswith("License ::")
     ]
-    said = said or [about.get("License") or ""]
+    said = said or [about.get("License") or written(package)]
     return " AND ".join(OLDER.get(one, one) for one in said)
+
+
+def written(package: str) -> str:
+    """Return the licence that a package's file LICENSE has; empty for any but Apache's."""
+    files = [one for one in files_of(package) or () if one.name == "LICENSE"]
+    texts = [" ".join(file.read_text().split()) for file in files]
+    is_apache = [text.startswith("Apache License Version 2.0, January 2004") for text in texts]
+    return "Apache-2.0" if is_apache and all(is_apache) else ""
 
 
 def is_allowed(expression: str) -> bool:

@@ -3,7 +3,9 @@
 import gzip
 import json
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
+from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -33,6 +35,12 @@ GROWN = 4
 """How often each prompt grows. With 13 families: 20,800 texts in `make test-deep`."""
 STORE_BYTES = 750 * PROMPTS
 """So few that the store forgets now and then."""
+
+REFUSED = {
+    "anthropic (NFKC, GPT-2's expression)",
+    *("metaspace bpe", "unigram", "word piece", "unsplittable bpe"),
+}
+"""The families that `fastokens` does not load."""
 
 Pair = tuple[str, FolderTokenizer, Tokenizer]
 
@@ -76,23 +84,39 @@ def prompts(name: str, own: list[str]) -> Iterator[str]:
 
 
 @pytest.mark.random
-async def test_a_text_has_the_tokens_of_the_whole_however_much_of_it_is_known(pair: Pair) -> None:
+async def test_a_text_has_the_tokens_of_the_whole_however_much_of_it_is_known(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, ours, oracle = pair
     own = [token.content for token in oracle.get_added_tokens_decoder().values()][:50]
+    slow = copy(ours)
+    slow.stay_slow("as for a test")
     pool = TokenizerPool(
         lambda: LruStore(STORE_BYTES, b""),
         Workers(1, hang_seconds=60, most_lost=0),
         max_prompts=1,
         max_bytes=1 << 20,
     )
-    known = 0
+    monkeypatch.setattr("warmpath.prefixstore.pool.FAST_SLICE", SLICE)
+    # Texts whole, then most of them by the store, and then that with `tokenizers` alone.
+    ways = {"whole": (ours, 1 << 20), "stored": (ours, SLICE), "slow": (slow, 0)}
+    known: Counter[str] = Counter()
     for number, prompt in enumerate(prompts(name, own)):
         special = number % 2 == 0
-        tokens = await pool.encode("m", ours, prompt, add_special_tokens=special, timeout=None)
-        assert ids(tokens.ids) == oracle.encode(prompt, add_special_tokens=special).ids, prompt
-        known += tokens.stored_chars > 0
-    assert (known > PROMPTS) == ours.has_cuts
-    assert not ours.has_cuts or pool.stores["m"].stats.evictions
+        expected = oracle.encode(prompt, add_special_tokens=special).ids
+        for way, (tokenizer, at_once) in ways.items():
+            monkeypatch.setattr("warmpath.prefixstore.tokenizers.tokenizer.AT_ONCE_BYTES", at_once)
+            tokens = await pool.encode(
+                way, tokenizer, prompt, add_special_tokens=special, timeout=None
+            )
+            assert ids(tokens.ids) == expected, (way, prompt)
+            known[way] += tokens.stored_chars > 0
+    assert ours.fast or name in REFUSED
+    assert not (ours.fast and known["whole"])
+    for way in ("stored", "slow"):
+        assert (known[way] > PROMPTS) == ours.has_cuts
+        assert not ours.has_cuts or pool.stores[way].stats.evictions
+    assert not pool.rechecks.disagreements.keys() & {"whole", "stored"}
     await pool.close()
 
 

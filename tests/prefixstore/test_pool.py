@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,12 @@ import pytest
 from tests.prefixstore.byte_tokenizer import ByteTokenizer
 from tests.recordings import TOKENIZER
 from warmpath.prefixstore.cuts.slices import CUT_BYTES, SLICE
-from warmpath.prefixstore.pool import LONG_BYTES, TokenizerPool, Tokens
+from warmpath.prefixstore.pool import LONG_BYTES, KeyMemo, TokenizerPool, Tokens
+from warmpath.prefixstore.rechecks import PAUSE_SECONDS
 from warmpath.prefixstore.store.lru import LruStore
+from warmpath.prefixstore.tokenizers.fast_encoder import FastEncoder
 from warmpath.prefixstore.tokenizers.tokenizer import (
+    AT_ONCE_BYTES,
     FolderTokenizer,
     InvalidTextError,
     Tokenizer,
@@ -73,6 +76,11 @@ async def encode(
 ) -> Tokens:
     name = type(tokenizer).__name__
     return await pool.encode(name, tokenizer, text, add_special_tokens=special, timeout=timeout)
+
+
+def memo(tokens: Tokens) -> KeyMemo:
+    assert tokens.memo is not None
+    return tokens.memo
 
 
 def whole(text: str) -> bytes:
@@ -243,26 +251,26 @@ async def test_block_keys_are_kept_with_the_text_and_found_with_its_beginning(
     pool: TokenizerPool,
 ) -> None:
     first = await encode(pool, BYTES, LONG)
-    assert first.memo.keys(7) == b""
+    assert memo(first).keys(7) == b""
     keys = bytes(range(256)) * 8 * 2
     blocks = (len(LONG) + 1) // 16
-    first.memo.keep(7, 16, keys[: 8 * blocks])
+    memo(first).keep(7, 16, keys[: 8 * blocks])
     again = await encode(pool, BYTES, LONG)
-    assert again.memo.keys(7) == keys[: 8 * blocks]
-    assert again.memo.keys(8) == b""
+    assert memo(again).keys(7) == keys[: 8 * blocks]
+    assert memo(again).keys(8) == b""
     grown = await encode(pool, BYTES, LONG + "more")
-    found = grown.memo.keys(7)
+    found = memo(grown).keys(7)
     assert found == keys[: len(found)]
     assert blocks - len(found) // 8 <= SLICE // 16 + 1
-    grown.memo.keep(7, 16, keys[: 8 * (blocks - 1)])
-    assert (await encode(pool, BYTES, LONG + "more")).memo.keys(7).startswith(found)
+    memo(grown).keep(7, 16, keys[: 8 * (blocks - 1)])
+    assert memo(await encode(pool, BYTES, LONG + "more")).keys(7).startswith(found)
 
 
 async def test_keys_after_a_begin_token_are_not_those_without_it(pool: TokenizerPool) -> None:
     tokens = await encode(pool, BYTES, LONG)
-    tokens.memo.keep(7, 16, bytes(8 * (len(LONG) // 16)))
-    assert (await encode(pool, BYTES, LONG)).memo.keys(7)
-    assert not (await encode(pool, BYTES, LONG, special=False)).memo.keys(7)
+    memo(tokens).keep(7, 16, bytes(8 * (len(LONG) // 16)))
+    assert memo(await encode(pool, BYTES, LONG)).keys(7)
+    assert not memo(await encode(pool, BYTES, LONG, special=False)).keys(7)
 
 
 class Seamless(ByteTokenizer):
@@ -289,6 +297,7 @@ async def test_a_cut_that_lies_across_the_end_of_a_slice_is_found_with_the_next(
     definition = TOKENIZER.read_text(encoding="utf-8")
     (tmp_path / "tokenizer.json").write_text(definition, encoding="utf-8")
     tokenizer = FolderTokenizer(tmp_path)
+    tokenizer.stay_slow("texts of this length then go by the store")
     text = "x" * lone + "，" + "1" * 3 * SLICE
     await encode(pool, tokenizer, text)
     known = await encode(pool, tokenizer, text + "2")
@@ -313,3 +322,87 @@ async def test_others_have_their_turn_between_the_steps_of_a_long_texts_look_up(
     assert ended.value.value.ids == first.ids
     assert ended.value.value.stored_chars == len(text)
     await pool.close()
+
+
+class Wrong(FastEncoder):
+    """An encoder that is wrong about the last id of some texts."""
+
+    def __init__(self, encoder: FastEncoder, about: str) -> None:
+        self._right, self._about = encoder, about
+
+    def encode(self, texts: Sequence[str]) -> list[bytes]:
+        found = self._right.encode(texts)
+        return [
+            ids[:-4] + bytes(4) if self._about in text else ids
+            for text, ids in zip(texts, found, strict=True)
+        ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    definition = TOKENIZER.read_text(encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text(definition, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("length", [200, 3 * AT_ONCE_BYTES])
+async def test_a_live_text_with_wrong_ids_ends_the_faster_encoder_for_its_model(
+    folder: Path, length: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    workers = Workers(1, hang_seconds=60, most_lost=0)
+    pool = TokenizerPool(
+        lambda: LruStore(1 << 20, b""),
+        workers,
+        max_prompts=2,
+        max_bytes=1 << 20,
+        clock=lambda: now[0],
+    )
+    right, tokenizer = FolderTokenizer(folder), FolderTokenizer(folder)
+    assert right.fast is not None
+    tokenizer.fast = Wrong(right.fast, "secret")
+    harmless, text = "some words " * (length // 11), "some words " * (length // 11) + "a secret"
+    expected = right.encode([text.encode()], at_start=True)[0]
+
+    async def found() -> bytes:
+        tokens = await pool.encode("m", tokenizer, text, add_special_tokens=False, timeout=None)
+        return tokens.ids
+
+    await pool.encode("m", tokenizer, harmless, add_special_tokens=False, timeout=None)
+    await until(lambda: pool.rechecks.made == 1)
+    assert await found() != expected  # the next comparison is not due yet
+    now[0] += PAUSE_SECONDS
+    assert await found() != expected
+    await until(lambda: pool.rechecks.made == 2)
+    assert [*pool.rechecks.disagreements] == ["m"]
+    assert await found() == expected
+    assert not tokenizer.at_once_bytes
+    assert "model 'm': fastokens and tokenizers disagree" in caplog.text
+    assert "secret" not in caplog.text
+    tokenizer = FolderTokenizer(folder)  # the cache dropped it, say, and it was loaded again
+    assert await found() == expected
+    assert tokenizer.fast is None
+    await pool.close()
+
+
+async def test_a_definition_on_whose_probe_the_encoders_differ_is_encoded_by_the_reference(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = FolderTokenizer(folder).encode([b"some words"], at_start=True)[0]
+    encode = FastEncoder.encode
+    monkeypatch.setattr(
+        FastEncoder, "encode", lambda self, texts: [ids[4:] for ids in encode(self, texts)]
+    )
+    tokenizer = FolderTokenizer(folder)
+    assert (tokenizer.fast, tokenizer.at_once_bytes) == (None, 0)
+    pool = new_pool()
+    text = "some words"
+    tokens = await pool.encode("m", tokenizer, text, add_special_tokens=False, timeout=None)
+    assert tokens.ids == expected
+    assert "other ids for text 0 of the probe" in pool.rechecks.disagreements["m"]
+    await pool.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
