@@ -79,6 +79,14 @@ Fields = dict[str, Any]
 
 TEMPLATE = Path(__file__).with_name("envoy.json")
 TYPES = "type.googleapis.com/envoy."
+ANSWERS = TEMPLATE.with_name("answers.lua")
+SERVED: Fields = {
+    "append": {
+        "header": {"key": "x-warmpath-served", "value": "%UPSTREAM_REMOTE_ADDRESS%"},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+    }
+}
+"""Gives a pod's response the header from which `answers.lua` knows the pod, and which it removes."""
 PODS, AUTHORITY, CERTIFICATE = "pods.json", "authority.json", "certificate.json"
 ROUTER_AWAY = "ROUTER_AWAY"
 """The reason (x-warmpath-reason) of Envoy's answer when it cannot ask the router."""
@@ -109,6 +117,8 @@ def bootstrap(gateway: GatewayDescription) -> Fields:
         may_pass=json.dumps(may_pass),
         request_mode="BUFFERED" if may_pass else "FULL_DUPLEX_STREAMED",
         response_mode="STREAMED" if may_pass else "FULL_DUPLEX_STREAMED",
+        answers=json.dumps(ANSWERS.read_text(encoding="utf-8")),
+        served=f"{json.dumps(SERVED)}," if gateway.is_plain else "",
         refusals=json.dumps(_refusals(gateway.body_bytes)),
         pods=json.dumps(_assignment("pods", gateway.pods)),
         router_type='"type": "STATIC"' if gateway.router.is_ip else of_name,
@@ -135,9 +145,11 @@ def bootstrap(gateway: GatewayDescription) -> Fields:
         manager["http_filters"][at] = _unless_picked(manager["http_filters"][at])
         del manager["http_filters"][names.index("buffer")]
     else:
-        del resources["clusters"][2], manager["http_filters"][names.index("ext_authz")]
+        del resources["clusters"][2], manager["access_log"][0]
+        for name in ("lua", "ext_authz"):
+            del manager["http_filters"][names.index(name)]
     if not gateway.logs_requests:
-        del manager["access_log"]
+        del manager["access_log"][-1]
     if gateway.folder is not None:
         del pods["load_assignment"]
         source = {"eds_config": _source(gateway.folder / PODS)}

@@ -56,6 +56,7 @@ ROLES: dict[str, Right] = {
     f"{ROUTER}ListDecisions": "read",
     "/envoy.service.ext_proc.v3.ExternalProcessor/Process": "score",
     PLAIN_PICK: "score",
+    "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs": "score",
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": "read",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "read",
     "/metrics": "read",

@@ -27,6 +27,7 @@ from warmpath.router.config.schema import Config
 from warmpath.router.diagnosis.blindness import Blindness
 from warmpath.router.diagnosis.findings import RouterFacts
 from warmpath.router.ending import Drain
+from warmpath.router.endpoint_picker.answers import AnswerLog
 from warmpath.router.endpoint_picker.pick import EndpointPicks, engine_of
 from warmpath.router.endpoint_picker.protocol import ANSWERING, HEALTH_NAMES, LIVENESS
 from warmpath.router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESSOR
@@ -76,6 +77,7 @@ class Calls:
 
     service: RouterService
     endpoint_picker: EndpointPickerService
+    answers: AnswerLog
     admission: Admission
     feed: LogFeed | None
     """Takes the lines of another gateway's access log; None: no log is followed."""
@@ -170,7 +172,7 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
             wall_offset=chosen.wall_offset,
         )
         means.stack.callback(feed.close)
-    return Calls(service, picker, admission, feed)
+    return Calls(service, picker, AnswerLog(picks.reports, drain), admission, feed)
 
 
 def _room(config: Config, most: int) -> InFlight:
@@ -276,6 +278,7 @@ def methods(means: Means, made: Calls) -> tuple[Mapping[str, Method], HealthServ
     standard = Intake(_room(config, few), _room(config, few), means.metrics)
     of_all |= {
         **made.endpoint_picker.methods(),
+        **made.answers.methods(),
         **standard_methods(checks, services, (SERVICE.file, llmd.SERVICE.file), standard),
     }
     return means.enter.guarded(of_all, means.metrics), checks

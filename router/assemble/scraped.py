@@ -72,6 +72,8 @@ def scraped(
     yield from _fields(
         "endpoint_picker", calls.endpoint_picker, "streams", "held_bytes", "max_held_bytes"
     )
+    entries = calls.answers.counts.items()
+    yield metric("access_log_entries", [([one], count) for one, count in entries])
     replica = indexed.ingest.replica
     readers = [one for one in (replica, ingest.remote) if one is not None]
     if readers:

@@ -114,6 +114,7 @@ class ReportAnswerer:
             cached_tokens=report.cached_tokens,
             prompt_tokens=report.prompt_tokens,
             output_tokens=report.output_tokens,
+            served=report.served,
         )
         if report.event == "started":
             request.pod, request.rank = report.pod, report.rank
@@ -121,7 +122,7 @@ class ReportAnswerer:
 
     def _reported(self, report: Report, now: float) -> bool:
         was_underway = report.event in ENDS and self.underway.end(report.booking_id)
-        is_known = carry_out(report, self._picker, now)
+        is_known = carry_out(report, self._picker, now, self._pods)
         if self._held is not None:
             self._held.news()
         return is_known or was_underway

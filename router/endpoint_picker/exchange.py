@@ -21,15 +21,13 @@ from warmpath.router.endpoint_picker.events import (
     Settings,
     value_of,
 )
-from warmpath.router.endpoint_picker.protocol import BodyMode, HeaderNames, without
+from warmpath.router.endpoint_picker.protocol import TIMED_OUT, BodyMode, HeaderNames, without
 from warmpath.router.endpoint_picker.request_side import OneSide, RequestSide, State
 from warmpath.router.inference_api.model_name import NameInResponse
 from warmpath.router.inference_api.response import LEAST_ERROR, UsageReader
 from warmpath.router.pick.report import Report
 
 RENAMED_KINDS = ("application/json", "text/event-stream")
-TIMED_OUT = ("408", "504")
-"""HTTP statuses by which a proxy on the way says that the engine has not answered."""
 
 
 class ResponseSide(OneSide):

@@ -22,7 +22,6 @@ from warmpath.router.endpoint_picker.events import (
     Settings,
     Side,
 )
-from warmpath.router.endpoint_picker.pick import endpoint
 from warmpath.router.endpoint_picker.protocol import (
     DESTINATION,
     DETAILS_ATTRIBUTE,
@@ -36,6 +35,7 @@ from warmpath.router.endpoint_picker.protocol import (
     UPSTREAM_ATTRIBUTE,
     BodyMode,
 )
+from warmpath.router.pods.table import endpoint
 
 MOST_BESIDE_BYTES = 256 << 10
 """Most bytes of a message beside a piece of a body: Envoy's own limit on headers is 60 KiB, and the

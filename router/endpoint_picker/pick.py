@@ -1,12 +1,8 @@
-"""Makes the picks that exchanges ask for: an HTTP request in, endpoints out.
-
-Gateways write endpoints as IP:PORT, with IPv6 in brackets.
-"""
+"""Makes the picks that exchanges ask for: an HTTP request in, endpoints out."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from functools import lru_cache, partial
-from ipaddress import ip_address
+from functools import partial
 from itertools import islice
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
@@ -24,7 +20,7 @@ from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import InferenceRequest
 from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pick.pick import Pick, held
-from warmpath.router.pods.table import Pod, PodTable
+from warmpath.router.pods.table import Pod, PodTable, endpoint
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import MOST_SESSION_BYTES
 from warmpath.router.prompt.models import ModelTable, UnknownModelError
@@ -33,22 +29,6 @@ from warmpath.router.queue.request import ANYBODY, Asker
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.router.transport.call import Answering
 from warmpath.scorer.prefill import PrefillModel
-
-
-@lru_cache(4096)
-def endpoint(address: str) -> str:
-    """Return an address in the one form that equal endpoints share; a host's name stays as it is."""
-    text = address.strip()
-    host, _, port = text.rpartition(":")
-    is_bare = ":" in host and not host.startswith("[")
-    if not host or is_bare or not port.isdecimal():
-        host, port = text, ""
-    try:
-        ip = ip_address(host.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        return text
-    shown = f"[{ip}]" if ip.version == 6 else str(ip)
-    return f"{shown}:{port}" if port else shown
 
 
 def pods_at(pods: Iterable[Pod], subset: frozenset[str]) -> list[str]:

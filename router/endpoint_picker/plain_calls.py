@@ -26,6 +26,7 @@ from warmpath.process.health import HealthService, UnknownServiceError
 from warmpath.process.listener import Place
 from warmpath.router.access.entrance import HEADER, PLAIN_PICK, Entrance
 from warmpath.router.ending import EndingError
+from warmpath.router.endpoint_picker.access_log import is_read_whole
 from warmpath.router.endpoint_picker.events import (
     UNAVAILABLE,
     BodyChangesError,
@@ -46,6 +47,7 @@ from warmpath.router.endpoint_picker.protocol import (
     SUBSET,
     THROUGH,
     TOLD,
+    WATCH,
 )
 from warmpath.router.endpoint_picker.service import EndpointPickerService
 from warmpath.router.queue.request import Asker
@@ -181,6 +183,8 @@ class PlainCalls:
                 return
             put: Settings = ((THROUGH, PICK),)
             if isinstance(made, Picked):
+                if is_read_whole(made.booking_id, desk.watched_share):
+                    put = ((THROUGH, WATCH),)
                 put += ((BOOKING, made.booking_id), (ROUTER, caller.reached_at))
                 if not want.is_shadow:
                     first = next(iter(made.endpoints.values()))

@@ -57,6 +57,8 @@ OWN_RESPONSES = {
     "stream_idle_timeout": "SILENT",
 }
 """Beginnings of DETAILS_ATTRIBUTE's other values, and their reasons; the first that fits counts."""
+TIMED_OUT = ("408", "504")
+"""HTTP statuses by which a proxy on the way says that the engine has not answered."""
 GATEWAY_ERROR = "GATEWAY_ERROR"
 """The reason of Envoy's own responses that OWN_RESPONSES lacks."""
 

@@ -207,6 +207,8 @@ class EndpointPickerService:
         self.may_let_through = config.failure_mode == "fail-open"
         """Whether a request goes on without a pick if the pick failed through the router's fault."""
         self.pick_seconds = config.pick_seconds
+        self.watched_share = config.watched_share
+        """Share of streamed answers, 0 to 1, whose usage the gateway reads (`is_read_whole`)."""
         self.body_seconds = BODY_SECONDS
         self.max_held_bytes = MOST_HELD_BYTES
         self.held_bytes = 0

@@ -184,6 +184,11 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
     },
     "The endpoint picker": {
         "endpoint_picks": counter("Gateways' requests for a pick, by outcome.", "outcome"),
+        "access_log_entries": counter(
+            "Entries of gateways' access logs, by outcome: reported, unknown (no router that is reached "
+            "has the booking), unpicked, malformed.",
+            "outcome",
+        ),
         "endpoint_picker_streams": gauge("Open exchanges with gateways."),
         "endpoint_picker_held_bytes": gauge(
             "Bytes of request bodies that wait for their end or their pick."

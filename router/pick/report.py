@@ -7,11 +7,13 @@ import msgspec
 from warmpath.indexer.index.slot import RankName
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import EVENTS, ReportEvent
+from warmpath.router.pick.pick import Pick
 from warmpath.router.pick.picker import Picker
-from warmpath.router.pods.table import Pod
+from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
 
 EVENT_NAMES = {number: name for name, number in EVENTS.items()}
+NOWHERE = PodTable()
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -25,6 +27,8 @@ class Report(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
+    served: str = ""
+    """The address of the pod that serves it; empty: it is not known, or is where it was sent."""
     is_refusal: bool = False
     """With `failed`: whether its rank refused it (`Pick.is_refused`); the contract has no such field."""
 
@@ -43,6 +47,7 @@ def report_of(request: pb.ReportRequest) -> Report:
         cached_tokens=request.cached_tokens if request.HasField("cached_tokens") else None,
         prompt_tokens=request.prompt_tokens if request.HasField("prompt_tokens") else None,
         output_tokens=request.output_tokens if request.HasField("output_tokens") else None,
+        served=request.served,
     )
 
 
@@ -64,10 +69,26 @@ def check_event(report: Report, pods: Iterable[Pod]) -> None:
         raise BadRequestError("rank", problem)
 
 
-def carry_out(report: Report, picker: Picker, now: float) -> bool:
+def rank_at(address: str, placed: Pick, pods: PodTable) -> RankName | None:
+    """Return the rank that serves a pick at an address; None if no pod has that address.
+
+    Of a pod with several ranks it is the one that the pick expected to answer first.
+    """
+    ids = pods.at(address)
+    if placed.went.pod in ids:
+        return placed.went
+    there = [name for name in placed.predicted if name.pod in ids]
+    if there:
+        expected = placed.predicted
+        return min(there, key=lambda name: expected[name].wait + expected[name].prefill)
+    return RankName(min(ids), 0) if ids else None
+
+
+def carry_out(report: Report, picker: Picker, now: float, pods: PodTable = NOWHERE) -> bool:
     """Carry out a report; return False if its booking is not known.
 
-    A report proves that the pick's answer has arrived, so the pick counts as settled.
+    A report proves that the pick's answer has arrived, so the pick counts as settled. `pods` are those
+    among which the address in `served` is looked for; a request that none of them serves has failed.
     """
     name = report.booking_id
     placed = picker.get(name)
@@ -75,6 +96,8 @@ def carry_out(report: Report, picker: Picker, now: float) -> bool:
         picker.settle(placed, now)
         placed.is_reported = True
         placed.is_refused = report.is_refusal
+        if report.served:
+            report = _served(report, placed, picker, now, pods)
     if report.event == "started":
         return picker.started(name, now, RankName(report.pod, report.rank) if report.pod else None)
     if report.cached_tokens is not None:
@@ -82,3 +105,16 @@ def carry_out(report: Report, picker: Picker, now: float) -> bool:
     if report.event == "first_token":
         return picker.first_token(name, now)
     return picker.ended(name, report.event, now, output_tokens=report.output_tokens or 0)
+
+
+def _served(report: Report, placed: Pick, picker: Picker, now: float, pods: PodTable) -> Report:
+    """Record where a pick is served, if that is news; return the report that is still to carry out."""
+    where = rank_at(report.served, placed, pods)
+    if where is None:
+        return msgspec.structs.replace(report, event="failed")
+    if placed.decoding is not None:
+        # A pod that decodes counts what it is sent as cached.
+        return msgspec.structs.replace(report, cached_tokens=None, prompt_tokens=None)
+    if where != placed.went or placed.booking is None:
+        picker.started(placed.booking_id, now, where)
+    return report

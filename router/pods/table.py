@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
 
@@ -120,6 +122,25 @@ class Pod:
         return not self.has_events
 
 
+@lru_cache(4096)
+def endpoint(address: str) -> str:
+    """Return an address in the one form that equal endpoints share: IP:PORT, with IPv6 in brackets.
+
+    A host's name stays as it is.
+    """
+    text = address.strip()
+    host, _, port = text.rpartition(":")
+    is_bare = ":" in host and not host.startswith("[")
+    if not host or is_bare or not port.isdecimal():
+        host, port = text, ""
+    try:
+        ip = ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return text
+    shown = f"[{ip}]" if ip.version == 6 else str(ip)
+    return f"{shown}:{port}" if port else shown
+
+
 def that_serve(pods: Iterable[Pod]) -> list[Pod]:
     """Return the pods for which `Pod.serves` is true."""
     return [
@@ -150,6 +171,10 @@ class PodTable:
     def __iter__(self) -> Iterator[Pod]:
         return iter(self._pods.values())
 
+    def at(self, address: str) -> Sequence[str]:
+        """Return the ids of the pods at an address, as `endpoint` returns it."""
+        return self._at.get(address, ()) if address else ()
+
     def add(self, pod: Pod) -> None:
         self._change({**self._pods, pod.id: pod})
 
@@ -165,9 +190,11 @@ class PodTable:
 
     def _change(self, pods: dict[str, Pod]) -> None:
         of_model: dict[str, list[Pod]] = {}
+        at: dict[str, list[str]] = {}
         for pod in pods.values():
             of_model.setdefault(pod.model, []).append(pod)
-        self._pods, self._of_model = pods, of_model
+            at.setdefault(endpoint(pod.address), []).append(pod.id)
+        self._pods, self._of_model, self._at = pods, of_model, at
 
     def found_by_name(self) -> frozenset[str]:
         """Return the adapters of pods whose engines find them by a request's model.

@@ -9,9 +9,10 @@ from typing import Any
 
 from warmpath.process.command_line import in_words
 from warmpath.router.endpoint_picker.events import WantPick
-from warmpath.router.endpoint_picker.pick import EndpointPicks, endpoint
+from warmpath.router.endpoint_picker.pick import EndpointPicks
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.picker import Picker
+from warmpath.router.pods.table import endpoint
 from warmpath.router.shadow.gateway_line import Passed, read_sent
 from warmpath.router.shadow.growing_file import GrowingFile, Line
 

@@ -66,9 +66,15 @@ async def pods(*names: str, serve: Serve | None = None) -> AsyncIterator[dict[st
         yield found
 
 
-def tables(addresses: dict[str, str]) -> str:
+def tables(addresses: dict[str, str], picker: str = "") -> str:
     listed = "".join(pod(name, address) for name, address in addresses.items())
-    return QUIET + PATIENT + '[[models]]\nname = "demo"\n[[models]]\nname = "empty"\n' + listed
+    return (
+        QUIET
+        + PATIENT
+        + picker
+        + '[[models]]\nname = "demo"\n[[models]]\nname = "empty"\n'
+        + listed
+    )
 
 
 @asynccontextmanager
@@ -108,12 +114,16 @@ async def through(
     mode: FailureMode = "fail-close",
     serve: Serve | None = None,
     more: str = "",
+    picker: str = "",
     **fields: Any,
 ) -> AsyncIterator[tuple[aiohttp.ClientSession, router_pb2_grpc.RouterStub]]:
-    """Run pods (pod-1, unless others are named), a router with more tables, and Envoy before them."""
+    """Run pods (pod-1, unless others are named), a router with more tables, and Envoy before them.
+
+    `picker` has keys of [endpoint-picker].
+    """
     async with (
         pods(*(names or ("pod-1",)), serve=serve) as addresses,
-        running_router(folder, more + tables(addresses)) as (router, channel),
+        running_router(folder, more + tables(addresses, picker)) as (router, channel),
         gateway(router.address, addresses, mode, **fields) as session,
     ):
         yield session, router_pb2_grpc.RouterStub(channel)
