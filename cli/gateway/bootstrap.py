@@ -150,6 +150,8 @@ def bootstrap(gateway: GatewayDescription) -> Fields:
             del manager["http_filters"][names.index(name)]
     if not gateway.logs_requests:
         del manager["access_log"][-1]
+    if not manager["access_log"]:
+        del manager["access_log"]
     if gateway.folder is not None:
         del pods["load_assignment"]
         source = {"eds_config": _source(gateway.folder / PODS)}
