@@ -44,9 +44,9 @@ local function tell_client(headers, told, served, status)
   end
 end
 
-local function tell_first_token(handle, booking, served)
-  -- ReportRequest: booking_id, event FIRST_TOKEN, served.
-  local message = field(10, booking) .. "\16\1" .. field(82, served)
+local function tell_first_token(handle, booking, served, router)
+  -- ReportRequest: booking_id, event FIRST_TOKEN, served, router.
+  local message = field(10, booking) .. "\16\1" .. field(82, served) .. field(90, router)
   handle:httpCall("router", REPORT, "\0\0\0\0" .. string.char(#message) .. message, 2000, true)
 end
 
@@ -121,7 +121,8 @@ function envoy_on_response(handle)
   if not booking then return end
   local status = tonumber(headers:get(":status")) or 0
   if picked["x-warmpath-told"] then tell_client(headers, picked["x-warmpath-told"], served, status) end
-  if status >= 400 or #booking + #served > 120 then return end
+  local router = picked["x-warmpath-router"] or ""
+  if status >= 400 or #booking > 99 or #served > 64 or #router > 64 then return end
   local coding = headers:get("content-encoding") or "identity"
   local kind = (headers:get("content-type") or ""):lower()
   local is_stream = kind:find("^text/event%-stream")
@@ -132,7 +133,7 @@ function envoy_on_response(handle)
     local text = chunk:getBytes(0, chunk:length())
     if not has_begun then
       has_begun, held, event = first_token(held .. text, event)
-      if has_begun then tell_first_token(handle, booking, served) end
+      if has_begun then tell_first_token(handle, booking, served, router) end
     end
     if is_read_whole then
       rest = read_usage(rest .. text, counts)

@@ -132,6 +132,7 @@ async def calls(means: Means, indexed: Indexed, texts: Texts, chosen: Picks) -> 
             means.readiness, indexed.states, peers, texts.pool.rechecks.disagreements
         ),
         is_shadow=means.shadow is not None,
+        passed_on=chosen.passed_on,
     )
     # Routers that share bookings share them with all processes of each.
     shares_all = config.shared_index.share_bookings

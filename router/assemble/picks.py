@@ -23,6 +23,7 @@ from warmpath.router.diagnosis.decisions import (
 from warmpath.router.match.match import Scorer
 from warmpath.router.peers import booking_id
 from warmpath.router.peers.exchange import PeerBookings
+from warmpath.router.peers.passed_on import PassedOn
 from warmpath.router.pick.pick import DoubtedModels, Witness
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.picking import Picking, believed_bytes
@@ -39,6 +40,8 @@ class Picks:
     attribution: Attribution
     logged: DecisionLog | None
     wall_offset: Callable[[], float]
+    passed_on: PassedOn | None
+    """None: no report may be passed on, since the other routers would ask who calls."""
 
 
 def random() -> Random:
@@ -83,8 +86,12 @@ def picks(means: Means, indexed: Indexed) -> Picks:
         batch=indexed.ingest.batch,
         steps=steps,
     )
+    passed_on = None
+    if means.enter.is_open and means.enter.tls is None:
+        passed_on = PassedOn(router)
+        means.stack.push_async_callback(passed_on.close)
     means.keep("ending picks that nobody reports on", partial(_expire, picking.picker))
-    return Picks(picking, decisions, attribution, logged, wall_offset)
+    return Picks(picking, decisions, attribution, logged, wall_offset, passed_on)
 
 
 async def _expire(picker: Picker) -> None:

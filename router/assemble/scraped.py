@@ -74,6 +74,9 @@ def scraped(
     )
     entries = calls.answers.counts.items()
     yield metric("access_log_entries", [([one], count) for one, count in entries])
+    if (passed := chosen.passed_on) is not None:
+        counts = (["taken"], passed.taken), (["lost"], passed.lost)
+        yield metric("reports_passed_on", counts)
     replica = indexed.ingest.replica
     readers = [one for one in (replica, ingest.remote) if one is not None]
     if readers:

@@ -19,6 +19,7 @@ from warmpath.router.diagnosis.blindness import Blindness
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.diagnosis.diagnose import diagnose
 from warmpath.router.diagnosis.findings import RouterFacts
+from warmpath.router.peers.passed_on import PassedOn
 from warmpath.router.pick.eligible import Eligible, Wanted
 from warmpath.router.pick.messages import candidate_message, source_message
 from warmpath.router.pick.options import MOST_CANDIDATES, Options
@@ -74,6 +75,7 @@ class PickAnswerer:
         steps: Steps = NO_STEPS,
         router: RouterFacts | None = None,
         is_shadow: bool = False,
+        passed_on: PassedOn | None = None,
     ) -> None:
         self._steps = steps
         self.is_shadow = is_shadow
@@ -87,7 +89,9 @@ class PickAnswerer:
         self._decisions = decisions
         self._attribution = attribution
         self.blindness = Blindness(pods, attribution, reader.troubles)
-        self.reports = ReportAnswerer(pods, ingest, picking, clock=clock, held=held)
+        self.reports = ReportAnswerer(
+            pods, ingest, picking, clock=clock, held=held, passed_on=passed_on
+        )
         self._clock = clock
         self._wall_offset = wall_offset
         self._router = router

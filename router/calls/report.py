@@ -13,6 +13,7 @@ from warmpath.proto.report_event import EVENTS
 from warmpath.router.calls.parse import check_report
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.peers import booking_id
+from warmpath.router.peers.passed_on import PassedOn
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.report import Report, carry_out, check_event, report_of
 from warmpath.router.pick.underway import Underway
@@ -42,7 +43,9 @@ class ReportAnswerer:
         *,
         clock: Callable[[], float],
         held: HeldPicks | None,
+        passed_on: PassedOn | None = None,
     ) -> None:
+        """Without `passed_on`, reports are passed on to no router by its address."""
         self._pods = pods
         self._ingest = ingest
         self._picker = picking.picker
@@ -50,6 +53,7 @@ class ReportAnswerer:
         self._peers = picking.peers
         self._clock = clock
         self._held = held
+        self._passed_on = passed_on
         self.underway = Underway()
         """The picks that still wait: a report of their end ends them."""
 
@@ -106,7 +110,7 @@ class ReportAnswerer:
 
     def _hand_on(self, report: Report, now: float) -> bool:
         """Hand a report on to the routers that may have its booking; return False if there are none."""
-        if self._peers is None:
+        if self._peers is None and self._passed_on is None:
             return False
         request = pb.ReportRequest(
             booking_id=report.booking_id,
@@ -118,7 +122,11 @@ class ReportAnswerer:
         )
         if report.event == "started":
             request.pod, request.rank = report.pod, report.rank
-        return self._peers.hand_on(report.booking_id, request.SerializeToString(), now)
+        raw = request.SerializeToString()
+        if self._peers is not None:
+            return self._peers.hand_on(report.booking_id, raw, now)
+        assert self._passed_on is not None
+        return self._passed_on.add(report.booking_id, report.router, raw)
 
     def _reported(self, report: Report, now: float) -> bool:
         was_underway = report.event in ENDS and self.underway.end(report.booking_id)

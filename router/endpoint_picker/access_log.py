@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from warmpath.process.bytes import UNREADABLE
 from warmpath.proto.report_event import ReportEvent
-from warmpath.router.endpoint_picker.protocol import BOOKING, OF_AN_ENDPOINT, TIMED_OUT
+from warmpath.router.endpoint_picker.protocol import BOOKING, OF_AN_ENDPOINT, ROUTER, TIMED_OUT
 from warmpath.router.inference_api.response import LEAST_ERROR, Usage, usage_of
 from warmpath.router.peers.booking_id import problem_of
 from warmpath.router.pick.report import Report
@@ -76,6 +76,7 @@ def report_of(entry: Any) -> Report | None:
         prompt_tokens=usage.prompt_tokens,
         output_tokens=usage.output_tokens,
         served=_served(common),
+        router=of_pick[ROUTER].string_value if ROUTER in of_pick else "",
         is_refusal=event == "failed" and is_answered and str(status) not in TIMED_OUT,
     )
 

@@ -189,6 +189,11 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
             "has the booking), unpicked, malformed.",
             "outcome",
         ),
+        "reports_passed_on": counter(
+            "Reports passed on to the router that made the pick, where routers share no bookings, by "
+            "outcome: taken, lost.",
+            "outcome",
+        ),
         "endpoint_picker_streams": gauge("Open exchanges with gateways."),
         "endpoint_picker_held_bytes": gauge(
             "Bytes of request bodies that wait for their end or their pick."

@@ -29,6 +29,8 @@ class Report(msgspec.Struct, frozen=True):
     output_tokens: int | None = None
     served: str = ""
     """The address of the pod that serves it; empty: it is not known, or is where it was sent."""
+    router: str = ""
+    """The address of the router that made the pick; empty: it is not known."""
     is_refusal: bool = False
     """With `failed`: whether its rank refused it (`Pick.is_refused`); the contract has no such field."""
 
@@ -48,6 +50,7 @@ def report_of(request: pb.ReportRequest) -> Report:
         prompt_tokens=request.prompt_tokens if request.HasField("prompt_tokens") else None,
         output_tokens=request.output_tokens if request.HasField("output_tokens") else None,
         served=request.served,
+        router=request.router,
     )
 
 

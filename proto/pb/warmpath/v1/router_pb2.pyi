@@ -1043,6 +1043,7 @@ class ReportRequest(_message.Message):
     LOADS_FIELD_NUMBER: _builtins.int
     PROMPT_FIELD_NUMBER: _builtins.int
     SERVED_FIELD_NUMBER: _builtins.int
+    ROUTER_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
     """The id of the pick, from its request or its answer."""
     event: Global___ReportRequest.Event.ValueType
@@ -1060,6 +1061,10 @@ class ReportRequest(_message.Message):
     served: _builtins.str
     """The address (IP:port) of the pod that serves the request, if the caller knows only that. If it is another
     than the first candidate's, the request counts as that pod's; if no pod has it, as failed.
+    """
+    router: _builtins.str
+    """The address (IP:port) at which the caller has reached the router that made the pick. A router that shares
+    no bookings, and asks for neither certificates nor tokens, passes the report on to it.
     """
     @_builtins.property
     def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodLoad]:
@@ -1084,10 +1089,11 @@ class ReportRequest(_message.Message):
         loads: _abc.Iterable[Global___PodLoad] | None = ...,
         prompt: Global___Prompt | None = ...,
         served: _builtins.str = ...,
+        router: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "cached_tokens", b"cached_tokens", "output_tokens", b"output_tokens", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "event", b"event", "loads", b"loads", "output_tokens", b"output_tokens", "pod", b"pod", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens", "rank", b"rank", "served", b"served"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_output_tokens", b"_output_tokens", "_prompt_tokens", b"_prompt_tokens", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "event", b"event", "loads", b"loads", "output_tokens", b"output_tokens", "pod", b"pod", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens", "rank", b"rank", "router", b"router", "served", b"served"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cached_tokens: _TypeAlias = _typing.Literal["cached_tokens"]  # noqa: Y015
     _WhichOneofArgType__cached_tokens: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens"]  # noqa: Y015
