@@ -164,7 +164,7 @@ class ResponseSide(OneSide):
                 # A pod that decodes counts what it is sent as cached. Report refuses more than there is.
                 prompt = cached = None
         name = self._picked.booking_id
-        return Report(name, event, pod, rank, cached, prompt, output, is_refusal)
+        return Report(name, event, pod, rank, cached, prompt, output, is_refusal=is_refusal)
 
 
 def _is_error(event: Event) -> bool:

@@ -4,13 +4,14 @@ The messages are those of the package `xds-protos`. Only processes that serve th
 module: the import takes 12 ms and less than 1 MB.
 """
 
+import re
 from typing import Any, get_args
 
 from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from google.protobuf.message import DecodeError
 
-from warmpath.router.calls.parse import varint_at
+from warmpath.router.calls.parse import MORE, varint_at
 from warmpath.router.endpoint_picker.events import (
     Event,
     Headers,
@@ -43,6 +44,16 @@ metadata may name thousands of endpoints."""
 BODY_TAGS = (0x22, 0x2A)
 """The tags of `request_body` and `response_body`, with which a message with that field begins."""
 
+_PIECE = re.compile(rb"\x2a[\x80-\xff][\x01-\x7f]\x0a[\x80-\xff][\x01-\x7f]")
+"""The tags of `response_body` in a message, and of `body` in that, with lengths of two bytes."""
+BODY_ENDS = b"\x10\x01"
+"""`end_of_stream`, after a `body`, in what is sent and in what is sent back."""
+STREAMED_RESPONSE = (0x1A, 0x1A, 0x0A, 0x22)
+"""The tags around a piece that is sent back, from within: `streamed_response`, `body_mutation`,
+`response`, `response_body`."""
+GOES_ON = b"\x22\x02\x0a\x00"
+"""The reply that lets a piece of a response's body pass: an empty `response` in `response_body`."""
+
 PARTS: dict[str, tuple[Side, Part]] = {
     f"{side}_{part}": (side, part) for side in get_args(Side) for part in get_args(Part)
 }
@@ -54,6 +65,8 @@ def event_of(raw: bytes) -> Event:
     """Return the event in a ProcessingRequest. Raises MessageError."""
     if len(raw) > MOST_BESIDE_BYTES:
         _check_size(raw)
+    if (piece := _piece_of(raw)) is not None:
+        return piece
     try:
         message = pb.ProcessingRequest.FromString(raw)
     except DecodeError as error:
@@ -83,8 +96,48 @@ def event_of(raw: bytes) -> Event:
     )
 
 
+def _piece_of(raw: bytes) -> Event | None:
+    """Return the piece of a response's body at a message's beginning; None if it has other fields.
+
+    What follows it, such as metadata, does not matter to a piece.
+    """
+    if _PIECE.match(raw) is None:
+        return None
+    # Lengths of two bytes, between 128 and 16,383, are those of nearly all pieces.
+    outer, inner = raw[1] & 0x7F | raw[2] << 7, raw[4] & 0x7F | raw[5] << 7
+    end, rest = 6 + inner, outer - inner - 3
+    if not rest and end <= len(raw):
+        return Event("response", "body", data=raw[6:end])
+    is_last = rest == len(BODY_ENDS) and raw.startswith(BODY_ENDS, end)
+    return Event("response", "body", True, data=raw[6:end]) if is_last else None
+
+
+def _varint(number: int) -> bytes:
+    """Return a number in the wire format."""
+    found = bytearray()
+    while number >= MORE:
+        found.append(number & 0x7F | MORE)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def _sent_back(data: bytes, *, ends: bool) -> bytes:
+    """Return the reply that sends a piece of a response's body back."""
+    last = BODY_ENDS if ends else b""
+    piece = b"\x0a%b%b%b" % (_varint(len(data)), data, last) if data else last
+    for tag in STREAMED_RESPONSE:
+        piece = b"%c%b%b" % (tag, _varint(len(piece)), piece)
+    return piece
+
+
 def bytes_of(reply: Reply | ImmediateReply) -> bytes:
     """Return a reply as a ProcessingResponse."""
+    if isinstance(reply, Reply) and reply.side == "response" and reply.part == "body":
+        if reply.is_sent_back:
+            return _sent_back(reply.data or b"", ends=reply.ends)
+        if reply.data is None:
+            return GOES_ON
     # Each message is filled in place: one given to another's constructor would be copied, with the
     # piece of a body in it.
     message = pb.ProcessingResponse()

@@ -72,6 +72,7 @@ def _count(value: object) -> int | None:
 
 
 LINE_END = b"\n"
+ENDS_OF_EVENTS = (b"\n\n", b"\r\n\r\n")
 _ENDS = re.compile(rb"\r\n|\r|\n")
 _DATA = b"data:"
 _MARK = b"\xef\xbb\xbf"
@@ -93,6 +94,12 @@ class EventStream:
         """Whether the event has had a line of data."""
         self._after_return = False
         """Whether the last byte was a carriage return: a line feed then ends no line."""
+
+    @property
+    def is_between(self) -> bool:
+        """Whether the last event has ended, with an empty line, and no other has begun."""
+        has_begun = self._has_data or self._after_return or self._is_first_line
+        return self._begun == b"" and not has_begun
 
     def feed(self, chunk: bytes) -> Iterator[bytes | None]:
         """Yield the data in the stream's next bytes, in pieces.
@@ -229,6 +236,14 @@ class UsageReader:
         if self._events is None:
             if self._is_read:
                 self._read_on(chunk)
+            return
+        if (
+            self.first_token_seen
+            and chunk.endswith(ENDS_OF_EVENTS)
+            and not self._may_matter(chunk)
+            and self._events.is_between
+        ):
+            # Whole events with nothing to read in them, as most chunks are.
             return
         for piece in self._events.feed(chunk):
             if piece is None or (piece == LINE_END and self._is_whole()):

@@ -50,7 +50,9 @@ class PassedOn:
 
     async def _send(self, address: str, report: bytes) -> None:
         try:
-            await (await self._channel(address)).unary_unary(METHOD)(report, timeout=SECONDS)
+            channel = await self._channel(address)
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
+            await call(report, timeout=SECONDS)
         except grpc.RpcError:
             self.lost += 1
         else:

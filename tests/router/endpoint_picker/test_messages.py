@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -247,3 +248,45 @@ def test_only_a_pick_for_a_websocket_asks_for_another_way_of_showing_bodies() ->
     assert told.mode_override.request_body_mode == BodyMode.NONE
     plain = pb.ProcessingResponse.FromString(bytes_of(Reply("request", "headers")))
     assert not plain.HasField("mode_override")
+
+
+PIECES = st.one_of(
+    st.sampled_from([0, 1, 127, 128, 16_381, 16_384, 62_000]), st.integers(0, 300)
+).map(lambda size: (b"0123456789abcdef" * (size // 16 + 1))[:size])
+
+
+@given(PIECES, st.booleans(), st.booleans())
+def test_a_piece_of_a_response_is_read_as_protobuf_reads_it(
+    data: bytes, ends: bool, has_metadata: bool
+) -> None:
+    message = pb.ProcessingRequest(response_body=pb.HttpBody(body=data, end_of_stream=ends))
+    if has_metadata:
+        message.metadata_context.CopyFrom(metadata(NAMESPACE, **{SERVED: "10.0.0.1:80"}))
+    raw = message.SerializeToString()
+    assert event_of(raw) == Event("response", "body", ends, data=data)
+    cut = raw[: len(raw) // 2]
+    try:
+        expected: object = pb.ProcessingRequest.FromString(cut)
+    except DecodeError:
+        with pytest.raises(MessageError):
+            event_of(cut)
+    else:
+        assert expected is not None
+
+
+@given(PIECES, st.booleans())
+def test_a_reply_to_a_piece_is_written_as_protobuf_writes_it(data: bytes, ends: bool) -> None:
+    replies = {
+        bytes_of(Reply("response", "body")): pb.BodyResponse(response=pb.CommonResponse()),
+        bytes_of(
+            Reply("response", "body", data=data, ends=ends, is_sent_back=True)
+        ): pb.BodyResponse(
+            response=pb.CommonResponse(
+                body_mutation=pb.BodyMutation(
+                    streamed_response=pb.StreamedBodyResponse(body=data, end_of_stream=ends)
+                )
+            )
+        ),
+    }
+    for raw, expected in replies.items():
+        assert raw == pb.ProcessingResponse(response_body=expected).SerializeToString()
