@@ -4,7 +4,7 @@ from warmpath.cli.gateway.bootstrap import Fields, GatewayDescription, bootstrap
 
 ANSWER = '{"usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
 TYPES = "type.googleapis.com/envoy.extensions."
-ASKING = "envoy.filters.http.ext_proc", "envoy.filters.http.ext_authz"
+ASKING = tuple(f"envoy.filters.http.{name}" for name in ("ext_proc", "ext_authz", "lua"))
 IN_TURN = {
     "name": "envoy.load_balancing_policies.round_robin",
     "typed_config": {"@type": f"{TYPES}load_balancing_policies.round_robin.v3.RoundRobin"},
@@ -19,6 +19,7 @@ def without_router(gateway: GatewayDescription) -> Fields:
     pods["load_balancing_policy"] = {"policies": [{"typed_extension_config": IN_TURN}]}
     resources["clusters"] = [pods]
     manager = resources["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    manager.pop("access_log", None)
     manager["http_filters"] = [one for one in manager["http_filters"] if one["name"] not in ASKING]
     return fields
 

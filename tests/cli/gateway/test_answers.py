@@ -86,7 +86,11 @@ class Stand:
 async def stand(folder: Path, *pods: str, share: float = 0.0) -> AsyncIterator[Stand]:
     engine = Engine()
     async with through(
-        folder, *(pods or ("pod-1",)), serve=engine.serve, picker=f"watched-share = {share}\n"
+        folder,
+        *(pods or ("pod-1",)),
+        serve=engine.serve,
+        picker=f"watched-share = {share}\n",
+        is_plain=True,
     ) as (client, router):
         yield Stand(client, router, engine)
 
