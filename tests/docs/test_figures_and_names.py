@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.test_pages import ROOT
 from tests.router.config.test_environment import reloadable_keys
-from warmpath.lab.bench.__main__ import BENCHMARKS, POLICY
+from warmpath.lab.bench.__main__ import BENCHMARKS, WITH_OPTIONS
 from warmpath.lab.pages.config import Section, docstrings, page, sections
 from warmpath.router.config import schema
 from warmpath.router.config.form import usable
@@ -69,7 +69,7 @@ def test_the_page_on_benchmarks_has_each_of_them() -> None:
         for words in re.findall(r"python -m warmpath.lab.bench ([a-z ]+)`", page)
         for one in words.split()
     }
-    assert named == {*BENCHMARKS, POLICY}
+    assert named == {*BENCHMARKS, *WITH_OPTIONS}
 
 
 PAGE = page()
