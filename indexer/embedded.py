@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.index.contract import Index
@@ -16,11 +17,16 @@ from warmpath.indexer.resolve.rank_slots import RankSlots
 from warmpath.indexer.resolve.rank_state import PureState, RankState
 from warmpath.indexer.resolve.resolver import Resolver
 
+if TYPE_CHECKING:
+    from warmpath.indexer.compiled.memory import Memory
+
 log = logging.getLogger(__name__)
 
 
-def embedded_index(max_bytes: int) -> Index:
+def embedded_index(max_bytes: int, memory: "Memory | None" = None) -> Index:
     """Return an empty index of at most `max_bytes`. Raises ImportError if Numba is not installed.
+
+    Other processes of this router may read it in `memory`, if that is given.
 
     The first index on a machine takes up to a minute to compile, a later process half a second to load.
     """
@@ -30,7 +36,7 @@ def embedded_index(max_bytes: int) -> Index:
         problem = f"the index needs {error.name}: pip install 'warmpath-router[router]'"
         raise ModuleNotFoundError(problem, name=error.name) from None
     warm_up_compiled()
-    return ArrayIndex(max_bytes)
+    return ArrayIndex(max_bytes, memory=memory)
 
 
 @cache

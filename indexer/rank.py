@@ -46,6 +46,8 @@ class Rank:
         """
         self.inexact_since = self.lost_at
         """Since when it is not exact; of no meaning while it is."""
+        self.show: Callable[[Rank], None] = lambda _: None
+        """Called when the trust has changed, by any thread."""
         self._clock = clock
         self._said = self._logged = self.trust
         self._stale: Trust | None = None
@@ -111,7 +113,9 @@ class Rank:
         trust = self.limited(self._stale or self._said)
         if self.trust.level is Level.EXACT:
             self.inexact_since = trust.since
-        self.trust = trust
+        if trust is not self.trust:
+            self.trust = trust
+            self.show(self)
 
     def settle(self) -> None:
         """Log what has become of the trust since the last call."""

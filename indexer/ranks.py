@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 from typing import TypeVar
 
+from warmpath.indexer.common.publish import Publisher
 from warmpath.indexer.embedded import new_state
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import ORPHAN_BYTES, Clock, RankIngest, SavedRank
@@ -55,12 +56,15 @@ class Ingest:
         clock: Clock,
         remote: RemoteIndex | None = None,
         past: Past | None = None,
+        publisher: Publisher | None = None,
     ) -> None:
         self.index = index
         self.remote = remote
         self.past = past
         """What ranks held a while ago; None: not kept. With it ranks have states in pure Python."""
-        self.slots = SlotTable()
+        self.publisher = publisher
+        """Writes the ranks where other processes of this router read them; None: there are none."""
+        self.slots = SlotTable(publisher)
         self.pulse = Pulse()
         """Beats with the loop that follows the ranks; without beats nobody follows them in real time."""
         self.replica: Replica | None = None
@@ -179,6 +183,8 @@ class Ingest:
 
     def _new_slots(self, pod: str, rank: int) -> RankSlots:
         self._check_is_new(pod, rank)
+        if self.publisher is not None:
+            self.publisher.add(pod, rank)
         slots = self._slots_of[RankName(pod, rank)] = RankSlots(
             pod, rank, self.index, self.slots, self.past
         )
@@ -191,6 +197,10 @@ class Ingest:
 
     def _put(self, rank: R) -> R:
         self._ranks[RankName(rank.pod, rank.number)] = rank
+        if self.publisher is not None and not rank.is_remote:
+            rank.show = self.publisher.show
+            if isinstance(rank, RankIngest):
+                rank.keeper = self.publisher
         return rank
 
     def save(self) -> list[SavedRank]:
@@ -213,6 +223,8 @@ class Ingest:
         self._ranks.pop(RankName(pod, rank)).close()
         if self._slots_of.pop(RankName(pod, rank), None) is not None:
             self._comings += 1
+            if self.publisher is not None:
+                self.publisher.remove(pod, rank)
 
     def tick(self, sweep_budget: int) -> None:
         """Let time pass, sweep dropped slots, and degrade the ranks that lost keys in a full index.
@@ -226,12 +238,16 @@ class Ingest:
         places = filter(None, map(self.slots.place, self.index.take_losers()))
         for pod, number in {(place.pod, place.rank) for place in places}:
             self._ranks[RankName(pod, number)].lost_room()
+        if self.publisher is not None:
+            self.publisher.tick(self.index.stats, self)
 
     def beat(self) -> None:
         """Record that the loop that follows the ranks runs, and that it reads what comes."""
         now = self._clock()
         self.pulse.beat(now)
         self._judge(now)
+        if self.publisher is not None:
+            self.publisher.beat(self.pulse.known_until)
 
     def _judge(self, now: float) -> None:
         """Limit the ranks that the loop may be behind, since it stood still, or lift that limit."""

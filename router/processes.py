@@ -1,8 +1,10 @@
-"""Runs several router processes behind one port; each has its own index and follows the fleet itself.
+"""Runs several router processes behind one port, with one index.
 
-The kernel distributes connections among them (SO_REUSEPORT). One that crashes fails only its own calls,
-and is started again. They see each other's bookings, and hand each other's reports on, over a board in
-this process (`router.peers.board`).
+The kernel distributes connections among them (SO_REUSEPORT). The first follows the pods' events, and all
+read the index in one memory (`indexer.compiled.memory`), which this process makes and keeps. One that
+ends fails only its own calls, and is started again; the first goes on from what its predecessor left
+there (`indexer.common.heritage`). They see each other's bookings, and hand each other's reports on, over
+a board in this process (`router.peers.board`).
 """
 
 import asyncio
@@ -20,7 +22,6 @@ from msgspec.structs import replace
 from warmpath.process.address import HostPort
 from warmpath.process.command_line import in_words
 from warmpath.process.tasks import cancel, watched
-from warmpath.router.config.read import state_file_of
 from warmpath.router.config.schema import Config
 from warmpath.router.peers.board import Board
 from warmpath.router.peers.siblings import answer
@@ -36,19 +37,17 @@ GRACE_SECONDS = 10.0
 
 
 def share_of(config: Config, number: int | None) -> Config:
-    """Return the configuration of one of several processes: its own metrics port and state file.
+    """Return the configuration of one of several processes: its own metrics port.
 
     A file that is read again may have fewer processes than there are. `number` None: the only process.
     """
     if number is None:
         return config
-    server, index = config.server, config.index
+    server = config.server
     host, _, port = server.metrics_listen.rpartition(":")
     if server.metrics_listen and int(port):
         server = replace(server, metrics_listen=f"{host}:{int(port) + number}")
-    if index.state_file:
-        index = replace(index, state_file=state_file_of(index.state_file, number))
-    return replace(config, server=server, index=index)
+    return replace(config, server=server)
 
 
 def check_free(address: str) -> None:
@@ -68,14 +67,19 @@ class Processes:
     """Keeps `count` processes running until `end` is called.
 
     `command` returns the arguments of a process, by its number and the descriptor of its socket, over
-    which this process answers for the board of bookings.
+    which this process answers for the board of bookings. Each has the descriptors `inherited`, too.
     """
 
     def __init__(
-        self, count: int, command: Callable[[int, int], Sequence[str]], *, drain_seconds: float
+        self,
+        count: int,
+        command: Callable[[int, int], Sequence[str]],
+        *inherited: int,
+        drain_seconds: float,
     ) -> None:
         self._count = count
         self._command = command
+        self._inherited = inherited
         self._stop_seconds = drain_seconds + GRACE_SECONDS
         self._ended = asyncio.Event()
         self._running: dict[int, asyncio.subprocess.Process] = {}
@@ -128,7 +132,7 @@ class Processes:
             process = self._running[number] = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *self._command(number, there.fileno()),
-                pass_fds=(there.fileno(),),
+                pass_fds=(there.fileno(), *self._inherited),
                 # A process ends when its input ends, so none remains if this process is killed.
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

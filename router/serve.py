@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from warmpath.indexer.compiled.memory import new_file
 from warmpath.indexer.embedded import warm_up_compiled
 from warmpath.process.command_line import command_parser, in_words, version
 from warmpath.process.http_listener import ignore_malformed_http
@@ -19,7 +20,7 @@ from warmpath.process.logs import FORMS, formatter, limited_handler
 from warmpath.process.loop import new_loop
 from warmpath.process.signals import end_at_once, on_signals
 from warmpath.process.tasks import Work, cancel, kept
-from warmpath.router.assemble.means import ShadowMode
+from warmpath.router.assemble.means import OneOfSeveral, ShadowMode
 from warmpath.router.assemble.running import running
 from warmpath.router.config.mistakes import doubts
 from warmpath.router.config.read import ConfigError, load, mistakes, without_mistakes
@@ -61,6 +62,7 @@ def serve_parser(summary: str | None) -> argparse.ArgumentParser:
     # `_supervise` gives these.
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--siblings", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--memory", type=int, help=argparse.SUPPRESS)
     return parser
 
 
@@ -102,6 +104,12 @@ def _shadow(args: argparse.Namespace) -> ShadowMode | None:
     return ShadowMode(args.shadow_log) if args.shadow or args.shadow_log else None
 
 
+def _process(args: argparse.Namespace) -> OneOfSeveral | None:
+    if args.process is None:
+        return None
+    return OneOfSeveral(args.siblings, args.memory, follows=args.process == 0)
+
+
 def _complain(args: argparse.Namespace, problem: str) -> None:
     if args.log_format == "json":
         log.error("%s", problem)
@@ -139,13 +147,15 @@ async def _supervise(config: Config, args: argparse.Namespace) -> int:
     )
     # One process follows the log; in each they would all be compared again.
     first = ("--shadow-log", str(args.shadow_log)) if args.shadow_log else ()
+    memory = new_file()
     processes = Processes(
         server.processes,
         lambda number, siblings: (
             *given,
             *(() if number else first),
-            *("--process", str(number), "--siblings", str(siblings)),
+            *("--process", str(number), "--siblings", str(siblings), "--memory", str(memory)),
         ),
+        memory,
         drain_seconds=server.drain_delay_seconds + server.drain_seconds,
     )
     loop = asyncio.get_running_loop()
@@ -174,7 +184,7 @@ async def _serve(
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, tracer.close)
         router = await stack.enter_async_context(
-            running(config, args.config.parent, tracer, _shadow(args), siblings=args.siblings)
+            running(config, args.config.parent, tracer, _shadow(args), process=_process(args))
         )
         # A full collection stops all threads. It need not look at what lives until the end.
         gc.collect()

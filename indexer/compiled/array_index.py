@@ -20,6 +20,7 @@ from warmpath.indexer.compiled.blocks import blocks as blocks_of
 from warmpath.indexer.compiled.blocks import give_up as leave
 from warmpath.indexer.compiled.blocks import look_up, table
 from warmpath.indexer.compiled.blocks.blocks import LIVE, TOP
+from warmpath.indexer.compiled.memory import EPOCH, Memory
 from warmpath.indexer.compiled.scan.scanned import room
 from warmpath.indexer.index.contract import IndexStats, Links, Stretch
 from warmpath.indexer.keys.key import Chain
@@ -35,26 +36,11 @@ _stretch = partial(tuple.__new__, Stretch)
 """Makes a `Stretch` of a list in a third of the time that calling the class takes."""
 
 
-class ArrayIndex:
-    """Answers from blocks in arrays. `clock` returns seconds; last matches are kept in whole seconds."""
-
-    def __init__(
-        self, max_bytes: int = DEFAULT_BYTES, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.arrays = Arrays(max_bytes)
-        self.waiting = self.arrays.waiting
-        self._clock = clock
-        self._epoch = clock()
-        self._found: NDArray[np.int64] = np.empty((256, 3), np.int64)
-        self._dropped: set[int] = set()
-        self._sweeping: set[int] = set()
-        self._cursor = 0
-        self.scratch = room(0)
-        """The arrays into which the writer scans batches (`compiled.scan`), shared by all ranks."""
-
-    # Reading
+class Lookups:
+    """Look-ups of prompts; the forms of the index say how arrays are read, and what the time is."""
 
     def match(self, chain: Chain, *, leading: bool = False) -> list[Stretch]:
+        """Return the stretches of a prompt's blocks, as `Index.match`."""
         if chain.made:
             made = np.frombuffer(chain.made, "<u8").astype(np.uint64, copy=False)
             return self._read(look_up.of_keys, (made, leading, self.now()))
@@ -71,7 +57,42 @@ class ArrayIndex:
         return self._read(look_up.of_tokens, arguments)
 
     def stretches(self, keys: Sequence[int]) -> list[Stretch]:
+        """Return which slots hold which of `keys`, as `Index.stretches`."""
         return self._read(look_up.of_keys, (np.asarray(keys, np.uint64), False, self.now()))
+
+    def _read(self, look: Callable[..., int], arguments: tuple[Any, ...]) -> list[Stretch]:
+        raise NotImplementedError
+
+    def now(self) -> int:
+        """Return the time to stamp matched blocks with, in seconds, at most `LATEST`."""
+        raise NotImplementedError
+
+
+class ArrayIndex(Lookups):
+    """Answers from blocks in arrays. `clock` returns seconds; last matches are kept in whole seconds.
+
+    The arrays lie in `memory`, if it is given, where other processes read them (`compiled.elsewhere`).
+    """
+
+    def __init__(
+        self,
+        max_bytes: int = DEFAULT_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+        memory: Memory | None = None,
+    ) -> None:
+        self.arrays = Arrays(max_bytes, memory)
+        self.waiting = self.arrays.waiting
+        self._clock = clock
+        self._epoch = clock()
+        self._tell_epoch()
+        self._found: NDArray[np.int64] = np.empty((256, 3), np.int64)
+        self._dropped: set[int] = set()
+        self._sweeping: set[int] = set()
+        self._cursor = 0
+        self.scratch = room(0)
+        """The arrays into which the writer scans batches (`compiled.scan`), shared by all ranks."""
+
+    # Reading
 
     def _read(self, look: Callable[..., int], arguments: tuple[Any, ...]) -> list[Stretch]:
         arrays = self.arrays
@@ -108,8 +129,11 @@ class ArrayIndex:
         )
 
     def now(self) -> int:
-        """Return the time to stamp matched blocks with: seconds since `_epoch`, at most `LATEST`."""
         return min(LATEST, int(self._clock() - self._epoch))
+
+    def _tell_epoch(self) -> None:
+        if self.arrays.memory is not None:
+            self.arrays.memory.times[EPOCH] = self._epoch
 
     # Writing
 
@@ -176,6 +200,7 @@ class ArrayIndex:
             with self.arrays.turn():
                 leave.age(self.arrays.blocks, LATEST // 2)
             self._epoch += LATEST // 2
+            self._tell_epoch()
         if not self._sweeping:
             if not self._dropped:
                 return ()

@@ -59,6 +59,7 @@ class ArrayState:
         self._payloads: Sequence[bytes] = ()
         self._ends: NDArray[np.int64] = np.zeros(0, np.int64)
         self._position: NDArray[np.int64] = np.zeros(5, np.int64)
+        self.changes = 0
 
     # Whole batches
 
@@ -132,6 +133,7 @@ class ArrayState:
         )
 
     def apply(self, events: Sequence[Event]) -> None:
+        self.changes += 1
         self._odd.let_go()
         with self._odd.following():
             self._odd.apply(events)
@@ -140,6 +142,7 @@ class ArrayState:
     # Doubt, and the end of it
 
     def doubt(self) -> None:
+        self.changes += 1
         self._odd.let_go()
         with self._odd.following():
             self.resolver.doubt()
@@ -163,6 +166,7 @@ class ArrayState:
         )
 
     def settle(self) -> None:
+        self.changes += 1
         with self._odd.following():
             self._odd.pass_on(self.resolver.settle())
             self._slots.drop_doubted()
@@ -171,6 +175,7 @@ class ArrayState:
             self._odd.mark_odd()
 
     def lost_room(self) -> None:
+        self.changes += 1
         self.resolver.count_anew(all_in_doubt=False)
         self._odd.let_go()
 
@@ -189,6 +194,7 @@ class ArrayState:
         return hits.may_show_hits(self.resolver.groups, self.resolver.names)
 
     def give_up_excess(self) -> None:
+        self.changes += 1
         with self._odd.following():
             for holding in self.resolver.names.holdings.values():
                 self._odd.touch(*holding.copies)
@@ -210,6 +216,7 @@ class ArrayState:
     # Ends and beginnings
 
     def forget(self) -> None:
+        self.changes += 1
         self._odd.count()
         self._odd.pass_on(self.resolver.forget())
 
@@ -230,12 +237,18 @@ class ArrayState:
             held.setdefault(spot, set()).update(keys[there].tolist())
         return held
 
-    def save(self) -> SavedResolver:
-        return replace(
-            self.resolver.save(), plain=save_plain(self._index, self._slots, self._plain)
-        )
+    @property
+    def odd(self) -> int:
+        return len(self.resolver.names.keys)
+
+    def save(self, *, plain: bool = True) -> SavedResolver:
+        saved = self.resolver.save()
+        if not plain:
+            return saved
+        return replace(saved, plain=save_plain(self._index, self._slots, self._plain))
 
     def restore(self, saved: SavedResolver) -> None:
+        self.changes += 1
         plain = saved.plain
         if plain is None or plain.tiers != TIERS:
             plain = None

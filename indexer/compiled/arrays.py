@@ -10,6 +10,7 @@ the bound blocks are given up (`give_up`), so that no new block is refused.
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,13 @@ from warmpath.indexer.compiled.blocks import look_up, table
 from warmpath.indexer.compiled.blocks import sets as sets_of
 from warmpath.indexer.compiled.blocks.blocks import LIVE, NAMED, RESTED, TOP, Blocks
 from warmpath.indexer.compiled.blocks.sets import Sets
+from warmpath.indexer.compiled.memory import REBUILDING, VERSION, WANTED, Memory
 from warmpath.indexer.compiled.outside import Outside, zeros
+from warmpath.indexer.compiled.steps import Step
 from warmpath.indexer.index.orphans import AllOrphans
 
+PAUSES, PAUSE_SECONDS = 10, 1e-4
+"""How often, and for how long, the writer waits before a step while readers elsewhere want it to."""
 STEP = 256
 """The most blocks that the writer changes before it lets readers in."""
 LOOKS = 16 * STEP
@@ -45,10 +50,13 @@ LEAST_WORDS = 4
 
 
 class Arrays:
-    """Blocks and their sets in arrays of at most `max_bytes`."""
+    """Blocks and their sets in arrays of at most `max_bytes`, in `memory` if it is given."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, memory: Memory | None = None) -> None:
         self.max_bytes = max_bytes
+        self.memory = memory
+        self.zeros = zeros if memory is None else memory.zeros
+        """Makes arrays that other processes may read."""
         self.evicted = 0
         """Blocks given up to make room."""
         self.losers: set[int] = set()
@@ -63,26 +71,37 @@ class Arrays:
         """Whether blocks have names and parents, whose bytes then count."""
         least = RECORD_BYTES + 4 / MOST_LOAD
         capacity = min(int(max_bytes / least) + STEP, table.NUMBERS)
-        self.blocks = blocks_of.new_blocks(capacity, 64 * LEAST_WORDS, LEAST_PLACES)
+        self.blocks = blocks_of.new_blocks(capacity, 64 * LEAST_WORDS, LEAST_PLACES, self.zeros)
         self.sets = self._new_sets(0, LEAST_WORDS)
         self.view = look_up.view_of(self.blocks, self.sets)
         """The arrays that a look-up reads (`look_up.view_of`)."""
+        self._name()
         self.keys: NDArray[np.uint64] = np.empty(STEP, np.uint64)
         """Scratch memory for the keys of one step."""
         self.lock = threading.Lock()
+        self._step = self.lock if memory is None else Step(self.lock, memory.head, VERSION)
         self.readers = 0
         """How many readers wait for the lock. A hint to the writer: it need not be exact."""
         self._has_given_up = False
         self._left = 0
         """How many more blocks surely have room; `reserve` counts again where they are too few."""
 
-    def turn(self) -> threading.Lock:
-        """Let waiting readers go first; return the lock that the caller holds while it writes."""
+    def turn(self) -> AbstractContextManager[object]:
+        """Let waiting readers go first; return what the caller holds while it writes."""
         for _ in range(8):
             if not self.readers:
                 break
             time.sleep(0)
-        return self.lock
+        if self.memory is not None:
+            self._pause(self.memory)
+        return self._step
+
+    def _pause(self, memory: Memory) -> None:
+        """Wait for readers in other processes that a flood of events lets read nothing whole."""
+        for _ in range(PAUSES):
+            if memory.head[WANTED] < time.monotonic_ns():
+                break
+            time.sleep(PAUSE_SECONDS)
 
     # Room
 
@@ -163,7 +182,7 @@ class Arrays:
         self.evicted += int(self.blocks.state[LIVE])
         self.losers.update(np.flatnonzero(self.blocks.counts).tolist())
         capacity = len(self.blocks.parents) - 1
-        blocks = blocks_of.new_blocks(capacity, len(self.blocks.counts), LEAST_PLACES)
+        blocks = blocks_of.new_blocks(capacity, len(self.blocks.counts), LEAST_PLACES, self.zeros)
         sets = self._new_sets(0, self.sets.live.size)
         sets.live[:] = self.sets.live
         with self.turn():
@@ -198,7 +217,8 @@ class Arrays:
 
     def _new_sets(self, used: int, words: int) -> Sets:
         capacity = self.max_bytes // sets_of.row_bytes(words) + 2 * STEP
-        return sets_of.new_sets(capacity, words, max(LEAST_PLACES, _roomy(used, SETS_LOAD)))
+        places = max(LEAST_PLACES, _roomy(used, SETS_LOAD))
+        return sets_of.new_sets(capacity, words, places, self.zeros)
 
     def _set_places(self, more: int) -> int:
         """Return the size of the larger table of sets that `more` blocks need; 0 for none."""
@@ -226,7 +246,7 @@ class Arrays:
     def _larger(
         self, old: NDArray[np.uint32], words: NDArray[np.uint64], places: int
     ) -> NDArray[np.uint32]:
-        fresh: NDArray[np.uint32] = zeros(places, np.uint32)
+        fresh: NDArray[np.uint32] = self.zeros(places, np.uint32)
         table.refill(fresh, words, old, self.keys)
         return fresh
 
@@ -234,6 +254,22 @@ class Arrays:
         """Put other arrays in the place of the present ones. The caller holds the lock."""
         self.blocks, self.sets = blocks, sets
         self.view = look_up.view_of(blocks, sets)
+        self._name()
+
+    def _name(self) -> None:
+        """Tell other processes where the arrays are that they read."""
+        blocks, sets = self.blocks, self.sets
+        if self.memory is not None:
+            self.memory.name(
+                by_key=blocks.by_key,
+                records=blocks.records,
+                words=sets.words,
+                live=sets.live,
+                counts=blocks.counts,
+                state=blocks.state,
+                names=blocks.names,
+                parents=blocks.parents,
+            )
 
     def _widen(self, slot: int) -> None:
         words = max(slot // 64 + 1, self.sets.live.size + self.sets.live.size // 4)
@@ -245,12 +281,16 @@ class Arrays:
             self._give_up(STEP)  # this also frees sets that no block has any more
         fresh = self._new_sets(int(state[sets_of.USED]), words)
         numbers = np.zeros(int(state[sets_of.TOP]), np.uint32)
-        counts = np.zeros(words * 64, np.int64)
+        counts = self.zeros(words * 64, np.int64)
         counts[: len(self.blocks.counts)] = self.blocks.counts
         with self.turn():
             sets_of.compact(self.sets, fresh, numbers)
+            if self.memory is not None:
+                self.memory.head[REBUILDING] = 1
             blocks_of.renumber(self.blocks, numbers)
             self._replace(self.blocks._replace(counts=counts), fresh)
+            if self.memory is not None:
+                self.memory.head[REBUILDING] = 0
 
     def wake(self) -> None:
         """Let the numbers of blocks that are gone be given out again."""

@@ -72,9 +72,19 @@ HUGE = 8 << 20
 def zeros(shape: int | tuple[int, ...], dtype: DTypeLike, *, sparse: bool = False) -> NDArray[Any]:
     """Return an array of zeros. In a `sparse` one, usually only the beginning will ever be written."""
     count = shape if isinstance(shape, int) else math.prod(shape)
-    size = max(1, count * np.dtype(dtype).itemsize)
+    size = size_of(shape, dtype)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size >= HUGE and not sparse and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
             memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, dtype, count).reshape(shape)
+
+
+Zeros = Callable[..., NDArray[Any]]
+"""`zeros`, or what makes such arrays in the memory of several processes (`compiled.memory`)."""
+
+
+def size_of(shape: int | tuple[int, ...], dtype: DTypeLike) -> int:
+    """Return the bytes of an array, at least one."""
+    count = shape if isinstance(shape, int) else math.prod(shape)
+    return max(1, count * np.dtype(dtype).itemsize)

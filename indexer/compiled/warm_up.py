@@ -16,6 +16,7 @@ from warmpath.indexer.compiled.scan.scan import scan
 from warmpath.indexer.compiled.scan.scanned import room
 from warmpath.indexer.compiled.scan.varint import unpack
 from warmpath.indexer.compiled.segments import stretches_of
+from warmpath.indexer.compiled.steps import begin, end, is_at, version_of
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.index.slot import SlotTable
 from warmpath.indexer.keys.key import Chain
@@ -48,6 +49,10 @@ def warm_up(index: ArrayIndex, await_helper: Callable[[], None] = lambda: None) 
         index.add(99, range(start, start + (1 << 10)))
     blocks_of.wake(index.arrays.blocks)
     leave.age(index.arrays.blocks, 1)
+    words = np.zeros(1, np.int64)
+    begin(words, 0)
+    end(words, 0)
+    is_at(words, 0, version_of(words, 0))
     await_helper()
     follow_ranks(index)
 

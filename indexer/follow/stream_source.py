@@ -96,6 +96,16 @@ Clock = Callable[[], float]
 """Returns the time in seconds; all times of one process are of one clock."""
 
 
+class Keeper:
+    """What is told when a rank's state changes, so that it can be kept; this one keeps nothing."""
+
+    def begins(self, rank: "RankIngest") -> None:
+        """Take note that a rank's state is about to change."""
+
+    def ends(self, rank: "RankIngest") -> None:
+        """Take note that a rank's state has changed, or not."""
+
+
 class RankIngest(Rank):
     """Keeps the index current with one rank, from its engine's own events; follows its stream."""
 
@@ -124,6 +134,7 @@ class RankIngest(Rank):
         self.lag = Lag(LAG_SECONDS)
         self.ask: Callable[[AskReplay], None] = lambda _: None
         """Carries out a replay that is asked for."""
+        self.keeper = Keeper()
         self.pending_bytes = pending_bytes
         """The most bytes of live batches that may wait to be followed."""
         self.batches = 0
@@ -293,6 +304,7 @@ class RankIngest(Rank):
         The rank must be connected, and have no replay. Whoever calls this knows when a batch before it
         was `missed`, since these batches have no numbers that could show it.
         """
+        self.keeper.begins(self)
         self.batches += 1
         self._apply_batch(batch, self.stream.decoded())
         self.settle()
@@ -323,6 +335,7 @@ class RankIngest(Rank):
 
     def failed(self, reason: str) -> None:
         """Drop the rank's view and degrade its trust: a failure may have left a batch half applied."""
+        self.keeper.begins(self)
         self.state.forget()
         self.stream.missed(reason)
         self.disconnected()
@@ -337,6 +350,7 @@ class RankIngest(Rank):
         self.settle()
 
     def emptied(self, reason: str) -> None:
+        self.keeper.begins(self)
         if any(self.blocks().values()):
             log.info("pod %s rank %d: its blocks are dropped: %s", self.pod, self.number, reason)
         self.state.apply([Cleared()])
@@ -346,21 +360,25 @@ class RankIngest(Rank):
         self.settle()
 
     def _lack(self, reason: str) -> None:
+        self.keeper.begins(self)
         self.state.lost_room()
         self.stream.lacks(reason)
 
     # What its stream says
 
     def begin_life(self) -> None:
+        self.keeper.begins(self)
         self.state.forget()
         self.lag.begin()
         for about in (COPIES, BEFORE, HITS, CHUNKS, LOOKAHEAD):
             self.restrict(about, "")
 
     def doubt(self) -> None:
+        self.keeper.begins(self)
         self.state.doubt()
 
     def apply(self, sequence: int, payload: bytes) -> None:
+        self.keeper.begins(self)
         self.batches += 1
         self._compare_rank(payload)
         if self.state.scan((payload,)):
@@ -376,6 +394,7 @@ class RankIngest(Rank):
 
     def _follow(self, payloads: Sequence[bytes]) -> None:
         """Apply batches that are next in order and that the state has scanned."""
+        self.keeper.begins(self)
         self._compare_rank(payloads[0])
         self.stream.follow(payloads)
         self.batches += len(payloads)
@@ -461,6 +480,7 @@ class RankIngest(Rank):
     def settle(self) -> None:
         self._show_applied()
         super().settle()
+        self.keeper.ends(self)
 
     def _show_applied(self) -> None:
         # The stream's own number grows before the batch is applied: other threads would see it.
@@ -473,7 +493,17 @@ class RankIngest(Rank):
         self.disconnected()
         self.state.close()
 
-    def save(self) -> SavedRank:
+    @property
+    def kept(self) -> tuple[object, ...]:
+        """All that `save` returns beside names in arrays and the position; equal while it is."""
+        trust = self.stream.trust
+        return (
+            *(trust.level, trust.reason, trust.passing, trust.heals_at),
+            *(self._capacity, self._limits, self.state.changes),
+        )
+
+    def save(self, *, plain: bool = True) -> SavedRank:
+        """Return what an other process goes on from; without `plain`, no names in arrays and digests."""
         limits = self._limits
         said = "; ".join(limits[about] for about in SAVED_LIMITS if about in limits)
         return SavedRank(
@@ -481,8 +511,8 @@ class RankIngest(Rank):
             rank=self.number,
             model=self.source.model,
             capacity=self._capacity,
-            stream=self.stream.save(),
-            resolver=self.state.save(),
+            stream=self.stream.save(digests=plain),
+            resolver=self.state.save(plain=plain),
             # A reason of the process before may have come again in this one.
             limit="; ".join(dict.fromkeys(said.split("; "))),
         )
@@ -494,7 +524,7 @@ class RankIngest(Rank):
         """
         self.state.restore(saved.resolver)
         self.stream.restore(saved.stream)
-        self.be_stale(Trust(Level.STALE, "restored from a file, not connected yet", self._clock()))
+        self.be_stale(Trust(Level.STALE, "restored, not connected yet", self._clock()))
         self._capacity = self._capacity or saved.capacity
         self._limit_repeated()
         self.restrict(BEFORE, saved.limit)

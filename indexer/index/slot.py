@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warmpath.indexer.engines.event import Tier
 
@@ -34,6 +34,19 @@ class Place:
         object.__setattr__(self, "name", RankName(self.pod, self.rank))
 
 
+class Watcher:
+    """What is told of slots; this one does nothing with it."""
+
+    def placed(self, slot: int, place: Place | None) -> None:
+        """Take a slot's place from now on; None: it stands for nothing."""
+
+    def named(self, name: RankName, names: Any, numbers: Any) -> None:
+        """Take the arrays with a rank's own names and their blocks; None: it has none."""
+
+    def lived(self, name: RankName, life: int) -> None:
+        """Take a rank's new life."""
+
+
 class SlotTable:
     """Gives out slots, smallest free one first, so that sets of slots stay short.
 
@@ -41,7 +54,8 @@ class SlotTable:
     index has swept its remains.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watcher: Watcher | None = None) -> None:
+        self.watcher = watcher or Watcher()
         self._places: list[Place | None] = []
         self.places: Sequence[Place | None] = self._places
         """The places by slot; None for a retired one."""
@@ -66,6 +80,7 @@ class SlotTable:
             slot = len(self._places)
             self._places.append(place)
         self._slots[place] = slot
+        self.watcher.placed(slot, place)
         return slot
 
     def change(self, slot: int, place: Place) -> None:
@@ -75,6 +90,7 @@ class SlotTable:
         del self._slots[old]
         self._places[slot] = place
         self._slots[place] = slot
+        self.watcher.placed(slot, place)
 
     def retire(self, slot: int) -> None:
         """Let `slot` stand for nothing; its number is not given out again before `free`."""
@@ -82,6 +98,7 @@ class SlotTable:
         if place is not None:
             del self._slots[place]
             self._places[slot] = None
+            self.watcher.placed(slot, None)
 
     def free(self, slot: int) -> None:
         """Let the number of a retired slot be given out again."""

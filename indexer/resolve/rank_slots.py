@@ -1,6 +1,7 @@
 """One rank's slots in the index: one for each place of its present life, and one for blocks in doubt."""
 
 from dataclasses import replace
+from typing import Any
 
 from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.indexer.engines.event import Tier
@@ -60,6 +61,10 @@ class RankSlots:
         changed = abs(self._index.count(slot) - before)
         return changed == len(change.keys) or self._index.stats().evicted > 0
 
+    def keep_names(self, names: Any, numbers: Any) -> None:
+        """Say in which arrays the rank has a table of its own names; None: it has none."""
+        self._table.watcher.named(RankName(self._pod, self._rank), names, numbers)
+
     def slot(self, spot: Spot) -> int:
         slot = self.certain.get(spot)
         if slot is None:
@@ -113,6 +118,7 @@ class RankSlots:
             self._drop(slot)
         self.certain.clear()
         self.epoch += 1
+        self._table.watcher.lived(RankName(self._pod, self._rank), self.epoch)
         # This changes last, so that a reader who sees it change finds the new life.
         self._table.life_changes += 1
 

@@ -89,8 +89,16 @@ class RankState(Protocol):
     def held(self) -> Mapping[Spot, set[int]]:
         """Return the keys that each place holds."""
 
-    def save(self) -> SavedResolver:
-        """Return the state that a later process goes on from."""
+    @property
+    def odd(self) -> int:
+        """How many names are not kept in arrays."""
+
+    @property
+    def changes(self) -> int:
+        """A number that changes with what `save` returns beside names in arrays."""
+
+    def save(self, *, plain: bool = True) -> SavedResolver:
+        """Return the state that a later process goes on from; without `plain`, no names in arrays."""
 
     def restore(self, saved: SavedResolver) -> object:
         """Go on from the state that another process saved; nothing may have been applied before."""
@@ -154,7 +162,15 @@ class PureState:
     def held(self) -> Mapping[Spot, set[int]]:
         return self.resolver.names.held()
 
-    def save(self) -> SavedResolver:
+    @property
+    def odd(self) -> int:
+        return len(self.resolver.names.keys)
+
+    @property
+    def changes(self) -> int:
+        return self.counts.stored_blocks + self.counts.removed_blocks
+
+    def save(self, *, plain: bool = True) -> SavedResolver:  # noqa: ARG002  it has no arrays
         return self.resolver.save()
 
     def restore(self, saved: SavedResolver) -> None:

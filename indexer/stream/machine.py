@@ -161,6 +161,11 @@ class Stream:
         return self._next - 1 if self._next else None
 
     @property
+    def position(self) -> tuple[int, int]:
+        """The sequence to be applied next, and the digest of the batch before it; 0: not known."""
+        return self._next, self._digests.get(self._next - 1, 0)
+
+    @property
     def can_heal(self) -> bool:
         """Whether `turned_over` may restore the trust."""
         return self.trust.is_damaged and self.state is StreamState.FOLLOWING
@@ -484,10 +489,10 @@ class Stream:
         self.trust.degrade(reason, heals_at)
         self._follower.doubt()
 
-    def save(self) -> SavedStream:
+    def save(self, *, digests: bool = True) -> SavedStream:
         return SavedStream(
             next=self._next,
-            digests=dict(self._digests),
+            digests=dict(self._digests) if digests else {},
             level=self.trust.level,
             reason=self.trust.reason,
             passing=self.trust.passing,

@@ -3,14 +3,20 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from warmpath.indexer.common.heritage import Heir, inherited
+from warmpath.indexer.common.publish import Publisher
+from warmpath.indexer.compiled.memory import Memory
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.follow.instance import EngineTls
+from warmpath.indexer.index.slot import RankName
+from warmpath.indexer.mirror import Mirror
 from warmpath.indexer.past import Past
 from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.stream.machine import PENDING_BYTES
 from warmpath.process.grpc_tls import channel_credentials
@@ -24,7 +30,9 @@ from warmpath.router.pods.look import sources
 from warmpath.router.pods.probe import Links
 from warmpath.router.pods.shared_index import asking, is_asked_by_answers, reached, shared
 from warmpath.router.pods.table import PodTable
-from warmpath.router.readiness import INDEX
+from warmpath.router.readiness import INDEX, Condition
+
+COPYING = "the pods' blocks are being copied for the first time"
 
 
 @dataclass(slots=True)
@@ -40,6 +48,8 @@ class Indexed:
     sources: list[PodSource]
     publishers: ClientTls | None
     engines: EngineTls
+    heirs: Sequence[Heir] = ()
+    """The ranks that another process has followed before."""
     follower: Follower | None = None
     reconciler: Reconciler | None = None
 
@@ -64,6 +74,7 @@ class Indexed:
                 ended=partial(call, links.ended),
                 gone=partial(call, links.gone),
             ),
+            heirs=self.heirs,
         )
         follows = following(self.follower, self.sources)
         self.reconciler = await self.thread.enter(follows, self.means.stack)
@@ -89,30 +100,68 @@ async def index(means: Means, publishers: ClientTls | None, engines: EngineTls) 
         redis = await stack.enter_async_context(reached(table, folder))
         if table.mode == "shared":
             remote = await stack.enter_async_context(asking(table, redis))
+    ingest, heirs = _ingest(means, remote)
+    publisher = ingest.publisher
+    readiness.set(INDEX, holds=True, reason="this router copies no index")
+    thread = await stack.enter_async_context(LoopThread("following"))
+    if isinstance(ingest, Mirror):
+        if table.url and table.mode == "replica":
+            readiness.look(INDEX, partial(_is_copied, ingest))
+    elif table.url:
+        if table.mode == "replica":
+            readiness.set(INDEX, holds=False, reason=COPYING)
+
+        # All pods are copied, or the first attempt has failed.
+        def settled(reason: str) -> None:
+            readiness.set(INDEX, holds=True, reason=reason)
+            if publisher is not None:
+                publisher.ready()
+
+        await thread.enter(shared(table, folder, ingest, settled), stack)
+    places = list(sources(config, folder))
+    return Indexed(
+        means, ingest, PodTable(), thread, redis, places, publishers, engines, heirs=heirs
+    )
+
+
+def _ingest(means: Means, remote: RemoteIndex | None) -> tuple[Ingest, Sequence[Heir]]:
+    """Return what follows the ranks, or shows those that another process follows; and what it left."""
+    config = means.config
+    if means.memory is not None and not means.follows:
+        mirror = Mirror(
+            means.memory, hash_seed=config.index.hash_seed, clock=time.monotonic, remote=remote
+        )
+        return mirror, ()
+    publisher = memory = old = None
+    heirs: Sequence[Heir] = ()
+    if means.memory is not None:
+        current = means.memory.current
+        if current >= 0:
+            old = Memory(means.memory, current)
+            heirs = inherited(old)
+        memory = Memory(means.memory, 1 - max(current, 0))
+        # A process that did not come to be read may have written there.
+        memory.clear()
+        publisher = Publisher(memory, time.monotonic)
     ingest = Ingest(
-        embedded_index(config.index.max_bytes),
+        embedded_index(config.index.max_bytes, memory),
         hash_seed=config.index.hash_seed,
         pending_bytes=PENDING_BYTES,
         stale_after=config.events.stale_seconds,
         clock=time.monotonic,
         remote=remote,
         past=Past(time.monotonic) if means.shadow and means.shadow.log else None,
+        publisher=publisher,
     )
-    readiness.set(INDEX, holds=True, reason="this router copies no index")
-    thread = await stack.enter_async_context(LoopThread("following"))
-    if table.url:
-        if table.mode == "replica":
-            reason = "the pods' blocks are being copied for the first time"
-            readiness.set(INDEX, holds=False, reason=reason)
+    if publisher is not None:
+        publisher.begin(old, (RankName(one.saved.pod, one.saved.rank) for one in heirs))
+    return ingest, heirs
 
-        # All pods are copied, or the first attempt has failed.
-        def settled(reason: str) -> None:
-            readiness.set(INDEX, holds=True, reason=reason)
 
-        await thread.enter(shared(table, folder, ingest, settled), stack)
-    return Indexed(
-        means, ingest, PodTable(), thread, redis, list(sources(config, folder)), publishers, engines
-    )
+def _is_copied(mirror: Mirror) -> Condition:
+    if mirror.is_settled():
+        return Condition(holds=True, reason="the process that follows the pods has copied them")
+    return Condition(holds=False, reason=COPYING)
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: object) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warmpath.indexer.compiled.memory import File
 from warmpath.process.tasks import Work, kept
 from warmpath.router.access.entrance import Entrance
 from warmpath.router.config.schema import Config
@@ -22,6 +23,18 @@ class ShadowMode:
 
     log: Path | None = None
     """Its access log, which is followed; None: the gateway shows or reports its requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneOfSeveral:
+    """What one of several processes has from their parent."""
+
+    siblings: int
+    """The descriptor of its socket, for the bookings (`router.peers.siblings`)."""
+    memory: int
+    """The descriptor of the file in which all have the index."""
+    follows: bool
+    """Whether it is the one that follows the pods' events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +55,10 @@ class Means:
     """How another gateway decides where requests go; None: picks decide."""
     siblings: Siblings | None = None
     """The other processes of this router, through their parent; None: there are none."""
+    memory: File | None = None
+    """Where all processes have the index; None: this one has it alone."""
+    follows: bool = True
+    """Whether this process follows the pods' events, and not another one."""
 
     def keep(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do work until the router ends (`process.tasks.Work`)."""

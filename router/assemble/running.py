@@ -5,10 +5,11 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from warmpath.indexer.compiled.memory import File
 from warmpath.indexer.ranks import Ingest
 from warmpath.prefixstore.tokenizers.cache import TokenizerCache
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
@@ -17,7 +18,7 @@ from warmpath.process.reread import keep_current
 from warmpath.router.access.entrance import entrance
 from warmpath.router.assemble.calls import Calls, calls, methods
 from warmpath.router.assemble.index import Indexed, index
-from warmpath.router.assemble.means import Means, ShadowMode
+from warmpath.router.assemble.means import Means, OneOfSeveral, ShadowMode
 from warmpath.router.assemble.pages import pages
 from warmpath.router.assemble.picks import Picks, picks
 from warmpath.router.calls import llmd
@@ -28,7 +29,7 @@ from warmpath.router.config.schema import Config
 from warmpath.router.ending import end_router
 from warmpath.router.endpoint_picker.plain_calls import PlainCalls
 from warmpath.router.metrics.calls import Metrics
-from warmpath.router.peers.siblings import siblings as reached
+from warmpath.router.peers.siblings import siblings
 from warmpath.router.pods.probe import Links
 from warmpath.router.pods.table import Pod
 from warmpath.router.pods.tokenize import Tokenizing
@@ -68,12 +69,11 @@ async def running(
     tracer: Tracer = NO_TRACER,
     shadow: ShadowMode | None = None,
     *,
-    siblings: int | None = None,
+    process: OneOfSeveral | None = None,
 ) -> AsyncIterator[Running]:
     """Serve for as long as the context is open; `folder` is where relative paths begin.
 
-    With `shadow` no pick decides. `siblings` is the descriptor of the socket to the parent of several
-    processes.
+    With `shadow` no pick decides. `process` says which of several processes this is; None: the only one.
 
     The caller closes the `tracer` afterwards.
 
@@ -86,12 +86,14 @@ async def running(
         metrics = Metrics(tracer)
         readiness = Readiness(config.server.ready)
         enter, steps = entrance(config, folder), Steps(metrics.stepped, tracer)
-        others = None
-        if siblings is not None:
-            others = await stack.enter_async_context(reached(siblings))
-        means = Means(
-            stack, config, folder, readiness, enter, metrics, steps, tracer, shadow, others
-        )
+        means = Means(stack, config, folder, readiness, enter, metrics, steps, tracer, shadow)
+        if process is not None:
+            means = replace(
+                means,
+                siblings=await stack.enter_async_context(siblings(process.siblings)),
+                memory=File(process.memory),
+                follows=process.follows,
+            )
         publishers = publisher_credentials(config.watch, folder)
         engines = engine_credentials(config.probe, folder)
         indexed = await index(means, publishers, engines)

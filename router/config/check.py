@@ -1,6 +1,7 @@
 """Finds contradictions in a configuration whose keys all have the right form."""
 
 import importlib.util
+import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 
@@ -69,6 +70,7 @@ def _listeners(server: ServerTable) -> Iterator[Rule]:
     yield metrics and _is_one_socket(listen, metrics), "metrics-listen", problem
     if server.processes == 1:
         return
+    yield not hasattr(os, "memfd_create"), "processes", "is above 1, which needs Linux"
     yield is_path, "listen", "is a path, which several processes cannot share"
     if is_path or not is_address:
         return

@@ -24,19 +24,6 @@ from warmpath.router.config.schema import Config, ModelSpec, PodSpec
 from warmpath.router.state_file import folder_problem, foreign
 
 
-def state_files(config: Config) -> list[str]:
-    """Return the state files of all processes; an empty list if no state is saved."""
-    name, processes = config.index.state_file, config.server.processes
-    if not name or processes == 1:
-        return [name] if name else []
-    return [state_file_of(name, number) for number in range(processes)]
-
-
-def state_file_of(name: str, process: int) -> str:
-    """Return the state file of one of several processes, by the configured `name`."""
-    return f"{name}.{process}"
-
-
 class ConfigError(Exception):
     """The configuration cannot be used; `problems` has one line for each mistake."""
 
@@ -141,10 +128,9 @@ def _lacking(config: Config, folder: Path) -> Iterator[Problem]:
     yield from tls_problems(config, folder)
     yield from _tokens(config, folder)
     yield from _engine_keys(config, folder)
-    # The files of several processes lie in one folder, and may all have the same problem.
-    for problem in dict.fromkeys(foreign(folder / name) for name in state_files(config)):
-        if problem:
-            yield ("index", "state-file"), problem
+    name = config.index.state_file
+    if name and (problem := foreign(folder / name)):
+        yield ("index", "state-file"), problem
     decisions = config.pick.decision_log
     if decisions not in {"", "-"} and (problem := folder_problem((folder / decisions).parent)):
         yield ("pick", "decision-log"), problem

@@ -104,8 +104,9 @@ class ServerTable(Table, frozen=True):
     """host:port of the live page (docs/reference/tracing-and-live-page.md), /metrics, /healthz,
     /readyz and Dynamo's pages (docs/guides/coming-from.md). The rules of `listen` apply. Empty: none."""
     processes: Annotated[int, Meta(gt=0, le=64)] = 1
-    """Processes that share `listen`. Each has its own index and the next port for metrics, uses one
-    core, and answers about 1,500 to 3,000 scores a second."""
+    """Processes that share `listen`, one index, whose events the first follows, and their bookings.
+    Each uses one core, answers about 1,500 to 3,000 scores a second, and has the next port for metrics.
+    More than 1 need Linux."""
     ready: Annotated[tuple[ReadyCondition, ...], RELOADABLE] = ("pods", "index")
     """Conditions that must hold for the router to be ready (docs/reference/failures.md#readiness)."""
     ready_coverage: Annotated[float, Meta(gt=0, le=1), RELOADABLE] = 0.5

@@ -16,12 +16,14 @@ from pathlib import Path
 import grpc
 import zmq.asyncio
 
+from warmpath.indexer.common.heritage import KILLED, Heir
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.connect import connections
 from warmpath.indexer.follow.endpoint import EXPOSED, is_exposed
 from warmpath.indexer.follow.instance import Engine, EngineTls, Patience
 from warmpath.indexer.follow.stream_source import RankIngest, SavedRank
 from warmpath.indexer.keys.key import fingerprint
+from warmpath.indexer.mirror import Mirror
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import SWEEP_BUDGET, TICK_SECONDS, Ingest
 from warmpath.indexer.watch.client import Watcher
@@ -52,11 +54,16 @@ class Follower:
     tls: EngineTls
     """The TLS to engines with HTTPS."""
     links: Links
+    heirs: Sequence[Heir] = ()
+    """The ranks to go on from where another process of this router has followed them before."""
 
     def __post_init__(self) -> None:
         self._patience = Patience(tls=self.tls)
-        saved = _saved_ranks(self.whole.index, self.folder)
-        self._saved = {(one.pod, one.rank, one.model): one for one in saved}
+        heirs = self.heirs
+        if not heirs and not isinstance(self.ingest, Mirror):
+            saved = _saved_ranks(self.whole.index, self.folder)
+            heirs = [Heir(one, is_doubted=False) for one in saved]
+        self._heirs = {(one.saved.pod, one.saved.rank, one.saved.model): one for one in heirs}
         self._context = zmq.asyncio.Context()
         # A followed rank takes three sockets, a replay one more; the default is 1,023 in total.
         self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
@@ -108,6 +115,11 @@ class Follower:
         self._tasks[spec.id] = [kept(work) for work in works]
 
     def _followed(self, spec: config.PodSpec, name: str) -> tuple[Sequence[Rank], list[Work]]:
+        index = self.whole.shared_index
+        if isinstance(self.ingest, Mirror) and (
+            spec.watch or spec.events or (index.url and index.mode == "replica")
+        ):
+            return [self.ingest.mirror(spec.id, number) for number in range(spec.ranks)], []
         if spec.watch:
             return self._watched(spec, name)
         if spec.events:
@@ -131,9 +143,9 @@ class Follower:
         )
         ranks = [self.ingest.add(source) for source in engine.sources()]
         for rank in ranks:
-            saved = self._saved.pop((spec.id, rank.number, spec.model), None)
-            if saved is not None:
-                _restore(rank, saved)
+            heir = self._heirs.pop((spec.id, rank.number, spec.model), None)
+            if heir is not None:
+                _restore(rank, heir)
         return [*ranks], connections(engine, ranks, self._context, self._patience)
 
     def _watched(self, spec: config.PodSpec, name: str) -> tuple[list[Rank], list[Work]]:
@@ -194,9 +206,11 @@ class Follower:
         self._context.destroy(linger=0)
 
 
-def _restore(rank: RankIngest, saved: SavedRank) -> None:
+def _restore(rank: RankIngest, heir: Heir) -> None:
     try:
-        rank.restore(saved)
+        rank.restore(heir.saved)
+        if heir.is_doubted:
+            rank.missed(KILLED)
     except Exception as error:  # noqa: BLE001  the router starts with any file
         # The text could quote the file, so only the kind of error is logged.
         kind = type(error).__name__
@@ -250,7 +264,7 @@ async def _tick(ingest: Ingest) -> None:
 def _save(follower: Follower) -> None:
     """Save the index and the stream positions. Raises OSError, which names the file."""
     table = follower.whole.index
-    if not table.state_file:
+    if not table.state_file or isinstance(follower.ingest, Mirror):
         return
     path = follower.folder / table.state_file
     try:

@@ -95,19 +95,19 @@ async def test_a_damaged_file_is_named_and_the_router_starts_cold(
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(("processes", "name"), [(1, "state"), (2, "state.1")])
+@pytest.mark.parametrize("processes", [1, 2])
 async def test_an_end_without_saving_is_a_failure(
-    tmp_path: Path, held_port: int, processes: int, name: str
+    tmp_path: Path, held_port: int, processes: int
 ) -> None:
     config = written(tmp_path, "state", processes)
     text = config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{held_port}")
     async with serving(config, text) as router:
         assert "serves" in router.line
-        (tmp_path / name).mkdir()
+        (tmp_path / "state").mkdir()
         router.process.terminate()
-        assert await router.said(f"index.state-file: nothing is saved to {tmp_path / name}: ")
+        assert await router.said(f"index.state-file: nothing is saved to {tmp_path / 'state'}: ")
         assert await router.process.wait() == 1
-    assert not (tmp_path / f"{name}.new").exists()
+    assert not (tmp_path / "state.new").exists()
 
 
 def test_a_file_of_another_seed_is_refused(tmp_path: Path) -> None:
@@ -180,17 +180,6 @@ def _as_it_was(place: Path) -> tuple[int, ...]:
 
 def _serve(argv: list[str]) -> int:
     return serve.main(["--config", *argv])
-
-
-def test_every_process_looks_at_its_own_state_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "state.1").mkdir()
-    assert check_config.main([str(written(tmp_path, "state"))]) == 0
-    config = written(tmp_path, "state", processes=2)
-    config.write_text(config.read_text().replace("127.0.0.1:0", "127.0.0.1:7400"))
-    assert check_config.main([str(config)]) == 1
-    assert f"{tmp_path / 'state.1'} is a folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", [".", "..", "/", "sub\\u0000name", "n" * 300, "warmpath.toml"])

@@ -17,7 +17,7 @@ from warmpath.indexer.compiled.blocks import sets as of
 from warmpath.indexer.compiled.blocks.sets import Sets
 from warmpath.indexer.compiled.blocks.table import delete, find, home, insert, number_at, put, seek
 from warmpath.indexer.compiled.jit import compiled, inlined, int64
-from warmpath.indexer.compiled.outside import zeros
+from warmpath.indexer.compiled.outside import Zeros
 
 TOP, FREE, LIVE, NAMED, RESTING, RESTED, UNUSED = range(7)
 """Fields of `state`: the lowest number never given out; the first free number; how many blocks there
@@ -57,13 +57,13 @@ class Blocks(NamedTuple):
     state: NDArray[np.int64]
 
 
-def new_blocks(capacity: int, slots: int, places: int) -> Blocks:
+def new_blocks(capacity: int, slots: int, places: int, zeros: Zeros) -> Blocks:
     """Return empty arrays with room for `capacity` blocks; they take memory as blocks come.
 
     `places` is the size of the table by key.
     """
     records = zeros((capacity + 1, 2), np.uint64)
-    state = np.zeros(7, np.int64)
+    state = zeros(7, np.int64)
     state[TOP] = 1
     return Blocks(
         records=records,
@@ -71,9 +71,9 @@ def new_blocks(capacity: int, slots: int, places: int) -> Blocks:
         quarters=records.view(np.uint16),
         names=zeros((capacity + 1, 1), np.uint64),
         parents=zeros(capacity + 1, np.uint32),
-        by_key=np.zeros(places, np.uint32),
+        by_key=zeros(places, np.uint32),
         by_name=np.zeros(16, np.uint32),
-        counts=np.zeros(slots, np.int64),
+        counts=zeros(slots, np.int64),
         state=state,
     )
 

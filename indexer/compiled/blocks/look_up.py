@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from warmpath.indexer.compiled.blocks.blocks import MATCHED, SET, Blocks
 from warmpath.indexer.compiled.blocks.sets import Sets
-from warmpath.indexer.compiled.blocks.table import find, first_number
+from warmpath.indexer.compiled.blocks.table import find_within, first_number
 from warmpath.indexer.compiled.jit import allocating, inner, int64
 from warmpath.indexer.compiled.keys import block_key
 
@@ -54,10 +54,12 @@ def _walk(
 ) -> tuple[int, int]:
     """Look up `count` keys at `depth`; return how many stretches have ended, and the last key's set."""
     for at in range(count):
-        number = find(by_key, records, keys[at])
+        number = find_within(by_key, records, keys[at])
         held = 0
         if number:
             held = int64(halves[number, SET])
+            if held >= words.shape[0]:
+                held = 0  # read while another process writes, as the version will show
             if quarters[number, MATCHED] != now:
                 quarters[number, MATCHED] = now
         if held != before:

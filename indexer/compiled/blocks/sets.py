@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from warmpath.indexer.compiled.blocks.table import after, stays
 from warmpath.indexer.compiled.jit import compiled, inlined, inner, int64
-from warmpath.indexer.compiled.outside import zeros
+from warmpath.indexer.compiled.outside import Zeros, zeros
 
 TOP, FREE, USED, FROM, SLOT, TO = range(6)
 """Fields of `state`: the lowest number never given out; the first free number; how many sets are in use;
@@ -36,20 +36,22 @@ class Sets(NamedTuple):
     state: NDArray[np.int64]
 
 
-def new_sets(capacity: int, words: int, places: int) -> Sets:
+def new_sets(capacity: int, words: int, places: int, make: Zeros) -> Sets:
     """Return empty arrays with room for `capacity` sets of `words` words; they take memory as sets come.
 
-    The table does not grow; the caller fills a larger one (`refill`).
+    The table does not grow; the caller fills a larger one (`refill`). `make` makes what readers read.
     """
+    live = make(words, np.uint64)
+    live[:] = ~np.uint64(0)
     state = np.zeros(6, np.int64)
     state[TOP] = 1
     state[FROM] = -1
     return Sets(
-        words=zeros((capacity + 1, words), np.uint64, sparse=True),
+        words=make((capacity + 1, words), np.uint64, sparse=True),
         uses=zeros(capacity + 1, np.uint32, sparse=True),
         hashes=zeros(capacity + 1, np.uint32, sparse=True),
         table=np.zeros(places, np.uint32),
-        live=np.full(words, ~np.uint64(0)),
+        live=live,
         scratch=np.zeros(words, np.uint64),
         state=state,
     )

@@ -33,7 +33,6 @@ from warmpath.indexer.compiled.names.names import (
 from warmpath.indexer.compiled.names.names_by_key import Marks
 from warmpath.indexer.compiled.names.restore import TIERS
 from warmpath.indexer.compiled.names.roots import RootTable
-from warmpath.indexer.compiled.outside import zeros
 from warmpath.indexer.engines.cache_groups import WINDOW_KINDS, Layout
 from warmpath.indexer.resolve.change import Spot
 from warmpath.indexer.resolve.rank_slots import RankSlots
@@ -64,6 +63,7 @@ class PlainNames:
     def clear(self) -> None:
         """Forget every name, before a new life. The caller empties the slots."""
         self.own = names_of.new_own()
+        self._slots.keep_names(None, None)
         self.roots = roots_of.new_roots()
         self.groups: dict[int, int] = {}
         """The row in `Own.groups` of each group, by the group's number."""
@@ -284,7 +284,7 @@ class PlainNames:
         fresh = self._with_room(self.held() + STEP)
         names_of.gather(self._arrays.blocks, self._arrays.sets, self.own, fresh)
         fresh.state[OWNS] = 1
-        self.own = fresh
+        self._take(fresh)
 
     def held(self) -> int:
         """Return how many blocks the rank's places hold in all; one in two places counts twice."""
@@ -310,13 +310,17 @@ class PlainNames:
             self._copy(self._with_room(int(self.own.state[OWNED])))
 
     def _with_room(self, entries: int) -> Own:
-        places = _places(entries)
+        places, zeros = _places(entries), self._arrays.zeros
         fresh = self.own._replace(names=zeros(places, np.uint64), numbers=zeros(places, np.uint32))
         fresh.state[OWNED] = 0
         return fresh
 
     def _copy(self, fresh: Own) -> None:
         names_of.copy(self._arrays.blocks, self._arrays.sets, self.own, fresh)
+        self._take(fresh)
+
+    def _take(self, fresh: Own) -> None:
+        self._slots.keep_names(fresh.names, fresh.numbers)
         self.own = fresh
 
     def nbytes(self) -> int:

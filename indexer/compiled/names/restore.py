@@ -30,14 +30,17 @@ TIERS = list(Tier)
 
 def pack(
     blocks: Blocks,
-    sets: Sets,
+    words: NDArray[np.uint64],
     names: NDArray[np.uint64],
     numbers: NDArray[np.uint32],
     groups: list[int],
     certain: Mapping[Spot, int],
     doubted: Mapping[Spot, int],
 ) -> SavedPlain:
-    """Return a rank's plain names to save, given the block of each, and the rank's groups and slots."""
+    """Return a rank's plain names to save, given the block of each, and the rank's groups and slots.
+
+    `words` are those of the sets.
+    """
     order = np.argsort(blocks.quarters[numbers, DEPTH], kind="stable")
     names, numbers = names[order], numbers[order]
     held = blocks.halves[numbers, SET]
@@ -45,7 +48,7 @@ def pack(
     for slots, shift in ((certain, 0), (doubted, DOUBT_BITS)):
         for (tier, group), slot in slots.items():
             if group in groups:
-                has = sets.words[held, slot >> 6] >> np.uint64(slot & 63) & np.uint64(1)
+                has = words[held, slot >> 6] >> np.uint64(slot & 63) & np.uint64(1)
                 bits = has.astype(np.uint8) << np.uint8(TIERS.index(tier) + shift)
                 places[groups.index(group)] |= bits
     above = blocks.parents[numbers]

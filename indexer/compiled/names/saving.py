@@ -20,9 +20,8 @@ from warmpath.indexer.resolve.saved import DOUBT_BITS, SavedPlain
 def save(index: ArrayIndex, slots: RankSlots, plain: PlainNames) -> SavedPlain:
     """Return all plain names of a rank, and which of its places hold them."""
     arrays = index.arrays
-    return pack(
-        arrays.blocks, arrays.sets, *plain.all(), list(plain.groups), slots.certain, slots.doubted
-    )
+    words, groups = arrays.sets.words, list(plain.groups)
+    return pack(arrays.blocks, words, *plain.all(), groups, slots.certain, slots.doubted)
 
 
 def claim_slots(slots: RankSlots, saved: SavedPlain) -> None:
