@@ -27,7 +27,6 @@ BENCHMARKS = {
     "simworker": "speed.simworker",
     "pick": "speed.pick",
     "holds": "speed.holds",
-    "gateway": "speed.gateway",
     "redis": "redis.command",
     "scale": "scale.command",
 }
@@ -41,14 +40,14 @@ def _measured(name: str, *, quick: bool) -> Iterable[Figure]:
     return found
 
 
-BY_NAME_ONLY = frozenset({"gateway", "redis", "scale"})
-"""Benchmarks that run by name only: `gateway` needs Envoy (`make envoy`), the others Redis' server."""
+BY_NAME_ONLY = frozenset({"redis", "scale"})
+"""Benchmarks that run by name only, as they need Redis' server."""
 WITH_OPTIONS = {"gateways": gateways.main, "policy": policy.main}
 """Benchmarks with options of their own, which `-h` after their names shows."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure index, ingestion, Score, overload, text, recovery, workers, picks, Envoy, Redis, scale."""
+    """Measure index, ingestion, Score, overload, text, recovery, workers, picks, Redis, scale."""
     given = sys.argv[1:] if argv is None else [*argv]
     if given and given[0] in WITH_OPTIONS:
         return WITH_OPTIONS[given[0]](given[1:])

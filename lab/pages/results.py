@@ -12,6 +12,8 @@ from typing import Any
 
 KEPT = Path(__file__).parents[1] / "bench" / "results.jsonl"
 
+BESIDE = "Gateways side by side"
+"""The part whose figures are named `FRONT: FIGURE`, and have a column for each front."""
 BEGINNING = """# Results
 
 The last figure of each benchmark, and [how each is made](../../docs/reference/benchmarks.md).
@@ -41,15 +43,36 @@ def updated(
 def page(figures: list[dict[str, Any]]) -> str:
     """Return the page."""
     text, part = BEGINNING, ""
+    beside = [one for one in figures if one["part"] == BESIDE and one["peer"] is None]
     for one in figures:
+        if beside and one["part"] == BESIDE:
+            text += f"\n## {BESIDE}\n\n{_side_by_side(beside)}"
+            beside = []
+        if one["part"] == BESIDE and one["peer"] is None:
+            continue
         if one["part"] != part:
             part = one["part"]
-            text += f"\n## {part}\n\n| figure | here | peer | ratio | goal | commit |\n"
+            title = f"{part}: the goals" if part == BESIDE else part
+            text += f"\n## {title}\n\n| figure | here | peer | ratio | goal | commit |\n"
             text += "| --- | ---: | --- | ---: | --- | --- |\n"
         text += f"| {one['name']} | {_number(one['value'])} {one['unit']} | {_peer(one)} | "
         ratio = one["ratio"]
         text += f"{'' if ratio is None else f'{ratio:.2f}'} | {_goal(one)} | {one['commit']} |\n"
     return text
+
+
+def _side_by_side(figures: list[dict[str, Any]]) -> str:
+    """Return one table of figures that are named `FRONT: FIGURE`, with a column for each front."""
+    rows: dict[str, dict[str, str]] = {}
+    for one in figures:
+        front, _, name = one["name"].partition(": ")
+        row = rows.setdefault(f"{name}, {one['unit']}" if one["unit"] else name, {})
+        row[front] = _number(one["value"])
+    fronts = list(dict.fromkeys(front for row in rows.values() for front in row))
+    text = f"| | {' | '.join(fronts)} |\n| --- |{' ---: |' * len(fronts)}\n"
+    for name, row in rows.items():
+        text += f"| {name} | {' | '.join(row.get(front, '') for front in fronts)} |\n"
+    return f"{text}\nMeasured at {', '.join(sorted({one['commit'] for one in figures}))}.\n"
 
 
 def _number(value: float) -> str:

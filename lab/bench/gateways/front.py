@@ -16,7 +16,7 @@ from warmpath.lab.bench.stand.servers import busy
 from warmpath.lab.local.cluster import MODEL
 from warmpath.lab.local.ports import HOST
 from warmpath.process.address import HostPort
-from warmpath.router.config.schema import Config, ModelSpec, PickTable, PodSpec, ServerTable
+from warmpath.router.config.schema import Config, ModelSpec, PodSpec, ServerTable
 from warmpath.router.config.write import as_toml
 
 START_SECONDS = 180.0
@@ -44,8 +44,6 @@ class Stand:
     """Folder of the pods' tokenizer, with a chat template."""
     folder: Path
     """Folder for files and logs."""
-    pick: PickTable
-    """How fast the pods compute, for warmpath."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,6 @@ def _configuration(stand: Stand) -> str:
         Config(
             models=[ModelSpec(MODEL, tokenizer=str(stand.tokenizer))],
             server=ServerTable(listen=local, metrics_listen=local, drain_delay_seconds=0),
-            pick=stand.pick,
             pods=pods,
         )
     )

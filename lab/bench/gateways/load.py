@@ -15,8 +15,8 @@ from warmpath.lab.bench.gateways.pods import TOKENS_A_SECOND
 from warmpath.lab.bench.stand.servers import JSON, Load, h2load
 from warmpath.lab.local.cluster import MODEL
 
-OPENING_SECONDS = 3.0
-"""Time during which streams are opened: the client would delay tokens of a rush."""
+OPENED = 100
+"""Streams that are opened in a second."""
 PATH = "/v1/chat/completions"
 LETTERS = "aeinorst"
 
@@ -80,9 +80,10 @@ async def streams(
     seconds: float,
     folder: Path,
     *,
-    opening: float = OPENING_SECONDS,
+    opening: float | None = None,
 ) -> Streamed:
     """Let one client read streams for some seconds. Raises ChildError if no token comes."""
+    opening = count / OPENED if opening is None else opening
     body = folder / "stream.json"
     tokens = int((opening + seconds + 1) * TOKENS_A_SECOND)
     body.write_bytes(chat_of(text, tokens, stream=True))

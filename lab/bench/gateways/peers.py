@@ -15,6 +15,7 @@ import aiohttp
 
 from warmpath.cli.child import Child, ChildError
 from warmpath.lab.bench.gateways.front import START_SECONDS, Front, Stand, Start
+from warmpath.lab.bench.gateways.table import SMG, VLLM_ROUTER
 from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE
 from warmpath.lab.local.cluster import MODEL
 from warmpath.lab.local.ports import HOST, HeldPorts
@@ -120,8 +121,8 @@ async def _is_well(http: aiohttp.ClientSession, url: str) -> bool:
 
 
 PEERS: dict[str, Start] = {
-    "smg": _peer(_smg("cache_aware")),
-    "smg, round robin": _peer(_smg("round_robin")),
-    "vllm-router": _peer(_vllm_router("kv_aware")),
-    "vllm-router, round robin": _peer(_vllm_router("round_robin")),
+    SMG: _peer(_smg("cache_aware")),
+    f"{SMG}, round robin": _peer(_smg("round_robin")),
+    VLLM_ROUTER: _peer(_vllm_router("kv_aware")),
+    f"{VLLM_ROUTER}, round robin": _peer(_vllm_router("round_robin")),
 }

@@ -1,4 +1,4 @@
-"""The figures of all fronts: medians of rounds, as one table and as figures with ratios."""
+"""The figures of all fronts: medians of rounds, as one table and as figures with ratios and goals."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,8 +8,9 @@ from rich.table import Table
 
 from warmpath.lab.bench.figure import Figure
 
-NOBODY, ALONE, OURS, BASE = (
-    "no front", "Envoy alone", "Envoy + warmpath", "Envoy + warmpath, other checkout",
+NOBODY, ALONE, OURS, BASE, SMG, VLLM_ROUTER = FRONTS = (
+    "no front", "Envoy alone", "Envoy + warmpath", "Envoy + warmpath, other checkout", "smg",
+    "vllm-router",
 )  # fmt: skip
 
 
@@ -19,12 +20,12 @@ class Measured:
 
     front: str
     values: Mapping[str, float]
-    """Column -> figure, in the column's unit."""
+    """Row -> figure, in the row's unit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One kind of figure."""
+class Row:
+    """One kind of figure, which every front has."""
 
     name: str
     unit: str
@@ -43,22 +44,23 @@ def medians(measured: Iterable[Measured]) -> list[Measured]:
         Measured(
             front,
             {
-                column: statistics.median(one[column] for one in values if column in one)
-                for column in dict.fromkeys(name for one in values for name in one)
+                row: statistics.median(one[row] for one in values if row in one)
+                for row in dict.fromkeys(name for one in values for name in one)
             },
         )
         for front, values in rounds.items()
     ]
 
 
-def table(measured: Sequence[Measured], columns: Sequence[Column]) -> Table:
-    """Return a table with a row for each front."""
-    shown = [one for one in columns if any(one.name in of.values for of in measured)]
+def table(measured: Sequence[Measured], rows: Sequence[Row]) -> Table:
+    """Return a table with a column for each front."""
     found = Table("", box=None)
-    for one in shown:
-        found.add_column(f"{one.name}, {one.unit}" if one.unit else one.name, justify="right")
     for of in measured:
-        found.add_row(of.front, *(number(of.values.get(one.name)) for one in shown))
+        found.add_column(of.front, justify="right")
+    for row in rows:
+        if any(row.name in of.values for of in measured):
+            cells = (number(of.values.get(row.name)) for of in measured)
+            found.add_row(f"{row.name}, {row.unit}" if row.unit else row.name, *cells)
     return found
 
 
@@ -66,29 +68,26 @@ def number(value: float | None) -> str:
     """Return a figure in as many digits as mean something; nothing for None."""
     if value is None:
         return ""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:,.0f}" if value >= 100 or value == 0 else f"{value:.3g}"
 
 
-def figures(measured: Sequence[Measured], columns: Sequence[Column]) -> list[Figure]:
-    """Return a figure for each cell; those of warmpath with the ratio to Envoy alone, and to goals."""
+def figures(measured: Sequence[Measured], rows: Sequence[Row]) -> list[Figure]:
+    """Return a figure for each cell, and after them one for each goal whose front was measured."""
     by_front = {of.front: of.values for of in measured}
-    found = []
-    for of in measured:
-        for one in columns:
-            if one.name not in of.values:
-                continue
-            goals: dict[str, float | None] = {ALONE: None, **dict(one.goals)}
-            beside = [(to, goal) for to, goal in goals.items() if one.name in by_front.get(to, {})]
-            for to, goal in beside if of.front == OURS else [("", None)]:
-                found.append(
-                    Figure(
-                        f"{of.front}: {one.name}",
-                        of.values[one.name],
-                        one.unit,
-                        by_front[to][one.name] if to else None,
-                        to,
-                        goal=goal,
-                        least=one.least,
-                    )
-                )
-    return found
+    cells = [
+        Figure(f"{of.front}: {row.name}", of.values[row.name], row.unit)
+        for row in rows
+        for of in measured
+        if row.name in of.values
+    ]
+    ours = by_front.get(OURS, {})
+    goals = [
+        Figure(
+            f"{OURS}: {row.name}", ours[row.name], row.unit, by_front[to][row.name], to,
+            goal=goal, least=row.least,
+        )
+        for row in rows
+        for to, goal in row.goals
+        if row.name in ours and row.name in by_front.get(to, {})
+    ]  # fmt: skip
+    return cells + goals

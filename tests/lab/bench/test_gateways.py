@@ -6,13 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from warmpath.cli.gateway.bootstrap import GatewayDescription
 from warmpath.lab.bench.gateways import command, load, streams
 from warmpath.lab.bench.gateways.front import Front, tree
-from warmpath.lab.bench.gateways.table import ALONE, BASE, OURS, Column, Measured, figures, medians
+from warmpath.lab.bench.gateways.peers import installed
+from warmpath.lab.bench.gateways.replay import schedule
+from warmpath.lab.bench.gateways.table import ALONE, BASE, OURS, Measured, Row, figures, medians
+from warmpath.lab.bench.gateways.traffic import Sent, Texts, conversations, sessions
+from warmpath.lab.bench.stand.fronts import without_router
 from warmpath.lab.bench.stand.servers import Python
 from warmpath.process.address import HostPort
 
@@ -64,29 +70,93 @@ def test_a_front_is_all_processes_that_its_first_one_started() -> None:
     assert os.getpid() not in found
 
 
-def test_figures_are_medians_and_only_those_of_warmpath_have_ratios() -> None:
-    columns = [Column("cost", "us", [(BASE, 0.5)]), Column("rate", "requests/s", [], least=True)]
+def test_envoy_alone_is_the_same_envoy_but_for_the_router() -> None:
+    address = HostPort("127.0.0.1", 7400)
+    fields = without_router(GatewayDescription(address, address, [address]))
+    manager = fields["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
+    filters = [one["name"].rpartition(".")[2] for one in manager["typed_config"]["http_filters"]]
+    assert filters == ["header_mutation", "buffer", "router"]
+    assert [one["name"] for one in fields["static_resources"]["clusters"]] == ["pods"]
+
+
+def test_figures_are_medians_and_goals_come_last() -> None:
+    rows = [Row("cost", "us", [(BASE, 0.5), ("smg", 1)]), Row("rate", "requests/s")]
     rounds = [
         Measured(front, {"cost": cost, "rate": 1000 / cost})
         for turn in (1, 3, 2)
         for front, cost in ((ALONE, 10.0 * turn), (OURS, 20.0 * turn), (BASE, 60.0))
     ]
-    found = figures(medians(rounds), columns)
+    found = figures(medians(rounds), rows)
     assert [(one.name, one.value, one.ratio, one.met) for one in found if one.unit == "us"] == [
         ("Envoy alone: cost", 20.0, None, None),
-        ("Envoy + warmpath: cost", 40.0, 2.0, None),
-        ("Envoy + warmpath: cost", 40.0, pytest.approx(2 / 3), False),
+        ("Envoy + warmpath: cost", 40.0, None, None),
         ("Envoy + warmpath, other checkout: cost", 60.0, None, None),
+        ("Envoy + warmpath: cost", 40.0, pytest.approx(2 / 3), False),
     ]
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--fronts", "nobody"], ["--loads", "5 KB"], ["--rounds", "0"], ["--checkout", "/"]]
+    "wrong",
+    [
+        ["--fronts", "nobody"],
+        ["--loads", "5 KB"],
+        ["--rounds", "0"],
+        ["--checkout", "/"],
+        ["--replay-seconds", "1"],
+    ],
 )
 def test_wrong_options_are_named(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.main(wrong)
     assert f"{wrong[0]}: " in capsys.readouterr().err
+
+
+def words_in(folder: Path) -> Texts:
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": {"Ġab": 1, "Ġcd": 2, "x": 3}}}')
+    return Texts(folder)
+
+
+def prompt_of(one: Sent) -> str:
+    text = one.body["messages"][0]["content"]
+    assert isinstance(text, str)
+    return text
+
+
+def test_a_session_grows_turn_by_turn_and_each_turn_waits_for_the_answer(tmp_path: Path) -> None:
+    sent = [*sessions(words_in(tmp_path), 60.0)]
+    first, second = [prompt_of(one) for one in sent if one.session == "s0650"][:2]
+    assert second.startswith(first)
+    assert len(first.split()) == 17_724
+    lines = [json.loads(line) for line in schedule(sent).splitlines()]
+    begun = [line["timestamp"] for line in lines if "timestamp" in line]
+    assert len(begun) == len({one.session for one in sent}) == 20
+    assert begun == sorted(begun)
+    assert begun[-1] < 30_000
+    assert sum("delay" in line for line in lines) == len(lines) - 20 > 60
+
+
+def test_a_part_of_a_trace_has_whole_conversations_at_their_times(tmp_path: Path) -> None:
+    common = {"input_length": 700, "output_length": 9000}
+    trace = [{"timestamp": 1000 * at, "hash_ids": [0, 1 + at % 20], **common} for at in range(64)]
+    file = tmp_path / "trace.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in trace))
+    sent = conversations(words_in(tmp_path), 10.0, file)
+    prompts = [prompt_of(one) for one in sent]
+    assert 3 <= len(sent) < 40
+    assert all(prompts.count(one) >= 3 for one in prompts)
+    assert all(0 <= one.at <= 10 and one.body["max_tokens"] == 100 for one in sent)
+
+
+def test_an_environment_is_made_once_for_its_constraints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Sequence[str]] = []
+    monkeypatch.setattr("subprocess.run", lambda words, check: calls.append(words))  # noqa: ARG005
+    (tmp_path / "gateways-smg").mkdir()
+    for text in ("smg==1", "smg==1", "smg==2"):
+        (tmp_path / "constraints-smg.txt").write_text(text)
+        assert installed("smg", tmp_path, tmp_path) == tmp_path / "gateways-smg/bin"
+    assert ["--require-hashes" in words for words in calls] == [False, True] * 2
 
 
 @pytest.mark.deep
