@@ -169,6 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     own = Path(folder) / f"{kind}-{name.replace(' ', '-')}"
                     own.mkdir()
                     values = await replay(name, chosen[name], sent, tokenizer, own)
+                    print(f"{name}, {kind}: {values}", file=sys.stderr, flush=True)
                     found.append(Measured(name, _named(kind, values)))
 
     status = until_ended("bench gateways", run)

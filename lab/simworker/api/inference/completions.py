@@ -1,5 +1,6 @@
 """/v1/completions and /v1/chat/completions; /v1/messages and /v1/responses are chats in other forms."""
 
+import asyncio
 import itertools
 import secrets
 from collections.abc import Callable
@@ -63,7 +64,7 @@ class Completions(Endpoints):
 
 
 class Rendering(Endpoints):
-    """vLLM's endpoints that make the tokens of a request, and do not answer it."""
+    """vLLM's endpoints that make the tokens of a request in a thread, and do not answer it."""
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -73,11 +74,12 @@ class Rendering(Endpoints):
 
     async def completions(self, request: web.Request) -> web.Response:
         fields = await self._fields(request)
-        return json_response([_rendered(ids) for ids in _ids(self._worker, fields)])
+        made = await asyncio.to_thread(_ids, self._worker, fields)
+        return json_response([_rendered(ids) for ids in made])
 
     async def chat(self, request: web.Request) -> web.Response:
         fields = await self._fields(request)
-        return json_response(_rendered(_chat_ids(self._worker, fields)))
+        return json_response(_rendered(await asyncio.to_thread(_chat_ids, self._worker, fields)))
 
     async def _fields(self, request: web.Request) -> Fields:
         fields = await read_body(request)
