@@ -31,13 +31,16 @@ def kept() -> list[dict[str, Any]]:
 def updated(
     figures: list[dict[str, Any]], run: list[dict[str, Any]], commit: str
 ) -> list[dict[str, Any]]:
-    """Return the figures with those of a run in their places; figures that are not kept are left out."""
+    """Return the figures with those of a run in their places.
+
+    Figures that are not kept are left out, unless they name their part: these come last.
+    """
     new = {(one["name"], one["baseline"]): one for one in run}
     found = []
     for figure in figures:
-        one = new.get((figure["name"], figure["baseline"]))
+        one = new.pop((figure["name"], figure["baseline"]), None)
         found.append(figure if one is None else {**one, "part": figure["part"], "commit": commit})
-    return found
+    return [*found, *({**one, "commit": commit} for one in new.values() if "part" in one)]
 
 
 def page(figures: list[dict[str, Any]]) -> str:

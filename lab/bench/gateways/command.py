@@ -45,6 +45,7 @@ from warmpath.lab.bench.speed.tokenize import PACKAGED
 from warmpath.lab.bench.stand.servers import Python
 from warmpath.lab.demo.setting import TRACE
 from warmpath.lab.local.tokenizer import write_tokenizer
+from warmpath.lab.pages.results import BESIDE
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
 
 CLIENTS = 16
@@ -176,7 +177,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if status or not found:
         return status
     if args.json:
-        print(json.dumps([asdict(one) for one in figures(medians(found), ROWS)]))
+        of_all = figures(medians(found), ROWS)
+        print(json.dumps([{"part": BESIDE, **asdict(one)} for one in of_all]))
     else:
         console = Console(width=None if sys.stdout.isatty() else 170)
         console.print(table(medians(found), ROWS))

@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from warmpath.cli.child import Child, ChildError
+from warmpath.cli.child import START_SECONDS, Child, ChildError
 from warmpath.cli.gateway.bootstrap import GatewayDescription
 from warmpath.cli.gateway.process import EnvoyProcess, find_envoy
 from warmpath.lab.bench.stand.fronts import without_router
@@ -19,7 +20,6 @@ from warmpath.process.address import HostPort
 from warmpath.router.config.schema import Config, ModelSpec, PodSpec, ServerTable
 from warmpath.router.config.write import as_toml
 
-START_SECONDS = 180.0
 ENVOY = "envoy"
 """The name of Envoy's processes."""
 
@@ -119,8 +119,10 @@ def warmpath(python: Path = Path(sys.executable)) -> Start:
         file = stand.folder / f"{name.replace(' ', '-')}.toml"
         file.write_text(_configuration(stand), encoding="utf-8")
         words = (
-            str(python), "-m", "warmpath.cli", "gateway", f"--config={file}",
-            f"--listen={HOST}:0", f"--out={file.with_suffix('')}",
+            # Its modules are those of this Python's environment, not of the folder we are in.
+            shutil.which("env") or "env", "PYTHONSAFEPATH=1", str(python),
+            "-m", "warmpath.cli", "gateway", f"--config={file}", f"--listen={HOST}:0",
+            f"--out={file.with_suffix('')}",
         )  # fmt: skip
         async with started(name, stand, words, says="Envoy listens on ") as (process, line):
             yield Front(name, HostPort.of(line), process)
@@ -149,7 +151,7 @@ async def started(
 ) -> AsyncIterator[tuple[int, str]]:
     """Run a program; yield its id, and the rest of its first line that begins with `says`.
 
-    Raises ChildError, which names the log with its standard error, if it ends or is silent.
+    Raises ChildError if it ends, with the end of its standard error, or is silent.
     """
     log = stand.folder / f"{name.replace(' ', '-')}.log"
     child = Child(name, log)
@@ -163,9 +165,9 @@ async def started(
                 if line.startswith(says):
                     break
             else:
-                raise ChildError(f"{name} did not start; its log: {log}")
+                raise ChildError(f"{name} did not start: {log.read_text()[-2000:]}")
         yield process.pid, line.removeprefix(says)
     except TimeoutError:
-        raise ChildError(f"{name} did not start in {START_SECONDS:g} s; its log: {log}") from None
+        raise ChildError(f"{name} did not start in {START_SECONDS:g} s") from None
     finally:
         await child.stop()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import aiohttp
 
-from warmpath.cli.child import Child, ChildError
-from warmpath.lab.bench.gateways.front import START_SECONDS, Front, Stand, Start
+from warmpath.cli.child import START_SECONDS, Child, ChildError
+from warmpath.lab.bench.gateways.front import Front, Stand, Start
 from warmpath.lab.bench.gateways.table import SMG, VLLM_ROUTER
 from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE
 from warmpath.lab.local.cluster import MODEL

@@ -11,7 +11,7 @@ import pytest
 from warmpath.lab.bench import __main__ as command
 from warmpath.lab.bench.scale import calls
 from warmpath.lab.local.redis_server import NoServerError, find_server
-from warmpath.lab.pages.results import kept, page, updated
+from warmpath.lab.pages.results import BESIDE, kept, page, updated
 
 H2LOAD = pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
 Run = Callable[..., list[dict[str, Any]]]
@@ -106,10 +106,26 @@ def test_the_page_is_current_and_short() -> None:
 
 def test_a_run_replaces_the_figures_of_its_names_only() -> None:
     first, *others = kept()
-    measured = [{**first, "value": 1.0}, {**first, "name": "a figure that the page lacks"}]
+    lacking = {**first, "name": "a figure that the page lacks"}
+    del lacking["part"]
+    measured = [{**first, "value": 1.0}, lacking]
     assert updated([first, *others], measured, "c0ffee00") == [
         {**first, "value": 1.0, "commit": "c0ffee00"}, *others,
     ]  # fmt: skip
+
+
+def test_gateways_stand_side_by_side_and_their_goals_below() -> None:
+    figure = {"part": BESIDE, "unit": "us", "peer": None, "baseline": "", "goal": None, "least": False,
+              "ratio": None, "met": None, "value": 3.0}  # fmt: skip
+    run = [
+        {**figure, "name": "Envoy alone: 4 KB: p50"}, {**figure, "name": "smg: 4 KB: p50"},
+        {**figure, "name": "smg: 4 KB: p99", "value": 4500.0},
+        {**figure, "name": "smg: 4 KB: p50", "peer": 6.0, "baseline": "other", "ratio": 0.5, "goal": 1.0, "met": True},
+    ]  # fmt: skip
+    text = page(updated([], run, "c0ffee00"))
+    assert "| | Envoy alone | smg |\n| --- | ---: | ---: |\n" in text
+    assert "| 4 KB: p50, us | 3 | 3 |\n| 4 KB: p99, us |  | 4,500 |\n" in text
+    assert "| smg: 4 KB: p50 | 3 us | 6, other | 0.50 | ≤ 1 | c0ffee00 |" in text
 
 
 def test_a_missed_goal_stays_on_the_page() -> None:
