@@ -60,6 +60,8 @@ class Call:
     _put: list[bytes] | None = None
     """The messages, in their frames, that `put` has left to be sent."""
     _has_begun = False
+    _if_gone: Callable[[], None] | None = None
+    """What to call if the client does not read the answer, which is not sent yet."""
     """Whether the answer's headers are with the session."""
     held_since = 0.0
     """The loop's time at which the first of the held bytes arrived."""
@@ -177,6 +179,8 @@ class Call:
         self._consume(self._unconsumed)
         self._put = [framed(message)]
         self._end(grpc.StatusCode.OK, "", ())
+        if self._if_gone is not None:
+            self._link.if_gone(self._stream, self._if_gone)
 
     def refuse(self, refusal: Refusal) -> None:
         """End the call with a refusal; its method may still run."""
@@ -366,12 +370,14 @@ class Call:
             waiting.set_result(None)
 
     def if_gone(self, call: Callable[[], None]) -> None:
-        """Call `call`, once, if the client turns out not to have read what `write` has sent.
+        """Call `call`, once, if the client turns out not to have read what is sent.
 
         The client has reset the stream, now or after the whole answer was sent; or its connection is
         lost, and it has answered no ping that was sent after those messages.
         """
         if self.is_closed:
             call()
-        else:
+        elif self._has_begun:
             self._link.if_gone(self._stream, call)
+        else:
+            self._if_gone = call

@@ -86,7 +86,7 @@ class Intake:
         answer: Callable[[bytes, Call], Awaitable[None]],
         *,
         is_urgent: bool = False,
-        at_once: Callable[[bytes], bytes | None] | None = None,
+        at_once: Callable[[bytes, Call], bytes | None] | None = None,
         writes: bool = False,
     ) -> Method:
         """Return the method of a call with one message; `answer` takes that, and puts the answer.
@@ -98,7 +98,7 @@ class Intake:
 
         async def run(call: Call) -> None:
             async def put(message: bytes) -> None:
-                quick = at_once(message) if at_once is not None else None
+                quick = at_once(message, call) if at_once is not None and not writes else None
                 if quick is None:
                     await answer(message, call)
                 else:
@@ -112,7 +112,7 @@ class Intake:
         return Method(run, quick, is_unary=not writes)
 
     def _answered_at_once(
-        self, answer: Callable[[bytes], bytes | None], message: bytes, call: Call
+        self, answer: Callable[[bytes, Call], bytes | None], message: bytes, call: Call
     ) -> bytes | None:
         """Return an answer if no call waits, neither for its turn nor for room."""
         admission = self._admission
@@ -122,7 +122,7 @@ class Intake:
         # An error is an answer, too.
         answered: bytes | None = b""
         try:
-            answered = answer(message)
+            answered = answer(message, call)
         finally:
             if answered is not None:
                 self.calls.remember(call.peer, came=True)

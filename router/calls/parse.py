@@ -202,7 +202,14 @@ async def check_pick(request: pb.PickRequest | pb.ExplainRequest) -> None:
 
     Yields to other tasks if it has many loads.
     """
-    if isinstance(request, pb.PickRequest):
+    check_asked(request)
+    if request.loads:
+        await _check_loads(request.loads)
+
+
+def check_asked(request: pb.PickRequest | pb.ExplainRequest) -> None:
+    """Raise BadRequestError as `check_pick` does, whatever the request's loads are, too."""
+    if isinstance(request, pb.PickRequest) and request.booking_id:
         _check_booking_id(request.booking_id)
         if booking_ids.router_of(request.booking_id):
             raise BadRequestError("booking_id", "has the form of the router's own booking ids")
@@ -211,7 +218,6 @@ async def check_pick(request: pb.PickRequest | pb.ExplainRequest) -> None:
     if request.policy and request.policy not in (known := policy_names()):
         problem = f"no policy {request.policy!r}; known: {', '.join(known)}"
         raise BadRequestError("policy", problem)
-    await _check_loads(request.loads)
 
 
 async def check_report(request: pb.ReportRequest) -> None:
@@ -219,19 +225,23 @@ async def check_report(request: pb.ReportRequest) -> None:
 
     Names of a reported prompt that are too long are refused too.
     """
-    if not request.booking_id:
-        raise BadRequestError("booking_id", "is missing")
-    _check_booking_id(request.booking_id)
+    check_reported(request)
     if request.HasField("prompt"):
         for name in PROMPT_NAMES:
             check_name(f"prompt.{name}", getattr(request.prompt, name))
-    await _check_loads(request.loads)
+    if request.loads:
+        await _check_loads(request.loads)
+
+
+def check_reported(request: pb.ReportRequest) -> None:
+    """Raise BadRequestError for a report without a valid booking id."""
+    if not request.booking_id:
+        raise BadRequestError("booking_id", "is missing")
+    _check_booking_id(request.booking_id)
 
 
 async def _check_loads(loads: Sequence[pb.PodLoad]) -> None:
     """Raise BadRequestError for an impossible load; yield to other tasks if there are many loads."""
-    if not loads:
-        return
     position = -1
     async for one in in_turns(loads, CHECKED_AT_ONCE):
         position += 1

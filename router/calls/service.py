@@ -5,13 +5,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from warmpath.h2grpc.method import Method, Refusal, RefusedError
+from warmpath.process.loop import turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.admission.admission import Admission
@@ -43,16 +44,21 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
 URGENT = frozenset({"Report"})
 """Methods that take microseconds, and without which later answers are worse."""
 
-NOTHING_MORE = wire.ScoreRequest()
-"""The fields of most requests beside their prompt: none is set."""
+MOST_REPORT_BYTES = 1024
+"""Most bytes of a report that is answered at once: it has no prompt, and few loads."""
 STREAM_WIDTH = 64
 """Most requests of one stream that are answered concurrently."""
 MOST_MESSAGES = 128
 """The most messages of a stream, its first, that have spans: a stream may last for days, and a trace
 is kept and shown whole. The SDK keeps as many events of a span."""
 
+Asked = TypeVar("Asked", wire.ScoreRequest, pb.PickRequest)
+
 Answer = Callable[[bytes, float], Awaitable[bytes]]
 """Answers a message, given the seconds until the caller's deadline. Raises RefusedError."""
+
+AtOnce = Callable[[bytes, Call], bytes | None]
+"""Answers a call's only message; the result is None if anything has to be awaited."""
 
 REPLY_SECONDS = 0.01
 """Part of the caller's deadline that is reserved for computing and sending the answer."""
@@ -86,30 +92,36 @@ class RouterService:
 
     async def _score(self, request: bytes, timeout: float, patience: float) -> bytes:
         """Answer Score; both messages are bytes (`proto/warmpath/wire`, `router.calls.score_reply`)."""
-        asked, plain = _cut(request) or (await parse(wire.ScoreRequest, request), None)
+        cut = _cut(wire.ScoreRequest, request)
+        asked, plain = cut or (await parse(wire.ScoreRequest, request), None)
         return self._counted(await self.answerer.score(asked, timeout, patience, plain))
 
     def _counted(self, scored: Scored) -> bytes:
         self._meter.scored(scored.prompt_tokens, scored.most)
         return scored.response
 
-    def score_at_once(self, request: bytes) -> bytes | None:
+    def score_at_once(self, request: bytes, call: Call) -> bytes | None:  # noqa: ARG002
         """Answer Score; the result is None if anything has to be awaited."""
-        # Not Answering: its three calls take longer than some of the steps between them.
-        begun = time.perf_counter()
-        try:
-            self.drain.begin()
-            try:
-                cut = _cut(request)
-                scored = None if cut is None else self.answerer.score_at_once(*cut)
-            finally:
-                self.drain.end()
-        except Exception as error:
-            raise counted_refusal("Score", error, begun, self._meter) from error
-        if scored is None:
+        cut = _cut(wire.ScoreRequest, request)
+        scored = None if cut is None else self.answerer.score_at_once(*cut)
+        return None if scored is None else self._counted(scored)
+
+    def pick_at_once(self, request: bytes, call: Call) -> bytes | None:
+        """Answer Pick; the result is None if anything has to be awaited, and nothing is booked then."""
+        cut = _cut(pb.PickRequest, request)
+        if cut is None:
             return None
-        self._meter.answered("Score", "OK", time.perf_counter() - begun)
-        return self._counted(scored)
+        pick = self.picks.pick_at_once(*cut, request_id_of(call.metadata))
+        if pick is None:
+            return None
+        with self.picks.telling(pick, call):
+            return self.picks.response(pick)
+
+    def report_at_once(self, request: bytes, call: Call) -> bytes | None:  # noqa: ARG002
+        """Answer Report; the result is None if it has loads or a prompt."""
+        if len(request) > MOST_REPORT_BYTES:
+            return None
+        return self.picks.reports.report_at_once(parsed(pb.ReportRequest, request))
 
     async def score_stream(self, call: Call) -> None:
         """Answer each Score of a stream as soon as it is ready; all messages are bytes."""
@@ -126,7 +138,8 @@ class RouterService:
         async def task_of(raw: bytes) -> asyncio.Task[None] | None:
             """Answer a message, or return the task that does."""
             try:
-                asked, plain = _cut(raw) or (await parse(wire.ScoreRequest, raw), None)
+                cut = _cut(wire.ScoreRequest, raw)
+                asked, plain = cut or (await parse(wire.ScoreRequest, raw), None)
             except BadRequestError as error:
                 await write(self._refusal(0, error, 0.0))
                 return None
@@ -174,8 +187,8 @@ class RouterService:
             asker = Asker(call.peer, call, request_id_of(call.metadata))
             pick = await self.picks.pick(asked, timeout, left, asker=asker)
             with self.picks.telling(pick, call):
-                response = await self.picks.response(pick)
-                await call.write(response.SerializeToString())
+                await turn_after(len(pick.choice.options))
+                await call.write(self.picks.response(pick))
 
     async def _stream_reply(self, request: wire.ScoreRequest, plain: PlainPrompt | None) -> bytes:
         begun = time.perf_counter()
@@ -223,15 +236,34 @@ class RouterService:
 
         return counted
 
-    def method(
-        self, name: str, answer: Answer, at_once: Callable[[bytes], bytes | None] | None = None
-    ) -> Method:
+    def method(self, name: str, answer: Answer, at_once: AtOnce | None = None) -> Method:
         """Return a method with one message and one answer; `at_once` is as in `Intake.method`."""
 
         async def put(message: bytes, call: Call) -> None:
             call.put(await answer(message, call.seconds_left))
 
-        return self.intake.method(name, put, is_urgent=name in URGENT, at_once=at_once)
+        quick = at_once and self._at_once(name, at_once)
+        return self.intake.method(name, put, is_urgent=name in URGENT, at_once=quick)
+
+    def _at_once(self, name: str, answer: AtOnce) -> AtOnce:
+        """Return a function that answers a method's messages at once, and counts the answers."""
+
+        def counted(request: bytes, call: Call) -> bytes | None:
+            # Not Answering: its three calls take longer than some of the steps between them.
+            begun = time.perf_counter()
+            try:
+                self.drain.begin()
+                try:
+                    answered = answer(request, call)
+                finally:
+                    self.drain.end()
+            except Exception as error:
+                raise counted_refusal(name, error, begun, self._meter) from error
+            if answered is not None:
+                self._meter.answered(name, "OK", time.perf_counter() - begun)
+            return answered
+
+        return counted
 
     def answers(self) -> dict[str, Answer]:
         """Return, by name, what answers each method with one message and one answer, except Pick."""
@@ -253,14 +285,16 @@ class RouterService:
 
     def methods(self) -> dict[str, Method]:
         """Return all methods by their full names."""
-        at_once = {"Score": self.score_at_once}
+        at_once = {"Score": self.score_at_once, "Report": self.report_at_once}
         methods = {
             **{
                 name: self.method(name, answer, at_once.get(name))
                 for name, answer in self.answers().items()
             },
             "ScoreStream": Method(self.score_stream),
-            "Pick": self.intake.method("Pick", self.pick, writes=True),
+            "Pick": self.intake.method(
+                "Pick", self.pick, writes=True, at_once=self._at_once("Pick", self.pick_at_once)
+            ),
         }
         return named(SERVICE, methods)
 
@@ -315,8 +349,8 @@ class AdmissionGate:
         self._counts.refused(method.rpartition("/")[2], self.refusal.code.name, count)
 
 
-def _cut(request: bytes) -> tuple[wire.ScoreRequest, PlainPrompt] | None:
-    """Return a Score's plain prompt and the rest of it; None if it has no such prompt.
+def _cut(kind: type[Asked], request: bytes) -> tuple[Asked, PlainPrompt] | None:
+    """Return a request's plain prompt and the rest of it; None if it has no such prompt.
 
     Raises BadRequestError.
     """
@@ -324,7 +358,7 @@ def _cut(request: bytes) -> tuple[wire.ScoreRequest, PlainPrompt] | None:
     if cut is None:
         return None
     plain, rest = cut
-    asked = parsed(wire.ScoreRequest, rest) if rest else NOTHING_MORE
+    asked = parsed(kind, rest) if rest else kind()
     # Protobuf would merge a second prompt with the first one.
     return None if asked.HasField("prompt") else (asked, plain)
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import islice
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.pick import PickAnswerer, Reckoned
@@ -222,23 +221,26 @@ class EndpointPicks:
 
     def _picked(self, made: Pick, body: bytes | None, renaming: Renaming | None) -> Picked:
         choice, tokens = made.choice, made.prompt_tokens
-        prefilling, options = choice.options[0], choice.decode or choice.options
-        prefill = endpoint(prefilling.address)
-        if prefilling.candidate.pod == options[0].candidate.pod:
-            prefill = ""
+        options = choice.decode or choice.options
+        seats, places = options.field.seats, options.order
+        first, prefilling, where = seats[places[0]], choice.options, choice.options.order[0]
+        prefill = ""
+        if made.picked.pod != first.name.pod:
+            prefill = endpoint(prefilling.field.seats[where].address)
         endpoints: dict[str, Endpoint] = {}
         is_known = choice.ask.prompt.tokens > 0
-        engine_rank = None if options[0].is_alone else options[0].engine_rank
+        engine_rank = None if first.is_alone else first.engine_rank
         if engine_rank is not None and not made.shadow:
             # A gateway sends fall-backs the same headers, and a pod without this rank refuses them.
-            options = [one for one in options if one.engine_rank == engine_rank]
+            places = [place for place in places if seats[place].engine_rank == engine_rank]
         # A gateway that chooses itself may take any of them.
-        for one in options if made.shadow else islice(options, MOST_CANDIDATES):
+        for place in places if made.shadow else places[:MOST_CANDIDATES]:
+            one = seats[place]
             address = endpoint(one.address)
             # Pods not known to be healthy are no fall-backs, unless no other pod is left.
             if address in endpoints or (endpoints and not one.serves and not made.shadow):
                 continue
-            cached = held((prefilling if prefill else one).match, tokens)
+            cached = held(prefilling.match(where) if prefill else options.match(place), tokens)
             saved = self._saved(tokens, cached)
             endpoints[address] = Endpoint(*one.name, cached if is_known else None, saved)
             if len(endpoints) == self._most and not made.shadow:

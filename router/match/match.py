@@ -260,6 +260,13 @@ class Scorer:
             for size, lookahead in forms
         }
 
+    def came(self, pod: str, rank: int) -> tuple[int, Trust] | None:
+        """Return a value that changes with a rank's events; None: it may change without one."""
+        known = self._ingest.rank(pod, rank)
+        if known is None or known.sequence is None:
+            return None
+        return known.sequence, known.trust
+
     def has_announced(self, pod: str, rank: int, keys: bytes) -> bool:
         """Return whether a rank holds all blocks with these packed keys according to its events.
 

@@ -44,9 +44,9 @@ class Assigner:
         self._calibration = calibration
         self._scorer = scorer
         self._prefill = prefill
-        self._unannounced: deque[tuple[int, RankName]] = deque()
-        """Tickets, with their ranks, of requests that ended before events announced all their blocks;
-        some tickets may have expired since."""
+        self._unannounced: deque[tuple[int, RankName, object]] = deque()
+        """Tickets of requests that ended before events announced all their blocks, with their ranks and
+        what events had come at the last look; some tickets may have expired since."""
 
     def assign(self, placed: Pick, now: float, decode: Option | None = None) -> None:
         """Book a pick on its rank and, if `decode` is another rank, its decoding there.
@@ -160,7 +160,7 @@ class Assigner:
                 self._believed.withdraw(placed.ticket)
             elif not self._withdraw_announced(placed.ticket, placed.went):
                 self._believed.confirm(placed.ticket, now + CONFIRM_SECONDS)
-                self._unannounced.append((placed.ticket, placed.went))
+                self._unannounced.append((placed.ticket, placed.went, None))
 
     def _withdraw_announced(self, ticket: int, went: RankName) -> bool:
         """Withdraw a ticket if events have announced all its blocks; otherwise return False.
@@ -178,6 +178,8 @@ class Assigner:
         self.bookings.expire(now)
         self._believed.expire(now)
         for _ in range(min(LOOKS, len(self._unannounced))):
-            one = self._unannounced.popleft()
-            if not self._withdraw_announced(*one):
-                self._unannounced.append(one)
+            ticket, went, before = self._unannounced.popleft()
+            came = self._scorer.came(*went)
+            is_old = came is not None and came == before and self._believed.arriving(ticket)
+            if is_old or not self._withdraw_announced(ticket, went):
+                self._unannounced.append((ticket, went, came))

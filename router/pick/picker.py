@@ -77,9 +77,14 @@ class Picker:
         self._steps.took(Step.CHOOSE, begun)
         return choice
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether a prompt's keys are read from the shared index before it is weighed (`refresh`)."""
+        return self._scorer.remote is not None
+
     async def refresh(self, ask: Ask, timeout: float) -> None:
         """Read a prompt's keys from the shared index, within `timeout` seconds (`Scorer.refresh`)."""
-        if self._scorer.remote is not None:
+        if self.is_asking:
             await self._scorer.refresh(ask.prompt, ask.field.ranks, timeout)
 
     def choose(self, ask: Ask, now: float) -> tuple[str, Choice]:

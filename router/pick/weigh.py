@@ -11,7 +11,7 @@ Nothing is booked here; `router.pick.picker` does that with the choice.
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
@@ -104,7 +104,7 @@ class Choice(msgspec.Struct, frozen=True):
     shares: Shares
     """Shares of the ranks for prefill at this moment."""
     options: Options
-    decode: Sequence[Option] = ()
+    decode: Options | tuple[()] = ()
     """The options for decoding a disaggregated request; `options` are then for its prefill."""
 
     @property
@@ -189,7 +189,7 @@ class Weigher:
             ask.prompt, everybody.ranks, longest_prefix, stale_since=stale_since, as_of=ask.as_of
         )
         options = self._options(model, request, matches, prefilling, loads, policy=policy)
-        decode: Sequence[Option] = ()
+        decode: Options | tuple[()] = ()
         if decoding is not None:
             loads = self._loads.columns(decoding.names, now)
             decode = self._options(model, request, matches, decoding, loads)

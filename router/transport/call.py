@@ -13,7 +13,7 @@ class Answering(Protocol):
     """A call that is being answered."""
 
     def if_gone(self, call: Callable[[], None]) -> None:
-        """Call `call`, once, if the client turns out not to have read what was sent.
+        """Call `call`, once, if the client turns out not to have read what was sent, or is sent now.
 
         gRPC's own server does not find that out.
         """
