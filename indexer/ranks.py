@@ -89,11 +89,12 @@ class Ingest:
 
     def batch(self, pod: str, rank: int) -> int | None:
         """Return the number of a rank's last batch; None before the first, and for unknown ranks."""
-        known = self._ranks.get(RankName(pod, rank))
+        known = self.rank(pod, rank)
         return known.sequence if known else None
 
     def rank(self, pod: str, rank: int) -> Rank | None:
-        return self._ranks.get(RankName(pod, rank))
+        # Each pick asks several times; a plain tuple finds the same as a name, and is made faster.
+        return self._ranks.get((pod, rank))  # type: ignore[call-overload, no-any-return]
 
     @property
     def ranks(self) -> Mapping[RankName, Rank]:

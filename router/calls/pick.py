@@ -3,7 +3,9 @@
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -28,7 +30,7 @@ from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.report import check_event, report_of
 from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.namespaces import asked
-from warmpath.router.pods.table import PodTable
+from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import TimeLeft
 from warmpath.router.prompt.parse import LONG
@@ -42,6 +44,8 @@ from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.router.tracing.tracer import Attributes
 from warmpath.router.transport.call import Answering
 
+ENGINE: Callable[[Pod], str] = attrgetter("engine")
+"""Returns the kind of a pod's engine."""
 CANDIDATES_AT_ONCE = 64
 """Candidates explained before other tasks get a turn: about two milliseconds' work."""
 DECISIONS_AT_ONCE = 16
@@ -120,10 +124,14 @@ class PickAnswerer:
         bytes that stand for the tokens of either (`InferenceRequest.text`). Raises
         PickEndedError if, before the pick is made, its end is reported or its booking id is reused.
         """
-        priority, left = self._priority(request, asker), TimeLeft(patience)
+        priority = self._priority(request, asker)
+        left = None if self.held is None else TimeLeft(patience)
         await check_pick(request)
-        with self.reports.underway.pick(request.booking_id):
-            await self.reports.observe(request.loads)
+        with (
+            self.reports.underway.pick(request.booking_id) if request.booking_id else nullcontext()
+        ):
+            if request.loads:
+                await self.reports.observe(request.loads)
             ask = await self._read(
                 request,
                 timeout,
@@ -215,9 +223,9 @@ class PickAnswerer:
         return 0 if self.held is None else self.held.priority(request.priority, asker)
 
     async def _choose(
-        self, ask: Ask, request: pb.PickRequest, asker: Asker, priority: int, left: TimeLeft
+        self, ask: Ask, request: pb.PickRequest, asker: Asker, priority: int, left: TimeLeft | None
     ) -> Pick:
-        if self.held is not None and not ask.shadow:
+        if self.held is not None and left is not None and not ask.shadow:
             return await self.held.choose(ask, request, asker, priority, left.seconds())
         return self._picker.reserve(ask, self._clock())
 
@@ -309,10 +317,11 @@ class PickAnswerer:
         **named: Any,
     ) -> Ask:
         """Return the request to place; `named` are the fields of it that only Pick has."""
-        left = TimeLeft(patience)
+        left = TimeLeft(patience) if self._picker.is_asking else None
         read = await self._reader.read(request.prompt, timeout, may_reckon=True)
         ask = self._ask(request, read, reckoned, text, **named)
-        await self._picker.refresh(ask, left.seconds())
+        if left is not None:
+            await self._picker.refresh(ask, left.seconds())
         await turn_after(len(ask.field.ranks))
         return ask
 
@@ -327,13 +336,14 @@ class PickAnswerer:
         serving = self._pods.of_model(read.prompt.model)
         ids = set(request.pods)
         pods = [pod for pod in serving if pod.id in ids] if ids else serving
-        prompt, blind = read.apart(pod.engine for pod in pods), read.blind
+        prompt, blind = read.apart(map(ENGINE, pods)), read.blind
         if text and (reckoned or prompt.is_blind):
             prompt, blind = blinded(prompt, text), blind or "body"
         elif text and prompt.text:
             prompt = replace(prompt, text=text)
         asked(prompt, pods)
-        wanted = Wanted(prompt.model, prompt.lora, tuple(sorted(ids)), request.disaggregated)
+        named_pods = tuple(sorted(ids)) if ids else ()
+        wanted = Wanted(prompt.model, prompt.lora, named_pods, request.disaggregated)
         return Ask(
             prompt,
             self._eligible(wanted),

@@ -28,7 +28,6 @@ class Bookings:
         *,
         expire_after: float,
         most: int,
-        new_id: Callable[[], str],
         batch: Callable[[str, int], int | None] = lambda *_: None,
     ) -> None:
         """Keep at most `most` bookings, each for at most `expire_after` seconds.
@@ -41,7 +40,6 @@ class Bookings:
         """Number of requests that did not fail and whose first token was never reported."""
         self.expire_after = expire_after
         self._most = most
-        self._new_id = new_id
         self._bookings: OrderedDict[str, Booking] = OrderedDict()
         self.ranks: dict[RankName, RankBook] = {}
         """The bookings of each rank; callers only read them."""
@@ -80,7 +78,13 @@ class Bookings:
         expires = now + self.expire_after
         self._expires_at = min(self._expires_at, expires)
         booking = Booking(
-            self._new_id(), self.picks, work, expires, since=now, late_at=now, is_watched=is_watched
+            str(self.picks),
+            self.picks,
+            work,
+            expires,
+            since=now,
+            late_at=now,
+            is_watched=is_watched,
         )
         if behind is not None:
             booking.first_token_at, booking.due_at = now, behind.due_at

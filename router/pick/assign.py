@@ -180,6 +180,8 @@ class Assigner:
         for _ in range(min(LOOKS, len(self._unannounced))):
             ticket, went, before = self._unannounced.popleft()
             came = self._scorer.came(*went)
-            is_old = came is not None and came == before and self._believed.arriving(ticket)
-            if is_old or not self._withdraw_announced(ticket, went):
+            if came is not None and came == before and self._believed.arriving(ticket):
+                self._unannounced.append((ticket, went, came))
+                break
+            if not self._withdraw_announced(ticket, went):
                 self._unannounced.append((ticket, went, came))

@@ -142,7 +142,7 @@ class Picker:
 
     def settle(self, placed: Pick, now: float) -> None:
         """Settle a pick whose answer was sent; do nothing if it is settled or has ended."""
-        if self._placed.get(placed.booking_id) is not placed or placed.is_settled:
+        if placed.is_settled or self._placed.get(placed.booking_id) is not placed:
             return
         choice, placed.is_settled = placed.choice, True
         del placed.choice
@@ -185,15 +185,15 @@ class Picker:
 
     def _keep(self, placed: Pick, now: float) -> None:
         """Keep a pick; if there are too many, the oldest expire."""
-        most = self._booking.max_bookings
+        most, predictions = self._booking.max_bookings, len(placed.predicted)
         # A shadow pick keeps a prediction for each rank of the fleet.
         while self._placed and (
             len(self._placed) >= most
-            or self._expectations + len(placed.predicted) > (MOST_CANDIDATES + 1) * most
+            or self._expectations + predictions > (MOST_CANDIDATES + 1) * most
         ):
             self._end(next(iter(self._placed.values())), "expired", now)
         self._placed[placed.booking_id] = placed
-        self._expectations += len(placed.predicted)
+        self._expectations += predictions
 
     # Reports
 
@@ -270,7 +270,8 @@ class Picker:
         self._expectations -= len(placed.predicted)
 
     def _end(self, placed: Pick, end: End, now: float) -> None:
-        self.settle(placed, now)
+        if not placed.is_settled:
+            self.settle(placed, now)
         self._let_go(placed)
         placed.end = end
         self._assigner.ended(placed, end, now)

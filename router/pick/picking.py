@@ -79,7 +79,6 @@ class Picking:
             expire_after=booking.expire_seconds,
             # Where prefill and decoding are apart a pick is booked twice.
             most=2 * booking.max_bookings,
-            new_id=new_id,
             batch=batch,
         )
         self.bookings.overdue.precedence = precedence_of(queue)

@@ -96,7 +96,8 @@ def carry_out(report: Report, picker: Picker, now: float, pods: PodTable = NOWHE
     name = report.booking_id
     placed = picker.get(name)
     if placed is not None:
-        picker.settle(placed, now)
+        if not placed.is_settled:
+            picker.settle(placed, now)
         placed.is_reported = True
         placed.is_refused = report.is_refusal
         if report.served:

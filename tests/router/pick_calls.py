@@ -115,6 +115,8 @@ class SlowReader:
 class SlowPicker:
     """A picker that waits before each pick, as for the shared index."""
 
+    is_asking = True
+
     def __init__(self, picker: Picker, waits: Waits) -> None:
         self._picker = picker
         self._waits = waits

@@ -1,4 +1,4 @@
-"""Score's bytes are those that protobuf would read and write, and show each rank as it is now."""
+"""The bytes of Score and Pick are those that protobuf would read and write, and show each rank as it is now."""
 
 import struct
 from collections.abc import Callable
@@ -8,15 +8,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.examples import examples
 from tests.indexer.sides import CLEARED, Side, stored
+from tests.router.pick.weighed import choice, option, placed
 from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from warmpath.router.calls.pick_reply import pick_reply
 from warmpath.router.calls.score import Answerer
 from warmpath.router.calls.score_reply import entry_of, match_part, score_rest, stream_reply, varint
 from warmpath.router.match.match import Scorer
+from warmpath.router.pick.messages import candidate_message, source_message
+from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pods.table import Pod, PodTable, Status
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.parse import listed_ids
@@ -199,3 +204,45 @@ def test_matches_of_ranks_that_hold_alike_and_of_one_that_does_not() -> None:
         fleet.change("add", pod, 1)
         fleet.change("store", pod, 0, blocks)
     assert [one.matched_tokens for one in answer(fleet.answerer()).scores] == [8, 8, 12]
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 99), st.integers(0, 99), st.sampled_from([0.0, 0.25, 9.5])),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(0, 1 << 40),
+    st.sampled_from([0, 300]),
+    st.sampled_from([0.0, 1.5]),
+)
+def test_a_pick_s_answer_has_the_bytes_that_protobuf_writes(
+    is_split: bool, ranks: list[tuple[int, int, float]], priority: int, unread: int, waited: float
+) -> None:
+    options = [
+        option(f"pod-{at}", 16 * held, arriving=16 * arriving, wait=wait)
+        for at, (held, arriving, wait) in enumerate(ranks)
+    ]
+    made = choice(*options)
+    because = "it is long" if unread else ""
+    ask = structs.replace(made.ask, unread=unread, unread_because=because)
+    made = structs.replace(made, ask=ask, decode=made.options if is_split else ())
+    pick = placed(made)
+    pick.waited = waited
+    told = [candidate_message(one, 1000.0) for one in made.options[:MOST_CANDIDATES]]
+    left_out = max(0, len(ranks) - MOST_CANDIDATES)
+    expected = pb.PickResponse(
+        candidates=told,
+        booking_id=pick.booking_id,
+        prompt_tokens=pick.prompt_tokens,
+        decode_candidates=told if is_split else [],
+        source=made.source and source_message(made.source),
+        reckoned_tokens=unread,
+        reckoned_because=because,
+        candidates_left_out=left_out,
+        decode_candidates_left_out=left_out if is_split else 0,
+        waited_seconds=waited,
+        engine_priority=priority,
+    )
+    assert pick_reply(pick, priority, 1000.0) == expected.SerializeToString()

@@ -20,7 +20,7 @@ COLD = Trust(Level.COLD, "keyspace: they differ", 5.0)
 
 
 def loads() -> LoadTable:
-    bookings = Bookings(expire_after=600.0, most=10, new_id=lambda: "b")
+    bookings = Bookings(expire_after=600.0, most=10)
     return LoadTable(bookings, stale_seconds=5.0)
 
 

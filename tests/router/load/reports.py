@@ -1,7 +1,6 @@
 """Reports on bookings, as a router makes them of its callers' words."""
 
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 from warmpath.indexer.index.slot import RankName
@@ -20,9 +19,7 @@ def new_bookings(
     expects_first_tokens: bool = True,
     **settings: Any,
 ) -> Bookings:
-    """Return bookings whose ids are 0, 1, 2 and so on, where first tokens are reported or not."""
-    numbers = count()
-    settings.setdefault("new_id", lambda: str(next(numbers)))
+    """Return bookings, whose ids are 1, 2, 3 and so on, where first tokens are reported or not."""
     bookings = Bookings(expire_after=expire_after, most=most, **settings)
     bookings.overdue.expects_none = not expects_first_tokens
     return bookings

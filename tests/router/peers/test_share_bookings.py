@@ -40,7 +40,7 @@ class Sharer:
 
     def __init__(self, prefix: str, hash_seed: str = "") -> None:
         self.name = booking_id.new_router()
-        self.bookings = new_bookings(100, new_id=lambda: booking_id.new_id(self.name))
+        self.bookings = new_bookings(100)
         believed = Believed(ReferenceIndex(), max_blocks=100, assumed_seconds=60.0)
         self.peers = PeerBookings(
             self.name, KeyNames(prefix), self.bookings, believed, hash_seed=hash_seed
