@@ -214,6 +214,11 @@ class Call:
         self._link.flush()
 
     @property
+    def window(self) -> int:
+        """The bytes of an answer that the client takes now."""
+        return self._link.session.window_of(self._stream)
+
+    @property
     def held(self) -> int:
         """The bytes that have arrived and that no method has read."""
         return self._deframer.held

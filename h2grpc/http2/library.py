@@ -95,6 +95,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "session_want_read": (c.c_int, (Session,)),
     "session_want_write": (c.c_int, (Session,)),
     "session_consume_stream": (c.c_int, (Session, c.c_int32, c.c_size_t)),
+    "session_get_remote_window_size": (c.c_int32, (Session,)),
+    "session_get_stream_remote_window_size": (c.c_int32, (Session, c.c_int32)),
     "session_set_local_window_size": (c.c_int, (Session, c.c_uint8, c.c_int32, c.c_int32)),
     "session_resume_data": (c.c_int, (Session, c.c_int32)),
     "session_terminate_session": (c.c_int, (Session, c.c_uint32)),

@@ -250,6 +250,13 @@ class Session:
         body.end(header_array(trailers))
         self._resume(stream, body)
 
+    def window_of(self, stream: int) -> int:
+        """Return how many bytes of an answer the client's windows let through now."""
+        whole = self._lib.session_get_remote_window_size(self._session)
+        return int(
+            min(whole, self._lib.session_get_stream_remote_window_size(self._session, stream))
+        )
+
     def unsent_of(self, stream: int) -> int:
         """Return the bytes of a stream's body that are not sent."""
         body = self._bodies.get(stream)

@@ -44,6 +44,8 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
 URGENT = frozenset({"Report"})
 """Methods that take microseconds, and without which later answers are worse."""
 
+MOST_PICK_BYTES = 16 << 10
+"""Bytes of a client's window that the answer to a pick surely leaves unused."""
 MOST_REPORT_BYTES = 1024
 """Most bytes of a report that is answered at once: it has no prompt, and few loads."""
 STREAM_WIDTH = 64
@@ -108,7 +110,8 @@ class RouterService:
 
     def pick_at_once(self, request: bytes, call: Call) -> bytes | None:
         """Answer Pick; the result is None if anything has to be awaited, and nothing is booked then."""
-        cut = _cut(pb.PickRequest, request)
+        # Whether the answer to a client that does not take it now is ever sent must be awaited.
+        cut = _cut(pb.PickRequest, request) if call.window >= MOST_PICK_BYTES else None
         if cut is None:
             return None
         pick = self.picks.pick_at_once(*cut, request_id_of(call.metadata))

@@ -42,6 +42,10 @@ class Call(Answering, Protocol):
     def next_bytes(self) -> int | None:
         """The length of the next message in bytes; None if it is not known yet."""
 
+    @property
+    def window(self) -> int:
+        """The bytes of an answer that the client takes now; 0 if that is not known."""
+
     def take(self) -> bytes | None:
         """Return the next message; None if `read` might have to wait for it."""
 

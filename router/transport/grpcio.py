@@ -32,6 +32,7 @@ class GrpcioCall:
     """A call over gRPC's own context, which tells no message's length and sends one at a time."""
 
     next_bytes = None
+    window = 0
 
     def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         self._context = context

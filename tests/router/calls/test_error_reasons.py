@@ -108,6 +108,7 @@ async def test_a_pick_that_was_ended_is_told_so(
     async def waits(*_: object) -> None:
         await asyncio.Event().wait()
 
+    monkeypatch.setattr(Picker, "is_asking", True)
     monkeypatch.setattr(Picker, "refresh", waits)
     async with standing(tmp_path, TABLES, transport=transport) as stand:
         asked = asyncio.ensure_future(stand.pick(prompt(), booking_id="attempt-1"))
