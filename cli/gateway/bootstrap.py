@@ -229,21 +229,26 @@ def _refusals(body_bytes: int) -> list[Fields]:
 
 def _unless_picked(ext_proc: Fields) -> Fields:
     """Return a filter that runs where ext_authz has not settled all: it failed, or the body changes."""
-    matching, matcher = f"{TYPES}extensions.common.matching.v3.ExtensionWithMatcher", f"{TYPES}type"
+
+    def has(side: str, header: str, value: Fields) -> Fields:
+        kind = f"{TYPES}type.matcher.v3.Http{side}HeaderMatchInput"
+        read = {"name": header, "typed_config": {"@type": kind, "header_name": header}}
+        return {"single_predicate": {"input": read, "value_match": value}}
+
+    is_settled = [has("Request", THROUGH, {"exact": one}) for one in (PICK, WATCH)]
+    # The response to a request that ext_authz has refused would come here, too.
+    is_settled.append(has("Response", "x-warmpath-reason", {"safe_regex": {"regex": ".+"}}))
     skip = f"{TYPES}extensions.filters.common.matcher.action.v3.SkipFilter"
-    read = {"@type": f"{matcher}.matcher.v3.HttpRequestHeaderMatchInput", "header_name": THROUGH}
-    action = {"name": "skip", "typed_config": {"@type": skip}}
+    matcher = {
+        "predicate": {"or_matcher": {"predicate": is_settled}},
+        "on_match": {"action": {"name": "skip", "typed_config": {"@type": skip}}},
+    }
     return {
         "name": ext_proc["name"],
         "typed_config": {
-            "@type": matching,
+            "@type": f"{TYPES}extensions.common.matching.v3.ExtensionWithMatcher",
             "extension_config": ext_proc,
-            "xds_matcher": {
-                "matcher_tree": {
-                    "input": {"name": "through", "typed_config": read},
-                    "exact_match_map": {"map": {one: {"action": action} for one in (PICK, WATCH)}},
-                }
-            },
+            "xds_matcher": {"matcher_list": {"matchers": [matcher]}},
         },
     }
 
