@@ -237,7 +237,8 @@ def _unless_picked(ext_proc: Fields) -> Fields:
 
     is_settled = [has("Request", THROUGH, {"exact": one}) for one in (PICK, WATCH)]
     # The response to a request that ext_authz has refused would come here, too.
-    is_settled.append(has("Response", "x-warmpath-reason", {"safe_regex": {"regex": ".+"}}))
+    any_value = {"safe_regex": {"google_re2": {}, "regex": ".+"}}
+    is_settled.append(has("Response", "x-warmpath-reason", any_value))
     skip = f"{TYPES}extensions.filters.common.matcher.action.v3.SkipFilter"
     matcher = {
         "predicate": {"or_matcher": {"predicate": is_settled}},
