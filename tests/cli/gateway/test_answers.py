@@ -3,15 +3,17 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.cli.gateway.test_through_envoy import through
+from tests.cli.gateway.test_through_envoy import gateway, pods, tables, through
+from tests.router.running_router import metrics_of, running_router
 from tests.waiting import until
+from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.inference_api.response import UsageReader
@@ -199,3 +201,44 @@ async def test_an_answer_in_one_piece_is_always_read(tmp_path: Path) -> None:
         decision = await one.ended()
         assert (decision.state, decision.cached_tokens) == (pb.Decision.FINISHED, 4)
         assert not decision.HasField("ttft")
+
+
+async def test_an_answer_goes_on_while_its_router_is_away_and_the_next_one_goes_on_to_count(
+    tmp_path: Path,
+) -> None:
+    engine = Engine()
+    engine.pieces = [TOKEN, b"", TOKEN, USAGE]
+    with HeldPorts() as ports:
+        listen = f"{HOST}:{ports.take()}"
+        async with pods("pod-1", serve=engine.serve) as addresses, AsyncExitStack() as stack:
+            first = AsyncExitStack()
+            router, to_first = await first.enter_async_context(
+                running_router(tmp_path, tables(addresses), listen=listen)
+            )
+            client = await stack.enter_async_context(
+                gateway(router.address, addresses, is_plain=True)
+            )
+            one = Stand(client, router_pb2_grpc.RouterStub(to_first), engine)
+            async with one.ask() as response:
+                await response.content.readuntil(b"\n\n")
+                await first.aclose()
+                second, channel = await stack.enter_async_context(
+                    running_router(tmp_path, tables(addresses), listen=listen)
+                )
+                engine.goes_on.set()
+                assert (await response.read()).endswith(USAGE)
+
+            async def is_counted() -> bool:
+                figures = await metrics_of(second.http_address)
+                return figures['warmpath_access_log_entries_total{outcome="unknown"}'] == 1
+
+            await until(is_counted)
+            two = Stand(client, router_pb2_grpc.RouterStub(channel), engine)
+
+            async def is_picked_for() -> bool:
+                async with two.ask() as response:
+                    await response.read()
+                    return "x-warmpath-pod" in response.headers
+
+            await until(is_picked_for)
+            assert (await two.ended()).state == pb.Decision.FINISHED
