@@ -19,10 +19,7 @@ from warmpath.router.endpoint_picker.protocol import (
     ANSWERING,
     GATEWAY_ERROR,
     OWN_RESPONSES,
-    PICK,
     SERVICE,
-    THROUGH,
-    WATCH,
 )
 
 FailureMode = Literal["fail-close", "fail-open"]
@@ -63,8 +60,6 @@ class GatewayDescription:
     folder: Path | None = None
     """Envoy's own folder, with the socket of its administration interface and the files that it reads
     again when they are replaced. None: it has no such socket, and all is in the bootstrap."""
-    is_plain: bool = False
-    """Whether Envoy asks the router in one call (`ext_authz`), where that can be done."""
     logs_requests: bool = False
     """Whether Envoy writes a line for each request to its standard error."""
     body_bytes: int = 8 << 20
@@ -80,13 +75,6 @@ Fields = dict[str, Any]
 TEMPLATE = Path(__file__).with_name("envoy.json")
 TYPES = "type.googleapis.com/envoy."
 ANSWERS = TEMPLATE.with_name("answers.lua")
-SERVED: Fields = {
-    "append": {
-        "header": {"key": "x-warmpath-served", "value": "%UPSTREAM_REMOTE_ADDRESS%"},
-        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-    }
-}
-"""Gives a pod's response the header from which `answers.lua` knows the pod, and which it removes."""
 PODS, AUTHORITY, CERTIFICATE = "pods.json", "authority.json", "certificate.json"
 ROUTER_AWAY = "ROUTER_AWAY"
 """The reason (x-warmpath-reason) of Envoy's answer when it cannot ask the router."""
@@ -111,6 +99,7 @@ def bootstrap(gateway: GatewayDescription) -> Fields:
     # Of a name like localhost, which has addresses of both families, only one may listen.
     of_name = '"type": "STRICT_DNS", "dns_lookup_family": "ALL"'
     text = template.substitute(
+        type=f"{TYPES}type",
         types=f"{TYPES}extensions",
         listen=json.dumps(_socket(gateway.listen)),
         body_bytes=gateway.body_bytes,
@@ -118,7 +107,6 @@ def bootstrap(gateway: GatewayDescription) -> Fields:
         request_mode="BUFFERED" if may_pass else "FULL_DUPLEX_STREAMED",
         response_mode="STREAMED" if may_pass else "FULL_DUPLEX_STREAMED",
         answers=json.dumps(ANSWERS.read_text(encoding="utf-8")),
-        served=f"{json.dumps(SERVED)}," if gateway.is_plain else "",
         refusals=json.dumps(_refusals(gateway.body_bytes)),
         pods=json.dumps(_assignment("pods", gateway.pods)),
         router_type='"type": "STATIC"' if gateway.router.is_ip else of_name,
@@ -139,19 +127,8 @@ def bootstrap(gateway: GatewayDescription) -> Fields:
                 "typed_config": {"@type": kind, **tls},
             }
     manager = resources["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
-    names = [one["name"].rpartition(".")[2] for one in manager["http_filters"]]
-    if gateway.is_plain:
-        at = names.index("ext_proc")
-        manager["http_filters"][at] = _unless_picked(manager["http_filters"][at])
-        del manager["http_filters"][names.index("buffer")]
-    else:
-        del resources["clusters"][2], manager["access_log"][0]
-        for name in ("lua", "ext_authz"):
-            del manager["http_filters"][names.index(name)]
     if not gateway.logs_requests:
         del manager["access_log"][-1]
-    if not manager["access_log"]:
-        del manager["access_log"]
     if gateway.folder is not None:
         del pods["load_assignment"]
         source = {"eds_config": _source(gateway.folder / PODS)}
@@ -225,33 +202,6 @@ def _refusals(body_bytes: int) -> list[Fields]:
             }
         )
     return found
-
-
-def _unless_picked(ext_proc: Fields) -> Fields:
-    """Return a filter that runs where ext_authz has not settled all: it failed, or the body changes."""
-
-    def has(side: str, header: str, value: Fields) -> Fields:
-        kind = f"{TYPES}type.matcher.v3.Http{side}HeaderMatchInput"
-        read = {"name": header, "typed_config": {"@type": kind, "header_name": header}}
-        return {"single_predicate": {"input": read, "value_match": value}}
-
-    is_settled = [has("Request", THROUGH, {"exact": one}) for one in (PICK, WATCH)]
-    # The response to a request that ext_authz has refused would come here, too.
-    any_value = {"safe_regex": {"google_re2": {}, "regex": ".+"}}
-    is_settled.append(has("Response", "x-warmpath-reason", any_value))
-    skip = f"{TYPES}extensions.filters.common.matcher.action.v3.SkipFilter"
-    matcher = {
-        "predicate": {"or_matcher": {"predicate": is_settled}},
-        "on_match": {"action": {"name": "skip", "typed_config": {"@type": skip}}},
-    }
-    return {
-        "name": ext_proc["name"],
-        "typed_config": {
-            "@type": f"{TYPES}extensions.common.matching.v3.ExtensionWithMatcher",
-            "extension_config": ext_proc,
-            "xds_matcher": {"matcher_list": {"matchers": [matcher]}},
-        },
-    }
 
 
 def _tls(router: HostPort, tls: TlsPaths, folder: Path | None, protocol: str) -> Fields:

@@ -35,6 +35,7 @@ from warmpath.lab.local.gateway import main
 from warmpath.process.address import HostPort
 from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.calls.server import limits_of
 from warmpath.router.config.schema import Config
 from warmpath.router.endpoint_picker import protocol
 
@@ -147,21 +148,31 @@ def test_envoy_accepts_it(tmp_path: Path) -> None:
 def test_its_names_are_those_of_the_router() -> None:
     text = TEMPLATE.read_text(encoding="utf-8")
     names = (*protocol.PICKERS_OWN, protocol.RANK, protocol.NAMESPACE, protocol.DETAILS_ATTRIBUTE)
+    names += protocol.BOOKING, protocol.ROUTER, protocol.TOLD
     assert [name for name in names if f'"{name}"' not in text] == []
 
 
 def test_its_limits_fit_the_routers_own() -> None:
     config, fields = Config(models=[]), bootstrap(PLAIN)["static_resources"]
     filters = fields["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
-    asking = next(one for one in filters["http_filters"] if one["name"].endswith("ext_proc"))
+    [plain, full] = (
+        one["typed_config"] for one in filters["http_filters"] if ".ext_" in one["name"]
+    )
     retries = filters["route_config"]["virtual_hosts"][0]["routes"][0]["route"]["retry_policy"]
-    of_router = fields["clusters"][1]["typed_extension_protocol_options"].values()
-    [http2] = [one["explicit_http_config"]["http2_protocol_options"] for one in of_router]
+    of_routers = (one["typed_extension_protocol_options"] for one in fields["clusters"][1:])
+    [http2], [http1] = (one.values() for one in of_routers)
+    streams = http2["explicit_http_config"]["http2_protocol_options"]["max_concurrent_streams"]
+    limits = limits_of(config)
     assert PLAIN.body_bytes == config.limits.max_prompt_bytes
-    assert asking["typed_config"]["message_timeout"] == "5s"
+    assert plain["http_service"]["server_uri"]["timeout"] == "5s"
+    assert full["extension_config"]["typed_config"]["message_timeout"] == "5s"
+    assert http1["common_http_protocol_options"] == {"idle_timeout": "60s"}
+    assert limits.idle_seconds > 60, "Envoy closes idle connections first"
+    connections = fields["clusters"][2]["circuit_breakers"]["thresholds"][0]["max_connections"]
+    assert connections < config.server.http2.max_connections
     assert config.endpoint_picker.pick_seconds < 5
     assert retries["num_retries"] <= config.endpoint_picker.fall_backs
-    assert http2["max_concurrent_streams"] <= config.server.http2.max_streams
+    assert streams <= config.server.http2.max_streams
 
 
 HOSTS = st.one_of(
