@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from weakref import ref
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
@@ -25,7 +26,7 @@ class Wanted(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """What is told of a rank. It holds no Pod and no Rank, since a kept decision may outlive them."""
+    """What is told of a rank. It keeps no Pod and no Rank alive: a kept decision may outlive them."""
 
     name: RankName
     address: str
@@ -35,6 +36,8 @@ class Seat(NamedTuple):
     """The number by which its engine knows the rank."""
     is_alone: bool
     """Whether its pod has no other rank."""
+    pod: ref[Pod]
+    rank: ref[Rank]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,8 +93,10 @@ def field_of(pods: Sequence[Pod], avoided: Collection[RankName] = ()) -> Field:
                 serving[pod.id],
                 pod.first_rank + name.number,
                 len(pod.ranks) == 1,
+                ref(pod),
+                ref(rank),
             )
-            for pod, _, name in both
+            for pod, rank, name in both
         ],
         names,
         {name: place for place, name in enumerate(names)},

@@ -14,7 +14,6 @@ from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
 from warmpath.router.load.rank_bookings import Booking
 from warmpath.router.match.forms import BlockForm
-from warmpath.router.pick.eligible import Field
 from warmpath.router.pick.options import FIGURES, Candidates
 from warmpath.router.pick.weigh import Choice, Traits
 from warmpath.router.pods.table import Pod
@@ -66,15 +65,10 @@ class Predictions(Mapping[RankName, Predicted]):
     """The predictions for some candidates, by pod and rank; made on access, as only one will be used."""
 
     def __init__(
-        self,
-        candidates: Candidates,
-        field: Field,
-        prompt_tokens: int,
-        blocks: Callable[[Pod, Rank], int],
+        self, candidates: Candidates, prompt_tokens: int, blocks: Callable[[Pod, Rank], int]
     ) -> None:
-        """Predict for candidates of a field; `blocks` returns the most blocks that a rank may hold."""
+        """`blocks` returns the most blocks that a rank may hold."""
         self._candidates = candidates
-        self._field = field
         self._prompt_tokens = prompt_tokens
         self._blocks = blocks
 
@@ -86,10 +80,12 @@ class Predictions(Mapping[RankName, Predicted]):
         return self.at(self._places[name])
 
     def at(self, at: int) -> Predicted:
-        """Return the prediction for one of the candidates, by its index."""
+        """Return the prediction for one of the candidates, by its index; none for a removed rank."""
         candidates = self._candidates
-        place = self._field.places[candidates.seats[at].name]
-        pod, rank, match = self._field.pods[place], self._field.ranks[place], candidates.matches[at]
+        seat, match = candidates.seats[at], candidates.matches[at]
+        pod, rank = seat.pod(), seat.rank()
+        if pod is None or rank is None:
+            return UNPREDICTED
         wait, foreign, cached, prefill, factor = candidates.figures[PREDICTED, at].tolist()
         tokens = held(match, self._prompt_tokens)
         blocks = self._blocks(pod, rank)

@@ -109,7 +109,7 @@ class Picker:
         self._weigher.see(ask.prompt.model, choice, now)
         # Where a shadow pick goes is known only later.
         kept = options[:] if ask.shadow else options.kept
-        predicted = Predictions(kept, options.field, tokens, _most_blocks)
+        predicted = Predictions(kept, tokens, _most_blocks)
         where, chains, texts = options.best, options.matches.chains, options.matches.texts
         self._picks += 1
         placed = Pick(

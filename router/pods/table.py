@@ -45,7 +45,7 @@ class Status:
     """When the last successful probe began, by the ingest's clock."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Pod:
     """One engine instance."""
 

@@ -106,7 +106,7 @@ def placed(
     if not shadow:
         work = Work(model, *where, made.ask.tokens, 0, 1.0)
         booking = Booking("b", 1, work, at + 600, since=at, late_at=at)
-    predicted = Predictions(made.options[:], made.options.field, made.ask.tokens, lambda *_: 0)
+    predicted = Predictions(made.options[:], made.ask.tokens, lambda *_: 0)
     held = [one.match.matched_tokens for one in made.options]
     number = next(NUMBERS)
     return Pick(

@@ -315,7 +315,8 @@ async def test_a_tokenizer_that_panics_leaves_texts_to_their_length(
 
     models = f'tokenizer = "{model_folder}"'
     async with standing(tmp_path, PODS, models=models, transport=transport) as stand:
-        monkeypatch.setattr(FolderTokenizer, "encode", panics)
+        for name in ("encode", "encode_at_once"):
+            monkeypatch.setattr(FolderTokenizer, name, panics)
         because = type(error).__name__
         await by_length(stand, text(), because, "TOKENIZER_UNAVAILABLE")
         # A short text is not handed to a thread.
