@@ -9,8 +9,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.common import rows
-from warmpath.indexer.common.rows import GENERATIONS, Facts, layout_of, place_of, row_of
 from warmpath.indexer.compiled import memory as words
 from warmpath.indexer.compiled.elsewhere import IndexElsewhere
 from warmpath.indexer.compiled.memory import File, Memory
@@ -19,6 +17,8 @@ from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.slot import Place, RankName
 from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.processes import rows
+from warmpath.indexer.processes.rows import GENERATIONS, Facts, layout_of, place_of, row_of
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.query.index import RemoteIndex

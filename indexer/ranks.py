@@ -4,9 +4,8 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from warmpath.indexer.common.publish import Publisher
 from warmpath.indexer.embedded import new_state
 from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import ORPHAN_BYTES, Clock, RankIngest, SavedRank
@@ -22,6 +21,9 @@ from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.trust import PROMISED_SECONDS
 from warmpath.indexer.watch.pulse import Pulse
 from warmpath.indexer.watch.watched_source import WatchedRank
+
+if TYPE_CHECKING:  # it needs Numba, of which an error of `embedded` tells before
+    from warmpath.indexer.processes.publish import Publisher
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ class Ingest:
         clock: Clock,
         remote: RemoteIndex | None = None,
         past: Past | None = None,
-        publisher: Publisher | None = None,
+        publisher: "Publisher | None" = None,
     ) -> None:
         self.index = index
         self.remote = remote

@@ -3,8 +3,8 @@
 The kernel distributes connections among them (SO_REUSEPORT). The first follows the pods' events, and all
 read the index in one memory (`indexer.compiled.memory`), which this process makes and keeps. One that
 ends fails only its own calls, and is started again; the first goes on from what its predecessor left
-there (`indexer.common.heritage`). They see each other's bookings, and hand each other's reports on, over
-a board in this process (`router.peers.board`).
+there (`indexer.processes.heritage`). They see each other's bookings, and hand each other's reports on,
+over a board in this process (`router.peers.board`).
 """
 
 import asyncio

@@ -3,10 +3,10 @@
 The parent makes the file (`new_file`), its children inherit it. It is sparse, and has two halves. One
 process writes into one half, and all others read the half that the file's first word names. A successor
 of the writer builds the index anew in the other half, from what the first one holds
-(`indexer.common.heritage`), and then lets the word name that: so readers always have a whole one.
+(`indexer.processes.heritage`), and then lets the word name that: so readers always have a whole one.
 
 A half begins with `head`, words that say where the arrays are; then come the versions of the ranks'
-rows, the places of slots, and the rows (`indexer.common.rows`); then the arrays, each mapped by itself.
+rows, the places of slots, and the rows (`indexer.processes.rows`); then the arrays, each mapped alone.
 """
 
 import contextlib

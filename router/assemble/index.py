@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from warmpath.indexer.common.heritage import Heir, inherited
-from warmpath.indexer.common.publish import Publisher
 from warmpath.indexer.compiled.memory import Memory
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.follow.instance import EngineTls
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.mirror import Mirror
 from warmpath.indexer.past import Past
+from warmpath.indexer.processes.heritage import Heir, inherited
+from warmpath.indexer.processes.publish import Publisher
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.redis.command import Redis

@@ -16,7 +16,6 @@ from pathlib import Path
 import grpc
 import zmq.asyncio
 
-from warmpath.indexer.common.heritage import KILLED, Heir
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.follow.connect import connections
 from warmpath.indexer.follow.endpoint import EXPOSED, is_exposed
@@ -24,6 +23,7 @@ from warmpath.indexer.follow.instance import Engine, EngineTls, Patience
 from warmpath.indexer.follow.stream_source import RankIngest, SavedRank
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.mirror import Mirror
+from warmpath.indexer.processes.heritage import KILLED, Heir
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import SWEEP_BUDGET, TICK_SECONDS, Ingest
 from warmpath.indexer.watch.client import Watcher

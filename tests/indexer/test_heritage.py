@@ -9,8 +9,6 @@ from random import Random
 import pytest
 
 from tests.indexer.killed import writing
-from warmpath.indexer.common.heritage import KILLED, Heir, inherited
-from warmpath.indexer.common.publish import Publisher
 from warmpath.indexer.compiled.memory import File, Memory, new_file
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
@@ -19,6 +17,8 @@ from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import Chain, Keyspace, pack_tokens
 from warmpath.indexer.mirror import Mirror
+from warmpath.indexer.processes.heritage import KILLED, Heir, inherited
+from warmpath.indexer.processes.publish import Publisher
 from warmpath.indexer.ranks import SWEEP_BUDGET, Ingest
 from warmpath.indexer.stream.replay import AskReplay
 from warmpath.indexer.trust import Level

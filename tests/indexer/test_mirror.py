@@ -10,13 +10,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.indexer.followed import source
 from tests.indexer.sides import CLEARED, removed, stored
-from warmpath.indexer.common.publish import Publisher
 from warmpath.indexer.compiled.memory import File, Memory, new_file
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.key import Chain, Keyspace, pack_tokens
 from warmpath.indexer.mirror import Mirror
+from warmpath.indexer.processes.publish import Publisher
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.watched_source import WatchedRank

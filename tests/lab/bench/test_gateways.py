@@ -75,7 +75,7 @@ def test_envoy_alone_is_the_same_envoy_but_for_the_router() -> None:
     fields = without_router(GatewayDescription(address, address, [address]))
     manager = fields["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
     filters = [one["name"].rpartition(".")[2] for one in manager["typed_config"]["http_filters"]]
-    assert filters == ["header_mutation", "buffer", "router"]
+    assert filters == ["header_mutation", "router"]
     assert [one["name"] for one in fields["static_resources"]["clusters"]] == ["pods"]
 
 

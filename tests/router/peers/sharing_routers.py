@@ -10,8 +10,8 @@ from tests.router.peers.fake_store import FakeStore
 from warmpath.indexer.believed import Believed
 from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.router.load.bookings import Work
 from warmpath.router.load.engine_metrics import Observed
+from warmpath.router.load.rank_bookings import Booking, Work
 from warmpath.router.load.table import LoadTable
 from warmpath.router.peers.exchange import HEARTBEAT_SECONDS, PeerBookings
 from warmpath.scorer.candidate import Load
@@ -28,12 +28,9 @@ class Router:
         self.store = store
         self.clock_ahead = clock_ahead
         self.name = f"{next(NUMBERS):012x}"
-        numbers = count()
-        self.bookings = new_bookings(
-            new_id=lambda: self.caller_says or f"{self.name}-{next(numbers):016x}"
-        )
-        self.caller_says = ""
-        """What the next booking is called; empty: the router names it."""
+        self.bookings = new_bookings()
+        self._named: dict[str, str] = {}
+        """The bookings' own ids by the ids that callers know."""
         self.believed = Believed(ReferenceIndex(), max_blocks=5_000, assumed_seconds=60.0)
         self.peers = PeerBookings(self.name, NAMES, self.bookings, self.believed)
         self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers.received)
@@ -46,25 +43,34 @@ class Router:
     def book(
         self, prefill: float = 1.0, pod: str = "p", tokens: int = 100, *, name: str = ""
     ) -> str:
-        self.caller_says = name
-        booking = self.bookings.book(Work("m", pod, 0, tokens, 28, prefill), self.now).id
-        self.caller_says = ""
-        return booking
+        """Book, and return the booking id that a caller knows: `name`, if it chose one."""
+        name = name or f"{self.name}-{len(self._named):016x}"
+        work = Work("m", pod, 0, tokens, 28, prefill)
+        self._named[name] = self.bookings.book(work, self.now).id
+        return name
+
+    def get(self, name: str) -> Booking | None:
+        return self.bookings.get(self._named.get(name, ""))
+
+    def first_token(self, name: str) -> bool:
+        return self.bookings.first_token(self._named.get(name, ""), self.now)
+
+    def _end(self, name: str) -> bool:
+        """Take a report of an end; return whether it is of an own booking."""
+        is_own = self.bookings.end(self._named.get(name, ""), self.now)
+        self.ended += [name] * is_own
+        return is_own
 
     def finish(self, name: str) -> bool:
         """Take a report of an end, of whosever booking; return whether it is known."""
-        if self.bookings.end(name, self.now):
-            self.ended.append(name)
-            return True
-        return self.peers.hand_on(name, name.encode(), self.now)
+        return self._end(name) or self.peers.hand_on(name, name.encode(), self.now)
 
     def round(self, between: Callable[[], object] = lambda: None) -> None:
         """Speak to Redis; call `between` before its replies are read."""
         replies = self.store.run(self.peers.ask(self.now))
         between()
         for report in self.peers.answer(replies, self.now):
-            if self.bookings.end(report.decode(), self.now):
-                self.ended.append(report.decode())
+            self._end(report.decode())
         for name in self.loads.take_changes(self.now):
             self.loads.renew(*name, self.now)
 

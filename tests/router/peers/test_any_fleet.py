@@ -49,7 +49,7 @@ class AnyFleet(RuleBasedStateMachine):
             if what == "started":
                 started_on(router.bookings, name, router.now, "pq"[which % 2])
             else:
-                router.bookings.first_token(name, router.now)
+                router.first_token(name)
 
     @rule(to=st.integers(0, 2), which=st.integers(0, 9))
     def any_router_hears_of_an_end(self, to: int, which: int) -> None:
@@ -116,7 +116,7 @@ class AnyFleet(RuleBasedStateMachine):
                 self.assert_others_are_counted_once(router, pod)
         for name, (owner, told) in self.reported.items():
             # A router that is silent for long is given up, and reports that wait for it are counted.
-            assert owner.bookings.get(name) is None or told.peers.relay.dropped
+            assert owner.get(name) is None or told.peers.relay.dropped
         self.reported.clear()
 
     def assert_others_are_counted_once(self, router: Router, pod: str) -> None:

@@ -110,7 +110,7 @@ def test_what_routers_tell_of_each_other_makes_the_load_that_one_router_would_se
         for router in (both[which], alone):
             name = router.book(1.5)
             if is_computed:
-                router.bookings.first_token(name, router.now)
+                router.first_token(name)
     store.now = alone.store.now = begin + 20.0
     rounds(both, 1)
     store.now = alone.store.now = begin + 21.0

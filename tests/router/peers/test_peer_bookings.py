@@ -44,7 +44,7 @@ def test_a_rank_computes_one_prefill_at_a_time_whoever_booked_it(
     store.now += 1.0
     for router in two:
         assert router.load().wait == pytest.approx(0.5 + 4.0), "the second one's turn has not come"
-    assert other.bookings.first_token(name, other.now)
+    assert other.first_token(name)
     rounds(two)
     store.now += 0.5
     for router in two:

@@ -16,8 +16,6 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from warmpath.indexer.common import rows
-from warmpath.indexer.common.rows import place_of, row_of
 from warmpath.indexer.compiled.blocks.blocks import DEPTH, FREED, SET, TOP, Blocks
 from warmpath.indexer.compiled.blocks.table import NUMBERS
 from warmpath.indexer.compiled.memory import REBUILDING, VERSION, Memory
@@ -25,6 +23,8 @@ from warmpath.indexer.compiled.names.plain import MOST_GROUPS
 from warmpath.indexer.compiled.names.restore import pack
 from warmpath.indexer.compiled.steps import end
 from warmpath.indexer.follow.stream_source import SavedRank
+from warmpath.indexer.processes import rows
+from warmpath.indexer.processes.rows import place_of, row_of
 from warmpath.indexer.resolve.change import Spot
 from warmpath.indexer.resolve.saved import SavedPlain
 from warmpath.process.bytes import UNREADABLE

@@ -2,8 +2,8 @@
 
 A row has three parts. `Facts` are for readers; the row's version tells them when these changed, and
 whether they are half-written (`compiled.steps`). The other two are for the writer's successor
-(`indexer.common.heritage`): numbers that change with each batch, and a `SavedRank` without plain names,
-in one of two places, which `PLACE` names once it is whole.
+(`indexer.processes.heritage`): numbers that change with each batch, and a `SavedRank` without plain
+names, in one of two places, which `PLACE` names once it is whole.
 """
 
 from collections.abc import Mapping

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from warmpath.indexer.common import rows
-from warmpath.indexer.common.rows import Facts, groups_of, word_of
 from warmpath.indexer.compiled import memory as words
 from warmpath.indexer.compiled.memory import ROWS, SLOTS, Memory
 from warmpath.indexer.compiled.steps import begin, end
 from warmpath.indexer.follow.stream_source import Keeper, RankIngest
 from warmpath.indexer.index.contract import IndexStats
 from warmpath.indexer.index.slot import Place, RankName, Watcher
+from warmpath.indexer.processes import rows
+from warmpath.indexer.processes.rows import Facts, groups_of, word_of
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.stream.machine import StreamState
 from warmpath.indexer.trust import Level
