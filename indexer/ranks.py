@@ -204,6 +204,7 @@ class Ingest:
             rank.show = self.publisher.show
             if isinstance(rank, RankIngest):
                 rank.keeper = self.publisher
+            self.publisher.show(rank)
         return rank
 
     def save(self) -> list[SavedRank]:

@@ -206,7 +206,7 @@ def test_pods_come_and_go_with_those_of_the_router(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("mode", ["fail-close", "fail-open"])
-def test_a_response_outlives_the_router_if_the_gateway_is_open(tmp_path: Path, mode: str) -> None:
+def test_a_response_outlives_the_router(tmp_path: Path, mode: str) -> None:
     with (
         gateway("--simulate=1", f"--out={tmp_path}", f"--failure-mode={mode}") as started,
         started.asked("a long story", max_tokens=200) as response,
@@ -214,11 +214,7 @@ def test_a_response_outlives_the_router_if_the_gateway_is_open(tmp_path: Path, m
         response.readline()
         [router] = children_of(started.process.pid, b"serve")
         os.kill(router, signal.SIGKILL)
-        if mode == "fail-open":
-            assert response.read().endswith(b"data: [DONE]\n\n")
-        else:
-            with pytest.raises(http.client.IncompleteRead):
-                response.read()
+        assert response.read().endswith(b"data: [DONE]\n\n")
 
 
 @pytest.mark.deep

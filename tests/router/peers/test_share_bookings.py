@@ -47,13 +47,18 @@ class Sharer:
         )
         self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers.received)
         self.reports: list[bytes] = []
+        self.own: list[str] = []
+        """The bookings' own ids."""
 
     @property
     def now(self) -> float:
         return time.monotonic()
 
     def book(self, pod: str = "p") -> str:
-        return self.bookings.book(Work("m", pod, 0, 100, 28, 1.0), self.now).id
+        """Book, and return the booking id that a caller knows."""
+        booking = self.bookings.book(Work("m", pod, 0, 100, 28, 1.0), self.now)
+        self.own.append(booking.id)
+        return booking_id.new_id(self.name)
 
     def in_flight(self, pod: str = "p") -> int:
         return self.loads.load(pod, 0, self.now).in_flight
@@ -99,7 +104,7 @@ async def test_three_routers_tell_each_other_and_hand_reports_on(
         await until(lambda: len(routers[2].reports) == 2)
         assert routers[2].reports == [b"first", b"second"]
         assert not routers[1].reports
-        routers[2].bookings.end(names[-1], routers[2].now)
+        routers[2].bookings.end(routers[2].own[-1], routers[2].now)
         await until(lambda: all(router.in_flight() == 5 for router in routers))
         assert all(not router.peers.failures for router in routers)
 
