@@ -12,14 +12,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import grpc
 import msgspec
 import pytest
 
 from tests.e2e.test_commands import children_of
 from warmpath.cli import check_config, doctor
 from warmpath.cli.engines.written import write
-from warmpath.lab.bench.stand.servers import Python
+from warmpath.lab.bench.stand.servers import Python, until
 from warmpath.lab.local.ports import HeldPorts
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.config.read import load
 from warmpath.router.config.schema import ServerTable
 
@@ -97,6 +100,20 @@ def asked(address: str, key: str = "") -> Chat:
     with urllib.request.urlopen(request, timeout=60) as response:
         usage = json.load(response)["usage"]
         return Chat(response.headers, usage["prompt_tokens_details"]["cached_tokens"])
+
+
+def asked_to_its_end(address: str, router: str) -> Chat:
+    """Ask, and wait until the router knows that the answer has ended."""
+    answer = asked(address)
+    with grpc.insecure_channel(router) as channel:
+        stub = router_pb2_grpc.RouterStub(channel)
+
+        def has_ended() -> bool:
+            found = stub.ListDecisions(pb.ListDecisionsRequest()).decisions
+            return all(one.state == pb.Decision.FINISHED for one in found)
+
+        until(has_ended, "the router learns of the end")
+    return answer
 
 
 def chat(address: str) -> http.client.HTTPMessage:
@@ -207,7 +224,7 @@ def test_a_part_that_engines_lack_is_said_with_the_way_to_get_it_on_both_days(
                 assert remedy in first.hear(f"  {one}  vLLM 0.32.0, m: {lack}.*")[0]
             address = first.hear(r"Envoy listens on (\S+)")[1]
             # The first one shows how large blocks are, by which beliefs are kept from then on.
-            _, before, again = (asked(address) for _ in range(3))
+            _, before, again = (asked_to_its_end(address, router) for _ in range(3))
             assert again.headers["x-warmpath-pod"] == before.headers["x-warmpath-pod"]
             assert again.cached > 300
             doctor.main([f"--router={router}", f"--config={file}"])
