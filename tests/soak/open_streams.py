@@ -9,13 +9,13 @@ had begun; at the end no router may have a booking left.
 import argparse
 import asyncio
 import json
-import re
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from copy import deepcopy
 from pathlib import Path
 from random import Random
 
@@ -23,7 +23,7 @@ import aiohttp
 
 from tests.servers.envoy import Envoy
 from tests.soak.watched_process import WatchedProcess
-from warmpath.cli.gateway.bootstrap import GatewayDescription, bootstrap
+from warmpath.cli.gateway.bootstrap import Fields, GatewayDescription, bootstrap
 from warmpath.lab.local.cluster import MODEL, Worker, WorkerSettings
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.lab.local.tokenizer import write_tokenizer
@@ -116,22 +116,16 @@ def _config(folder: Path, at: tuple[str, str], workers: Sequence[Worker]) -> str
     return as_toml(Config(models=[model], server=server, pods=pods))
 
 
-def _for_both(config: object, addresses: dict[int, int]) -> object:
-    """Add to each endpoint at a port of `addresses` one at the port that it is mapped to."""
-    if isinstance(config, list):
-        found = [_for_both(one, addresses) for one in config]
-        for one in config:
-            text = json.dumps(one)
-            if (port := re.search(r'^\{"endpoint": .*"port_value": (\d+)', text)) and (
-                other := addresses.get(int(port[1]))
-            ):
-                found.append(
-                    json.loads(text.replace(port[0], port[0].replace(port[1], str(other))))
-                )
-        return found
-    if isinstance(config, dict):
-        return {name: _for_both(one, addresses) for name, one in config.items()}
-    return config
+def _with_another(fields: Fields, router: HostPort) -> Fields:
+    """Return a gateway's bootstrap in which another router stands beside its own in each cluster."""
+    _, *clusters = fields["static_resources"]["clusters"]
+    for cluster in clusters:
+        [group] = cluster["load_assignment"]["endpoints"]
+        [own] = group["lb_endpoints"]
+        other = deepcopy(own)
+        other["endpoint"]["address"]["socket_address"]["port_value"] = router.port
+        group["lb_endpoints"].append(other)
+    return fields
 
 
 async def _bookings(pages: Sequence[str]) -> float:
@@ -179,12 +173,9 @@ async def soak(folder: Path, minutes: float, streams: int, seed: int) -> list[st
             listen=HostPort(HOST, 0), router=HostPort.of(at[0][0]),
             pods=[HostPort.of(one.address) for one in workers],
         )  # fmt: skip
-        same = {
-            HostPort.of(first).port: HostPort.of(second).port
-            for first, second in zip(*at, strict=True)
-        }
         page = {"address": {"socket_address": {"address": HOST, "port_value": 0}}}
-        envoy = Envoy(json.dumps(_for_both(bootstrap(gateway) | {"admin": page}, same)))
+        both = _with_another(bootstrap(gateway), HostPort.of(at[1][0]))
+        envoy = Envoy(json.dumps(both | {"admin": page}))
         stack.callback(envoy.close)
         await asyncio.to_thread(envoy.start)
         clients = Clients(envoy.address, streams, Random(seed))

@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from warmpath.cli.child import START_SECONDS, Child, ChildError
 from warmpath.cli.gateway.bootstrap import GatewayDescription
@@ -22,6 +24,8 @@ from warmpath.router.config.write import as_toml
 
 ENVOY = "envoy"
 """The name of Envoy's processes."""
+LISTENS = b"Envoy listens on "
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +128,21 @@ def warmpath(python: Path = Path(sys.executable)) -> Start:
             "-m", "warmpath.cli", "gateway", f"--config={file}", f"--listen={HOST}:0",
             f"--out={file.with_suffix('')}",
         )  # fmt: skip
-        async with started(name, stand, words, says="Envoy listens on ") as (process, line):
-            yield Front(name, HostPort.of(line), process)
+        async with started(name, stand, words, _listens, stdout=PIPE) as (process, address):
+            yield Front(name, address, process)
 
     return start
+
+
+async def _listens(child: Child, process: Process) -> HostPort:
+    """Return the address that `warmpath gateway` prints."""
+    assert process.stdout is not None
+    async for raw in process.stdout:
+        if raw.startswith(LISTENS):
+            return HostPort.of(raw.removeprefix(LISTENS).decode().strip())
+    await process.wait()
+    child.check()
+    raise ChildError(f"{child.name} has closed its standard output")
 
 
 def _configuration(stand: Stand) -> str:
@@ -147,27 +162,31 @@ def _configuration(stand: Stand) -> str:
 
 @asynccontextmanager
 async def started(
-    name: str, stand: Stand, words: Sequence[str], *, says: str
-) -> AsyncIterator[tuple[int, str]]:
-    """Run a program; yield its id, and the rest of its first line that begins with `says`.
+    name: str,
+    stand: Stand,
+    words: Sequence[str],
+    is_up: Callable[[Child, Process], Awaitable[T]],
+    *,
+    stdout: int | None = None,
+) -> AsyncIterator[tuple[int, T]]:
+    """Run a program; yield its id, and the result of `is_up`, which waits until clients may connect.
 
-    Raises ChildError if it ends, with the end of its standard error, or is silent.
+    Its standard output goes to its log unless `stdout` says else. Raises ChildError if it ends, with the
+    end of its log, or is silent.
     """
     log = stand.folder / f"{name.replace(' ', '-')}.log"
     child = Child(name, log)
     try:
         with log.open("ab") as file:
-            process = await child.launch(*words, stdout=asyncio.subprocess.PIPE, stderr=file)
-        assert process.stdout is not None
-        async with asyncio.timeout(START_SECONDS):
-            async for raw in process.stdout:
-                line = raw.decode().rstrip()
-                if line.startswith(says):
-                    break
-            else:
-                raise ChildError(f"{name} did not start: {log.read_text()[-2000:]}")
-        yield process.pid, line.removeprefix(says)
-    except TimeoutError:
-        raise ChildError(f"{name} did not start in {START_SECONDS:g} s") from None
+            out = file.fileno() if stdout is None else stdout
+            process = await child.launch(*words, stdout=out, stderr=file)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                found = await is_up(child, process)
+        except TimeoutError:
+            raise ChildError(f"{name} did not start in {START_SECONDS:g} s") from None
+        except ChildError as error:
+            raise ChildError(f"{error}: {log.read_text()[-2000:]}") from error
+        yield process.pid, found
     finally:
         await child.stop()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import aiohttp
 
-from warmpath.cli.child import START_SECONDS, Child, ChildError
-from warmpath.lab.bench.gateways.front import Front, Stand, Start
+from warmpath.cli.child import Child, ChildError
+from warmpath.lab.bench.gateways.front import Front, Stand, Start, started
 from warmpath.lab.bench.gateways.table import SMG, VLLM_ROUTER
 from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE
 from warmpath.lab.local.cluster import MODEL
@@ -89,25 +89,18 @@ def _urls(stand: Stand) -> list[str]:
 def _peer(command: Command) -> Start:
     @asynccontextmanager
     async def start(name: str, stand: Stand) -> AsyncIterator[Front]:
-        log = stand.folder / f"{name.replace(' ', '-')}.log"
-        child = Child(name, log)
         with HeldPorts() as ports:
             address = HostPort(HOST, ports.take())
-            try:
-                with log.open("ab") as file:
-                    process = await child.launch(
-                        *command(stand, address.port, ports.take()),
-                        stdout=file.fileno(), stderr=file,
-                    )  # fmt: skip
-                async with asyncio.timeout(START_SECONDS), aiohttp.ClientSession() as http:
+
+            async def is_well(child: Child, _: object) -> None:
+                async with aiohttp.ClientSession() as http:
                     while not await _is_well(http, f"http://{address}/health"):
                         child.check()
                         await asyncio.sleep(PAUSE)
-                yield Front(name, address, process.pid)
-            except TimeoutError:
-                raise ChildError(f"{name} does not answer; its log: {log}") from None
-            finally:
-                await child.stop()
+
+            words = command(stand, address.port, ports.take())
+            async with started(name, stand, words, is_well) as (process, _):
+                yield Front(name, address, process)
 
     return start
 
