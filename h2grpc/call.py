@@ -60,9 +60,9 @@ class Call:
     _put: list[bytes] | None = None
     """The messages, in their frames, that `put` has left to be sent."""
     _has_begun = False
+    """Whether the answer's headers are with the session."""
     _if_gone: Callable[[], None] | None = None
     """What to call if the client does not read the answer, which is not sent yet."""
-    """Whether the answer's headers are with the session."""
     held_since = 0.0
     """The loop's time at which the first of the held bytes arrived."""
     _deadline = math.inf

@@ -219,20 +219,19 @@ class Mirror(Ingest):
         if memory is None or (memory is self._memory and self._told == memory.head[words.FACTS]):
             return
         with self._lock:
+            before: Mapping[RankName, Facts] = {}
             if memory is not self._memory:
                 self._memory = memory
                 self._versions[:] = 0
                 self._rank_of.clear()
                 self._places.clear()
-                gone, self._facts = self._facts.keys(), {}
-            else:
-                gone = dict[RankName, Facts]().keys()
+                before, self._facts = self._facts, {}
             told = int(memory.head[words.FACTS])
             is_whole = True
             for row in np.flatnonzero(memory.versions != self._versions).tolist():
                 is_whole = self._read(memory, row) and is_whole
             self._told = told if is_whole else -1
-            for name in gone - self._facts.keys():
+            for name in before.keys() - self._facts.keys():
                 self._take(name, None)
 
     def _read(self, memory: Memory, row: int) -> bool:
@@ -266,6 +265,3 @@ class Mirror(Ingest):
         """Return whether the process that follows the ranks has copied those of the shared index."""
         memory = self._elsewhere.memory
         return memory is not None and bool(memory.head[words.READY])
-
-    def lives(self, ranks: Any) -> list[int]:
-        return [self.life(*name) for name in ranks]

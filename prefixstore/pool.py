@@ -184,13 +184,10 @@ class TokenizerPool:
             raise ClosedError("the tokenizer pool is closed")
         raw = check_text(text)
         store = self._store(tokenizer_id, tokenizer)
-        at_once = 0
-        if (
-            isinstance(tokenizer, FolderTokenizer)
-            and (at_once := tokenizer.at_once_bytes)
-            and len(raw) <= at_once
-        ):
-            return self._at_once(tokenizer_id, tokenizer, text, raw, special=add_special_tokens)
+        fast = tokenizer if isinstance(tokenizer, FolderTokenizer) else None
+        at_once = fast.at_once_bytes if fast else 0
+        if fast and at_once and len(raw) <= at_once:
+            return self._at_once(tokenizer_id, fast, text, raw, special=add_special_tokens)
         await _turn_if_long(raw)
         size = FAST_SLICE if at_once else SLICE
         slices = slices_of(raw, size) if tokenizer.has_cuts else [raw]
@@ -209,8 +206,8 @@ class TokenizerPool:
                 whole = self._keep(job, found or [])
             else:
                 whole = await self._wait(tokenizer_id, job, timeout)
-        if at_once and whole is not None and self.rechecks.is_due():
-            self._recheck(tokenizer_id, tokenizer, raw, slices, whole)
+        if fast and at_once and whole is not None and self.rechecks.is_due():
+            self._recheck(tokenizer_id, fast, raw, slices, whole)
         entries = known if whole is None else whole
         tokens = [entry.tokens for entry in entries]
         prefix = tokenizer.prefix if add_special_tokens else b""
@@ -243,13 +240,12 @@ class TokenizerPool:
     def _recheck(
         self,
         tokenizer_id: str,
-        tokenizer: Tokenizer,
+        tokenizer: FolderTokenizer,
         raw: bytes,
         slices: Sequence[bytes],
         entries: Sequence[Entry],
     ) -> None:
         """Offer the end of a long text to be encoded again."""
-        assert isinstance(tokenizer, FolderTokenizer)
         first = max(0, len(slices) - RECHECKED_SLICES)
         begin = sum(map(len, slices[:first])) - (entries[first - 1].tail if first else 0)
         ids = b"".join([entry.tokens for entry in entries[first:]])

@@ -50,10 +50,7 @@ class HealthService:
 
         Raises UnknownServiceError, and ValueError where the request is malformed.
         """
-        name = _name(raw)
-        if name not in self._looks:
-            raise UnknownServiceError(name)
-        return _answer(self._status(name))
+        return _answer(self._status(_name(raw)))
 
     def is_fit(self, name: str) -> bool:
         """Return whether a service is fit. Raises UnknownServiceError."""
@@ -89,7 +86,7 @@ class HealthService:
 
     def _status(self, name: str) -> int:
         self.look()
-        return Status.SERVING if self._looks[name]() else Status.NOT_SERVING
+        return Status.SERVING if self.is_fit(name) else Status.NOT_SERVING
 
     def look(self) -> None:
         """Wake the clients that watch if the status of any service has changed."""

@@ -4,13 +4,11 @@ Making an object per candidate takes microseconds, and a fleet may have thousand
 are made only for the few options that are accessed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-
-from warmpath.scorer.candidate import Load
 
 Column = NDArray[np.float64]
 
@@ -28,12 +26,6 @@ class LoadColumns(NamedTuple):
     kv_usage: Column
     last_pick: Column
     foreign_wait: Column
-
-    def at(self, places: NDArray[np.intp]) -> Iterator[Load]:
-        """Yield the loads of the ranks at these indices."""
-        rows = np.array(self)[:, places].T.tolist()
-        for wait, *counts, kv_usage, last_pick, foreign_wait in rows:
-            yield Load._make((wait, *map(int, counts), kv_usage, int(last_pick), foreign_wait))
 
 
 class Columns(NamedTuple):

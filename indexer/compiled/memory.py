@@ -9,7 +9,6 @@ A half begins with `head`, words that say where the arrays are; then come the ve
 rows, the places of slots, and the rows (`indexer.processes.rows`); then the arrays, each mapped alone.
 """
 
-import contextlib
 import mmap
 import os
 import weakref
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from warmpath.indexer.compiled.outside import HUGE, size_of
+from warmpath.indexer.compiled.outside import advise, size_of
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 HALF = 1 << 40
@@ -128,9 +127,7 @@ class Memory:
         size = _whole(size_of(shape, dtype))
         offset = self._take(size)
         piece = _Piece(self._descriptor, size, offset=self._base + offset)
-        if size >= HUGE and not sparse and hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel without them
-                piece.madvise(mmap.MADV_HUGEPAGE)
+        advise(piece, size, sparse=sparse)
         array = _array(piece, shape, dtype)
         address = array.__array_interface__["data"][0]
         with self._lock:

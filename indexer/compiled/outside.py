@@ -74,10 +74,15 @@ def zeros(shape: int | tuple[int, ...], dtype: DTypeLike, *, sparse: bool = Fals
     count = shape if isinstance(shape, int) else math.prod(shape)
     size = size_of(shape, dtype)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    advise(memory, size, sparse=sparse)
+    return np.frombuffer(memory, dtype, count).reshape(shape)
+
+
+def advise(memory: mmap.mmap, size: int, *, sparse: bool) -> None:
+    """Ask the system for huge pages, where `size` bytes of memory will be used densely."""
     if size >= HUGE and not sparse and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
             memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, dtype, count).reshape(shape)
 
 
 Zeros = Callable[..., NDArray[Any]]

@@ -23,7 +23,6 @@ os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
 import fastokens
 import tokenizers
 
-OFFSET_BYTES = 8
 ID_BYTES = 4
 PROBE_BYTES = 4096
 """Bytes of each text that vocabularies and code points are joined into."""

@@ -14,6 +14,7 @@ import re
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -227,12 +228,7 @@ class FolderTokenizer:
 
     def encode_at_once(self, text: str) -> bytes:
         """Return the ids of a whole text of up to `at_once_bytes`, as `encode` does."""
-        if self.fast is None:
-            return self._encode_slowly([text])[0]
-        try:
-            return self.fast.encode([text])[0]
-        except (ValueError, RuntimeError):
-            return self._encode_slowly([text])[0]
+        return self._ids([text])[0]
 
     def stay_slow(self, disagreement: str) -> None:
         """Encode with `tokenizers` alone from now on."""
@@ -347,14 +343,18 @@ class FolderTokenizer:
         return texts
 
     def _encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
-        texts, fast = self._texts(parts, at_start=at_start), self.fast
-        try:
-            packed = fast.encode(texts) if fast else self._encode_slowly(texts)
-        except (ValueError, RuntimeError):
-            packed = self._encode_slowly(texts)  # a limit of its regular expressions, say
+        packed = self._ids(self._texts(parts, at_start=at_start))
         if _TRIM and sum(map(len, parts)) * self._growth > TOGETHER_BYTES:
             _TRIM(0)  # it takes tens of milliseconds
         return packed
+
+    def _ids(self, texts: Sequence[str]) -> list[bytes]:
+        fast = self.fast
+        if fast is not None:
+            # A limit of its regular expressions, say, leaves the texts to `tokenizers`.
+            with suppress(ValueError, RuntimeError):
+                return fast.encode(texts)
+        return self._encode_slowly(texts)
 
     def _encode_slowly(self, texts: Sequence[str]) -> list[bytes]:
         try:

@@ -124,8 +124,7 @@ class PickAnswerer:
         bytes that stand for the tokens of either (`InferenceRequest.text`). Raises
         PickEndedError if, before the pick is made, its end is reported or its booking id is reused.
         """
-        priority = self._priority(request, asker)
-        left = None if self.held is None else TimeLeft(patience)
+        priority, left = self._priority(request, asker), TimeLeft(patience)
         await check_pick(request)
         with (
             self.reports.underway.pick(request.booking_id) if request.booking_id else nullcontext()
@@ -223,9 +222,9 @@ class PickAnswerer:
         return 0 if self.held is None else self.held.priority(request.priority, asker)
 
     async def _choose(
-        self, ask: Ask, request: pb.PickRequest, asker: Asker, priority: int, left: TimeLeft | None
+        self, ask: Ask, request: pb.PickRequest, asker: Asker, priority: int, left: TimeLeft
     ) -> Pick:
-        if self.held is not None and left is not None and not ask.shadow:
+        if self.held is not None and not ask.shadow:
             return await self.held.choose(ask, request, asker, priority, left.seconds())
         return self._picker.reserve(ask, self._clock())
 
@@ -317,10 +316,10 @@ class PickAnswerer:
         **named: Any,
     ) -> Ask:
         """Return the request to place; `named` are the fields of it that only Pick has."""
-        left = TimeLeft(patience) if self._picker.is_asking else None
+        left = TimeLeft(patience)
         read = await self._reader.read(request.prompt, timeout, may_reckon=True)
         ask = self._ask(request, read, reckoned, text, **named)
-        if left is not None:
+        if self._picker.is_asking:
             await self._picker.refresh(ask, left.seconds())
         await turn_after(len(ask.field.ranks))
         return ask

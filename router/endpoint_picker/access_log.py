@@ -13,6 +13,7 @@ from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 from google.protobuf.message import DecodeError
 
+from warmpath.process.address import HostPort
 from warmpath.process.bytes import UNREADABLE
 from warmpath.proto.report_event import ReportEvent
 from warmpath.router.endpoint_picker.protocol import BOOKING, OF_AN_ENDPOINT, ROUTER, TIMED_OUT
@@ -89,13 +90,10 @@ def _usage(spaces: Any) -> Usage:
     if len(text) > MOST_USAGE_BYTES:
         return Usage()
     try:
-        found = usage_of(msgspec.json.decode(text))
+        # Report refuses what is not possible.
+        return usage_of(msgspec.json.decode(text)).possible()
     except UNREADABLE:
         return Usage()
-    prompt, cached = found.prompt_tokens, found.cached_tokens
-    # Report refuses more than there is.
-    is_wrong = prompt is not None and cached is not None and cached > prompt
-    return Usage(None, None, found.output_tokens) if is_wrong else found
 
 
 def _served(common: Any) -> str:
@@ -103,5 +101,4 @@ def _served(common: Any) -> str:
     address = common.upstream_remote_address.socket_address
     if not address.address:
         return ""
-    host = f"[{address.address}]" if ":" in address.address else address.address
-    return endpoint(f"{host}:{address.port_value}")
+    return endpoint(str(HostPort(address.address, address.port_value)))

@@ -156,13 +156,11 @@ class ResponseSide(OneSide):
         pod, rank = where[:2] if where is not None else ("", 0)
         prompt = cached = output = None
         if event == "finished" and self._usage is not None:
-            usage = self._usage.usage
-            prompt, cached, output = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens
-            if self._picked.prefill or (
-                prompt is not None and cached is not None and cached > prompt
-            ):
-                # A pod that decodes counts what it is sent as cached. Report refuses more than there is.
-                prompt = cached = None
+            usage = self._usage.usage.possible()  # Report refuses more
+            output = usage.output_tokens
+            # A pod that decodes counts what it is sent as cached.
+            if not self._picked.prefill:
+                prompt, cached = usage.prompt_tokens, usage.cached_tokens
         name = self._picked.booking_id
         return Report(name, event, pod, rank, cached, prompt, output, is_refusal=is_refusal)
 

@@ -11,7 +11,8 @@ from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from google.protobuf.message import DecodeError
 
-from warmpath.router.calls.parse import MORE, varint_at
+from warmpath.router.calls.parse import varint_at
+from warmpath.router.calls.score_reply import varint
 from warmpath.router.endpoint_picker.events import (
     Event,
     Headers,
@@ -112,22 +113,12 @@ def _piece_of(raw: bytes) -> Event | None:
     return Event("response", "body", True, data=raw[6:end]) if is_last else None
 
 
-def _varint(number: int) -> bytes:
-    """Return a number in the wire format."""
-    found = bytearray()
-    while number >= MORE:
-        found.append(number & 0x7F | MORE)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
-
-
 def _sent_back(data: bytes, *, ends: bool) -> bytes:
     """Return the reply that sends a piece of a response's body back."""
     last = BODY_ENDS if ends else b""
-    piece = b"\x0a%b%b%b" % (_varint(len(data)), data, last) if data else last
+    piece = b"\x0a%b%b%b" % (varint(len(data)), data, last) if data else last
     for tag in STREAMED_RESPONSE:
-        piece = b"%c%b%b" % (tag, _varint(len(piece)), piece)
+        piece = b"%c%b%b" % (tag, varint(len(piece)), piece)
     return piece
 
 

@@ -44,6 +44,13 @@ class Usage(msgspec.Struct, frozen=True):
             _either(later.output_tokens, self.output_tokens),
         )
 
+    def possible(self) -> "Usage":
+        """Return the usage without its prompt if more of that is cached than there is."""
+        prompt, cached = self.prompt_tokens, self.cached_tokens
+        if prompt is not None and cached is not None and cached > prompt:
+            return Usage(output_tokens=self.output_tokens)
+        return self
+
 
 def usage_of(found: object) -> Usage:
     """Return the token counts of a `usage` object from JSON; none for any other value."""

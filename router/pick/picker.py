@@ -84,8 +84,7 @@ class Picker:
 
     async def refresh(self, ask: Ask, timeout: float) -> None:
         """Read a prompt's keys from the shared index, within `timeout` seconds (`Scorer.refresh`)."""
-        if self.is_asking:
-            await self._scorer.refresh(ask.prompt, ask.field.ranks, timeout)
+        await self._scorer.refresh(ask.prompt, ask.field.ranks, timeout)
 
     def choose(self, ask: Ask, now: float) -> tuple[str, Choice]:
         """Make a pick and settle it; return its booking id and the choice. Raises as `weigh`."""
