@@ -133,8 +133,9 @@ class ClientSpec(Table, frozen=True):
     name: str
     """Name in errors and logs."""
     roles: list[Right]
-    """score: Score, ScoreStream, Pick, Report, Explain, GetPodScores, Envoy's Process, /query,
-    /overlap_scores. read: ListPods, Diagnose, ListDecisions, reflection, /metrics."""
+    """score: Score, ScoreStream, Pick, Report, Explain, GetPodScores, /query, /overlap_scores, and
+    Envoy's /pick, Process, StreamAccessLogs. read: ListPods, Diagnose, ListDecisions, reflection,
+    /metrics."""
     token_file: str = ""
     """File with the caller's token, one line of 16 to 4096 bytes; read again when it changes."""
     certificate: str = ""
@@ -327,7 +328,7 @@ class PickerHeadersTable(Table, frozen=True):
 
 
 class EndpointPickerTable(Table, frozen=True):
-    """[endpoint-picker]: picks for Envoy's external processing (docs/reference/http.md)."""
+    """[endpoint-picker]: picks for HTTP requests, which Envoy asks for (docs/reference/http.md)."""
 
     failure_mode: Literal["fail-close", "fail-open"] = "fail-close"
     """If the router is too busy, too slow or faulty: fail-close answers 429 or 503; fail-open lets the
