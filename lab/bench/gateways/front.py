@@ -15,7 +15,7 @@ from warmpath.cli.child import START_SECONDS, Child, ChildError
 from warmpath.cli.gateway.bootstrap import GatewayDescription
 from warmpath.cli.gateway.process import EnvoyProcess, find_envoy
 from warmpath.lab.bench.stand.fronts import without_router
-from warmpath.lab.bench.stand.servers import busy
+from warmpath.lab.bench.stand.servers import busy, family
 from warmpath.lab.local.cluster import MODEL
 from warmpath.lab.local.ports import HOST
 from warmpath.process.address import HostPort
@@ -72,21 +72,10 @@ class Busy:
         return Busy(self.router - before.router, self.envoy - before.envoy)
 
 
-def tree(process: int) -> list[int]:
-    """Return a process and all that descend from it."""
-    found, left = [], [process]
-    while left:
-        found.append(one := left.pop())
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{one}/task").iterdir():
-                left += map(int, (task / "children").read_text(encoding="ascii").split())
-    return found
-
-
 def processor(front: Front) -> Busy:
     """Return the processor seconds that a front's processes have used."""
     router = envoy = 0.0
-    for one in tree(front.process) if front.process else ():
+    for one in family(front.process) if front.process else ():
         with contextlib.suppress(OSError):
             if Path(f"/proc/{one}/comm").read_text(encoding="utf-8").strip() == ENVOY:
                 envoy += busy(one)

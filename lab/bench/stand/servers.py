@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
@@ -315,6 +315,17 @@ def h2load(url: str, body: bytes, *options: str) -> Load:
     found = re.search(r"([\d.]+) req/s", ended.stdout)
     assert found
     return Load(float(found[1]), statistics.median(taken), taken[int(len(taken) * 0.99)])
+
+
+def family(process: int) -> list[int]:
+    """Return a process and all that descend from it."""
+    found, left = [], [process]
+    while left:
+        found.append(one := left.pop())
+        with suppress(OSError):
+            for task in Path(f"/proc/{one}/task").iterdir():
+                left += map(int, (task / "children").read_text(encoding="ascii").split())
+    return found
 
 
 def busy(process: int) -> float:
