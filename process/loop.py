@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Self, TypeVar
 
@@ -65,6 +65,66 @@ class LoopThread:
         entered = await self.call(context.__aenter__())
         stack.push_async_exit(lambda *_: self.call(context.__aexit__(None, None, None)))
         return entered
+
+
+async def tasked() -> None:
+    """Return in a task, which `asyncio.timeout` needs: one is made for a `Begun` that waits."""
+    if asyncio.current_task() is None:
+        await asyncio.sleep(0)
+
+
+class Begun(Coroutine[Any, Any, T]):
+    """A coroutine that has run up to its first wait, or to its end, in the caller's own step.
+
+    Where nothing waits, it needs no task, no timeout and no turn of the loop. Otherwise it goes on as
+    the coroutine of a task, or where it is awaited. Making one raises the coroutine's errors.
+    """
+
+    __slots__ = ("_first", "_work", "is_over", "result")
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self.is_over = False
+        self.result: T
+        """What the coroutine has returned, if it `is_over`."""
+        try:
+            self._first = [work.send(None)]
+        except StopIteration as end:
+            self.is_over, self.result = True, end.value
+
+    def send(self, value: Any) -> Any:
+        return self._first.pop() if self._first else self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        if self._first and isinstance(waited := self._first.pop(), asyncio.Future):
+            # As the cancellation of a task does, to which this wait was not known yet.
+            waited.cancel()
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        value = None
+        try:
+            while True:
+                step = self.send(value)
+                try:
+                    value = yield step
+                except BaseException as error:  # noqa: BLE001  the coroutine's, to handle
+                    self._first = [self.throw(error)]
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def within(self, seconds: float) -> T:
+        """Return its result. Raises TimeoutError after `seconds`, and its errors."""
+        try:
+            await tasked()
+        except asyncio.CancelledError as error:
+            self._first = [self.throw(error)]
+        async with asyncio.timeout(seconds):
+            return await self
 
 
 PAUSE = 0.005

@@ -142,11 +142,14 @@ class ProcessRenderer:
         self._jobs.append(job)
         self._changed.set()
         try:
-            # A caller that leaves cancels `done`; the job is then skipped, or finishes if it has begun.
-            async with asyncio.timeout(timeout):
-                return await job.done
-        except TimeoutError as error:
-            raise RenderTimeoutError("the chat was not rendered in time") from error
+            # Unlike `asyncio.timeout` this needs no task.
+            await asyncio.wait((job.done,), timeout=timeout)
+            if job.done.done():
+                return job.done.result()
+            raise RenderTimeoutError("the chat was not rendered in time")
+        finally:
+            # Without its caller the job is skipped, or finishes if it has begun.
+            job.done.cancel()
 
     async def _next(self) -> _Job:
         """Return the longest-waiting chat whose template may use another process.

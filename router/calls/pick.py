@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from warmpath.indexer.ranks import Ingest
-from warmpath.process.loop import MANY_RANKS, in_turns, turn_after
+from warmpath.process.loop import MANY_RANKS, in_turns, tasked, turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.parse import check_asked, check_pick, check_report
 from warmpath.router.calls.pick_reply import pick_reply
@@ -320,6 +320,7 @@ class PickAnswerer:
         read = await self._reader.read(request.prompt, timeout, may_reckon=True)
         ask = self._ask(request, read, reckoned, text, **named)
         if self._picker.is_asking:
+            await tasked()
             await self._picker.refresh(ask, left.seconds())
         await turn_after(len(ask.field.ranks))
         return ask

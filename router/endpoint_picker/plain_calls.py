@@ -24,6 +24,7 @@ from warmpath.h2grpc.method import Metadata
 from warmpath.process.address import HostPort
 from warmpath.process.health import HealthService, UnknownServiceError
 from warmpath.process.listener import Place
+from warmpath.process.loop import Begun
 from warmpath.router.access.entrance import HEADER, PLAIN_PICK, Entrance
 from warmpath.router.ending import EndingError
 from warmpath.router.endpoint_picker.access_log import is_read_whole
@@ -280,26 +281,40 @@ class Connection(asyncio.Protocol):
             return
         self._since = self._gone = None
         self._is_last = request.is_last
+        answer = self._calls.answer(request, self)
+        if not self._calls.desk.tracer.is_on:
+            try:
+                answer = Begun(answer)
+            except Exception as error:  # noqa: BLE001  as the error of a task
+                self._answered(error)
+                return
+            if answer.is_over:
+                self._answered(None)
+                return
+        # The current span of a trace is that of a task.
         self._place.works(is_busy=True)
-        self._task = self._loop.create_task(self._calls.answer(request, self))
-        self._task.add_done_callback(self._answered)
+        self._task = self._loop.create_task(answer)
+        self._task.add_done_callback(self._ended)
 
-    def _answered(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
+        self._answered(asyncio.CancelledError() if task.cancelled() else task.exception())
+
+    def _answered(self, error: BaseException | None) -> None:
         self._requests.answered()
         self._count_held()
         self._idle_since = self._calls.clock()
         self._place.works(is_busy=False)
-        if task.cancelled() or isinstance(task.exception(), ConnectionError):
+        if isinstance(error, ConnectionError | asyncio.CancelledError):
             self._socket.abort()
-        elif task.exception() is not None:
-            log.critical("a call over HTTP/1.1 has failed", exc_info=task.exception())
+        elif error is not None:
+            log.critical("a call over HTTP/1.1 has failed", exc_info=error)
             self._socket.abort()
         elif self._is_last:
             self._socket.close()
-        else:
-            # What came meanwhile.
-            self.data_received(b"")
+        elif self._requests.has_begun:
+            # What came meanwhile, after what others have sent.
+            self._loop.call_soon(self.data_received, b"")
 
     def write(self, answer: bytes, *, is_last: bool = False) -> None:
         """Send an answer; close the connection after it if it `is_last`. Raises ConnectionError."""

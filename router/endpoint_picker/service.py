@@ -13,6 +13,7 @@ from functools import partial
 import grpc
 
 from warmpath.h2grpc.method import Method, RefusedError
+from warmpath.process.loop import Begun
 from warmpath.proto.errors import Reason
 from warmpath.router.admission.admission import Admission
 from warmpath.router.calls.failures import refusal_of
@@ -305,10 +306,16 @@ class EndpointPickerService:
     async def _pick(
         self, want: WantPick, asker: Asker, answering: Answering | None
     ) -> tuple[Picked, AbstractContextManager[None]]:
-        if wait := begins(self._admission, Waiter(), asker.client, is_read=True):
+        admission = self._admission
+        is_free, arrived = admission.is_free, time.perf_counter()
+        if not is_free and (wait := begins(admission, Waiter(), asker.client, is_read=True)):
             await wait
-        async with asyncio.timeout(self.pick_seconds):
-            return await self.picks.pick(want, WAITING * self.pick_seconds, asker, answering)
+        try:
+            pick = Begun(self.picks.pick(want, WAITING * self.pick_seconds, asker, answering))
+        finally:
+            if is_free:
+                admission.answered_at_once(time.perf_counter() - arrived)
+        return pick.result if pick.is_over else await pick.within(self.pick_seconds)
 
     def methods(self) -> dict[str, Method]:
         """Return the only method by its full name; all messages are bytes."""

@@ -24,6 +24,7 @@ from warmpath.prefixstore.tokenizers.tokenizer import (
     TokenizerUnavailableError,
 )
 from warmpath.prefixstore.waiting import ClosedError, FullError
+from warmpath.process.loop import tasked
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
 from warmpath.router.prompt.bodies.openai import ChatBody, Text
@@ -315,6 +316,7 @@ class PromptReader:
         try:
             if tokenizer is None:
                 # The timeout ends only the wait: the cache goes on loading.
+                await tasked()
                 async with asyncio.timeout(task.left.seconds()):
                     tokenizer = await self._texts.tokenizers.get(name)
         except TimeoutError:

@@ -357,6 +357,7 @@ async def test_a_router_that_cannot_pick_refuses_or_lets_through(
     owner: type, method: str, does: Any, status: int, reason: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(owner, method, does)
+    monkeypatch.setattr(Admission, "is_free", False)
     picker = "pick-seconds = 0.05" if does is hanging else ""
     async with asking(tmp_path, picker=picker) as gateway:
         one = gateway.exchange()

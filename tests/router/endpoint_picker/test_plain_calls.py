@@ -204,6 +204,7 @@ async def test_a_router_that_cannot_pick_refuses_or_lets_through(
     status: int, reason: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(owner, method, does)
+    monkeypatch.setattr(Admission, "is_free", False)
     picker = "pick-seconds = 0.05" if does is hanging else ""
     async with (
         asking(tmp_path, picker=picker) as gateway,
@@ -262,6 +263,21 @@ async def test_an_answer_that_is_hardly_read_is_withdrawn(
         assert await gateway.metric("warmpath_bookings") == 1
         assert second.endpoints
     await gateway.until_it_is("warmpath_bookings", 0)
+
+
+async def test_a_pick_that_waits_for_nothing_is_answered_as_it_is_received(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, tasks = plain_calls.Connection.data_received, []
+
+    def taken(one: plain_calls.Connection, data: bytes) -> None:
+        take(one, data)
+        tasks.append(one._task)
+
+    monkeypatch.setattr(plain_calls.Connection, "data_received", taken)
+    async with calling(gateway.router.address) as caller:
+        await ended(gateway, await caller.ask(completion()))
+        assert {*tasks} == {None}
 
 
 async def test_requests_wait_behind_one_that_is_being_answered(gateway: Gateway) -> None:
