@@ -12,7 +12,7 @@ PROGRESS = awk -v total="$$(grep -c '^[a-z]' $<)" ' \
   /^Collecting|^Requirement already/ { printf "\r  package %d of at most %d%10s", ++count, total, ""; fflush() } \
   /^Installing/ { printf "\r  unpacking %d packages%20s", count, ""; fflush() } END { print "" }'
 # Sources may be newer than what setup compiled: no process's or test's time limit is there for that.
-COMPILE = $(BIN)/python -c 'from warmpath.indexer.embedded import embedded_index; embedded_index(1 << 24)'
+COMPILE = $(BIN)/python -c 'from warmpath.indexer.embedded import embedded_index; embedded_index(1 << 24); import warmpath.router.pick.compiled'
 
 # Python keeps what it compiled, whatever the environment says: tests start hundreds of processes, and each
 # would compile all of its modules, and each of pytest's workers every test.

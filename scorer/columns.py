@@ -2,6 +2,9 @@
 
 Making an object per candidate takes microseconds, and a fleet may have thousands of ranks, so objects
 are made only for the few options that are accessed.
+
+All columns of a pick are the rows of one array, `Figures`. The functions that fill it are plain Python
+over arrays, so that `router.pick.compiled` can compile them; each loops over the candidates.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +13,21 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from warmpath.scorer.candidate import Load
+
 Column = NDArray[np.float64]
+
+Figures = NDArray[np.float64]
+"""A row for each of FIGURES and of the cost's terms, and a column for each candidate."""
+
+FIGURES = (*Load._fields, "cached", "prefill", "slowness", "arriving", "factor", "cost")
+LOADS = len(Load._fields)
+"""The number of the FIGURES of a load, which are the first."""
+WAIT, WAITING, IN_FLIGHT, KV_USAGE = map(
+    Load._fields.index, ("wait", "waiting", "in_flight", "kv_usage")
+)
+CACHED, PREFILL, SLOWNESS, ARRIVING, FACTOR, COST, TERMS = range(LOADS, LOADS + 7)
+"""Rows of figures; the terms follow the cost."""
 
 
 class LoadColumns(NamedTuple):

@@ -1,17 +1,28 @@
-"""Computes what a prompt costs on each rank, from the blocks that they hold; orders ranks by costs."""
+"""Computes what a prompt costs on each rank, from the blocks that they hold; orders ranks by costs.
 
-from collections.abc import Mapping, Sequence
-from itertools import repeat, starmap
-from random import Random
+The functions over `Figures` are compiled by `router.pick.compiled`, and slow where they are not.
+"""
+
+import math
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import Column, Columns, Costs
+from warmpath.scorer.columns import (
+    ARRIVING,
+    CACHED,
+    COST,
+    IN_FLIGHT,
+    PREFILL,
+    Column,
+    Columns,
+    Costs,
+    Figures,
+)
 from warmpath.scorer.match import Match
-from warmpath.scorer.prefill import PrefillModel
 from warmpath.scorer.strategies import WEIGHTS
 
 TRUST: Mapping[str, float] = MappingProxyType(
@@ -26,53 +37,63 @@ stream broke, less and less, and after `pick.assumed-seconds` nothing counts.
 ASSUMED = 0.8
 """The share of assumed blocks that counts, since some are evicted by now."""
 
+Held = NDArray[np.float64]
+"""The tokens of a prompt that ranks hold: a row for each rank, with these columns."""
+KNOWN, ON_THEIR_WAY, SENT, SLOWER, COUNTED = range(5)
+"""Leading tokens known from events, arriving, and assumed; the tokens in slower tiers, each times the
+share of its prefill that a load takes; and the share of known tokens that counts (TRUST)."""
+COLD = (0.0, 0.0, 0.0, 0.0, 1.0)
+"""The row of a rank that holds nothing: its trust does not matter."""
 
-class Warmth(NamedTuple):
-    """The tokens of a prompt that count as cached on a rank, and the time of the rest."""
-
-    cached: int
-    """Tokens that count as cached; less than the whole prompt, as the last one is always computed."""
-    prefill: float
-    """Seconds for computing the tokens that do not count, and for loads from slower tiers."""
-    arriving: float = 0.0
-    """Seconds of prefill that arriving blocks save."""
+BASE, PER_TOKEN, PER_CONTEXT, PER_PULLED = range(4)
+"""The constants of a `PrefillModel` in an array."""
 
 
-def warmth(match: Match, trust: str, prompt_tokens: int, model: PrefillModel) -> Warmth:
-    """Return how many of a prompt's tokens count as cached on a rank, and the seconds for the rest.
+def held_of(match: Match, trust: str) -> tuple[float, float, float, float, float]:
+    """Return a rank's row of `Held`; `trust` is the level of its trust (a key of TRUST)."""
+    slower = 0.0
+    for tier, tokens in match.tokens_by_tier.items():
+        slower += tokens * (1.0 - WEIGHTS[tier])
+    return match.known_tokens, match.arriving_tokens, match.assumed_tokens, slower, TRUST[trust]
 
-    `match` are the blocks that the rank holds, `trust` is the level of its trust (a key of TRUST), and
-    `model` says how fast the rank computes.
+
+def warm(figures: Figures, held: Held, tokens: float, model: Column) -> None:
+    """Fill in the tokens that count as cached, the prefill's seconds, and those that arrivals save.
+
+    Fewer tokens count than the prompt's `tokens`, as the last one is always computed. A rank pulls the
+    beginning from the exact rank that holds most of it, and computes the rest, where that is faster.
     """
-    most = max(0, prompt_tokens - 1)
-    known = min(match.known_tokens, most) * TRUST[trust]
-    believed = max(match.arriving_tokens, match.assumed_tokens * ASSUMED)
-    loading = 0.0
-    if known >= believed:
-        for tier, tokens in match.tokens_by_tier.items():
-            loading += tokens * (1.0 - WEIGHTS[tier]) * model.per_token
-    cached = int(min(max(known, believed), most))
-    prefill = model.seconds(prompt_tokens - cached, cached) + loading
-    without = int(min(max(known, match.assumed_tokens * ASSUMED), most))
-    if without >= cached:
-        return Warmth(cached, prefill)
-    arriving = max(0.0, model.seconds(prompt_tokens - without, without) - prefill)
-    return Warmth(cached, prefill, arriving)
-
-
-def with_pull(
-    prefill: Column, cached: Column, held: float, prompt_tokens: int, model: PrefillModel
-) -> Column:
-    """Return the seconds of each rank's prefill, with a pull where that is faster.
-
-    A rank pulls the beginning of a prompt from the rank that holds most of it, and computes the rest.
-    `prefill` are the seconds without a pull, `cached` the tokens that count as cached on each rank,
-    `held` those that the best holder gives.
-    """
-    pulled = np.maximum(0.0, held - cached)
-    seconds = model.seconds(prompt_tokens - held, held) + pulled * model.per_pulled_token
-    faster: Column = np.where(pulled > 0, np.minimum(prefill, seconds), prefill)
-    return faster
+    base, per_token, per_context, per_pulled = (
+        model[BASE], model[PER_TOKEN], model[PER_CONTEXT], model[PER_PULLED],
+    )  # fmt: skip
+    most, given = max(0.0, tokens - 1.0), 0.0
+    for at in range(len(held)):
+        known = min(held[at, KNOWN], most) * held[at, COUNTED]
+        assumed = held[at, SENT] * ASSUMED
+        believed = max(held[at, ON_THEIR_WAY], assumed)
+        cached = float(math.floor(min(max(known, believed), most)))
+        left = tokens - cached
+        seconds = base + left * (per_token + per_context * (cached + left / 2))
+        if known >= believed:
+            seconds += held[at, SLOWER] * per_token
+        without = float(math.floor(min(max(known, assumed), most)))
+        figures[ARRIVING, at] = 0.0
+        if without < cached:
+            left = tokens - without
+            alone = base + left * (per_token + per_context * (without + left / 2))
+            figures[ARRIVING, at] = max(0.0, alone - seconds)
+        figures[CACHED, at] = cached
+        figures[PREFILL, at] = seconds
+        if held[at, COUNTED] == 1.0:
+            given = max(given, min(held[at, KNOWN], most))
+    if per_pulled == math.inf:
+        return
+    left = tokens - given
+    rest = base + left * (per_token + per_context * (given + left / 2))
+    for at in range(len(held)):
+        pulled = given - figures[CACHED, at]
+        if pulled > 0:
+            figures[PREFILL, at] = min(figures[PREFILL, at], rest + pulled * per_pulled)
 
 
 MOVE_SECONDS_PER_TOKEN = 4e-6
@@ -107,23 +128,56 @@ def decode_costs(request: Request, columns: Columns) -> Costs:
 
 DIGITS = 30
 """Number of binary digits of costs that are compared: nine decimal digits."""
+WHOLE = 1.5 * 2**52
+"""A number that, added and subtracted, leaves the nearest whole number of a lesser one."""
+
+DRAW, ROUNDED = range(2)
+"""Rows of the keys by which candidates are put in order, beside their figures."""
 
 
-def order_of(costs: Costs, columns: Columns, rng: Random) -> Sequence[int]:
-    """Return the candidates' indices, best first: by cost, with the tie rule that all policies share.
+def rounded(cost: float) -> float:
+    """Return a cost rounded to nine decimal digits, so that equal sums in another order are equal."""
+    mantissa, exponent = math.frexp(cost)
+    return math.ldexp(math.ldexp(mantissa, DIGITS) + WHOLE - WHOLE, exponent - DIGITS)
 
-    Among equal costs fewer requests in flight come first, then more cached tokens, then a random draw.
-    The order in which candidates were given never matters.
+
+def put_in_order(figures: Figures, keys: NDArray[np.float64], order: NDArray[np.int64]) -> None:
+    """Put the candidates' indices into `order[0]`, best first: by cost, with all policies' tie rule.
+
+    Among equal costs fewer requests in flight come first, then more cached tokens, then the lesser of
+    `keys[DRAW]`, which is random. The order in which candidates were given never matters.
+    `keys[ROUNDED]` and `order[1]` are room for the work.
     """
-    # No loop of Python's own: there may be thousands of candidates.
-    draws = np.fromiter(starmap(rng.random, repeat((), len(columns.names))), np.float64)
-    keys = (draws, -columns.cached, columns.load.in_flight, rounded(costs.cost))
-    order: list[int] = np.lexsort(keys).tolist()
-    return order
-
-
-def rounded(cost: Column) -> Column:
-    """Return costs rounded to nine decimal digits, so that equal sums in another order are equal."""
-    mantissa, exponent = np.frexp(cost)
-    found: Column = np.ldexp(np.rint(np.ldexp(mantissa, DIGITS)), exponent - DIGITS)
-    return found
+    number = order.shape[1]
+    for at in range(number):
+        mantissa, exponent = math.frexp(figures[COST, at])
+        # As `rounded`.
+        whole = math.ldexp(mantissa, DIGITS) + WHOLE - WHOLE
+        keys[ROUNDED, at] = math.ldexp(whole, exponent - DIGITS)
+        order[0, at] = at
+    width = 1
+    while width < number:
+        for start in range(0, number, 2 * width):
+            middle, end = min(start + width, number), min(start + 2 * width, number)
+            left, right = start, middle
+            for to in range(start, end):
+                is_right = left == middle
+                if not is_right and right < end:
+                    one, other = order[0, left], order[0, right]
+                    if keys[ROUNDED, one] != keys[ROUNDED, other]:
+                        is_right = keys[ROUNDED, other] < keys[ROUNDED, one]
+                    elif figures[IN_FLIGHT, one] != figures[IN_FLIGHT, other]:
+                        is_right = figures[IN_FLIGHT, other] < figures[IN_FLIGHT, one]
+                    elif figures[CACHED, one] != figures[CACHED, other]:
+                        is_right = figures[CACHED, other] > figures[CACHED, one]
+                    else:
+                        is_right = keys[DRAW, other] < keys[DRAW, one]
+                if is_right:
+                    order[1, to] = order[0, right]
+                    right += 1
+                else:
+                    order[1, to] = order[0, left]
+                    left += 1
+        for at in range(number):
+            order[0, at] = order[1, at]
+        width *= 2

@@ -11,8 +11,9 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.score_reply import MOST_RANKS, varint
 from warmpath.router.pick.eligible import Seat
 from warmpath.router.pick.messages import source_message, trust_message
-from warmpath.router.pick.options import FIGURES, MOST_CANDIDATES, Candidates
+from warmpath.router.pick.options import MOST_CANDIDATES, Candidates
 from warmpath.router.pick.pick import Pick
+from warmpath.scorer.columns import FIGURES
 
 _DOUBLE = struct.Struct("<d").pack
 

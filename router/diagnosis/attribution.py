@@ -216,7 +216,7 @@ class Attribution(Witness):
         # A rank without events has the block size of its beliefs.
         size = options.field.ranks[place].layout.block_size or options.match(place).block_size
         evidence.block_size = size or evidence.block_size
-        evidence.factors[placed.picked.number] = options.factors.item(place)
+        evidence.factors[placed.picked.number] = options.factor
         if not placed.shadow:
             self._count(placed)
 

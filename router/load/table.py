@@ -38,10 +38,9 @@ from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.other_routers import NOBODY, OthersBook
 from warmpath.router.load.rank_bookings import HEAD_FLOOR, NANOSECONDS, RankBook, wait
 from warmpath.scorer.candidate import Load
-from warmpath.scorer.columns import LoadColumns
+from warmpath.scorer.columns import LOADS, WAIT, Figures
 
-FIGURES = len(Load._fields)
-HEAD, LEAST_LEFT, BEHIND, TURN, SEEN = range(FIGURES, FIGURES + 5)
+HEAD, LEAST_LEFT, BEHIND, TURN, SEEN = range(LOADS, LOADS + 5)
 """Indices of the figures after a load's own: the prefill of the head, the least that remains of it, and
 that of the requests behind it (ns); the time when the head's turn came, and the time of the rank's last
 observation (s)."""
@@ -101,7 +100,7 @@ class LoadTable:
         self._row_of.clear()
         self._names: list[RankName] = []
         """The ranks by row."""
-        self._asked: tuple[Sequence[RankName], NDArray[np.intp] | slice] = ((), slice(0))
+        self._asked: tuple[Sequence[RankName], NDArray[np.intp]] = ((), np.empty(0, np.intp))
         """The ranks of the last call and their rows, since the next call mostly has the same ranks."""
         self._figures = np.zeros((SEEN + 1, rows))
         """By figure and rank; a rank's index here is called its row."""
@@ -194,20 +193,16 @@ class LoadTable:
         load, nanoseconds, head, free_since, *_ = self._unaged(RankName(pod, rank), now)
         return load._replace(wait=wait(nanoseconds, head, free_since, now))
 
-    def columns(self, ranks: Sequence[RankName], now: float) -> LoadColumns:
-        """Return the loads of these ranks as columns, in the order given."""
+    def current(
+        self, names: Sequence[RankName], now: float
+    ) -> tuple[Figures, NDArray[np.intp], float]:
+        """Return the current figures of ranks, the rows of those named, and the bookings' time.
+
+        They change with the table; `copy` copies the figures, with the waits at that time.
+        """
         now = self._bookings.expire(now)
-        figures = self._current(ranks, now)
-        # Bit for bit equal to `router.load.rank_bookings.wait`.
-        turn = figures[TURN]
-        left = np.maximum(now - turn, 0.0)
-        left *= NANOSECONDS
-        np.subtract(figures[HEAD], left, out=left)
-        np.maximum(left, figures[LEAST_LEFT], out=left)
-        left += figures[BEHIND]
-        left /= NANOSECONDS
-        np.copyto(figures[0], left, where=turn < NEVER)
-        return LoadColumns(*figures[:FIGURES])
+        rows = self._current(names, now)
+        return self._figures, rows, now
 
     def drained(self, ranks: Sequence[RankName], now: float) -> list[float]:
         """Return the seconds of booked prefill that are left on these ranks, by prediction alone.
@@ -217,7 +212,8 @@ class LoadTable:
         not count.
         """
         now = self._bookings.expire(now)
-        figures = self._current(ranks, now)
+        rows = self._current(ranks, now)
+        figures = self._figures[:, rows]
         booked = (figures[HEAD] + figures[BEHIND]) / NANOSECONDS - figures[FOREIGN]
         had = np.maximum(0.0, now - figures[TURN])
         left: list[float] = np.where(
@@ -225,8 +221,8 @@ class LoadTable:
         ).tolist()
         return left
 
-    def _current(self, names: Sequence[RankName], now: float) -> NDArray[np.float64]:
-        """Return the figures of these ranks, recomputed where they are outdated."""
+    def _current(self, names: Sequence[RankName], now: float) -> NDArray[np.intp]:
+        """Recompute the figures of these ranks where they are outdated; return their rows."""
         self._take_in(now)
         rows = self._rows(names)
         if now >= self._stale_at:
@@ -236,9 +232,9 @@ class LoadTable:
             if row is not None:
                 self._put(row, self._unaged(name, now))
         self._changed.clear()
-        return self._figures[:, rows].copy() if isinstance(rows, slice) else self._figures[:, rows]
+        return rows
 
-    def _rows(self, names: Sequence[RankName]) -> NDArray[np.intp] | slice:
+    def _rows(self, names: Sequence[RankName]) -> NDArray[np.intp]:
         if names is self._asked[0]:
             return self._asked[1]
         row_of = self._row_of
@@ -251,10 +247,7 @@ class LoadTable:
             row_of[name] = len(row_of)
             self._names.append(name)
         self._changed.update(missing)
-        found = [row_of[name] for name in names]
-        # Mostly they are the first ones in order, and a slice of an array is found faster.
-        is_first = found == [*range(len(found))]
-        rows = slice(len(found)) if is_first else np.array(found, dtype=np.intp)
+        rows = np.array([row_of[name] for name in names], dtype=np.intp)
         self._asked = names, rows
         return rows
 
@@ -300,6 +293,21 @@ def _is_frozen(book: RankBook, seen: Seen) -> bool:
         seen.still_since < booking.since <= reached and booking.since > book.answered_at
         for booking in book.unanswered.values()
     )
+
+
+def copy(figures: Figures, loads: Figures, rows: NDArray[np.intp], now: float) -> None:
+    """Copy the loads in these rows of a table's figures, with the waits at `now`.
+
+    It is compiled (`router.pick.compiled`), and bit for bit equal to `router.load.rank_bookings.wait`.
+    """
+    for at in range(len(rows)):
+        row = rows[at]
+        for figure in range(LOADS):
+            figures[figure, at] = loads[figure, row]
+        if loads[TURN, row] < NEVER:
+            passed = max(now - loads[TURN, row], 0.0) * NANOSECONDS
+            left = max(loads[HEAD, row] - passed, loads[LEAST_LEFT, row])
+            figures[WAIT, at] = (left + loads[BEHIND, row]) / NANOSECONDS
 
 
 def _row(unaged: UnagedLoad) -> tuple[float, ...]:

@@ -29,14 +29,13 @@ import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.process.ranking import Ranking
 from warmpath.router.load.rank_bookings import Booking, Step, Work
-from warmpath.scorer.columns import Column
+from warmpath.scorer.columns import ARRIVING, FACTOR, PREFILL, SLOWNESS, Figures
 
 FASTEST, SLOWEST = 0.1, 10.0
 """Bounds of a factor; a value beyond them means a wrong configuration."""
@@ -116,12 +115,11 @@ class _Average:
         self.log_factor = min(max(moved, math.log(FASTEST)), math.log(SLOWEST))
         self.prefills, self.seconds, self.predicted = 0, 0.0, 0.0
 
-    def standing_out(self, usual: float, share: float) -> float:
-        """Return the part of the difference from `usual` that exceeds a share of the doubt, 0 to 1."""
-        apart = self.log_factor - usual
+    @property
+    def doubt(self) -> float:
+        """The square of the difference below which a rank does not stand out."""
         error = self.variance * max(WEIGHT / (2 - WEIGHT), 1 / self.ratios)
-        doubt = share**2 * (ALIKE**2 + SURE**2 * error)
-        return apart * (1 - doubt / apart**2) if apart**2 > doubt else 0.0
+        return ALIKE**2 + SURE**2 * error
 
 
 @dataclass(slots=True)
@@ -139,7 +137,7 @@ class _Model:
     """The ranks' measurements, those that were not compared for longest first."""
     known: Ranking[RankName] = field(default_factory=Ranking)
     """The ranks with LEAST comparisons, by their `log_factor`."""
-    standing: "_Standing | None" = None
+    standing: "Standing | None" = None
     """How the ranks of the last pick stand out, until one is compared anew."""
 
     @property
@@ -171,40 +169,47 @@ class _Model:
         self.known.drop(name)
 
 
-class _Standing:
+class Standing:
     """How much each of some ranks stands out among a model's, until one of them is compared anew."""
 
-    def __init__(self, model: _Model, ranks: Sequence[RankName]) -> None:
+    def __init__(self, ranks: Sequence[RankName], model: _Model | None = None) -> None:
         self.ranks = ranks
-        self._usual = model.usual
-        self._factors = _constant(math.exp(self._usual), len(ranks))
-        self._slownesses = _constant(1.0, len(ranks))
-        least = LEAST_DOUBT * ALIKE
-        far = {name for (factor, name), _ in model.known if abs(factor - self._usual) > least}
-        self._far = [
-            (place, model.averages[name]) for place, name in enumerate(ranks) if name in far
-        ] if far else []  # fmt: skip
-        """The ranks that may stand out, with their places."""
-
-    def factors(self, share: float) -> tuple[Column, Column]:
-        """Return the factors and slownesses at a share of the doubt."""
-        factors, slownesses = self._factors, self._slownesses
-        for place, average in self._far:
-            out = average.standing_out(self._usual, share)
-            if out:
-                if factors is self._factors:
-                    factors, slownesses = factors.copy(), slownesses.copy()
-                slownesses[place] = math.exp(out)
-                factors[place] *= slownesses[place]
-        return factors, slownesses
+        usual = model.usual if model else 0.0
+        self.usual = math.exp(usual)
+        """The factor of the ranks that do not stand out."""
+        far = {} if model is None else {
+            name: (factor - usual, model.averages[name].doubt)
+            for (factor, name), _ in model.known
+            if abs(factor - usual) > LEAST_DOUBT * ALIKE
+        }  # fmt: skip
+        found = [(at, *far[name]) for at, name in enumerate(ranks) if name in far] if far else []
+        self.far = np.array(found, np.float64).reshape(-1, 3)
+        """A row for each rank that may stand out: its place, and its difference and doubt."""
 
 
-@lru_cache(64)
-def _constant(value: float, number: int) -> Column:
-    """Return a column of equal values, which nobody may change."""
-    column = np.full(number, value)
-    column.flags.writeable = False
-    return column
+NOWHERE = Standing(())
+"""The standing of ranks without measurements."""
+
+
+def calibrate(figures: Figures, usual: float, far: Figures, utilisation: float) -> None:
+    """Fill in ranks' factors and slownesses, by their `Standing`, and multiply prefills by the factors.
+
+    A factor multiplies a rank's predicted prefill seconds. A slowness says how many times as long
+    prefills take there as on a typical rank of the model. `utilisation` is the share of the model's
+    ranks with a prefill to do, 0 to 1. It is compiled (`router.pick.compiled`).
+    """
+    for at in range(figures.shape[1]):
+        figures[SLOWNESS, at], figures[FACTOR, at] = 1.0, usual
+    share = max(LEAST_DOUBT, 1 - utilisation)
+    for row in range(len(far)):
+        apart, doubt = far[row, 1], share**2 * far[row, 2]
+        if apart**2 > doubt:
+            at = int(far[row, 0])
+            figures[SLOWNESS, at] = math.exp(apart * (1 - doubt / apart**2))
+            figures[FACTOR, at] = usual * figures[SLOWNESS, at]
+    for at in range(figures.shape[1]):
+        figures[PREFILL, at] *= figures[FACTOR, at]
+        figures[ARRIVING, at] *= figures[FACTOR, at]
 
 
 class Calibration:
@@ -279,22 +284,14 @@ class Calibration:
             if average.prefills >= LEAST_SUMMED:
                 self._models[work.model].compare(work.name, average)
 
-    def all_of(
-        self, of: str, ranks: Sequence[RankName], utilisation: float
-    ) -> tuple[Column, Column]:
-        """Return the factors and slownesses of a model's `ranks` (pod, number), in their order.
-
-        A factor multiplies a rank's predicted prefill seconds. A slowness says how many times as long
-        prefills take there as on a typical rank of the model. `utilisation` is the share of the model's
-        ranks with a prefill to do, 0 to 1.
-        """
+    def standing(self, of: str, ranks: Sequence[RankName]) -> Standing:
+        """Return how a model's `ranks` (pod, number) stand out."""
         model = self._models.get(of)
         if model is None or not model.known:
-            return _constant(1.0, len(ranks)), _constant(1.0, len(ranks))
-        standing = model.standing
-        if standing is None or standing.ranks is not ranks:
-            standing = model.standing = _Standing(model, ranks)
-        return standing.factors(max(LEAST_DOUBT, 1 - utilisation))
+            return NOWHERE
+        if model.standing is None or model.standing.ranks is not ranks:
+            model.standing = Standing(ranks, model)
+        return model.standing
 
     def shared(self, model: str) -> float:
         """Return the mean seconds that a model's prefill shares with others, on a rank with factor 1."""

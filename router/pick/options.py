@@ -1,24 +1,26 @@
 """The weighed candidates of a pick, best first, stored as columns; objects are made on access."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple, overload
-
-import numpy as np
-from numpy.typing import NDArray
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.trust import Trust
 from warmpath.router.match.match import Matches
 from warmpath.router.pick.eligible import Field, Seat
 from warmpath.scorer.candidate import Candidate, Load
-from warmpath.scorer.columns import Column, Columns, Costs
+from warmpath.scorer.columns import CACHED, FACTOR, LOADS, PREFILL, Figures
 from warmpath.scorer.match import NOTHING, Match
 
 MOST_CANDIDATES = 8
 """Most candidates in the answer to a pick, the picked one included, and the ones that are remembered in
 case the request does not go to the first. Making all of a fleet's would take longer than weighing them,
 and no gateway tries more fall-backs."""
+
+
+AVERAGE_CACHED, CHEAPEST, WARMEST, FULLEST = range(4, 8)
+"""Places of what the weighing found besides: the mean of cached tokens; and the indices of candidates
+with the shortest prefill, with most of the prompt, and with most by its events, of equals the first."""
 
 
 class Option(NamedTuple):
@@ -48,18 +50,13 @@ class Option(NamedTuple):
         return self.candidate.load.wait + self.candidate.prefill
 
 
-LOADS = len(Load._fields)
-FIGURES = (*Load._fields, "cached", "prefill", "slowness", "arriving", "factor", "cost")
-"""The figures of a candidate: the LOADS first are its load's."""
-
-
 class Candidates(Sequence[Option]):
     """Some weighed candidates, best first, with no more than what is told of them: kept for a while."""
 
     def __init__(
         self,
         seats: Sequence[Seat],
-        figures: NDArray[np.float64],
+        figures: Figures,
         matches: Sequence[Match],
         trusts: Sequence[Trust],
         *,
@@ -114,25 +111,26 @@ class Options(Sequence[Option]):
     def __init__(
         self,
         field: Field,
-        columns: Columns,
-        costs: Costs,
+        figures: Figures,
         order: Sequence[int],
+        found: Sequence[float],
         *,
+        terms: Sequence[str],
         matches: Matches,
-        factors: Column,
         shared: float = 0.0,
     ) -> None:
-        """`columns`, `costs` and `factors` (calibrations) are in field order; `order` is best first.
+        """`figures` are in field order, `order` is best first; `found` as `compiled.weigh` fills it.
 
-        `shared` is the seconds of the prefill that are shared on a rank with the factor 1.
+        `terms` are the names of the costs' terms. `shared` is the seconds of the prefill that are shared
+        on a rank with the factor 1.
         """
         self.field = field
-        self.columns = columns
+        self.figures = figures
         self.matches = matches
         self.order = order
-        self.factors = factors
+        self.found = found
         self.shared = shared
-        self._costs = costs
+        self._terms = terms
 
     def __len__(self) -> int:
         return len(self.order)
@@ -148,24 +146,14 @@ class Options(Sequence[Option]):
 
     def at(self, places: Sequence[int]) -> Candidates:
         """Return the candidates at these places of the field."""
-        field, matches, columns, costs = self.field, self.matches, self.columns, self._costs
-        rows = [
-            *columns.load,
-            columns.cached,
-            columns.prefill,
-            columns.slowness,
-            columns.arriving,
-            self.factors,
-            costs.cost,
-            *(term for _, term in costs.terms),
-        ]
+        field, matches = self.field, self.matches
         ranks = [field.ranks[place] for place in places]
         return Candidates(
             [field.seats[place] for place in places],
-            np.array(rows)[:, places],
+            self.figures[:, places],
             [matches.get(rank, NOTHING) for rank in ranks],
             [matches.trust(rank) for rank in ranks],
-            terms=[name for name, _ in costs.terms],
+            terms=self._terms,
             shared=self.shared,
         )
 
@@ -175,30 +163,33 @@ class Options(Sequence[Option]):
         return self.field.names[self.order[0]]
 
     @property
+    def factor(self) -> float:
+        """The calibration factor of the first one."""
+        return self.figures.item(FACTOR, self.order[0])
+
+    @property
     def own(self) -> float:
         """The seconds of the first one's prefill by which it delays others (`Candidate.own`)."""
-        place = self.order[0]
-        return float(self.columns.prefill[place] - self.shared * self.factors[place])
+        return self.figures.item(PREFILL, self.order[0]) - self.shared * self.factor
 
     def cheapest(self) -> tuple[float, int]:
         """Return the least seconds of prefill of all candidates, and that candidate's cached tokens."""
-        columns = self.columns
-        place = int(columns.prefill.argmin())
-        return float(columns.prefill[place]), int(columns.cached[place])
+        place = int(self.found[CHEAPEST])
+        return self.figures.item(PREFILL, place), int(self.figures.item(CACHED, place))
 
     def average_cached(self) -> int:
         """Return the mean number of cached tokens of a candidate, rounded."""
-        return round(float(np.add.reduce(self.columns.cached)) / len(self))
+        return round(self.found[AVERAGE_CACHED])
 
-    @cached_property
+    @property
     def warmest(self) -> int:
         """The place of the option that holds most of the prompt, believed blocks included."""
-        return self._holding_most(lambda match: match.matched_tokens)
+        return int(self.found[WARMEST])
 
-    @cached_property
+    @property
     def fullest(self) -> int:
         """The place of the option that holds most of the prompt by its events alone."""
-        return self._holding_most(lambda match: match.known_tokens)
+        return int(self.found[FULLEST])
 
     def match(self, place: int) -> Match:
         return self.matches.get(self.field.ranks[place], NOTHING)
@@ -208,12 +199,3 @@ class Options(Sequence[Option]):
         """The best options, and the `warmest` after them if it is none of them."""
         best = self.order[:MOST_CANDIDATES]
         return self.at(best if self.warmest in best else [*best, self.warmest])
-
-    def _holding_most(self, tokens: Callable[[Match], int]) -> int:
-        """Return the place of the option with most `tokens`; among equals, the best one."""
-        most = max(map(tokens, self.matches.values()), default=0)
-        if not most:
-            return self.order[0]
-        return next(
-            (place for place in self.order if tokens(self.match(place)) == most), self.order[0]
-        )

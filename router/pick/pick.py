@@ -14,9 +14,10 @@ from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
 from warmpath.router.load.rank_bookings import Booking
 from warmpath.router.match.forms import BlockForm
-from warmpath.router.pick.options import FIGURES, Candidates
+from warmpath.router.pick.options import Candidates
 from warmpath.router.pick.weigh import Choice, Traits
 from warmpath.router.pods.table import Pod
+from warmpath.scorer.columns import FIGURES
 from warmpath.scorer.match import Match
 
 

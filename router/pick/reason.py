@@ -6,8 +6,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from warmpath.process.command_line import seconds
 from warmpath.router.pick.options import Option
 from warmpath.scorer.weigh import rounded
@@ -80,8 +78,7 @@ class Reason:
 
     def _tie(self, best: Option, second: Option) -> str:
         """Return which step of the tie rule in `scorer.weigh` decided; empty if the costs differ."""
-        own, others = rounded(np.array([best.cost, second.cost]))
-        if own != others:
+        if rounded(best.cost) != rounded(second.cost):
             return ""
         one, two = best.candidate, second.candidate
         rule = "a random draw decided"

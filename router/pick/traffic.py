@@ -7,10 +7,8 @@ from bisect import bisect_right, insort
 from collections import deque
 from typing import NamedTuple
 
-import numpy as np
-
 from warmpath.router.load.rank_bookings import NANOSECONDS
-from warmpath.scorer.columns import LoadColumns
+from warmpath.scorer.columns import KV_USAGE, WAITING, Figures
 
 SECONDS = 20.0
 """Time constant of the shares' averages: longer than a prefill, shorter than a change of traffic."""
@@ -33,13 +31,15 @@ class Shares(NamedTuple):
     """The share of ranks whose requests hold FULL of the KV memory or more, by engines' metrics."""
 
 
-def shares_of(loads: LoadColumns) -> Shares:
-    """Return which share of the ranks is busy, and which is full, by their loads."""
-    number = len(loads.waiting)
-    return Shares(
-        int(np.count_nonzero(loads.waiting)) / number,
-        int(np.count_nonzero(loads.kv_usage >= FULL)) / number,
-    )
+def shares_of(figures: Figures) -> tuple[float, float]:
+    """Return which share of the ranks is busy, and which is full; compiled (`router.pick.compiled`)."""
+    busy, full, number = 0.0, 0.0, figures.shape[1]
+    for at in range(number):
+        if figures[WAITING, at] != 0:
+            busy += 1.0
+        if figures[KV_USAGE, at] >= FULL:
+            full += 1.0
+    return busy / number, full / number
 
 
 class Traffic:
@@ -54,13 +54,10 @@ class Traffic:
         """The same prefills in order."""
         self._sum = 0
 
-    def average(self, shares: Shares, now: float) -> Shares:
-        """Return the average shares, with those at `now`, which are not kept."""
-        if self._seen is None:
-            return shares
-        weight = min(1.0, max(0.0, now - self._seen) / SECONDS)
-        busy, full = self._average
-        return Shares(busy + weight * (shares.busy - busy), full + weight * (shares.full - full))
+    def before(self, now: float) -> tuple[float, float, float]:
+        """Return the averages of the past, and the weight of the shares at `now` in the next ones."""
+        weight = 1.0 if self._seen is None else min(1.0, max(0.0, now - self._seen) / SECONDS)
+        return *self._average, weight
 
     @property
     def long_share(self) -> float:
@@ -72,7 +69,10 @@ class Traffic:
 
     def see(self, shares: Shares, prefill: float, now: float) -> None:
         """Add shares of ranks at `now`, and the seconds of a prefill that goes to one then."""
-        self._average = self.average(shares, now)
+        *before, weight = self.before(now)
+        self._average = Shares(
+            *(one + weight * (new - one) for one, new in zip(before, shares, strict=True))
+        )
         self._seen = now
         if len(self._prefills) == PREFILLS:
             oldest = self._prefills.popleft()

@@ -11,11 +11,12 @@ Nothing is booked here; `router.pick.picker` does that with the choice.
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat, starmap
 from random import Random
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -24,22 +25,37 @@ from warmpath.indexer.index.slot import RankName
 from warmpath.router.config.schema import PickTable
 from warmpath.router.load.table import LoadTable
 from warmpath.router.match.match import KeyedPrompt, Matches, Scorer
+from warmpath.router.pick import compiled
 from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.eligible import Field, NoPodError, Wanted, model_phrase
 from warmpath.router.pick.options import Option, Options
 from warmpath.router.pick.reason import Reason
-from warmpath.router.pick.traffic import Shares, Traffic, shares_of
+from warmpath.router.pick.traffic import Shares, Traffic
 from warmpath.router.pods.table import Role
 from warmpath.router.prompt.token_prompt import Blind
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import Columns, LoadColumns
-from warmpath.scorer.match import NOTHING, Match
+from warmpath.scorer.columns import (
+    ARRIVING,
+    CACHED,
+    COST,
+    LOADS,
+    PREFILL,
+    SLOWNESS,
+    TERMS,
+    Column,
+    Columns,
+    Figures,
+    LoadColumns,
+)
+from warmpath.scorer.match import Match
+from warmpath.scorer.policies import warmpath
 from warmpath.scorer.policy import Policy, costs_seconds, make_policy
 from warmpath.scorer.prefill import PrefillModel
 from warmpath.scorer.strategies import longest_prefix
-from warmpath.scorer.weigh import decode_costs, order_of, warmth, with_pull
+from warmpath.scorer.weigh import COLD, DRAW, Held, decode_costs, held_of
 
 NOBODY: Mapping[RankName, float] = MappingProxyType({})
+NONE: Column = np.empty(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +164,9 @@ class Weigher:
         self._scorer = scorer
         self._loads = loads
         self._calibration = calibration
-        self._prefill = prefill
+        constants = prefill.base, prefill.per_token, prefill.per_context, prefill.per_pulled_token
+        self._prefill = np.array(constants)
+        self._without_pull = np.array((*constants[:3], math.inf))
         self._assumed_seconds = pick.assumed_seconds
         self._rng = rng
         self.use(pick)
@@ -158,7 +176,7 @@ class Weigher:
     def use(self, pick: PickTable) -> None:
         """Weigh with a configuration's policy and options from now on. Raises as `make_policy`."""
         self._usual = pick.policy
-        self._policies = {pick.policy: make_policy(pick.policy, pick.options)}
+        self._policies = {pick.policy: _with_constants(make_policy(pick.policy, pick.options))}
 
     def weigh(self, ask: Ask, now: float, ahead: Mapping[RankName, float] = NOBODY) -> Choice:
         """Return the choice, its options best first; nothing is booked or remembered.
@@ -168,95 +186,122 @@ class Weigher:
         """
         name, model = ask.policy or self._usual, ask.prompt.model
         if name not in self._policies:
-            self._policies[name] = make_policy(name)
-        policy = self._policies[name]
+            self._policies[name] = _with_constants(make_policy(name))
+        policy, constants = self._policies[name]
         avoided = self._loads.avoided(now)
         everybody = _part(ask, "both", avoided)
         is_split = ask.wanted.disaggregated
         prefilling = _part(ask, "prefill", avoided) if is_split else everybody
         decoding = _part(ask, "decode", avoided) if is_split else None
-        loads = self._loads.columns(prefilling.names, now)
-        shares = shares_of(loads)
-        if ahead:
-            loads = _behind(loads, prefilling, ahead)
+        matches = self._scorer.matches(
+            ask.prompt,
+            everybody.ranks,
+            longest_prefix,
+            stale_since=now - self._assumed_seconds,
+            as_of=ask.as_of,
+        )
         traffic = self._traffic[model]
-        utilisation, full = traffic.average(shares, now)
         # Where nobody tells which requests have ended, crowding means nothing.
         long_share = traffic.long_share if self._loads.knows_progress(now) else 1.0
-        request = Request(ask.tokens, utilisation, ask.session, long_share, full)
-        stale_since = now - self._assumed_seconds
-        matches = self._scorer.matches(
-            ask.prompt, everybody.ranks, longest_prefix, stale_since=stale_since, as_of=ask.as_of
+        options = self._options(
+            ask, matches, prefilling, now, traffic.before(now), long_share, policy, constants, ahead
         )
-        options = self._options(model, request, matches, prefilling, loads, policy=policy)
+        busy, full, utilisation, full_share, *_ = options.found
         decode: Options | tuple[()] = ()
         if decoding is not None:
-            loads = self._loads.columns(decoding.names, now)
-            decode = self._options(model, request, matches, decoding, loads)
+            decode = self._options(ask, matches, decoding, now, (utilisation, full_share, 0.0))
         return Choice(
             ask=ask,
             policy=name,
             costs_seconds=costs_seconds(policy),
             utilisation=utilisation,
-            shares=shares,
+            shares=Shares(busy, full),
             options=options,
             decode=decode,
         )
 
     def see(self, model: str, choice: Choice, now: float) -> None:
         """Record a choice that is carried out as part of the model's traffic."""
-        place, columns = choice.options.order[0], choice.options.columns
+        options = choice.options
+        place, figures = options.order[0], options.figures
         # As on a rank of typical speed.
-        seconds = columns.prefill.item(place) / columns.slowness.item(place)
+        seconds = figures.item(PREFILL, place) / figures.item(SLOWNESS, place)
         self._traffic[model].see(choice.shares, seconds, now)
 
-    def _options(
+    def _options(  # noqa: PLR0917  one call
         self,
-        model: str,
-        request: Request,
+        ask: Ask,
         matches: Matches,
         field: Field,
-        loads: LoadColumns,
-        *,
+        now: float,
+        before: tuple[float, float, float],
+        long_share: float = 1.0,
         policy: Policy | None = None,
+        constants: Column = NONE,
+        ahead: Mapping[RankName, float] = NOBODY,
     ) -> Options:
-        """Return a field's options, best first: by a policy, or without one by the costs of decoding."""
-        names, tokens, known_tokens = field.names, request.prompt_tokens, self._scorer.held_tokens
-        factors, slownesses = self._calibration.all_of(model, names, request.utilisation)
-        figures = np.empty((3, len(names)))
-        # A rank without a match has nothing cached, whatever its trust is.
-        figures.T[:] = warmth(NOTHING, "exact", tokens, self._prefill)
-        most_known = 0
-        for (match, trust), places in _holding(field, matches).items():
-            figures.T[places] = warmth(match, trust, tokens, self._prefill)
-            if trust == "exact":
-                most_known = max(most_known, match.known_tokens)
-        cached, prefill, arriving = figures
-        if policy is not None and self._prefill.per_pulled_token < math.inf:
-            held = min(most_known, max(0, tokens - 1))
-            prefill = with_pull(prefill, cached, held, tokens, self._prefill)
-        columns = Columns(
-            names,
-            loads,
-            cached,
-            prefill * factors,
-            slownesses,
-            arriving * factors,
-            lambda: np.array([known_tokens(model, rank) for rank in field.ranks], np.float64),
-        )
-        if policy is None:
-            costs = decode_costs(request, columns)
-        else:
-            costs = policy.costs(request, columns, self._rng)
+        """Return a field's options, best first: by a policy, or without one by the costs of decoding.
+
+        `before` is as of `Traffic.before`, `constants` are the policy's options if it is compiled.
+        """
+        model, number = ask.prompt.model, len(field.names)
+        loads, rows, now = self._loads.current(field.names, now)
+        standing = self._calibration.standing(model, field.names)
+        keys, order = np.empty((2, number)), np.empty((2, number), np.int64)
+        found = np.empty(compiled.FOUND)
+        figures = np.empty((TERMS + len(warmpath.NAMES), number))
+        rest: Any = (
+            loads, rows, _held(field, matches), standing.far, _seconds(field, ahead) if ahead else NONE,
+            keys, order, self._prefill if policy is not None else self._without_pull, constants,
+            found, now, float(ask.tokens), standing.usual, *before, long_share,
+        )  # fmt: skip
+        terms: Sequence[str] = warmpath.NAMES
+        steps = compiled.ALL
+        if not len(constants):
+            compiled.weigh(compiled.FILLS, figures, *rest)
+            _, _, utilisation, full_share, *_ = found.tolist()
+            request = Request(ask.tokens, utilisation, ask.session, long_share, full_share)
+            figures, terms = self._costs(request, figures, field, model, policy)
+            steps = compiled.ORDERS
+        # No loop of Python's own: there may be thousands of candidates.
+        keys[DRAW] = np.fromiter(starmap(self._rng.random, repeat((), number)), np.float64, number)
+        compiled.weigh(steps, figures, *rest)
         return Options(
             field,
-            columns,
-            costs,
-            order_of(costs, columns, self._rng),
+            figures,
+            order[0].tolist(),
+            found.tolist(),
+            terms=terms,
             matches=matches,
-            factors=factors,
             shared=self._calibration.shared(model),
         )
+
+    def _costs(
+        self, request: Request, figures: Figures, field: Field, model: str, policy: Policy | None
+    ) -> tuple[Figures, Sequence[str]]:
+        """Return figures with the costs by a policy in NumPy, and the names of the costs' terms."""
+        known_tokens = self._scorer.held_tokens
+        columns = Columns(
+            field.names,
+            LoadColumns(*figures[:LOADS]),
+            figures[CACHED],
+            figures[PREFILL],
+            figures[SLOWNESS],
+            figures[ARRIVING],
+            lambda: np.array([known_tokens(model, rank) for rank in field.ranks], np.float64),
+        )
+        costs = (
+            decode_costs(request, columns)
+            if policy is None
+            else policy.costs(request, columns, self._rng)
+        )
+        terms = [term for _, term in costs.terms]
+        return np.array([*figures[:COST], costs.cost, *terms]), [name for name, _ in costs.terms]
+
+
+def _with_constants(policy: Policy) -> tuple[Policy, Column]:
+    """Return a policy, and its options if it is compiled."""
+    return policy, policy.options if isinstance(policy, warmpath.Warmpath) else NONE
 
 
 def _part(ask: Ask, role: Role, avoided: Collection[RankName]) -> Field:
@@ -270,26 +315,31 @@ def _part(ask: Ask, role: Role, avoided: Collection[RankName]) -> Field:
     return part
 
 
-def _holding(field: Field, matches: Matches) -> Mapping[tuple[Match, str], list[int]]:
-    """Return the places in a field of the ranks with each match and trust: many hold the same blocks."""
-    holding: dict[tuple[Match, str], list[int]] = {}
+def _held(field: Field, matches: Matches) -> Held:
+    """Return what the ranks of a field hold."""
+    kinds = [COLD]
+    numbers: dict[tuple[Match, str], int] = {}
+    kind_of = [0] * len(field.names)
     place_of, trusts = field.place_of.get, matches.trusts
     for rank, match in matches.items():
         place = place_of(rank)
         if place is not None:
+            # Many hold the same blocks.
             kind = match, (trusts.get(rank) or rank.trust).level
-            if kind in holding:
-                holding[kind].append(place)
-            else:
-                holding[kind] = [place]
-    return holding
+            number = numbers.get(kind)
+            if number is None:
+                number = numbers[kind] = len(kinds)
+                kinds.append(held_of(*kind))
+            kind_of[place] = number
+    held: Held = np.array(kinds)[kind_of]
+    return held
 
 
-def _behind(loads: LoadColumns, field: Field, ahead: Mapping[RankName, float]) -> LoadColumns:
-    """Return the loads of a field's ranks with the seconds `ahead` added to their waits."""
-    wait = loads.wait.copy()
+def _seconds(field: Field, ahead: Mapping[RankName, float]) -> Column:
+    """Return the seconds `ahead` as a column of a field."""
+    column = np.zeros(len(field.names))
     for name, seconds in ahead.items():
         place = field.places.get(name)
         if place is not None:
-            wait[place] += seconds
-    return loads._replace(wait=wait)
+            column[place] = seconds
+    return column

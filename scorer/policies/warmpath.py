@@ -7,7 +7,21 @@ from typing import ClassVar
 import numpy as np
 
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import Column, Columns, Costs
+from warmpath.scorer.columns import (
+    ARRIVING,
+    COST,
+    IN_FLIGHT,
+    LOADS,
+    PREFILL,
+    SLOWNESS,
+    TERMS,
+    WAIT,
+    WAITING,
+    Column,
+    Columns,
+    Costs,
+    Figures,
+)
 from warmpath.scorer.policy import check_option
 
 HIGHEST_UTILISATION = 0.95
@@ -18,6 +32,11 @@ UNLIKE = 1.25
 """A rank is unlike the typical one if prefills take more than this times as long, or as short, there."""
 UNLIKE_RARITY = 0.5
 """Least rarity of long prefills where all ranks are unlike the typical one."""
+
+NAMES = ("wait", "prefill", "others", "decode")
+"""The names of the terms."""
+KAPPA, EXPONENT, MEMORY, MU, SHARING = range(5)
+"""The policy's options in an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +89,50 @@ class Warmpath:
         check_option("mu", self.mu)
         check_option("sharing", self.sharing, highest=1.0)
 
+    @property
+    def options(self) -> Column:
+        return np.array([self.kappa, self.g, self.memory, self.mu, self.sharing])
+
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
         """Return each candidate's cost of this prompt, in seconds."""
         del rng
-        rho = min(request.utilisation, HIGHEST_UTILISATION)
-        weight = self.kappa * rho / (1 - rho) * (1 + self.memory * request.full_share)
-        load, in_flight = columns.load, columns.load.in_flight
-        number = len(columns.names)
-        mean, mean_waiting = float(in_flight.sum()) / number, float(load.waiting.sum()) / number
-        usual = (1 + mean_waiting) * (1 + max(0.0, mean - mean_waiting))
-
-        wait = load.wait - self.sharing * np.minimum(columns.arriving, load.wait)
-        crowd = (1 + load.waiting) * (1 + np.maximum(0.0, in_flight - load.waiting)) / usual
-        others = weight * columns.prefill / columns.slowness
-        others *= crowd ** (self.g * _rarity(request.long_share, columns.slowness))
-        return Costs.sum_of(
-            ("wait", wait),
-            ("prefill", columns.prefill),
-            ("others", others),
-            ("decode", self.mu * in_flight),
-        )
+        figures = np.zeros((TERMS + len(NAMES), len(columns.names)))
+        figures[:LOADS] = columns.load
+        figures[PREFILL], figures[SLOWNESS] = columns.prefill, columns.slowness
+        figures[ARRIVING] = columns.arriving
+        _, utilisation, _, long_share, full_share = request
+        add_up(figures, self.options, utilisation, full_share, long_share)
+        return Costs(figures[COST], tuple(zip(NAMES, figures[TERMS:], strict=True)))
 
 
-def _rarity(long_share: float, slowness: Column) -> float:
-    """Return how rare long prefills count as, 0 to 1; 0 if their share is 1, which means not known."""
-    unlike = int(np.count_nonzero(np.maximum(slowness, 1 / slowness) > UNLIKE)) / len(slowness)
-    return max(1 - long_share / MOST_LONG, UNLIKE_RARITY * unlike * (1 - long_share))
+def add_up(
+    figures: Figures, options: Column, utilisation: float, full_share: float, long_share: float
+) -> None:
+    """Fill in candidates' costs and their terms (`Warmpath`); the shares are those of `Request`."""
+    number = figures.shape[1]
+    requests, all_waiting, unlike = 0.0, 0.0, 0.0
+    for at in range(number):
+        requests += figures[IN_FLIGHT, at]
+        all_waiting += figures[WAITING, at]
+        slowness = figures[SLOWNESS, at]
+        if max(slowness, 1 / slowness) > UNLIKE:
+            unlike += 1.0
+    rho = min(utilisation, HIGHEST_UTILISATION)
+    weight = options[KAPPA] * rho / (1 - rho) * (1 + options[MEMORY] * full_share)
+    mean, mean_waiting = requests / number, all_waiting / number
+    usual = (1 + mean_waiting) * (1 + max(0.0, mean - mean_waiting))
+    # How rare long prefills count as, 0 to 1; 0 if their share is 1, which means not known.
+    least = UNLIKE_RARITY * (unlike / number) * (1 - long_share)
+    power = options[EXPONENT] * max(1 - long_share / MOST_LONG, least)
+    for at in range(number):
+        wait, waiting = figures[WAIT, at], figures[WAITING, at]
+        in_flight, prefill = figures[IN_FLIGHT, at], figures[PREFILL, at]
+        crowd = (1 + waiting) * (1 + max(0.0, in_flight - waiting)) / usual
+        spared = options[SHARING] * min(figures[ARRIVING, at], wait)
+        others = weight * prefill / figures[SLOWNESS, at] * crowd**power
+        decode = options[MU] * in_flight
+        figures[TERMS, at] = wait - spared
+        figures[TERMS + 1, at] = prefill
+        figures[TERMS + 2, at] = others
+        figures[TERMS + 3, at] = decode
+        figures[COST, at] = wait - spared + prefill + others + decode

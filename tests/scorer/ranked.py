@@ -8,9 +8,18 @@ from typing import NamedTuple
 import numpy as np
 
 from warmpath.scorer.candidate import Candidate, Load, Request
-from warmpath.scorer.columns import Columns, Costs, LoadColumns
+from warmpath.scorer.columns import (
+    CACHED,
+    COST,
+    IN_FLIGHT,
+    TERMS,
+    Columns,
+    Costs,
+    Figures,
+    LoadColumns,
+)
 from warmpath.scorer.policy import Policy
-from warmpath.scorer.weigh import order_of
+from warmpath.scorer.weigh import put_in_order
 
 
 class Ranked(NamedTuple):
@@ -37,14 +46,28 @@ def ranked(
     costs: Costs, columns: Columns, candidates: Sequence[Candidate], rng: Random
 ) -> list[Ranked]:
     """Return the candidates by these costs, best first."""
+    figures = np.zeros((TERMS, len(candidates)))
+    figures[CACHED], figures[IN_FLIGHT], figures[COST] = (
+        columns.cached, columns.load.in_flight, costs.cost,
+    )  # fmt: skip
     return [
         Ranked(
             candidates[place],
             float(costs.cost[place]),
             tuple((name, float(term[place])) for name, term in costs.terms),
         )
-        for place in order_of(costs, columns, rng)
+        for place in order_of(figures, rng)
     ]
+
+
+def order_of(figures: Figures, rng: Random) -> list[int]:
+    """Return the indices of candidates, best first."""
+    number = figures.shape[1]
+    keys, order = np.empty((2, number)), np.empty((2, number), np.int64)
+    keys[0] = [rng.random() for _ in range(number)]
+    put_in_order(figures, keys, order)
+    found: list[int] = order[0].tolist()
+    return found
 
 
 def columns_of(loads: Sequence[Load]) -> LoadColumns:

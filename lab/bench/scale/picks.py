@@ -57,7 +57,7 @@ def _share(ranks: int, rounds: int) -> tuple[float, float, float]:
                 booking = each.bookings.book(work, 0.0)
                 if nth:
                     each.bookings.first_token(booking.id, 0.0)
-    reader.loads.columns(names, 0.0)
+    reader.loads.current(names, 0.0)
     store = BookingStore()
     writes, reads, renewals = [], [], []
     with no_collector():

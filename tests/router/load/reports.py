@@ -1,7 +1,10 @@
 """Reports on bookings, as a router makes them of its callers' words."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import Bookings
@@ -9,7 +12,9 @@ from warmpath.router.load.correction import correct
 from warmpath.router.load.other_routers import NOBODY
 from warmpath.router.load.rank_bookings import RankBook, wait
 from warmpath.router.load.stuck import Ending
+from warmpath.router.load.table import LoadTable, copy
 from warmpath.scorer.candidate import Load
+from warmpath.scorer.columns import LoadColumns
 
 
 def new_bookings(
@@ -31,6 +36,14 @@ def load_of(bookings: Bookings, pod: str, rank: int, now: float) -> Load:
     book = bookings.ranks.get(RankName(pod, rank), RankBook())
     load, nanoseconds, head, free_since, *_ = correct(book, NOBODY, None)
     return load._replace(wait=wait(nanoseconds, head, free_since, now))
+
+
+def columns(table: LoadTable, names: Sequence[RankName], now: float) -> LoadColumns:
+    """Return the loads of ranks as a pick copies them."""
+    loads, rows, now = table.current(names, now)
+    figures = np.empty((len(Load._fields), len(names)))
+    copy(figures, loads, rows, now)
+    return LoadColumns(*figures)
 
 
 def started_on(

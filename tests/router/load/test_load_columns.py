@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.examples import examples
 from tests.router.consistent import check
-from tests.router.load.reports import new_bookings, report
+from tests.router.load.reports import columns, new_bookings, report
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.bookings import Work
 from warmpath.router.load.engine_metrics import Observed
@@ -45,12 +45,12 @@ def bits_of(loads: Sequence[Load]) -> list[list[str]]:
 def test_columns_that_were_returned_change_no_more() -> None:
     bookings = few_bookings()
     table = LoadTable(bookings, STALE)
-    before = table.columns([("p", 0)], 10.0)
+    before = columns(table, [("p", 0)], 10.0)
     bookings.book(work(4.0, "p"), 10.0)
-    assert table.columns([("p", 0)], 10.0).in_flight.tolist() == [1.0]
+    assert columns(table, [("p", 0)], 10.0).in_flight.tolist() == [1.0]
     before.wait[0] = 99.0
     assert before.in_flight.tolist() == [0.0]
-    assert table.columns([("p", 0)], 10.0).wait.tolist() == [4.0]
+    assert columns(table, [("p", 0)], 10.0).wait.tolist() == [4.0]
 
 
 def test_pods_that_come_and_go_are_not_kept_for_ever() -> None:
@@ -59,10 +59,10 @@ def test_pods_that_come_and_go_are_not_kept_for_ever() -> None:
     for deployed in range(8):
         names = [(f"{deployed}-{number}", 0) for number in range(700)]
         bookings.book(work(1.0 + deployed, *names[deployed]), 10.0)
-        assert figures_of(table.columns(names, 10.0)) == bits_of(
+        assert figures_of(columns(table, names, 10.0)) == bits_of(
             [table.load(*name, 10.0) for name in names]
         )
-        assert np.count_nonzero(table.columns(names, 10.5).wait) == 1
+        assert np.count_nonzero(columns(table, names, 10.5).wait) == 1
 
 
 def test_a_rank_that_is_gone_was_never_picked() -> None:
@@ -70,9 +70,9 @@ def test_a_rank_that_is_gone_was_never_picked() -> None:
     table = LoadTable(bookings, STALE)
     booking = bookings.book(work(1.0, "p"), 10.0)
     bookings.end(booking.id, 10.0)
-    assert table.columns([("p", 0)], 10.0).last_pick.tolist() == [1.0]
+    assert columns(table, [("p", 0)], 10.0).last_pick.tolist() == [1.0]
     bookings.forget("p", 0)
-    assert table.columns([("p", 0)], 10.0).last_pick.tolist() == [0.0]
+    assert columns(table, [("p", 0)], 10.0).last_pick.tolist() == [0.0]
 
 
 def test_a_pick_computes_nothing_that_was_computed_when_others_told(
@@ -84,7 +84,7 @@ def test_a_pick_computes_nothing_that_was_computed_when_others_told(
     names = [(f"pod-{number}", 0) for number in range(40)]
     for pod, _ in names:
         elsewhere.book(work(2.0, pod), 10.0)
-    table.columns(names, 10.0)
+    columns(table, names, 10.0)
     ranks = [rank_sums(*name, book, 10.0) for name, book in elsewhere.ranks.items()]
     received.receive("1" * 12, msgspec.msgpack.encode(RouterSums(1, 40, ranks)), 10.0)
     received.end_round(10.0, is_answered=True)
@@ -92,7 +92,7 @@ def test_a_pick_computes_nothing_that_was_computed_when_others_told(
         table.renew(*name, 10.0)
     asked: list[object] = []
     monkeypatch.setattr(table, "_unaged", lambda *of: asked.append(of))
-    assert table.columns(names, 10.0).wait.tolist() == [2.0] * 40
+    assert columns(table, names, 10.0).wait.tolist() == [2.0] * 40
     assert not asked
 
 
@@ -104,7 +104,7 @@ def test_figures_that_no_float_has_are_rounded_once(tokens: list[int], passed: f
         bookings.book(work(86400.0, "p", tokens=number), 0.0)
     name = ("p", 0)
     for now in (0.0, passed):
-        assert figures_of(table.columns([name], now)) == bits_of([table.load(*name, now)])
+        assert figures_of(columns(table, [name], now)) == bits_of([table.load(*name, now)])
 
 
 class World:
@@ -248,7 +248,7 @@ class AnyNews(RuleBasedStateMachine):
 
     @rule(names=st.one_of(st.just(NAMES), st.lists(st.sampled_from(NAMES), max_size=8)))
     def columns_are_the_loads(self, names: list[RankName]) -> None:
-        columns = self.by_columns.table.columns(names, self.now)
+        found = columns(self.by_columns.table, names, self.now)
         loads = [self.by_loads.table.load(*name, self.now) for name in names]
         for name, load in zip(names, loads, strict=True):
             assert load.wait >= 0
@@ -258,14 +258,14 @@ class AnyNews(RuleBasedStateMachine):
             parts = self.by_loads.table.explain(*name, self.now)
             assert all(part.value >= 0 for part in parts)
         bits = bits_of(loads)
-        assert figures_of(columns) == bits
-        self.last = columns, bits
+        assert figures_of(found) == bits
+        self.last = found, bits
 
     @invariant()
     def what_was_returned_stays_as_it_was(self) -> None:
         if self.last is not None:
-            columns, loads = self.last
-            assert figures_of(columns) == loads
+            found, loads = self.last
+            assert figures_of(found) == loads
 
     @invariant()
     def parts_agree(self) -> None:

@@ -5,9 +5,12 @@ from functools import partial
 from itertools import count
 from random import Random
 
+import numpy as np
+
 from tests.conformance.reference_index import ReferenceIndex
 from tests.router.load.reports import load_of
 from warmpath.indexer.engines.cache_groups import Lookahead
+from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.keys.key import Chain, pack_words
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
@@ -16,12 +19,14 @@ from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.router.config import schema as config
 from warmpath.router.match.match import Scorer
 from warmpath.router.peers.exchange import PeerBookings
+from warmpath.router.pick.calibration import Calibration, calibrate
 from warmpath.router.pick.eligible import Wanted, field_of
 from warmpath.router.pick.pick import Pick, Witness
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.weigh import Ask, Choice
 from warmpath.router.pods.table import Pod, Role
 from warmpath.scorer.candidate import Load
+from warmpath.scorer.columns import FACTOR, TERMS
 from warmpath.scorer.match import Match
 
 BLOCK = 16
@@ -64,6 +69,15 @@ class SizedPrompt(KeyedPrompt):
         blocks = (self.tokens - 1) // block_size
         keys = [1000 * block_size + block for block in range(blocks)]
         return Chain(0, b"", block_size, blocks, (), pack_words(keys))
+
+
+def factors_of(calibration: Calibration, model: str, pods: Sequence[str]) -> list[float]:
+    """Return the factors of pods' only ranks while no pod has anything to do."""
+    figures = np.zeros((TERMS, len(pods)))
+    standing = calibration.standing(model, [RankName(pod, 0) for pod in pods])
+    calibrate(figures, standing.usual, standing.far, 0.0)
+    factors: list[float] = figures[FACTOR].tolist()
+    return factors
 
 
 def first(choice: Choice) -> str:

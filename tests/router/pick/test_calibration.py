@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.router.consistent import check
 from tests.router.load.reports import new_bookings
-from warmpath.indexer.index.slot import RankName
+from tests.router.pick.picker_parts import factors_of
 from warmpath.router.load import overdue
 from warmpath.router.load.bookings import Booking, Work
 from warmpath.router.pick.calibration import (
@@ -58,7 +58,7 @@ class Ranks:
             self.bookings.end(booking.id, self.now)
 
     def factors(self, pods: str, model: str = "m") -> list[float]:
-        return self.calibration.all_of(model, [RankName(pod, 0) for pod in pods], 0.0)[0]
+        return factors_of(self.calibration, model, pods)
 
     @property
     def factor(self) -> float:

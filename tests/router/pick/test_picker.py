@@ -11,7 +11,7 @@ from tests.examples import examples
 from tests.indexer import consistent
 from tests.router.consistent import check
 from tests.router.load.reports import load_of
-from tests.router.pick.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first
+from tests.router.pick.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, factors_of, first
 from tests.router.pick.weighed import choice, option, placed
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.pick.eligible import NoPodError
@@ -35,7 +35,7 @@ def test_cache_that_was_counted_in_part_makes_no_pod_look_fast() -> None:
         parts.answer(booking_id)
         parts.now += 10
     assert expected.prefill > 2 * model.seconds(PROMPT.tokens - held, held)
-    assert parts.calibration.all_of("m", [("pod-0", 0)], 0.0)[0] == [1.0]
+    assert factors_of(parts.calibration, "m", ["pod-0"]) == [1.0]
 
 
 def test_what_ends_when_its_pod_is_gone_teaches_nothing_of_the_next_one_of_that_name() -> None:
@@ -48,7 +48,7 @@ def test_what_ends_when_its_pod_is_gone_teaches_nothing_of_the_next_one_of_that_
     parts.picking.forget(parts.pods[0])
     for one in ids:
         assert parts.picker.ended(one, "finished", parts.now)
-    assert parts.calibration.all_of("m", [("pod-0", 0)], 0.0)[0] == [1.0]
+    assert factors_of(parts.calibration, "m", ["pod-0"]) == [1.0]
 
 
 def test_prefill_and_decode_pods_are_picked_in_one_call_by_their_roles() -> None:
@@ -105,7 +105,7 @@ def test_what_of_a_text_was_not_tokenised_in_time_is_booked_as_estimated() -> No
         parts.picker.first_token(booking_id, parts.now)
         booking_id, _ = parts.choose(unread=5000)
         parts.now += 9.0
-    assert parts.calibration.all_of("m", [("pod-0", 0)], 0.0)[0] == [1.0]
+    assert factors_of(parts.calibration, "m", ["pod-0"]) == [1.0]
 
 
 def test_what_is_remembered_of_picks_in_shadow_is_bounded_on_many_pods() -> None:

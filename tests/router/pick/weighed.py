@@ -21,7 +21,6 @@ from warmpath.router.pick.traffic import Shares
 from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.candidate import Candidate, Load
-from warmpath.scorer.columns import Costs
 from warmpath.scorer.match import Match, Span
 
 BLOCK = 16
@@ -71,22 +70,40 @@ def choice(*options: Option, tokens: int = TOKENS, block_size: int = BLOCK) -> C
     """Return the choice of the least cost; events have shown `block_size`."""
     ranks = [FakeRank(*one.name, block_size=block_size) for one in options]
     pods = [Pod(one.pod, f"{one.pod}:8000", "m", (one,)) for one in ranks]
-    costs = Costs(
-        np.array([one.cost for one in options]),
-        tuple(
-            (name, np.array([dict(one.terms)[name] for one in options]))
-            for name, _ in options[0].terms
-        ),
-    )
+    columns = figures([one.candidate for one in options])
+    order = sorted(range(len(options)), key=lambda place: options[place].cost)
+    cached, held = columns.cached, [one.match.matched_tokens for one in options]
+    known = [one.match.known_tokens for one in options]
+    terms = [name for name, _ in options[0].terms]
     matches = Matches()
     matches.update((rank, one.match) for rank, one in zip(ranks, options, strict=True))
     ordered = Options(
         field_of(pods),
-        figures([one.candidate for one in options]),
-        costs,
-        sorted(range(len(options)), key=lambda place: options[place].cost),
+        np.array(
+            [
+                *columns.load,
+                cached,
+                columns.prefill,
+                columns.slowness,
+                columns.arriving,
+                [one.calibration for one in options],
+                [one.cost for one in options],
+                *([dict(one.terms)[name] for one in options] for name in terms),
+            ]
+        ),
+        order,
+        [
+            0.5,
+            0.0,
+            0.5,
+            0.0,
+            cached.mean(),
+            columns.prefill.argmin(),
+            max(order, key=lambda at: held[at]),
+            max(order, key=lambda at: known[at]),
+        ],
+        terms=terms,
         matches=matches,
-        factors=np.array([one.calibration for one in options]),
     )
     ask = Ask(SizedPrompt(tokens), field_of(()), Wanted("m"))
     return Choice(ask, "warmpath", True, 0.5, Shares(0.5, 0.0), ordered)
