@@ -22,8 +22,8 @@ from warmpath.router.reload import is_reloadable
 HEAD = """\
 # Configuration
 
-This page has every key of the router's TOML file, and how the file is checked and reloaded.
-[`deploy/warmpath.toml`](../../deploy/warmpath.toml) is an example.
+Every key of the router's TOML file ([an example](../../deploy/warmpath.toml)), and how the file is
+checked and reloaded.
 
 ```sh
 .venv/bin/warmpath check-config deploy/warmpath.toml
@@ -35,8 +35,7 @@ WARMPATH_SERVER__LISTEN=127.0.0.1:7500 .venv/bin/warmpath check-config deploy/wa
 
 ## Checking a file
 
-`check-config` prints each mistake as `FILE:LINE: KEY: problem`. Exit status: 0, 1 with a mistake, 2
-for wrong usage or a file that cannot be read.
+`check-config` prints each mistake as `FILE:LINE: KEY: problem`.
 
 - It reads certificates, keys, tokens, passwords and local tokenizers, and asks each source of pods
   once (`--seconds`, 5 in all). A source that does not answer is no mistake.

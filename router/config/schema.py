@@ -105,8 +105,7 @@ class ServerTable(Table, frozen=True):
     /readyz and Dynamo's pages (docs/guides/coming-from.md). The rules of `listen` apply. Empty: none."""
     processes: Annotated[int, Meta(gt=0, le=64)] = 1
     """Processes that share `listen`, one index, whose events the first follows, and their bookings.
-    Each uses one core, answers about 1,500 to 3,000 scores a second, and has the next port for metrics.
-    More than 1 need Linux."""
+    Each uses one core, and has the next port for metrics. More than 1 need Linux."""
     ready: Annotated[tuple[ReadyCondition, ...], RELOADABLE] = ("pods", "index")
     """Conditions that must hold for the router to be ready (docs/reference/failures.md#readiness)."""
     ready_coverage: Annotated[float, Meta(gt=0, le=1), RELOADABLE] = 0.5
@@ -342,7 +341,7 @@ class EndpointPickerTable(Table, frozen=True):
     its length."""
     watched_share: Annotated[float, Meta(ge=0, le=1)] = 0.05
     """Share of streamed answers that a gateway without external processing reads to their end, for the
-    engine's cached tokens. It reads all others."""
+    engine's cached tokens. It reads all that are not streamed."""
     headers: PickerHeadersTable = PickerHeadersTable()
 
 
