@@ -103,7 +103,7 @@ def _read(requests: BinaryIO) -> Request | None:
 def _answer(request: Request, templates: dict[str, ChatTemplate], most_output: int) -> Reply:
     try:
         if isinstance(request, Load):
-            templates[request.template_id] = ChatTemplate(request.source, _now, most_output)
+            templates[request.template_id] = ChatTemplate(request.source, now, most_output)
             return Done()
         template = templates[request.template_id]
         if isinstance(request, Render):
@@ -117,7 +117,8 @@ def _answer(request: Request, templates: dict[str, ChatTemplate], most_output: i
         return Refused("the chat template needs more memory than it may take", limit=True)
 
 
-def _now() -> datetime:
+def now() -> datetime:
+    """Return the local time, which templates write."""
     return datetime.now(UTC).astimezone()
 
 

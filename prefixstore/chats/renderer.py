@@ -4,6 +4,8 @@ A fixed number of processes load each template once and render one chat at a tim
 exceeds its time or memory, or crashes, is replaced, and only the chat that it had fails. As in the
 tokenizer pool, a caller's timeout ends its wait and not the work: killing a process costs more than
 letting it finish within its own limit.
+
+Templates that are known to end (`prefixstore.chats.published`) need no process for chats of usual size.
 """
 
 import asyncio
@@ -16,6 +18,7 @@ import msgspec
 
 from warmpath.prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
 from warmpath.prefixstore.chats.jinja_template import TemplateError
+from warmpath.prefixstore.chats.published import PublishedTemplate
 from warmpath.prefixstore.chats.render_process import Render, Try
 from warmpath.prefixstore.chats.render_worker import (
     RenderCrashedError,
@@ -38,6 +41,8 @@ class _Registered:
 
     id: str
     template: ModelTemplate
+    published: PublishedTemplate | None
+    """The compiled template, if this process may render with it."""
     broken: str = ""
     """Why it could not be compiled; it is then sent to no process again."""
     traits: TemplateTraits | None = None
@@ -71,9 +76,14 @@ class ProcessRenderer:
         self._changed = asyncio.Event()
         self._closed = False
 
-    def register(self, template_id: str, template: ModelTemplate) -> None:
-        """Register a template, also in place of another; `start` or a chat finds out if it is broken."""
-        self._templates[template_id] = _Registered(template_id, template)
+    def register(
+        self, template_id: str, template: ModelTemplate, published: PublishedTemplate | None = None
+    ) -> None:
+        """Register a template, also in place of another; `start` or a chat finds out if it is broken.
+
+        `published` is the same template, for chats that this process renders.
+        """
+        self._templates[template_id] = _Registered(template_id, template, published)
 
     def knows(self, template_id: str) -> bool:
         """Return whether a template is registered under this id."""
@@ -106,20 +116,30 @@ class ProcessRenderer:
                     await self._stop(slot)
         await self._worker(slot)
 
+    def render_at_once(self, template_id: str, chat: Chat) -> str | None:
+        """Return a chat's text; None if a process has to render it, which `render` arranges.
+
+        Raises TemplateError for a chat that the template refuses, and KeyError for an unknown template.
+        """
+        template = self._templates[template_id].published
+        if template is None or self._closed:
+            return None
+        if not template.takes(chat, len(_encoded(template_id, chat))):
+            return None
+        text = template.render(chat)
+        self.rendered += 1
+        return text
+
     async def render(self, template_id: str, chat: Chat, timeout: float | None) -> str:
         """Return a chat's text, waiting at most `timeout` seconds.
 
         Raises TemplateError and its subclasses, FullError, ClosedError, and KeyError for an unknown
         template.
         """
-        try:
-            request = msgspec.msgpack.encode(Render(template_id, chat))
-        except OverflowError as error:
-            raise TemplateError(
-                "the chat holds an integer beyond 64 bits, which is not supported"
-            ) from error
-        except (ValueError, RecursionError) as error:
-            raise TemplateError(f"the chat cannot be encoded: {error}") from error
+        text = self.render_at_once(template_id, chat)
+        if text is not None:
+            return text
+        request = _encoded(template_id, chat)
         return await self._answered(self._templates[template_id], request, timeout)
 
     async def traits(self, template_id: str, timeout: float | None) -> TemplateTraits:
@@ -241,6 +261,17 @@ class ProcessRenderer:
         self._jobs.clear()
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
         self._workers.clear()
+
+
+def _encoded(template_id: str, chat: Chat) -> bytes:
+    try:
+        return msgspec.msgpack.encode(Render(template_id, chat))
+    except OverflowError as error:
+        raise TemplateError(
+            "the chat holds an integer beyond 64 bits, which is not supported"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise TemplateError(f"the chat cannot be encoded: {error}") from error
 
 
 def _fail(job: _Job, error: Exception) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from warmpath.indexer.follow.instance import EngineTls
 from warmpath.prefixstore.chats.chat import ModelTemplate
+from warmpath.prefixstore.chats.published import published
 from warmpath.prefixstore.chats.render_worker import RenderLimits
 from warmpath.prefixstore.chats.renderer import ProcessRenderer
 from warmpath.prefixstore.pool import TokenizerPool
@@ -121,7 +122,8 @@ def _models(
 
     def register(name: str, template: ModelTemplate) -> None:
         # The loading thread calls this; the loop registers before callers that wait can go on.
-        loop.call_soon_threadsafe(renderer.register, name, template)
+        known = published(template, MOST_OUTPUT_BYTES)
+        loop.call_soon_threadsafe(renderer.register, name, template, known)
 
     for model in config.models:
         tokenizers.register(model.name, with_template(sources.of(model), model, register))
