@@ -52,8 +52,7 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
             "Time from a call's arrival to its answer.", SECONDS, "method"
         ),
         "step_seconds": histogram(
-            "Time of a call's steps: body, read, tokenise, look-up, match, group, queue, "
-            "choose, reply.",
+            "Time of a call's steps: body, read, tokenise, look-up, match, queue, choose, reply.",
             STEPS,
             "step",
         ),
