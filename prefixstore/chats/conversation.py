@@ -55,21 +55,25 @@ class Conversation:
 
     def messages(self, given: Sequence[Any]) -> list[dict[str, Any]]:
         """Return the messages for a template. Raises TemplateError, which names the field."""
+        messages = [self._message(one, f"messages[{at}]") for at, one in enumerate(given)]
+        # Null values are left out as in `apply_chat_template`: templates test for a key.
         return [
-            # Null values are left out as in `apply_chat_template`: templates test for a key.
             {key: value for key, value in message.items() if value is not None}
-            for position, one in enumerate(given)
-            for message in (self._message(one, f"messages[{position}]"),)
+            for message in messages
         ]
 
     def _message(self, given: Any, field: str) -> dict[str, Any]:
         if not isinstance(given, dict) or not isinstance(given.get("role"), str):
             raise TemplateError("is not an object with a role", field)
-        role = given["role"]
-        parts = _parts(given.get("content"), f"{field}.content")
-        if role == "system":
-            parts = list(_without_billing(parts))
-        message = {"role": role, "content": self._content(parts, f"{field}.content")}
+        role, content = given["role"], given.get("content")
+        if not isinstance(content, str) or content.startswith(BILLING_HEADER):
+            parts = _parts(content, f"{field}.content")
+            if role == "system":
+                parts = list(_without_billing(parts))
+            content = self._content(parts, f"{field}.content")
+        elif self._parts:
+            content = [{"type": "text", "text": content}]
+        message = {"role": role, "content": content}
         if role == "assistant":
             message |= _of_assistant(given, field)
         elif role == "tool":

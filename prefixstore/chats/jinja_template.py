@@ -27,6 +27,17 @@ CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 """Field names under which requests send a message's reasoning; templates read the first two."""
 
+OF_DICTS = frozenset(dir(dict))
+"""Names that a template finds in an object before the keys of the object."""
+
+HARMLESS = {
+    str: {name for name in dir(str) if name[0] != "_" and not name.startswith("format")},
+    jinja2.runtime.LoopContext: {
+        name for name in dir(jinja2.runtime.LoopContext) if name[0] != "_"
+    },
+}
+"""Attributes that the sandbox gives out as they are, by the type of the value."""
+
 REASON_CHARS = 500
 """Longest excerpt of a template's own error message, which may repeat the prompt."""
 
@@ -67,6 +78,8 @@ class JinjaTemplate:
         try:
             self.tree = environment.parse(source)
             self._template = environment.from_string(source)
+            # Each rendering copies it, and Jinja's own form of it, a ChainMap, slowly.
+            self._template.globals = dict(self._template.globals)
         except (jinja2.TemplateError, RecursionError, ValueError) as error:
             raise TemplateError(f"the chat template is broken: {_reason(error)}") from error
         self.source = source
@@ -220,8 +233,20 @@ def _check_name(name: Any) -> None:
         )
 
 
+class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """The sandbox, with a short way to the values that it never refuses."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        kind = type(obj)
+        if kind is dict and attribute not in OF_DICTS:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if attribute in HARMLESS.get(kind, ()):
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+
 def _environment(clock: Callable[[], datetime]) -> jinja2.Environment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    environment = _Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson

@@ -22,8 +22,8 @@ from warmpath.prefixstore.chats.template import ChatTemplate
 MOST_BYTES = 1 << 16
 """Largest chat that is rendered without a process, in bytes of MessagePack. A longer one takes this
 process more time than the way to another."""
-MOST_MESSAGES = 256
-"""Most messages of such a chat."""
+MOST_MESSAGES = 64
+"""Most messages of such a chat: some templates look, from each message, at all that follow it."""
 MOST_VARIABLE_BYTES = 1 << 10
 """Largest `kwargs` of such a chat, in bytes of MessagePack: templates search them for each message."""
 

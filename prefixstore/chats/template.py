@@ -75,7 +75,7 @@ def _without_developers(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     All system messages are then joined into one at the front, as many templates demand.
     """
-    if not any(message["role"] == "developer" for message in chat):
+    if "developer" not in [message["role"] for message in chat]:
         return chat
     systems, others = [], []
     for message in chat:
