@@ -38,7 +38,8 @@ class Ranking(Generic[Item]):
         return self._ranks[item]
 
     def put(self, item: Item, rank: Rank) -> None:
-        self.drop(item)
+        if item in self._ranks:
+            self.drop(item)
         self._ranks[item] = rank
         insort(self._order, (rank, item))
 

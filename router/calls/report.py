@@ -95,8 +95,11 @@ class ReportAnswerer:
         now = self._clock()
         if not self._reported(report, now):
             return self._hand_on(report, now)
-        is_named = not booking_id.router_of(report.booking_id)
-        if self._peers is not None and report.event in ENDS and is_named:
+        if (
+            self._peers is not None
+            and report.event in ENDS
+            and not booking_id.router_of(report.booking_id)
+        ):
             # Another router may have booked an earlier pick with this id, whose answer was lost.
             released = pb.ReportRequest(booking_id=report.booking_id, event=EVENTS["failed"])
             self._peers.release(released.SerializeToString(), now)

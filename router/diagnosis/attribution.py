@@ -81,12 +81,20 @@ class ReportCounts:
         return self.miscounted / self.counted if self.counted else 0.0
 
     def fade(self) -> None:
-        for name in FADED:
-            setattr(self, name, getattr(self, name) * FADING)
+        self.right *= FADING
+        self.over *= FADING
+        self.under *= FADING
+        self.void *= FADING
+        self.blind *= FADING
+        self.counted *= FADING
+        self.miscounted *= FADING
+        self.tokens *= FADING
+        self.predicted *= FADING
+        self.believed *= FADING
+        self.delivered *= FADING
 
 
 COUNTS = tuple(one.name for one in fields(ReportCounts))
-FADED = COUNTS[1:]
 
 
 class Evidence:
@@ -133,7 +141,9 @@ class Evidence:
         `counted` is the engine's own count of the prompt's tokens; `believed` of the `predicted`
         tokens were only believed: no event had announced them.
         """
-        tally = self.tallies.setdefault(traits, ReportCounts())
+        tally = self.tallies.get(traits)
+        if tally is None:
+            tally = self.tallies[traits] = ReportCounts()
         tally.fade()
         tally.reports += 1
         # With another tokenizer the router's own count may be a fraction of the engine's.

@@ -9,7 +9,6 @@ overdue first token (`router.load.overdue`) is presumed to have come, and later 
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from itertools import takewhile
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.load.overdue import Overdue
@@ -191,8 +190,8 @@ class Bookings:
 
     def expire(self, now: float) -> float:
         """Release due bookings; return the latest `now` so far, as reports may overtake one another."""
-        self._now = max(self._now, now)
-        now, stuck, overdue = self._now, self.stuck, self.overdue
+        now = max(now, self._now)
+        self._now, stuck, overdue = now, self.stuck, self.overdue
         if now < stuck.due_at and now < overdue.due_at and now < self._expires_at:
             return now
         stuck.expire(now)
@@ -206,6 +205,7 @@ class Bookings:
             turn = max(booking.since, book.free_since) if book.first is booking else None
             if self._let_go(booking, now):
                 booking.prefill_from = turn
+                book.changed()
             if not booking.is_watched and now >= booking.lost_at:
                 book.unreported.count(reported=False)
                 if book.unanswered.pop(booking.id, None) is not None:
@@ -271,12 +271,14 @@ class Bookings:
         self.expired += 1
 
     def _computed(self, booking: Booking, now: float) -> None:
-        """Remove a booking from the waiting ones: its first report shows that its prefill is done."""
+        """Remove a booking from the waiting ones: its first report shows that its prefill is done.
+
+        `_answered` tells of the change.
+        """
         book = self.ranks[booking.work.name]
         book.unreported.count(reported=True)
         book.take_waiting(booking)
         book.free_since = now
-        book.changed()
 
     def _overtake(self, book: RankBook, booking: Booking, now: float) -> None:
         """Find the earlier requests of a rank without a first token, where a later one has its own."""
@@ -284,7 +286,9 @@ class Bookings:
         line = book.in_flight if self.overdue.expects_none else book.waiting
         if booking.id not in line:
             return
-        for earlier in takewhile(lambda one: one is not booking, line.values()):
+        for earlier in line.values():
+            if earlier is booking:
+                break
             if earlier.first_token_at is None and not earlier.is_missed:
                 self.overdue.overtaken(earlier, booking, now)
 
@@ -300,9 +304,10 @@ class Bookings:
         return book.take_waiting(booking)
 
     def _end(self, booking: Booking, now: float, end: Ending = "failed") -> None:
-        self._let_go(booking, now)
+        if booking.first_token_at is None:
+            self._let_go(booking, now)
+            self.overdue.forget(booking)
         self._take(booking, now, end)
-        self.overdue.forget(booking)
         del self._bookings[booking.id]
 
     def _take(self, booking: Booking, now: float, end: Ending) -> bool:

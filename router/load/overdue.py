@@ -92,18 +92,15 @@ class Overdue:
         explains why `by` is first: the second time this happens, the report of the booking's first
         token, if that should have come by now, is lost.
         """
-        if self._place(by) < self._place(booking):
+        # The order that favours short prompts most.
+        times = max(self.precedence.times, LEAST_TIMES)
+        if by.since + times * by.work.prefill < booking.since + times * booking.work.prefill:
             return
         if booking.overtaken_at is None:
             booking.overtaken_at = now
         elif now >= max(booking.due_at, booking.overtaken_at + OVERTAKEN_SECONDS):
             booking.lost_at = booking.late_at = now
             self._put(booking)
-
-    def _place(self, booking: Booking) -> float:
-        """Return a request's place in the order that favours short prompts most."""
-        favours = Precedence(max(self.precedence.times, LEAST_TIMES))
-        return favours.place(booking.since, booking.work.prefill)
 
     def _put(self, booking: Booking) -> None:
         self.due_at = min(self.due_at, booking.late_at)

@@ -15,8 +15,9 @@ stay unreported, only those ranks owe any whose own are known to be reported.
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.process.ranking import Ranking
@@ -56,8 +57,7 @@ UNTRIED_SECONDS = 300.0
 """Pause after which a rank for which no request waits is not known to be stuck any more."""
 
 
-@dataclass(slots=True)
-class Owing:
+class Owing(msgspec.Struct):
     """A rank's debt of an answer. Times are seconds of the bookings' clock."""
 
     since: float
@@ -111,8 +111,8 @@ class StuckRanks:
 
     def answered(self, name: RankName, booking: Booking, now: float, *, is_first: bool) -> None:
         """Record a first token or an end; `is_first` if it is the booking's first answer."""
-        owing, stuck = self._owing.get(name), self._stuck.get(name)
-        self.forget(name)
+        owing = self._owing.get(name)
+        stuck = self._stuck.pop(name, None) if self._stuck else None
         if stuck is not None:
             log.info(
                 "pod %s rank %d: it answers again, after %.0f s without an answer",
@@ -123,7 +123,11 @@ class StuckRanks:
             late = now - booking.since - booking.predicted
             self._late = min(max(late, FADING * self._late), MOST_LATE_SECONDS)
         head = self._books[name].owed
-        if owing is not None and head is not None:
+        if owing is None:
+            return
+        if head is None:
+            self.forget(name)
+        else:
             self._owe(name, head, now)
 
     def ended(self, name: RankName, booking: Booking, now: float, end: Ending) -> None:
@@ -206,7 +210,8 @@ class StuckRanks:
         return 0.0 if owing is None else max(0.0, now - owing.since)
 
     def _owe(self, name: RankName, booking: Booking, now: float) -> None:
-        owing = self._owing[name] = Owing(now, booking.predicted, now, self._batch(*name))
+        seconds = max(0.0, booking.due_at - booking.since)
+        owing = self._owing[name] = Owing(now, seconds, now, self._batch(*name))
         self._look(name, owing)
 
     def _look(self, name: RankName, owing: Owing, at: float | None = None) -> None:

@@ -5,9 +5,10 @@ Engines' reports are compared with its predictions later.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.indexer.rank import Rank
@@ -115,8 +116,7 @@ End = Literal["finished", "failed", "expired", "cancelled"]
 """How a request ended. `cancelled`: its caller turned out to be gone, with the pick's answer unread."""
 
 
-@dataclass(slots=True)
-class Pick:
+class Pick(msgspec.Struct, eq=False):
     """A pick whose request has not ended."""
 
     number: int
@@ -149,9 +149,9 @@ class Pick:
     """Whether it has tokens and all of them were known, not estimated."""
     is_watched: bool = False
     """Whether its end is always reported (`Ask.is_watched`)."""
-    keys: Mapping[BlockForm, bytes] = field(default_factory=dict)
+    keys: Mapping[BlockForm, bytes] = {}
     """The packed keys of its blocks, by form, until its first token."""
-    texts: Mapping[BlockForm, bytes] = field(default_factory=dict)
+    texts: Mapping[BlockForm, bytes] = {}
     """The same of its bytes, if its tokens are known, but may not be the next time."""
     is_blind: bool = False
     """Whether `keys` are of its bytes, since its tokens are not known."""

@@ -12,7 +12,6 @@ Nothing is booked here; `router.pick.picker` does that with the choice.
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import repeat, starmap
 from random import Random
 from types import MappingProxyType
@@ -58,8 +57,7 @@ NOBODY: Mapping[RankName, float] = MappingProxyType({})
 NONE: Column = np.empty(0)
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
+class Traits(msgspec.Struct, frozen=True):
     """Properties of a request by which wrong predictions are grouped, to find their cause."""
 
     form: Literal["ids", "text", "chat"] = "ids"
