@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -60,7 +60,7 @@ def wall_offset_of(
     return offset
 
 
-class Kept(NamedTuple):
+class Kept(msgspec.Struct, frozen=True):
     """A pick, and what the message of a decision has beside it; few of these are ever made."""
 
     placed: Pick

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from typing import Literal, NamedTuple
 
@@ -103,6 +104,10 @@ class UnagedLoad(NamedTuple):
     """Bookings, of all routers, whose request has ended without a report; they do not count."""
 
 
+_load, _unaged = partial(tuple.__new__, Load), partial(tuple.__new__, UnagedLoad)
+"""Make these of tuples in a third of the time that calling the classes takes."""
+
+
 def seen_beside(book: RankBook, observed: Observed, source: Source, still_since: float) -> Seen:
     """Return an observation with the requests in it that `book` does not have."""
     ours = sum(booking.since <= observed.at for booking in book.in_flight.values())
@@ -129,7 +134,9 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None) -> UnagedLoad
     """Return a rank's load from all routers' bookings and an observation (None: no fresh one)."""
     over, others_lost = ((), 0) if seen is None else _lost(book, others, seen.observed)
     rest = others.without(others_lost)
-    waited = {booking.id: booking.work for booking in over if booking.id in book.waiting}
+    waited = (
+        {booking.id: booking.work for booking in over if booking.id in book.waiting} if over else {}
+    )
     nanoseconds = book.prefill(waited) + rest.nanoseconds
     in_flight = len(book.in_flight) - len(over) + rest.in_flight
     waiting = len(book.waiting) - len(waited) + rest.waiting
@@ -159,7 +166,7 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None) -> UnagedLoad
     head = book.head(waited)
     if rest.head is not None and (head is None or rest.head < head):
         head = rest.head
-    load = Load(
+    load = (
         nanoseconds / NANOSECONDS,
         waiting,
         in_flight,
@@ -172,7 +179,8 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None) -> UnagedLoad
         foreign / NANOSECONDS,
     )
     free_since = max(book.free_since, others.free_since)
-    return UnagedLoad(load, nanoseconds, head, free_since, seen_at, len(over) + others_lost)
+    lost = len(over) + others_lost
+    return _unaged((_load(load), nanoseconds, head, free_since, seen_at, lost))
 
 
 def _lost(book: RankBook, others: OthersBook, observed: Observed) -> tuple[Sequence[Booking], int]:

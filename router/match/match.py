@@ -260,10 +260,10 @@ class Scorer:
             for size, lookahead in forms
         }
 
-    def came(self, pod: str, rank: int) -> tuple[int, Trust] | None:
-        """Return a value that changes with a rank's events; None: it may change without one."""
+    def came(self, pod: str, rank: int) -> tuple[int | None, Trust] | None:
+        """Return a value that changes whenever `has_announced` may; None: that may change without it."""
         known = self._ingest.rank(pod, rank)
-        if known is None or known.sequence is None:
+        if known is None or (known.sequence is None and known.trust.level is Level.EXACT):
             return None
         return known.sequence, known.trust
 
@@ -278,10 +278,11 @@ class Scorer:
         if known is None or known.is_remote or known.trust.level is not Level.EXACT:
             return False
         ends = known.layout.ends(len(keys) // WORD_BYTES)
-        return bool(ends) and all(
-            groups <= self._holding(pod, rank, keys[(end - 1) * WORD_BYTES : end * WORD_BYTES])
-            for end, groups in ends.items()
-        )
+        for end, groups in ends.items():
+            key = keys[(end - 1) * WORD_BYTES : end * WORD_BYTES]
+            if not groups <= self._holding(pod, rank, key):
+                return False
+        return bool(ends)
 
     def _holding(self, pod: str, rank: int, key: bytes) -> set[int]:
         """Return the groups of a rank's cache in which it holds a block, by its packed key."""

@@ -32,7 +32,8 @@ def _new_tails() -> Iterator[str]:
     """Yield random ends of ids; the system is asked for many at once."""
     while True:
         drawn = secrets.token_hex(8 * DRAWN)
-        yield from (drawn[at : at + 16] for at in range(0, len(drawn), 16))
+        for at in range(0, len(drawn), 16):
+            yield drawn[at : at + 16]
 
 
 _tails = _new_tails()

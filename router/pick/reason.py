@@ -4,15 +4,15 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from warmpath.process.command_line import seconds
 from warmpath.router.pick.options import Option
 from warmpath.scorer.weigh import rounded
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(msgspec.Struct, frozen=True):
     """Why the first contender won; `str` writes the sentence.
 
     `contenders` are some of the candidates, best first: the best two (or the only one), the one that
