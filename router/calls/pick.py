@@ -32,6 +32,7 @@ from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.namespaces import asked
 from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.bodies.fields import RawFields
 from warmpath.router.prompt.limits import TimeLeft
 from warmpath.router.prompt.parse import LONG
 from warmpath.router.prompt.plain import PlainPrompt
@@ -50,6 +51,10 @@ CANDIDATES_AT_ONCE = 64
 """Candidates explained before other tasks get a turn: about two milliseconds' work."""
 DECISIONS_AT_ONCE = 16
 """Decisions listed before other tasks get a turn: about two milliseconds' work."""
+
+
+UNNAMED = nullcontext()
+"""The context of a pick whose booking has no name yet."""
 
 
 class Reckoned(NamedTuple):
@@ -110,6 +115,7 @@ class PickAnswerer:
         *,
         reckoned: Reckoned | None = None,
         text: bytes = b"",
+        fields: RawFields | None = None,
         asker: Asker = ANYBODY,
         is_watched: bool = False,
         as_of: float | None = None,
@@ -121,22 +127,22 @@ class PickAnswerer:
         The caller enters `telling` before anything else. Tokenising takes at most `timeout` seconds,
         look-ups in Redis and the wait in the queue at most `patience` seconds from now. A text that
         could not be tokenised counts by its length, a prompt without content by `reckoned`; `text` are
-        bytes that stand for the tokens of either (`InferenceRequest.text`). Raises
-        PickEndedError if, before the pick is made, its end is reported or its booking id is reused.
+        bytes that stand for the tokens of either (`InferenceRequest.text`), `fields` those of the
+        prompt's body, if they are known. Raises PickEndedError if, before the pick is made, its end is
+        reported or its booking id is reused.
         """
         priority, left = self._priority(request, asker), TimeLeft(patience)
         await check_pick(request)
-        with (
-            self.reports.underway.pick(request.booking_id) if request.booking_id else nullcontext()
-        ):
+        with self.reports.underway.pick(request.booking_id) if request.booking_id else UNNAMED:
             if request.loads:
                 await self.reports.observe(request.loads)
             ask = await self._read(
                 request,
                 timeout,
-                patience,
+                left,
                 reckoned,
                 text,
+                fields=fields,
                 shadow=request.shadow or self.is_shadow,
                 booking_id=request.booking_id,
                 is_watched=is_watched,
@@ -243,7 +249,7 @@ class PickAnswerer:
         priority = self._priority(request, ANYBODY)
         await check_pick(request)
         await self.reports.observe(request.loads)
-        ask = await self._read(request, timeout, patience)
+        ask = await self._read(request, timeout, TimeLeft(patience))
         now, standing = self._clock(), None
         if self.held is None:
             choice = self._picker.weigh(ask, now)
@@ -310,14 +316,15 @@ class PickAnswerer:
         self,
         request: pb.PickRequest | pb.ExplainRequest,
         timeout: float,
-        patience: float,
+        left: TimeLeft,
         reckoned: Reckoned | None = None,
         text: bytes = b"",
+        *,
+        fields: RawFields | None = None,
         **named: Any,
     ) -> Ask:
         """Return the request to place; `named` are the fields of it that only Pick has."""
-        left = TimeLeft(patience)
-        read = await self._reader.read(request.prompt, timeout, may_reckon=True)
+        read = await self._reader.read(request.prompt, timeout, may_reckon=True, fields=fields)
         ask = self._ask(request, read, reckoned, text, **named)
         if self._picker.is_asking:
             await tasked()

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import grpc
 import msgspec
@@ -78,7 +78,7 @@ class WantPick(msgspec.Struct, frozen=True):
     """Whether the gateway cannot send another body on than the client's."""
 
 
-class Endpoint(NamedTuple):
+class Endpoint(msgspec.Struct, frozen=True):
     """A rank of a pod that may serve the request."""
 
     pod: str
@@ -90,13 +90,15 @@ class Endpoint(NamedTuple):
 
     def told(self, ours: PickerHeadersTable, *, is_error: bool) -> Settings:
         """Return the response's headers: what it held only where it has read a known prompt."""
-        told: Settings = ((ours.pod, self.pod),)
+        told: Settings = ()
+        if ours.pod:
+            told = ((ours.pod, self.pod),)
         if self.cached_tokens is not None and not is_error:
-            told += (
-                (ours.cached_tokens, str(self.cached_tokens)),
-                (ours.saved_seconds, f"{self.saved_seconds:.3f}"),
-            )
-        return tuple(one for one in told if one[0])
+            if ours.cached_tokens:
+                told += ((ours.cached_tokens, str(self.cached_tokens)),)
+            if ours.saved_seconds:
+                told += ((ours.saved_seconds, f"{self.saved_seconds:.3f}"),)
+        return told
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ class ResponseSide(OneSide):
         self, event: ReportEvent, where: Endpoint | None = None, *, is_refusal: bool = False
     ) -> Report:
         assert self._picked is not None
-        pod, rank = where[:2] if where is not None else ("", 0)
+        pod, rank = (where.pod, where.rank) if where is not None else ("", 0)
         prompt = cached = output = None
         if event == "finished" and self._usage is not None:
             usage = self._usage.usage.possible()  # Report refuses more

@@ -6,16 +6,17 @@ on, so no two readers of one request can differ. Source: RFC 9112.
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 MOST_HEAD_BYTES = 64 << 10
 """Longest request line with headers; Envoy's own limit on headers is 60 KiB."""
+LENGTH = "content-length"
 _END = b"\r\n\r\n"
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_LINE = re.compile(rf"({_NAME}) ([^ \0\r\n]+) ([^ \0\r\n]*)\r\n")
+_FIELD = re.compile(rf"(?<=\n)({_NAME}):([^\0\r\n]*)\r\n")
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _UNSAFE = re.compile(r"[\0\r\n]")
-_BROKEN = re.compile(r"\0|\r(?!\n)|(?<!\r)\n")
 _PHRASES = {
     200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 408: "Request Timeout",
     413: "Content Too Large", 429: "Too Many Requests", 431: "Request Header Fields Too Large",
@@ -94,7 +95,7 @@ class Requests:
                 if len(self._raw) > MOST_HEAD_BYTES:
                     raise MalformedError(431, f"the headers exceed {MOST_HEAD_BYTES} bytes")
                 return None
-            self._head, self._left = _read(self._raw[:end].decode("latin-1"))
+            self._head, self._left = _read(self._raw[: end + 2].decode("latin-1"))
             rest = bytes(self._raw[end + len(_END) :])
             self._raw.clear()
             if rest:
@@ -118,46 +119,39 @@ class Requests:
 
 
 def _read(head: str) -> tuple[Request, int]:
-    """Return a request without its body, and the body's length."""
-    if _BROKEN.search(head):
-        raise MalformedError(400, "a line does not end with CR and LF")
-    line, *fields = head.split("\r\n")
-    parts = line.split(" ")
-    if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]) or not parts[1]:
+    """Return a request without its body, and the body's length; each line ends with CR and LF."""
+    if (line := _LINE.match(head)) is None:
         raise MalformedError(400, "the request line is not METHOD TARGET HTTP/1.1")
-    method, target, version = parts
+    method, target, version = line.groups()
     if version != "HTTP/1.1":
         raise MalformedError(505, "only HTTP/1.1 is served")
-    headers: dict[str, str] = {}
-    for field in fields:
-        name, colon, value = field.partition(":")
-        if not colon or not (name := _named(name)):
-            raise MalformedError(400, "a header is not NAME: VALUE")
-        value = value.strip(" \t")
-        if headers.setdefault(name, value) != value and name == "content-length":
-            raise MalformedError(400, "content-length: comes twice")
+    fields = _FIELD.findall(head)
+    if len(fields) != head.count("\n") - 1:
+        raise MalformedError(400, "a header is not NAME: VALUE with CR and LF")
+    # The first of equal names stays.
+    headers = {name.lower(): value.strip(" \t") for name, value in reversed(fields)}
+    if len(headers) != len(fields):
+        lengths = {value.strip(" \t") for name, value in fields if name.lower() == LENGTH}
+        if len(lengths) > 1:
+            raise MalformedError(400, f"{LENGTH}: comes twice")
     if "transfer-encoding" in headers:
         raise MalformedError(501, "transfer-encoding: only bodies with a content-length are read")
-    length = headers.get("content-length", "0")
+    length = headers.get(LENGTH, "0")
     if not _LENGTH.fullmatch(length):
-        raise MalformedError(400, "content-length: is not a number of bytes")
+        raise MalformedError(400, f"{LENGTH}: is not a number of bytes")
     is_last = headers.get("connection", "").lower() == "close"
     return Request(method, target, headers, b"", is_last), int(length)
-
-
-@lru_cache(1024)
-def _named(name: str) -> str:
-    """Return a header's name in lower case; empty if it is none."""
-    return name.lower() if _TOKEN.fullmatch(name) else ""
 
 
 def answer_of(
     status: int, put: Sequence[tuple[str, str]] = (), body: bytes = b"", *, is_last: bool = False
 ) -> bytes:
     """Return an answer's bytes; what no header may have in its value becomes `?`."""
-    lines = [f"HTTP/1.1 {status} {_PHRASES[status]}", f"content-length: {len(body)}"]
-    lines += [f"{name}: {_UNSAFE.sub('?', value)}" for name, value in put]
+    lines = [f"HTTP/1.1 {status} {_PHRASES[status]}", f"{LENGTH}: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in put]
     if is_last:
         lines.append("connection: close")
+    if _UNSAFE.search("".join(lines)):
+        lines = [_UNSAFE.sub("?", line) for line in lines]
     lines.append("\r\n")
     return "\r\n".join(lines).encode("latin-1", "replace") + body

@@ -21,6 +21,7 @@ from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pick.pick import Pick, held
 from warmpath.router.pods.table import Pod, PodTable, endpoint
 from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.bodies.fields import RawFields
 from warmpath.router.prompt.limits import MOST_SESSION_BYTES
 from warmpath.router.prompt.models import ModelTable, UnknownModelError
 from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
@@ -142,8 +143,10 @@ class EndpointPicks:
         if self._picks.held is not None:
             priority, tenant = (headers.get(name, "") for name in (ours.priority, ours.tenant))
             request.priority, request.tenant = self._picks.held.named(priority, tenant, asker)
+        # Where the prompt's body is for another model's name than the client's, it is read anew.
+        fields = None if prompt.lora else read.fields
         made = await self._made(
-            request, patience, reckoned, read.text, asker=asker, as_of=want.as_of
+            request, patience, reckoned, read.text, fields, asker=asker, as_of=want.as_of
         )
         return made, body, renaming
 
@@ -165,6 +168,7 @@ class EndpointPicks:
         patience: float,
         reckoned: Reckoned | None,
         text: bytes,
+        fields: RawFields | None,
         *,
         asker: Asker,
         as_of: float | None,
@@ -176,16 +180,19 @@ class EndpointPicks:
             asker=asker, is_watched=True, as_of=as_of,
         )  # fmt: skip
         try:
-            return await pick(reckoned=reckoned, text=text)
+            return await pick(reckoned=reckoned, text=text, fields=fields)
         except BadRequestError as error:
             reckoned = _by_length(request.prompt.ByteSize(), str(error))
         request.prompt.CopyFrom(pb.Prompt(model=request.prompt.model))
         return await pick(reckoned=reckoned)
 
     async def _read(self, want: WantPick, body: bytes) -> InferenceRequest:
-        with self._steps.step(Step.BODY):
-            named = (want.headers.get(name, "") for name in ("content-type", "content-encoding"))
-            return await self._reader.read(want.headers.get(":path", ""), body, *named)
+        begun, named = self._steps.begin(), want.headers.get
+        read = await self._reader.read(
+            named(":path", ""), body, named("content-type", ""), named("content-encoding", "")
+        )
+        self._steps.took(Step.BODY, begun)
+        return read
 
     async def _prompt(
         self, read: InferenceRequest, body: bytes, named: str
@@ -229,6 +236,7 @@ class EndpointPicks:
             prefill = endpoint(prefilling.field.seats[where].address)
         endpoints: dict[str, Endpoint] = {}
         is_known = choice.ask.prompt.tokens > 0
+        whole = self._prefill.seconds(tokens, 0)
         engine_rank = None if first.is_alone else first.engine_rank
         if engine_rank is not None and not made.shadow:
             # A gateway sends fall-backs the same headers, and a pod without this rank refuses them.
@@ -240,16 +248,15 @@ class EndpointPicks:
             # Pods not known to be healthy are no fall-backs, unless no other pod is left.
             if address in endpoints or (endpoints and not one.serves and not made.shadow):
                 continue
-            cached = held(prefilling.match(where) if prefill else options.match(place), tokens)
-            saved = self._saved(tokens, cached)
-            endpoints[address] = Endpoint(*one.name, cached if is_known else None, saved)
+            cached, saved = None, 0.0
+            if is_known:
+                match = prefilling.match(where) if prefill else options.match(place)
+                cached = held(match, tokens)
+                saved = max(0.0, whole - self._prefill.seconds(tokens - cached, cached))
+            endpoints[address] = Endpoint(*one.name, cached, saved)
             if len(endpoints) == self._most and not made.shadow:
                 break
         return Picked(made.booking_id, endpoints, engine_rank, prefill, body, renaming)
-
-    def _saved(self, tokens: int, cached: int) -> float:
-        whole = self._prefill.seconds(tokens, 0)
-        return max(0.0, whole - self._prefill.seconds(tokens - cached, cached))
 
 
 def _by_length(size: int, because: str) -> Reckoned:

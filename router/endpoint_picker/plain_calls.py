@@ -167,7 +167,7 @@ class PlainCalls:
         subset = headers.get(SUBSET)
         want = WantPick(
             # Nothing is sent before both sides have agreed.
-            b"" if is_upgrade(tuple(headers.items())) else request.body,
+            b"" if "upgrade" in headers and is_upgrade((*headers.items(),)) else request.body,
             None if subset is None else frozenset(filter(None, subset.replace(" ", "").split(","))),
             {**headers, ":method": request.method, ":path": path, "": ""},
             is_shadow=desk.picks.is_shadow,
@@ -190,7 +190,7 @@ class PlainCalls:
                 if not want.is_shadow:
                     first = next(iter(made.endpoints.values()))
                     put += made.put(desk.ours) + first.told(desk.ours, is_error=False)
-                    put += ((TOLD, ",".join(map(_told, made.endpoints.items()))),)
+                    put += ((TOLD, ",".join([_told(*one) for one in made.endpoints.items()])),)
             caller.write(answer_of(200, put))
 
         try:
@@ -202,8 +202,7 @@ class PlainCalls:
 _quoted = lru_cache(4096)(quote)
 
 
-def _told(endpoint: tuple[str, Endpoint]) -> str:
-    address, one = endpoint
+def _told(address: str, one: Endpoint) -> str:
     if one.cached_tokens is None:
         return f"{address} {_quoted(one.pod)} - -"
     return f"{address} {_quoted(one.pod)} {one.cached_tokens} {one.saved_seconds:.3f}"

@@ -73,6 +73,9 @@ class Api(msgspec.Struct, frozen=True):
     """Returns the prompt. Raises UnreadError and FieldError."""
     has_ids: bool = False
     """Whether the prompt may be token ids, each of which is a value of the body."""
+    parsed: tuple[str, ...] = ()
+    """The fields that the prompt's parser reads of the body, if that is the prompt; `fields` and `model`
+    are among them."""
     makes_chat: bool = False
     """Whether engines make a chat of the body, whose tokens may not be known."""
 

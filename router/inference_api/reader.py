@@ -92,13 +92,18 @@ class InferenceReader:
 
     async def _read(self, api: Api, raw: bytes) -> InferenceRequest:
         most_values = MOST_VALUES + api.has_ids * self._limits.max_prompt_tokens
-        fields = await raw_fields(raw, ("model", *api.fields), most_values)
+        fields = await raw_fields(raw, api.parsed or ("model", *api.fields), most_values)
         body = Body(
             fields.fields, fields.strings, raw, self._limits, self._engine_of, self._traits_of
         )
         model = await body.name("model")
         try:
-            return InferenceRequest(model, await api.prompt(body), text=self._written(api, fields))
+            return InferenceRequest(
+                model,
+                await api.prompt(body),
+                text=self._written(api, fields),
+                fields=fields if api.parsed else None,
+            )
         except UnreadError as error:
             tokens = await body.estimate(api.fields)
             text = self._written(api, fields) if isinstance(error, NotExactError) else b""

@@ -10,6 +10,7 @@ from warmpath.prefixstore.chats.jinja_template import TemplateError
 from warmpath.prefixstore.chats.renderer import ProcessRenderer
 from warmpath.prefixstore.waiting import ClosedError, FullError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.prompt.bodies.fields import RawFields
 from warmpath.router.prompt.models import ModelTable, UnknownModelError
 
 MadeChat = tuple[list[dict[str, Any]], dict[str, Any]]
@@ -72,6 +73,8 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     text: bytes = b""
     """If only the engine may know the prompt's tokens: bytes that two bodies share about as far as they
     share tokens; else empty."""
+    fields: RawFields | None = None
+    """The fields of the prompt's body, if the prompt is the body itself."""
 
 
 async def traits_of(

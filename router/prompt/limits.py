@@ -4,7 +4,8 @@ Names and lists beside the prompt have limits too, since they are kept for a whi
 the last picks, and every name is compared.
 """
 
-import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from warmpath.indexer.keys.extra import Item
@@ -50,15 +51,15 @@ def check_count(field: str, count: int, most: int = MOST_ENTRIES) -> None:
 
 
 class TimeLeft:
-    """The time left of `seconds` from the creation of this object, by the running loop's clock."""
+    """The time left of `seconds` from the creation of this object; `clock` returns seconds."""
 
-    def __init__(self, seconds: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._end = self._loop.time() + seconds
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._end = clock() + seconds
 
     def seconds(self) -> float:
         """Return the seconds left, at least 0."""
-        return max(0.0, self._end - self._loop.time())
+        return max(0.0, self._end - self._clock())
 
 
 def check_item(field: str, item: Item, *, begin: int, tokens: int | None) -> int:

@@ -13,6 +13,7 @@ from warmpath.process.loop import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.bodies.fields import RawFields
 from warmpath.router.prompt.bodies.openai import (
     ChatBody,
     PromptBody,
@@ -91,8 +92,12 @@ class PromptParser:
         self._limits = limits
         self._vocab_size = vocab_size
 
-    async def parse(self, message: AnyPrompt, *, may_lack: bool = False) -> CheckedPrompt:
-        """Parse a prompt. Raises BadRequestError and UnknownModelError.
+    async def parse(
+        self, message: AnyPrompt, *, may_lack: bool = False, fields: RawFields | None = None
+    ) -> CheckedPrompt:
+        """Parse a prompt; `fields` are those of its body, if they are known.
+
+        Raises BadRequestError and UnknownModelError.
 
         With `may_lack` a prompt without content is accepted: it has no token ids, and its model's name
         may be empty.
@@ -100,10 +105,11 @@ class PromptParser:
         form = self._form(message, may_lack=may_lack)
         body = PromptBody()
         if form == "chat_body":
-            body = await parse_chat(message.chat_body, "prompt.chat_body")
+            body = await parse_chat(message.chat_body, "prompt.chat_body", fields)
         elif form == "completions_body":
             most = self._limits.max_prompt_tokens
-            body = await parse_completions(message.completions_body, f"prompt.{form}", most)
+            raw = message.completions_body
+            body = await parse_completions(raw, f"prompt.{form}", most, fields)
         elif form == "text":
             body = PromptBody(await self._text(message))
         model, adapter = self._model(message, body, may_lack=not form)
@@ -244,6 +250,8 @@ def listed_ids(message: wire.TokenIds, field: str) -> bytes:
 def _either(message: AnyPrompt, body: PromptBody, name: Literal["cache_salt", "extra_key"]) -> str:
     given: str = getattr(message, name)
     in_body: str = getattr(body, name)
+    if not given and not in_body:
+        return ""
     if given and in_body and given != in_body:
         raise BadRequestError(f"prompt.{name}", f"differs from the body's {name}")
     return check_name(f"prompt.{name}", given or in_body)

@@ -27,6 +27,7 @@ from warmpath.prefixstore.waiting import ClosedError, FullError
 from warmpath.process.loop import tasked
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
+from warmpath.router.prompt.bodies.fields import RawFields
 from warmpath.router.prompt.bodies.openai import ChatBody, Text
 from warmpath.router.prompt.bodies.written import written
 from warmpath.router.prompt.limits import PromptLimits, TimeLeft
@@ -136,8 +137,11 @@ class PromptReader:
         trace: Trace | None = None,
         *,
         may_reckon: bool = False,
+        fields: RawFields | None = None,
     ) -> ReadPrompt:
         """Read a prompt; a chat is rendered and text tokenised for at most `timeout` seconds.
+
+        `fields` are those of its body, if they are known.
 
         Raises BadRequestError and UnknownModelError; TokenizerUnavailableError if the model's tokenizer
         is unavailable; the errors of a pool or renderer that is full or closed; RenderTimeoutError and
@@ -154,7 +158,7 @@ class PromptReader:
                 await asyncio.sleep(0)
             return read
         begun = self._steps.begin()
-        prompt = await self._parser.parse(message, may_lack=may_reckon)
+        prompt = await self._parser.parse(message, may_lack=may_reckon, fields=fields)
         self._steps.took(Step.READ, begun)
         if trace:
             trace.step("read the request")
@@ -183,9 +187,9 @@ class PromptReader:
             reads_cache=prompt.reads_cache,
             memo=found.memo,
         )
-        is_late = self._may_be_late(prompt) and not found.unread
         # Which end the engine would cut off is known in tokens only.
-        if may_reckon and (blind or is_late) and prompt.truncation is None:
+        may_blind = may_reckon and prompt.truncation is None
+        if may_blind and (blind or (not found.unread and self._may_be_late(prompt))):
             raw = _bytes_of(prompt)
             text = raw[: self._limits.max_prompt_tokens * TOKEN_BYTES]
             if blind:

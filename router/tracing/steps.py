@@ -4,8 +4,8 @@
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import Final
 
 from warmpath.router.tracing.tracer import NO_TRACER, Carrier, Tracer
@@ -64,14 +64,38 @@ class Steps:
         if self._is_traced:
             self.tracer.past(step, seconds)
 
-    @contextmanager
-    def step(self, step: str) -> Iterator[None]:
-        begun = self.begin()
-        try:
-            with self.tracer.span(step):
-                yield
-        finally:
-            self._stepped(step, self.begin() - begun)
+    def step(self, step: str) -> "Timed":
+        return Timed(self, step)
+
+    def lasted(self, step: str, begun: float) -> None:
+        """Tell the metrics alone of a step that ends now."""
+        self._stepped(step, self.begin() - begun)
+
+
+class Timed:
+    """The context of a step; a generator would take several times as long."""
+
+    __slots__ = ("_begun", "_span", "_step", "_steps")
+
+    def __init__(self, steps: Steps, step: str) -> None:
+        self._steps = steps
+        self._step = step
+        self._span = steps.tracer.span(step) if steps.tracer.is_on else None
+
+    def __enter__(self) -> None:
+        self._begun = self._steps.begin()
+        if self._span is not None:
+            self._span.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        if self._span is not None:
+            self._span.__exit__(kind, error, where)
+        self._steps.lasted(self._step, self._begun)
 
 
 NO_STEPS = Steps(lambda *_: None, clock=lambda: 0.0)

@@ -102,8 +102,10 @@ class SlowReader:
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
 
-    async def read(self, message: pb.Prompt, timeout: float, *, may_reckon: bool) -> ReadPrompt:
-        del timeout, may_reckon
+    async def read(
+        self, message: pb.Prompt, timeout: float, *, may_reckon: bool, fields: None = None
+    ) -> ReadPrompt:
+        del timeout, may_reckon, fields
         await self._waits.wait()
         tokens = message.token_ids_packed
         return ReadPrompt(TokenPrompt(message.model, tokens), 0, unread=7 * bool(message.lora))

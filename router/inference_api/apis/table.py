@@ -19,7 +19,7 @@ from warmpath.router.inference_api.chats.vllm_messages import vllm_messages
 from warmpath.router.inference_api.chats.vllm_responses import vllm_responses
 from warmpath.router.inference_api.request import MadeChat, UnreadError, not_exact
 from warmpath.router.prompt.bodies.fields import LARGE_BYTES
-from warmpath.router.prompt.bodies.openai import prompts
+from warmpath.router.prompt.bodies.openai import OF_CHATS, OF_COMPLETIONS, prompts
 
 
 async def _openai_chat(body: Body) -> pb.Prompt:
@@ -36,8 +36,8 @@ async def _completion(body: Body) -> pb.Prompt:
     return pb.Prompt(completions_body=body.raw)
 
 
-OPENAI_CHAT = Api(("messages",), _openai_chat)
-OPENAI_COMPLETIONS = Api(("prompt",), _completion, has_ids=True)
+OPENAI_CHAT = Api(("messages",), _openai_chat, parsed=OF_CHATS)
+OPENAI_COMPLETIONS = Api(("prompt",), _completion, has_ids=True, parsed=OF_COMPLETIONS)
 
 Chat: TypeAlias = Callable[[Mapping[str, Any], TemplateTraits | None], MadeChat]
 """Returns the chat that an engine makes of a body. Raises UnreadError."""

@@ -5,8 +5,7 @@ are ignored. Formats: OpenAI's completions and chat API as vLLM serves them (`vl
 0.32).
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -49,6 +48,8 @@ COMMON = (
     "truncation_side",
 )
 """The fields that are read from bodies of chats and of completions."""
+OF_CHATS = CHAT + COMMON
+OF_COMPLETIONS = ("prompt", *COMMON)
 
 
 class ChatBody(msgspec.Struct, frozen=True):
@@ -112,34 +113,45 @@ def reads_cache(body: Mapping[str, Any]) -> bool:
     return not (body.get("echo") and body.get("logprobs") is not None)
 
 
-async def parse_chat(raw: bytes, field: str) -> PromptBody:
-    """Parse a chat body. Raises BadRequestError."""
-    with _within(field):
-        fields = await raw_fields(raw, CHAT + COMMON)
+async def parse_chat(raw: bytes, field: str, fields: RawFields | None = None) -> PromptBody:
+    """Parse a chat body; `fields` are those of OF_CHATS, if they are known. Raises BadRequestError."""
+    try:
+        fields = fields or await raw_fields(raw, OF_CHATS)
         body = {name: await fields.decoded(name) for name in fields.fields}
         chat = chat_of(body)
-        for position, message in enumerate(chat.messages):
-            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-                raise FieldError("is not an object with a role", f"messages[{position}]")
+        _check_roles(chat.messages)
         special = optional(body, "add_special_tokens", bool)
         return _body(body, ChatBody(chat, add_special_tokens=bool(special)))
+    except (FieldError, TemplateError) as error:
+        raise _within(field, error) from error
 
 
-async def parse_completions(raw: bytes, field: str, most_tokens: int) -> PromptBody:
+def _check_roles(messages: Sequence[object]) -> None:
+    for position, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise FieldError("is not an object with a role", f"messages[{position}]")
+
+
+async def parse_completions(
+    raw: bytes, field: str, most_tokens: int, fields: RawFields | None = None
+) -> PromptBody:
     """Parse a completions body with one prompt of at most `most_tokens` token ids.
 
-    Raises BadRequestError.
+    `fields` are those of OF_COMPLETIONS, if they are known. Raises BadRequestError.
     """
-    with _within(field):
-        fields = await raw_fields(raw, ("prompt", *COMMON), MOST_VALUES + most_tokens)
-    with _within(f"{field}.prompt"):
+    part = field
+    try:
+        fields = fields or await raw_fields(raw, OF_COMPLETIONS, MOST_VALUES + most_tokens)
+        part = f"{field}.prompt"
         prompt = await _prompt(fields, most_tokens)
-    with _within(field):
+        part = field
         body = {name: await fields.decoded(name) for name in fields.fields if name != "prompt"}
         special = optional(body, "add_special_tokens", bool) is not False
         if isinstance(prompt, str):
             return _body(body, Text(prompt, add_special_tokens=special))
         return _body(body, prompt)
+    except (FieldError, TemplateError) as error:
+        raise _within(part, error) from error
 
 
 def prompts(raw: msgspec.Raw) -> list[msgspec.Raw]:
@@ -180,14 +192,9 @@ def _body(body: dict[str, Any], content: bytes | Text | ChatBody) -> PromptBody:
     )
 
 
-@contextmanager
-def _within(field: str) -> Iterator[None]:
-    """Raise errors about a part of `field` as BadRequestError with the part's whole path."""
-    try:
-        yield
-    except (FieldError, TemplateError) as error:
-        path = f"{field}.{error.field}" if error.field else field
-        raise BadRequestError(path, error.problem) from error
+def _within(field: str, error: FieldError | TemplateError) -> BadRequestError:
+    """Return the error about a part of `field` with the part's whole path."""
+    return BadRequestError(f"{field}.{error.field}" if error.field else field, error.problem)
 
 
 def _truncation(body: dict[str, Any]) -> Truncation | None:

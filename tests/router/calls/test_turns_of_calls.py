@@ -32,9 +32,15 @@ class Reader:
     """Reads every prompt as one without ids."""
 
     async def read(
-        self, message: pb.Prompt, timeout: float, trace: None = None, *, may_reckon: bool = False
+        self,
+        message: pb.Prompt,
+        timeout: float,
+        trace: None = None,
+        *,
+        may_reckon: bool = False,
+        fields: None = None,
     ) -> ReadPrompt:
-        del timeout, trace, may_reckon
+        del timeout, trace, may_reckon, fields
         return ReadPrompt(TokenPrompt(message.model, b""), 0)
 
     def troubles(self) -> dict[str, str]:

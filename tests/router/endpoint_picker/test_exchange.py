@@ -212,7 +212,7 @@ FROM_TWO = Reply(
     ),
     ("x-warmpath-reason",),
 )
-STARTED_ON_TWO = Report("b-1", "started", *PICKED.endpoints[TWO][:2])
+STARTED_ON_TWO = Report("b-1", "started", "pod-2", 0)
 CONTRADICTING = json.dumps({"usage": USAGE | {"prompt_tokens": 5}}).encode()
 WATCHED = Modes(is_watched=True)
 NO_POD = (("x-warmpath-reason", "NO_POD"),)
@@ -318,7 +318,7 @@ def test_a_watched_exchange_is_a_shadow_pick_and_is_not_answered() -> None:
     assert want.body == b"{}"
     assert one.request.picked(PICKED) == []
     one.response.booked(PICKED)
-    assert one.receive(answer(served=TWO)) == [Report("b-1", "started", *PICKED.endpoints[TWO][:2])]
+    assert one.receive(answer(served=TWO)) == [Report("b-1", "started", "pod-2", 0)]
     [report] = one.receive(piece(json.dumps({"usage": USAGE}).encode(), ends=True))
     assert report == Report("b-1", "finished", "", 0, 48, 50, 2)
 
@@ -336,7 +336,7 @@ def test_a_router_in_shadow_changes_nothing_for_a_gateway_that_waits_for_it() ->
     assert want.is_shadow
     assert one.request.picked(PICKED) == [Reply("request", "body")]
     one.response.booked(PICKED)
-    started = Report("b-1", "started", *PICKED.endpoints[TWO][:2])
+    started = Report("b-1", "started", "pod-2", 0)
     assert one.receive(answer(served=TWO)) == [started, Reply("response", "headers")]
     [report, reply] = one.receive(piece(json.dumps({"usage": USAGE}).encode(), ends=True))
     assert (report, reply) == (
