@@ -24,8 +24,8 @@ local BEFORE_FIRST_TOKEN = {
   ["response.failed"] = true, ["response.incomplete"] = true,
 }
 local NUMBERS = {
-  "prompt_tokens", "cached_tokens", "completion_tokens", "input_tokens", "output_tokens",
-  "cache_read_input_tokens", "cache_creation_input_tokens",
+  prompt_tokens = true, cached_tokens = true, completion_tokens = true, input_tokens = true,
+  output_tokens = true, cache_read_input_tokens = true, cache_creation_input_tokens = true,
 }
 
 local function unquoted(text)
@@ -84,8 +84,9 @@ local function first_token(text, kind)
 end
 
 local function count(object, counts)
-  for _, name in ipairs(NUMBERS) do
-    counts[name] = object:match('"' .. name .. '"%s*:%s*(%d+)') or counts[name]
+  local seen = {}
+  for name, number in object:gmatch('"([%l_]+)"%s*:%s*(%d+)') do
+    if NUMBERS[name] and not seen[name] then seen[name], counts[name] = true, number end
   end
 end
 
