@@ -38,44 +38,48 @@ ASSUMED = 0.8
 """The share of assumed blocks that counts, since some are evicted by now."""
 
 Held = NDArray[np.float64]
-"""The tokens of a prompt that ranks hold: a row for each rank, with these columns."""
+"""The tokens of a prompt that ranks hold: a row for each kind of holder, with these columns."""
 KNOWN, ON_THEIR_WAY, SENT, SLOWER, COUNTED = range(5)
 """Leading tokens known from events, arriving, and assumed; the tokens in slower tiers, each times the
 share of its prefill that a load takes; and the share of known tokens that counts (TRUST)."""
 COLD = (0.0, 0.0, 0.0, 0.0, 1.0)
-"""The row of a rank that holds nothing: its trust does not matter."""
+"""The row for ranks that hold nothing: their trust does not matter."""
 
 BASE, PER_TOKEN, PER_CONTEXT, PER_PULLED = range(4)
 """The constants of a `PrefillModel` in an array."""
 
 
 def held_of(match: Match, trust: str) -> tuple[float, float, float, float, float]:
-    """Return a rank's row of `Held`; `trust` is the level of its trust (a key of TRUST)."""
+    """Return the row of `Held` for a rank; `trust` is the level of its trust (a key of TRUST)."""
     slower = 0.0
     for tier, tokens in match.tokens_by_tier.items():
         slower += tokens * (1.0 - WEIGHTS[tier])
     return match.known_tokens, match.arriving_tokens, match.assumed_tokens, slower, TRUST[trust]
 
 
-def warm(figures: Figures, held: Held, tokens: float, model: Column) -> None:
+def warm(
+    figures: Figures, held: Held, kinds: NDArray[np.intp], tokens: float, model: Column
+) -> None:
     """Fill in the tokens that count as cached, the prefill's seconds, and those that arrivals save.
 
-    Fewer tokens count than the prompt's `tokens`, as the last one is always computed. A rank pulls the
-    beginning from the exact rank that holds most of it, and computes the rest, where that is faster.
+    `kinds` are the rows of `held` by rank, since many hold the same. Fewer tokens count than the
+    prompt's `tokens`, as the last one is always computed. A rank pulls the beginning from the exact rank
+    that holds most of it, and computes the rest, where that is faster.
     """
     base, per_token, per_context, per_pulled = (
         model[BASE], model[PER_TOKEN], model[PER_CONTEXT], model[PER_PULLED],
     )  # fmt: skip
     most, given = max(0.0, tokens - 1.0), 0.0
-    for at in range(len(held)):
-        known = min(held[at, KNOWN], most) * held[at, COUNTED]
-        assumed = held[at, SENT] * ASSUMED
-        believed = max(held[at, ON_THEIR_WAY], assumed)
+    for at in range(len(kinds)):
+        kind = kinds[at]
+        known = min(held[kind, KNOWN], most) * held[kind, COUNTED]
+        assumed = held[kind, SENT] * ASSUMED
+        believed = max(held[kind, ON_THEIR_WAY], assumed)
         cached = float(math.floor(min(max(known, believed), most)))
         left = tokens - cached
         seconds = base + left * (per_token + per_context * (cached + left / 2))
         if known >= believed:
-            seconds += held[at, SLOWER] * per_token
+            seconds += held[kind, SLOWER] * per_token
         without = float(math.floor(min(max(known, assumed), most)))
         figures[ARRIVING, at] = 0.0
         if without < cached:
@@ -84,13 +88,13 @@ def warm(figures: Figures, held: Held, tokens: float, model: Column) -> None:
             figures[ARRIVING, at] = max(0.0, alone - seconds)
         figures[CACHED, at] = cached
         figures[PREFILL, at] = seconds
-        if held[at, COUNTED] == 1.0:
-            given = max(given, min(held[at, KNOWN], most))
+        if held[kind, COUNTED] == 1.0:
+            given = max(given, min(held[kind, KNOWN], most))
     if per_pulled == math.inf:
         return
     left = tokens - given
     rest = base + left * (per_token + per_context * (given + left / 2))
-    for at in range(len(held)):
+    for at in range(len(kinds)):
         pulled = given - figures[CACHED, at]
         if pulled > 0:
             figures[PREFILL, at] = min(figures[PREFILL, at], rest + pulled * per_pulled)

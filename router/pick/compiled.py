@@ -48,7 +48,9 @@ def _at_once(function: Weigh) -> Weigh:
     It keeps the interpreter lock: to get that back may take longer than its microseconds.
     """
     rows, row = "float64[:, ::1]", "float64[::1]"
-    arrays = f"{rows}, {rows}, intp[::1], {rows}, {rows}, {row}, {rows}, int64[:, ::1], {row}"
+    arrays = (
+        f"{rows}, {rows}, intp[::1], {rows}, intp[::1], {rows}, {row}, {rows}, int64[:, ::1], {row}"
+    )
     arrays += f", {row}, {row}"
     signature = f"void(int64, {arrays}, {', '.join(['float64'] * 7)})"
     settings: Any = numba.config
@@ -72,6 +74,7 @@ def weigh(  # noqa: PLR0917  as compiled functions take their arrays
     loads: Figures,
     rows: NDArray[np.intp],
     held: Held,
+    kinds: NDArray[np.intp],
     far: Figures,
     ahead: Column,
     keys: Figures,
@@ -99,7 +102,7 @@ def weigh(  # noqa: PLR0917  as compiled functions take their arrays
         found[FULL_SHARE] = full + weight * (found[FULL] - full)
         for at in range(len(ahead)):
             figures[WAIT, at] += ahead[at]
-        warm(figures, held, tokens, model)
+        warm(figures, held, kinds, tokens, model)
         calibrate(figures, usual, far, found[UTILISATION])
     if steps & ADDS:
         add_up(figures, options, found[UTILISATION], found[FULL_SHARE], long_share)
@@ -113,10 +116,11 @@ def weigh(  # noqa: PLR0917  as compiled functions take their arrays
             if figures[PREFILL, nth] < figures[PREFILL, cheapest]:
                 cheapest = nth
             at = order[0, nth]
-            tokens_held = max(held[at, KNOWN], held[at, ON_THEIR_WAY], held[at, SENT])
+            kind = kinds[at]
+            tokens_held = max(held[kind, KNOWN], held[kind, ON_THEIR_WAY], held[kind, SENT])
             if tokens_held > most:
                 most, best = tokens_held, at
-            if held[at, KNOWN] > most_known:
-                most_known, fullest = held[at, KNOWN], at
+            if held[kind, KNOWN] > most_known:
+                most_known, fullest = held[kind, KNOWN], at
         found[AVERAGE_CACHED] = cached / order.shape[1]
         found[CHEAPEST], found[WARMEST], found[FULLEST] = cheapest, best, fullest

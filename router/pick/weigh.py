@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.config.schema import PickTable
@@ -249,7 +250,7 @@ class Weigher:
         found = np.empty(compiled.FOUND)
         figures = np.empty((TERMS + len(warmpath.NAMES), number))
         rest: Any = (
-            loads, rows, _held(field, matches), standing.far, _seconds(field, ahead) if ahead else NONE,
+            loads, rows, *_held(field, matches), standing.far, _seconds(field, ahead) if ahead else NONE,
             keys, order, self._prefill if policy is not None else self._without_pull, constants,
             found, now, float(ask.tokens), standing.usual, *before, long_share,
         )  # fmt: skip
@@ -313,8 +314,8 @@ def _part(ask: Ask, role: Role, avoided: Collection[RankName]) -> Field:
     return part
 
 
-def _held(field: Field, matches: Matches) -> Held:
-    """Return what the ranks of a field hold."""
+def _held(field: Field, matches: Matches) -> tuple[Held, NDArray[np.intp]]:
+    """Return what the ranks of a field hold, and the row of each rank."""
     kinds = [COLD]
     numbers: dict[tuple[Match, str], int] = {}
     kind_of = [0] * len(field.names)
@@ -329,8 +330,7 @@ def _held(field: Field, matches: Matches) -> Held:
                 number = numbers[kind] = len(kinds)
                 kinds.append(held_of(*kind))
             kind_of[place] = number
-    held: Held = np.array(kinds)[kind_of]
-    return held
+    return np.array(kinds, np.float64), np.array(kind_of, np.intp)
 
 
 def _seconds(field: Field, ahead: Mapping[RankName, float]) -> Column:

@@ -127,7 +127,7 @@ def seconds(cached: list[int], held: int, model: PrefillModel) -> tuple[list[flo
     figures = np.zeros((TERMS, len(cached) + 1))
     constants = model.base, model.per_token, model.per_context, model.per_pulled_token
     rows = np.array([(one, 0, 0, 0, 1.0) for one in (*cached, held)], np.float64)
-    warm(figures, rows, TOKENS, np.array(constants))
+    warm(figures, rows, np.arange(len(rows)), TOKENS, np.array(constants))
     without = [model.seconds(TOKENS - one, one) for one in cached]
     return without, figures[PREFILL, :-1].tolist()
 

@@ -149,7 +149,7 @@ def test_all_figures_and_the_order_are_those_of_numpy(
     figures = np.empty((TERMS + len(warmpath.NAMES), number))
     constants = np.array([model.base, model.per_token, model.per_context, model.per_pulled_token])
     rest = (
-        table, rows, held, far, np.empty(0), keys, order, constants, policy.options, found, now,
+        table, rows, held, np.arange(number), far, np.empty(0), keys, order, constants, policy.options, found, now,
         float(tokens), usual, busy, 0.25, weight, long_share,
     )  # fmt: skip
     compiled.weigh(compiled.ALL, figures, *rest)
