@@ -131,7 +131,8 @@ class PickAnswerer:
         prompt's body, if they are known. Raises PickEndedError if, before the pick is made, its end is
         reported or its booking id is reused.
         """
-        priority, left = self._priority(request, asker), TimeLeft(patience)
+        priority = 0 if self.held is None else self.held.priority(request.priority, asker)
+        left = TimeLeft(patience)
         await check_pick(request)
         with self.reports.underway.pick(request.booking_id) if request.booking_id else UNNAMED:
             if request.loads:
@@ -224,9 +225,6 @@ class PickAnswerer:
         if self.held is not None:
             self.held.news()
 
-    def _priority(self, request: pb.PickRequest | pb.ExplainRequest, asker: Asker) -> int:
-        return 0 if self.held is None else self.held.priority(request.priority, asker)
-
     async def _choose(
         self, ask: Ask, request: pb.PickRequest, asker: Asker, priority: int, left: TimeLeft
     ) -> Pick:
@@ -246,7 +244,7 @@ class PickAnswerer:
         self, request: pb.ExplainRequest, timeout: float, patience: float = math.inf
     ) -> pb.ExplainResponse:
         """Answer Explain; books nothing. Raises NoPodError. Times are as in `pick`."""
-        priority = self._priority(request, ANYBODY)
+        priority = 0 if self.held is None else self.held.priority(request.priority)
         await check_pick(request)
         await self.reports.observe(request.loads)
         ask = await self._read(request, timeout, TimeLeft(patience))

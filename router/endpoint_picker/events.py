@@ -101,8 +101,7 @@ class Endpoint(msgspec.Struct, frozen=True):
         return told
 
 
-@dataclass(frozen=True, slots=True)
-class Picked:
+class Picked(msgspec.Struct, frozen=True):
     """The pick for an exchange."""
 
     booking_id: str

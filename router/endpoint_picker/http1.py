@@ -6,7 +6,8 @@ on, so no two readers of one request can differ. Source: RFC 9112.
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 MOST_HEAD_BYTES = 64 << 10
 """Longest request line with headers; Envoy's own limit on headers is 60 KiB."""
@@ -24,7 +25,7 @@ _PHRASES = {
 }  # fmt: skip
 
 
-class Request(NamedTuple):
+class Request(msgspec.Struct):
     """A whole request."""
 
     method: str
@@ -102,7 +103,8 @@ class Requests:
                 self.feed(rest, may_keep=self._may_keep)
         if self._left:
             return None
-        whole = self._head._replace(body=b"".join(self._body))
+        whole = self._head
+        whole.body = b"".join(self._body)
         self._head, self._body, self._is_taken = None, [], True
         return whole
 

@@ -11,7 +11,7 @@ turns them back.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import cast
 from urllib.parse import quote
@@ -128,7 +128,11 @@ class PlainCalls:
             caller.write(_error(UNAVAILABLE, str(error), is_last=True), is_last=True)
             return
         try:
-            await self._traced(request, path.removeprefix(PLAIN_PICK), caller)
+            path = path.removeprefix(PLAIN_PICK)
+            if self.desk.tracer.is_on:
+                await self._traced(request, path, caller)
+            else:
+                await self._pick(request, path, caller, NO_SPAN)
         finally:
             self.desk.drain.end()
 
@@ -149,17 +153,13 @@ class PlainCalls:
         return refusal.text
 
     async def _traced(self, request: Request, path: str, caller: "Connection") -> None:
-        tracer = self.desk.tracer
-        if not tracer.is_on:
-            await self._pick(request, path, caller, NO_SPAN)
-            return
         attributes = {
             "http.request.method": request.method,
             "http.route": PLAIN_PICK,
             "url.path": path.partition("?")[0],
         }
         carrier = request.headers.items()
-        with tracer.call(f"{request.method} {PLAIN_PICK}", carrier, attributes) as span:
+        with self.desk.tracer.call(f"{request.method} {PLAIN_PICK}", carrier, attributes) as span:
             await self._pick(request, path, caller, span)
 
     async def _pick(self, request: Request, path: str, caller: "Connection", span: Span) -> None:
@@ -190,7 +190,7 @@ class PlainCalls:
                 if not want.is_shadow:
                     first = next(iter(made.endpoints.values()))
                     put += made.put(desk.ours) + first.told(desk.ours, is_error=False)
-                    put += ((TOLD, ",".join([_told(*one) for one in made.endpoints.items()])),)
+                    put += ((TOLD, _told(made.endpoints)),)
             caller.write(answer_of(200, put))
 
         try:
@@ -202,10 +202,14 @@ class PlainCalls:
 _quoted = lru_cache(4096)(quote)
 
 
-def _told(address: str, one: Endpoint) -> str:
-    if one.cached_tokens is None:
-        return f"{address} {_quoted(one.pod)} - -"
-    return f"{address} {_quoted(one.pod)} {one.cached_tokens} {one.saved_seconds:.3f}"
+def _told(endpoints: Mapping[str, Endpoint]) -> str:
+    """Return what Envoy's filter tells of the endpoint that serves the request, for each of them."""
+    told = []
+    for address, one in endpoints.items():
+        is_known = one.cached_tokens is not None
+        cached = f"{one.cached_tokens} {one.saved_seconds:.3f}" if is_known else "- -"
+        told.append(f"{address} {_quoted(one.pod)} {cached}")
+    return ",".join(told)
 
 
 def _error(status: int, text: str, *, is_last: bool = False) -> bytes:

@@ -106,14 +106,17 @@ class Metrics(Collector):
         self._requests[method, code] += 1
         if reason:
             self._refusals[method, reason] += 1
-        self._time(self._seconds[method,], seconds)
+        self._seconds[method,].add(seconds)
+        if self._is_traced:
+            self._exemplify(self._seconds[method,], seconds)
 
     def stepped(self, step: str, seconds: float) -> None:
-        self._time(self._steps[step,], seconds)
+        self._steps[step,].add(seconds)
+        if self._is_traced:
+            self._exemplify(self._steps[step,], seconds)
 
-    def _time(self, tally: Tally, seconds: float) -> None:
-        tally.add(seconds)
-        if self._is_traced and (trace_id := self._tracer.trace_id()):
+    def _exemplify(self, tally: Tally, seconds: float) -> None:
+        if trace_id := self._tracer.trace_id():
             tally.exemplify(seconds, trace_id, self._clock())
 
     def refused(self, method: str, code: str, count: int) -> None:

@@ -232,12 +232,14 @@ class PromptReader:
                 return await self._chat(content, task)
             return await self._text(content.text, task, special=content.add_special_tokens)
 
-    async def _text(self, text: str, task: _Task, *, special: bool) -> Ids:
+    async def _text(
+        self, text: str, task: _Task, *, special: bool, tokenizer: Tokenizer | None = None
+    ) -> Ids:
         """Return a text's tokens; `special` says whether special tokens are added around them."""
         model, field = task.prompt.model, task.prompt.field
         if not text:
             raise BadRequestError(field, "is empty; at least one character is needed")
-        tokenizer = await self._tokenizer(task)
+        tokenizer = tokenizer or await self._tokenizer(task)
         if tokenizer is None:
             return Ids(b"", unread=estimate(text))
         try:
@@ -295,7 +297,8 @@ class PromptReader:
                     raise self._unavailable(task, error) from error
         text = await self._render(content, task)
         task.step("render the chat")
-        return await self._text(text, task, special=content.add_special_tokens)
+        special = content.add_special_tokens
+        return await self._text(text, task, special=special, tokenizer=tokenizer)
 
     async def _render(self, content: ChatBody, task: _Task) -> str:
         name = task.prompt.model.name

@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from warmpath.indexer.index.slot import RankName
 from warmpath.router.pick.eligible import NoPodError, Wanted
 from warmpath.router.pick.pick import Pick
@@ -132,7 +134,7 @@ class Classes:
         return may is None or place == self._usual or name in may
 
 
-class Asker(NamedTuple):
+class Asker(msgspec.Struct, frozen=True):
     """The caller of Pick."""
 
     client: str = ""

@@ -4,10 +4,10 @@ One file: an exchange is one state machine.
 """
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.router.endpoint_picker.gateway_events import (
     BUFFERED,
