@@ -242,6 +242,10 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if attribute in HARMLESS.get(kind, ()):
             return getattr(obj, attribute)
+        if kind is _Namespace and attribute[:1] != "_":
+            found = getattr(obj, attribute, None)
+            if type(found) in (str, bool, int):
+                return found
         return super().getattr(obj, attribute)
 
 

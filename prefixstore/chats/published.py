@@ -1,8 +1,8 @@
 """The published chat templates with which the router renders chats in its own process.
 
 Each was read: it loops over the messages, their parts and calls, and the tools, never over a number that
-a request chooses. Within the limits here any chat is so rendered in milliseconds. A template that
-differs in one letter goes to a process (`prefixstore.chats.renderer`).
+a request chooses. Within the limits here most chats take less than a millisecond, and the worst made up
+less than 0.1 s. A template that differs in one letter goes to a process (`prefixstore.chats.renderer`).
 
 A line of published.txt has the SHA-256 of a template (`digest`), `all` or `toolless`, the family of
 models and the place of publication. A toolless template is left to the processes for chats with tools:

@@ -196,7 +196,7 @@ class PrefixStoreTable(Table, frozen=True):
 
 
 class TemplatesTable(Table, frozen=True):
-    """[templates]: rendering chats, in processes of their own."""
+    """[templates]: rendering chats that need a process of their own."""
 
     workers: Annotated[int, Meta(gt=0, le=64)] = 2
     """Processes that render chats, about 30 MB each. A chat of 10,000 tokens takes one about 2 ms."""

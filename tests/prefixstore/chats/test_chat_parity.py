@@ -177,6 +177,7 @@ ODD = {
     "names of an object's own": "{{ {'items': 1}.items() | list }}{{ {'a': 1}.a }}{{ {}.a }}{{ {}.a is defined }}",
     "asks a loop for more": "{% for m in messages %}{{ loop.index }}{{ loop.nextitem }}{{ loop._x }}{{ loop.x }}{{ loop.changed(m) }}{% endfor %}",
     "stores an underscored name": "{% set ns = namespace(__class__=1) %}",
+    "stores a format": "{% set ns = namespace(f='{0.__class__}'.format) %}{{ ns.x }}{{ ns.f(messages) }}",
     "stores it later": "{% set ns = namespace() %}{% set ns._x = 1 %}{{ ns._x }}",
     "a namespace of self": "{% set ns = namespace(self=1) %}{{ ns.self }}",
     "a dict": "{{ dict(a=1) }}{{ dict.fromkeys('ab', 2) }}{{ dict([['a', 1]]) }}",
