@@ -13,13 +13,13 @@ import pytest
 
 from warmpath.cli.gateway.bootstrap import GatewayDescription
 from warmpath.lab.bench.gateways import command, load, streams
-from warmpath.lab.bench.gateways.front import Front, tree
+from warmpath.lab.bench.gateways.front import Front
 from warmpath.lab.bench.gateways.peers import installed
 from warmpath.lab.bench.gateways.replay import schedule
 from warmpath.lab.bench.gateways.table import ALONE, BASE, OURS, Measured, Row, figures, medians
 from warmpath.lab.bench.gateways.traffic import Sent, Texts, conversations, sessions
 from warmpath.lab.bench.stand.fronts import without_router
-from warmpath.lab.bench.stand.servers import Python
+from warmpath.lab.bench.stand.servers import Python, family
 from warmpath.process.address import HostPort
 
 
@@ -62,7 +62,7 @@ def test_tokens_that_come_together_have_no_time_between_them() -> None:
 def test_a_front_is_all_processes_that_its_first_one_started() -> None:
     script = "import subprocess, sys; subprocess.run(['cat'], stdin=sys.stdin)"
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE) as parent:
-        while len(found := tree(parent.pid)) < 2:
+        while len(found := family(parent.pid)) < 2:
             assert parent.poll() is None
         assert parent.stdin is not None
         parent.stdin.close()
