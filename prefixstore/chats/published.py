@@ -2,7 +2,7 @@
 
 Each was read: it loops over the messages, their parts and calls, and the tools, never over a number that
 a request chooses. Within the limits here most chats take less than a millisecond, and the worst made up
-less than 0.1 s. A template that differs in one letter goes to a process (`prefixstore.chats.renderer`).
+less than 50 ms. A template that differs in one letter goes to a process (`prefixstore.chats.renderer`).
 
 A line of published.txt has the SHA-256 of a template (`digest`), `all` or `toolless`, the family of
 models and the place of publication. A toolless template is left to the processes for chats with tools:
@@ -19,7 +19,7 @@ from warmpath.prefixstore.chats.jinja_template import TemplateError
 from warmpath.prefixstore.chats.render_process import now
 from warmpath.prefixstore.chats.template import ChatTemplate
 
-MOST_BYTES = 1 << 16
+MOST_BYTES = 1 << 15
 """Largest chat that is rendered without a process, in bytes of MessagePack. A longer one takes this
 process more time than the way to another."""
 MOST_MESSAGES = 64
