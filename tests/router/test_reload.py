@@ -235,7 +235,7 @@ REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
     "limits.tokenize-seconds": ((1.5, 1.5), lambda parts: (parts.made.service.tokenize_seconds, parts.made.endpoint_picker.picks.tokenize_seconds)),
     "limits.max-in-flight-bytes": (99999999, lambda parts: parts.made.service.intake.calls.limit),
     "pick.policy": ("weighted", lambda parts: parts.chosen.picking.picker._weigher._usual),
-    "pick.options": (make_policy("weighted", {"kv": 0.5}), lambda parts: parts.chosen.picking.picker._weigher._policies["weighted"]),
+    "pick.options": (make_policy("weighted", {"kv": 0.5}), lambda parts: parts.chosen.picking.picker._weigher._policies["weighted"][0]),
     "queue.hold-seconds": (0.1, lambda parts: queue(parts)._settings.hold_seconds),
     "queue.prefill-times": ((3.0, 3.0), lambda parts: (parts.chosen.picking.picker.precedence.times, queue(parts)._precedence.times)),
     "queue.passed-seconds": ((4.0, 4.0), lambda parts: (parts.chosen.picking.picker.precedence.most_seconds, queue(parts)._precedence.most_seconds)),
