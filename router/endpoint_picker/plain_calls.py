@@ -188,9 +188,7 @@ class PlainCalls:
                     put = ((THROUGH, WATCH),)
                 put += ((BOOKING, made.booking_id), (ROUTER, caller.reached_at))
                 if not want.is_shadow:
-                    first = next(iter(made.endpoints.values()))
-                    put += made.put(desk.ours) + first.told(desk.ours, is_error=False)
-                    put += ((TOLD, _told(made.endpoints)),)
+                    put += (*made.put(desk.ours), (TOLD, _told(made.endpoints)))
             caller.write(answer_of(200, put))
 
         try:

@@ -95,15 +95,9 @@ async def test_a_pick_is_told_in_headers_and_connections_are_kept(gateway: Gatew
         assert await gateway.decisions() == [("PICKED", where)]
         await ended(gateway, first)
         second = await caller.ask(completion())
-        told = second.headers["x-warmpath-told"].split(",")
-        assert told[0].split() == [
-            first.endpoints[0],
-            where,
-            "192",
-            second.headers["x-warmpath-saved-seconds"],
-        ]
-        assert second.headers["x-warmpath-cached-tokens"] == "192"
-        assert second.headers["x-warmpath-pod"] == where
+        *told, saved = second.headers["x-warmpath-told"].split(",")[0].split()
+        assert told == [first.endpoints[0], where, "192"]
+        assert float(saved) > 0
         await ended(gateway, second)
     assert await gateway.metric('warmpath_endpoint_picks_total{outcome="picked"}') == 2
     assert await gateway.metric('warmpath_requests_total{code="OK",method="/pick"}') == 2
@@ -230,7 +224,7 @@ async def test_a_shadow_pick_names_no_endpoint(tmp_path: Path) -> None:
     ):  # fmt: skip
         answer = await caller.ask(completion())
         assert answer.headers["x-warmpath-booking"]
-        assert {"x-warmpath-pod", DESTINATION, "x-warmpath-told"}.isdisjoint(answer.headers)
+        assert {DESTINATION, "x-warmpath-told"}.isdisjoint(answer.headers)
         refused = await caller.ask(completion(model="unknown"))
         assert refused.status == 200
 
