@@ -57,6 +57,8 @@ def chat_of(body: Body) -> Chat:
 
 
 def _kwargs(body: Body) -> dict[str, Any]:
+    if "chat_template_kwargs" not in body and "reasoning_effort" not in body:
+        return {}
     given = optional(body, "chat_template_kwargs", dict) or {}
     # The two names left out come from the body's own fields; null and "auto" count as not given.
     kwargs = {

@@ -236,7 +236,6 @@ class EndpointPicks:
             prefill = endpoint(prefilling.field.seats[where].address)
         endpoints: dict[str, Endpoint] = {}
         is_known = choice.ask.prompt.tokens > 0
-        whole = self._prefill.seconds(tokens, 0)
         engine_rank = None if first.is_alone else first.engine_rank
         if engine_rank is not None and not made.shadow:
             # A gateway sends fall-backs the same headers, and a pod without this rank refuses them.
@@ -252,7 +251,9 @@ class EndpointPicks:
             if is_known:
                 match = prefilling.match(where) if prefill else options.match(place)
                 cached = held(match, tokens)
-                saved = max(0.0, whole - self._prefill.seconds(tokens - cached, cached))
+                if cached:
+                    seconds = self._prefill.seconds
+                    saved = max(0.0, seconds(tokens, 0) - seconds(tokens - cached, cached))
             endpoints[address] = Endpoint(*one.name, cached, saved)
             if len(endpoints) == self._most and not made.shadow:
                 break
