@@ -22,6 +22,8 @@ START_SECONDS = 900.0
 """Longest wait for a process to start: a first start of the router compiles its index, which takes a
 minute, and ten on a very busy machine."""
 STOP_SECONDS = 5.0
+AGAIN_SECONDS = 10.0
+"""Time after a process' end within which the end of the one that took its place is a lasting fault."""
 OURS = Path("standard error")
 """The `log` of a `Process` that writes to our own standard error."""
 

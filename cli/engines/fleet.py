@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import math
 import shlex
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -10,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from warmpath.cli.child import OURS, Process, addresses_of
+from warmpath.cli.child import AGAIN_SECONDS, OURS, ChildError, Process, addresses_of
 from warmpath.cli.engines.ask import CHAT, TEXT, Away, Found, ask_engine
 from warmpath.cli.engines.line import lines
 from warmpath.cli.engines.options import EngineOptions
@@ -94,6 +96,8 @@ class Fleet:
     page: str
     """host:port of its live page; `router` is that of its gRPC."""
     process: Process
+    words: Sequence[str]
+    """The router's command line after `python -m`."""
     client: AsyncClient
     pods: Sequence[pb.Pod] = ()
     """The pods that it listed last."""
@@ -137,6 +141,27 @@ class Fleet:
         blind = {name: one.message for name, one in self.blind.items()}
         return list(lines(self.asked, self.pods, blind, str(self.file), only))
 
+    async def keep(self, say: Say) -> None:
+        """Start the router again where it ends, until it is stopped.
+
+        Raises ChildError if it ends again within AGAIN_SECONDS, or comes back at another port.
+        """
+        before = -math.inf
+        while True:
+            try:
+                await self.process.ended()
+            except ChildError as error:
+                now = time.monotonic()
+                if now - before < AGAIN_SECONDS:
+                    raise
+                say(f"{error}: it is started again")
+                before = now
+                router, _ = addresses_of(await self.process.start(*self.words))
+                if router != self.router:
+                    raise
+            else:
+                return
+
 
 def said(pod: pb.Pod) -> str:
     """Return in words how far the predictions for a pod that was not asked can be trusted."""
@@ -178,10 +203,10 @@ async def running(options: EngineOptions, say: Say) -> AsyncIterator[Fleet]:
     process = Process("the router", log)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(process.stop, STOP_SECONDS)
-        line = await process.start("warmpath.cli", "serve", "--config", str(file), *options.router)
-        router, page = addresses_of(line)
+        words = ("warmpath.cli", "serve", "--config", str(file), *options.router)
+        router, page = addresses_of(await process.start(*words))
         client = await stack.enter_async_context(AsyncClient(router, timeout=LOOK_SECONDS))
-        fleet = Fleet(file, router, page, process, client, asked=asked)
+        fleet = Fleet(file, router, page, process, words, client, asked=asked)
         await first_answers(fleet)
         if config is not None:
             work = Work("taking in engines", lambda: take_in(fleet, config, options, say))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warmpath.cli.asking import ROUTER, add_channel, answer
-from warmpath.cli.child import ChildError, until_ended
+from warmpath.cli.child import AGAIN_SECONDS, ChildError, until_ended
 from warmpath.cli.engines.fleet import running
 from warmpath.cli.engines.options import EngineOptions, add_engines, engine_options
 from warmpath.cli.engines.written import is_free
@@ -40,8 +40,6 @@ OUT = Path("out/gateway")
 LISTEN = "127.0.0.1:8000"
 ASK_SECONDS = 10.0
 LOOK_SECONDS = 1.0
-AGAIN_SECONDS = 10.0
-"""Time after an Envoy's end within which the next one's end is a lasting fault."""
 NO_MODEL = "MODEL"
 """Stands for a model's name in an example where none is known."""
 MOST_SIMULATED = 64
@@ -243,7 +241,7 @@ async def _serve_engines(
             say(
                 "  the engines want their API key: clients send it, the curl with -H 'authorization: …'"
             )
-        ends = [asyncio.create_task(fleet.process.ended())]
+        ends = [asyncio.create_task(fleet.keep(say))]
         if program is None:
             say(f"{missing}\nUntil then gateways can ask the router. Ctrl-C ends it.")
         else:

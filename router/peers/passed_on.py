@@ -9,8 +9,10 @@ from collections import OrderedDict
 from contextlib import suppress
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from warmpath.process.address import HostPort, is_host_port
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.peers.booking_id import router_of
 
 METHOD = "/warmpath.v1.Router/Report"
@@ -27,9 +29,10 @@ class PassedOn:
     def __init__(self, own: str) -> None:
         self._own = own
         self.taken = 0
-        """Reports that their router has answered."""
+        """Reports on bookings that their router has."""
         self.lost = 0
-        """Reports that could not be sent, or that nobody answered."""
+        """Reports that could not be sent or that nobody answered, and those on bookings that have ended:
+        another router may have the address by now."""
         self._channels: OrderedDict[str, grpc.aio.Channel] = OrderedDict()
         self._underway: set[asyncio.Task[None]] = set()
 
@@ -52,11 +55,12 @@ class PassedOn:
         try:
             channel = await self._channel(address)
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
-            await call(report, timeout=SECONDS)
-        except grpc.RpcError:
+            answer = pb.ReportResponse.FromString(await call(report, timeout=SECONDS))
+        except (grpc.RpcError, DecodeError):
             self.lost += 1
         else:
-            self.taken += 1
+            self.taken += answer.known
+            self.lost += not answer.known
 
     async def _channel(self, address: str) -> grpc.aio.Channel:
         channel = self._channels.get(address)

@@ -47,15 +47,17 @@ async def sharing(
             reported(report)
 
     async def share() -> None:
-        said, had_problem = "", False
+        said, seen, had_problem = "", "", False
         while True:
             await exchange()
             # A pick that comes in between computes the loads that it needs.
             async for name in in_turns(loads.take_changes(time.monotonic()), LOADS_AT_ONCE):
                 loads.renew(*name, time.monotonic())
             read()
-            if bookings.problem != said:
-                said = bookings.problem
+            # At the start of several processes one round may go without an answer.
+            is_lasting, seen = bookings.problem == seen, bookings.problem
+            if is_lasting and seen != said:
+                said = seen
                 if said:
                     log.warning("bookings are not shared with other routers: %s", said)
                 else:

@@ -2,10 +2,12 @@
 
 import http.client
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -295,3 +297,43 @@ def test_what_is_taken_away_while_a_gateway_runs_is_said_until_it_is_back(
         key.write_text("new")
         command.hear(rf"key: m {other}: no longer")
         command.end(signal.SIGTERM)
+
+
+@pytest.mark.deep
+def test_a_router_that_dies_is_started_again_and_open_answers_do_not_break(
+    tmp_path: Path, model_folder: Path, held_ports: HeldPorts
+) -> None:
+    first, router = (f"127.0.0.1:{held_ports.take()}" for _ in range(2))
+    file = tmp_path / "router.toml"
+    file.write_text(
+        f'[server]\nlisten = "{router}"\nmetrics-listen = ""\n[[models]]\nname = "m"\n'
+        f'tokenizer = "{model_folder}"\n[[pods]]\nid = "one"\nmodel = "m"\naddress = "{first}"\n'
+    )
+    body = {"model": "m", "max_tokens": 100, "stream": True, "ignore_eos": True, "prompt": TEXT}
+    with ExitStack() as stack:
+        log = tmp_path / "engine.log"
+        stack.enter_context(engine(first, model_folder, log, "--stream-interval=1", "--speed=1"))
+        words = ("gateway", f"--config={file}", "--listen=127.0.0.1:0", f"--out={tmp_path}")
+        command = stack.enter_context(running("-m", "warmpath.cli", *words))
+        address = command.hear(r"Envoy listens on (\S+)")[1]
+        request = urllib.request.Request(
+            f"http://{address}/v1/completions",
+            json.dumps(body).encode(),
+            {"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert answer.readline().startswith(b"data: {")
+            [own] = children_of(command.process.pid, b"\0serve\0")
+            os.kill(own, signal.SIGKILL)
+            command.hear("the router ended with -9.*: it is started again")
+            assert b"data: [DONE]\n" in answer.readlines()
+        until(lambda: _is_well(address), "the gateway has a router again")
+        os.kill(*children_of(command.process.pid, b"\0serve\0"), signal.SIGKILL)
+        assert command.process.wait(60) == 1
+
+
+def _is_well(address: str) -> bool:
+    try:
+        return asked(address).headers["x-warmpath-pod"] == "one"
+    except urllib.error.HTTPError:
+        return False

@@ -50,9 +50,15 @@ async def test_a_report_reaches_the_router_that_made_the_pick(tmp_path: Path) ->
         assert (await newest()).pod != pick.candidates[0].pod
         # It has ended there, and the other one itself never had it.
         assert not await told(pb.ReportRequest.FINISHED, "somewhere:80")
+        assert await told(pb.ReportRequest.FINISHED, one.address)
+
+        async def is_known_as_lost() -> bool:
+            figures = await metrics_of(two.http_address)
+            return figures['warmpath_reports_passed_on_total{outcome="lost"}'] == 2
+
+        await until(is_known_as_lost)
         figures = await metrics_of(two.http_address)
         assert figures['warmpath_reports_passed_on_total{outcome="taken"}'] == 1
-        assert figures['warmpath_reports_passed_on_total{outcome="lost"}'] == 1
 
 
 async def test_a_report_for_a_router_that_has_gone_is_lost() -> None:
