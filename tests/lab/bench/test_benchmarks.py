@@ -31,14 +31,14 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 @H2LOAD
 def test_score_and_the_way_from_text_are_measured_over_grpc(run: Run) -> None:
     figures = run("score", "tokenize")
-    assert len(figures) == 24
+    assert len(figures) == 26
     assert all(figure["value"] > 0 for figure in figures)
 
 
 @pytest.mark.deep
 def test_every_other_benchmark_runs_with_or_without_the_peer(run: Run) -> None:
     figures = run("index", "memory", "ingest", "recover")
-    assert len(figures) == 35
+    assert len(figures) == 36
     assert all(figure["value"] > 0 for figure in figures)
     for figure in figures:
         assert (figure["ratio"] is None) == (figure["peer"] is None)
