@@ -340,8 +340,7 @@ class EndpointPickerTable(Table, frozen=True):
     """Maximum time from the end of a body to its pick; what is not tokenised by then is estimated by
     its length."""
     watched_share: Annotated[float, Meta(ge=0, le=1)] = 0.05
-    """Share of streamed answers that a gateway without external processing reads to their end, for the
-    engine's cached tokens. It reads all that are not streamed."""
+    """Share of streamed answers that are read for the engine's cached tokens after plain calls."""
     headers: PickerHeadersTable = PickerHeadersTable()
 
 

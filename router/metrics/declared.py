@@ -167,7 +167,7 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
             "model",
             "quantile",
         ),
-        "shadow_log_lines": counter("Lines of the followed access log, by outcome.", "outcome"),
+        "shadow_log_lines": counter("Lines of the followed log, by outcome.", "outcome"),
     },
     "The queue": {
         "queue_waiting": gauge("Picks in the queue.", "class"),

@@ -20,7 +20,7 @@ STREAMED_BYTES_PER_TOKEN = 220
 
 WANTED = (
     "A line needs timestamp, output_tokens and a prompt, or timestamp, request_body and response_bytes "
-    "as nginx or Envoy can log them: docs/guides/simulate-and-verify.md#access-logs has their settings"
+    "as nginx or Envoy can log them: docs/guides/simulate-and-verify.md#recorded-logs has their settings"
 )
 
 PROMPT_FIELDS = ("prompt_hashes", "hash_ids", "token_ids", "text", "prompt", "messages")
