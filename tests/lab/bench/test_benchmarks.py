@@ -104,12 +104,18 @@ def test_the_page_is_current_and_short() -> None:
     assert len(text.splitlines()) <= 180
 
 
-def test_the_readme_shows_rows_of_the_page() -> None:
+def test_the_readme_shows_columns_of_the_page() -> None:
+    def table(text: str) -> dict[str, list[str]]:
+        rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("|")]
+        return {first.strip(): [cell.strip() for cell in cells] for first, *cells in rows}
+
     text = (PAGE.parents[2] / "README.md").read_text(encoding="utf-8")
-    section = text.partition("## Beside other gateways")[2].partition("\n## ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("|")]
-    assert len(rows) > 8
-    assert set(rows) <= set(PAGE.read_text(encoding="utf-8").splitlines())
+    shown = table(text.partition("## Beside other gateways")[2].partition("\n## ")[0])
+    whole = table(PAGE.read_text(encoding="utf-8").partition("## Gateways side by side\n")[2])
+    columns = [whole[""].index(name) for name in shown[""]]
+    assert len(shown) > 8
+    for name, cells in shown.items():
+        assert name == "---" or cells == [whole[name][at] for at in columns]
 
 
 def test_a_run_replaces_the_figures_of_its_names_only() -> None:
