@@ -121,10 +121,14 @@ class ProcessRenderer:
 
         Raises TemplateError for a chat that the template refuses, and KeyError for an unknown template.
         """
-        template = self._templates[template_id].published
-        if template is None or self._closed:
+        found = self._templates[template_id].published
+        if found is None:
             return None
-        if not template.takes(chat, len(_encoded(template_id, chat))):
+        return self._at_once(found, chat, len(_encoded(template_id, chat)))
+
+    def _at_once(self, template: PublishedTemplate, chat: Chat, size: int) -> str | None:
+        """Return the text of a chat of `size` bytes; None if a process has to render it."""
+        if self._closed or not template.takes(chat, size):
             return None
         text = template.render(chat)
         self.rendered += 1
@@ -136,11 +140,12 @@ class ProcessRenderer:
         Raises TemplateError and its subclasses, FullError, ClosedError, and KeyError for an unknown
         template.
         """
-        text = self.render_at_once(template_id, chat)
-        if text is not None:
-            return text
-        request = _encoded(template_id, chat)
-        return await self._answered(self._templates[template_id], request, timeout)
+        found, request = self._templates[template_id], _encoded(template_id, chat)
+        if found.published is not None:
+            text = self._at_once(found.published, chat, len(request))
+            if text is not None:
+                return text
+        return await self._answered(found, request, timeout)
 
     async def traits(self, template_id: str, timeout: float | None) -> TemplateTraits:
         """Return a template's traits, waiting at most `timeout` seconds. Raises the errors of `render`.

@@ -151,13 +151,12 @@ async def _stored(store: str, folder: Path, theirs: Tokenizer, *, prompts: int) 
             "encoding the new 2 KB alone", goal=1.25,
         ),
         Figure(f"{store}: prompt of 40 KB, all known, to keys", us["known"], "us"),
-        Figure(
-            f"{store}: new prompt of 38 KB to keys", us["cold"], "us", us["alone"],
-            "tokenizers alone", goal=0.15,
-        ),
-        Figure(
-            f"{store}: new prompt of 300 KB to keys", us["long"], "us", us["long alone"],
-            "tokenizers alone", goal=0.15,
+        *(
+            Figure(
+                f"{store}: new prompt of {size} KB to keys", us[keys_of], "us", us[alone],
+                "tokenizers alone", goal=0.15,
+            )
+            for size, keys_of, alone in ((38, "cold", "alone"), (300, "long", "long alone"))
         ),
         Figure(f"{store}: kept", stats.bytes, "bytes", text_bytes, "the prompts' bytes"),
     ]  # fmt: skip
