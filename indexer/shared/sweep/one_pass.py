@@ -17,8 +17,9 @@ must never remove a living slot. For some buckets together, in bounded steps:
    deleted: should the pod have one after all, its writer's next audit finds the bucket not as it left
    it, and the writer writes everything anew. So even a wrong answer in 3 is found and healed.
 6. `purge.lua` takes the slots that were dead at the beginning and in 3 out of the fields noted in 1.
-   Before 3 the pass rests once, so that no reader believes a record from before the pass any more:
-   such a record may name slots that are dead since.
+   Before 3 the pass reads the records and rests, so that no reader believes an older record any more:
+   such a record may name slots that are dead since. It does so once, and again where it meets pods that
+   it did not know.
 
 What no writer can have written is removed as well (`indexer.shared.sweep.mend`): before the other steps
 where it is a key, in step 1 where it is a field of a bucket.
@@ -74,7 +75,7 @@ class _Noted:
 class Pass:
     """One pass, whose work is counted in `swept`.
 
-    Among its steps an empty list, at most once, asks for a pause of `DEAD_SECONDS`. They raise
+    An empty list among its steps asks for a pause of `DEAD_SECONDS`. They raise
     BadRecordError where a record cannot be read: without it no slot is known to be dead.
     """
 
@@ -82,9 +83,8 @@ class Pass:
         self._names = names
         self._swept = swept
         self._first = self._last = Living()
-        """By the records at the pass's beginning, and as read last."""
-        self._are_old = False
-        """Whether no reader believes the first records any more."""
+        """By records that no reader believes any more, once the pass has rested; and as read last."""
+        self._has_rested = False
         self._met: set[str] = set()
         """Pods that were listed, or whose checkpoints were met."""
         self._kept: dict[str, int] = {}
@@ -179,8 +179,10 @@ class Pass:
             return
         pods = set().union(*checkpoints.values())
         yield from mend_pods(self._names, sorted(pods - self._met), self._swept)
-        if not self._are_old and any(one.fields for one in noted.values()):
-            self._are_old = True
+        known = self._first.owners.keys()
+        if any(one.fields for one in noted.values()) and not (self._has_rested and pods <= known):
+            self._first = yield from self._living(known | pods)
+            self._has_rested = True
             yield []
         living = self._last = yield from self._living(pods)
         self._met |= living.owners.keys()

@@ -368,12 +368,14 @@ def test_a_number_that_is_kept_is_the_highest_that_anything_has(
         assert client.pttl(key) > 0
 
 
+@pytest.mark.parametrize("is_listed", [True, False])
 def test_what_died_since_the_pass_began_stays_for_who_still_believes_it(
-    does: AskedServer, names: KeyNames
+    does: AskedServer, names: KeyNames, *, is_listed: bool
 ) -> None:
     published(does, names, "gone", 1).record_ends()
     ended = published(does, names, "ends", 2)
-    does.do(Call(script("enlist"), (names.pods,), ("ends",)))
+    if is_listed:
+        does.do(Call(script("enlist"), (names.pods,), ("ends",)))
     one = OnePass(does, names)
     while one.asked:
         one.step()
