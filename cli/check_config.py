@@ -19,6 +19,7 @@ from warmpath.router.config.form import Problem
 from warmpath.router.config.mistakes import Mistakes, dotted, doubts
 from warmpath.router.config.read import ConfigError, mistakes
 from warmpath.router.config.schema import Config
+from warmpath.router.diagnosis.blindness import without_events
 from warmpath.router.pods.discover import CONFIGURATION, of_twin, twins
 from warmpath.router.pods.look import Looked, look, sources
 from warmpath.router.prompt.tokenizer_sources import local_source, template_of
@@ -174,16 +175,8 @@ def _blind(checked: Checked) -> Iterator[Warned]:
             )
             yield _at(found, (*at, "tokenizer" if model.tokenizer else "hub"), doubt)
         if pods and not found.config.shared_index.url:
-            option = ENGINES[pods[0].engine].events_option
-            advice = f". Start the engine with {option}, and set `events` and `replay`"
-            quiet = [pod.id for pod in pods if not (pod.events or pod.watch)]
-            if quiet:
-                doubt = (
-                    f"{len(quiet)} of its {len(pods)} pods have no events, such as {quiet[0]}: caches "
-                    "are estimated there from the router's own picks"
-                    f"{advice if option else ''}"
-                )
-                yield _at(found, (*at, "name"), doubt)
+            if quiet := [pod for pod in pods if not (pod.events or pod.watch)]:
+                yield _at(found, (*at, "name"), without_events(quiet, len(pods)))
             gaps = [pod.id for pod in pods if pod.events.startswith("tcp:") and not pod.replay]
             if gaps:
                 doubt = (

@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -49,6 +50,18 @@ def bound(words: Sequence[str]) -> list[str]:
 
 class ChildError(Exception):
     """A child process did not start, or ended unexpectedly; the message names its log."""
+
+
+def again(ended: ChildError, before: float, say: Callable[[str], None]) -> float:
+    """Say that a process that has `ended` is started again; return the time now, in monotonic seconds.
+
+    Raises the error itself if the process was started again within AGAIN_SECONDS, at the time `before`.
+    """
+    now = time.monotonic()
+    if now - before < AGAIN_SECONDS:
+        raise ended
+    say(f"{ended}: it is started again")
+    return now
 
 
 def until_ended(command: str, begin: Callable[[], Awaitable[None]]) -> int:

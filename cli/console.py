@@ -33,4 +33,4 @@ def new_table(columns: str, **options: Any) -> Table:
 def trust_words(trust: pb.Trust, after: str = "") -> Text:
     """Return a trust as text: its level in colour, its reason, and the text `after` it."""
     level = pb.Trust.Level.Name(trust.level).lower()
-    return Text(level, TRUST.get(level, "")) + Text(f": {trust.reason}{after}")
+    return Text(level, TRUST.get(level, "")) + Text(f"{trust.reason and ': '}{trust.reason}{after}")

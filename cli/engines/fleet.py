@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 import shlex
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -12,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from warmpath.cli.child import AGAIN_SECONDS, OURS, ChildError, Process, addresses_of
+from warmpath.cli.child import OURS, ChildError, Process, addresses_of, again
+from warmpath.cli.console import trust_words
 from warmpath.cli.engines.ask import CHAT, TEXT, Away, Found, ask_engine
 from warmpath.cli.engines.line import lines
 from warmpath.cli.engines.options import EngineOptions
@@ -144,18 +144,14 @@ class Fleet:
     async def keep(self, say: Say) -> None:
         """Start the router again where it ends, until it is stopped.
 
-        Raises ChildError if it ends again within AGAIN_SECONDS, or comes back at another port.
+        Raises ChildError as `again` does, or if it comes back at another port.
         """
         before = -math.inf
         while True:
             try:
                 await self.process.ended()
             except ChildError as error:
-                now = time.monotonic()
-                if now - before < AGAIN_SECONDS:
-                    raise
-                say(f"{error}: it is started again")
-                before = now
+                before = again(error, before, say)
                 router, _ = addresses_of(await self.process.start(*self.words))
                 if router != self.router:
                     raise
@@ -167,13 +163,7 @@ def said(pod: pb.Pod) -> str:
     """Return in words how far the predictions for a pod that was not asked can be trusted."""
     if pod.status not in ("", WELL):
         return pod.status
-    names = (pb.Trust.Level.Name(rank.trust.level).lower() for rank in pod.ranks)
-    reasons = (rank.trust.reason for rank in pod.ranks)
-    return "; ".join(
-        dict.fromkeys(
-            f"{name}: {why}" if why else name for name, why in zip(names, reasons, strict=True)
-        )
-    )
+    return "; ".join(dict.fromkeys(trust_words(rank.trust).plain for rank in pod.ranks))
 
 
 @asynccontextmanager

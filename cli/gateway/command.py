@@ -5,7 +5,6 @@ import asyncio
 import json
 import math
 import sys
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warmpath.cli.asking import ROUTER, add_channel, answer
-from warmpath.cli.child import AGAIN_SECONDS, ChildError, until_ended
+from warmpath.cli.child import ChildError, again, until_ended
 from warmpath.cli.engines.fleet import running
 from warmpath.cli.engines.options import EngineOptions, add_engines, engine_options
 from warmpath.cli.engines.written import is_free
@@ -259,7 +258,7 @@ async def serve(program: Path, gateway: GatewayDescription, model: str, *, follo
     """Run Envoy until the task is cancelled; `follows`: keep its pods as the router lists them.
 
     The example that is printed has `model`. An Envoy that ends is started again at the same address;
-    raises ChildError if it ends again within AGAIN_SECONDS.
+    raises ChildError as `again` does.
     """
     before = -math.inf
     while True:
@@ -277,11 +276,8 @@ async def serve(program: Path, gateway: GatewayDescription, model: str, *, follo
             try:
                 await envoy.ended()
             except ChildError as error:
-                now = time.monotonic()
-                if now - before < AGAIN_SECONDS:
-                    raise
-                say(f"{error}: it is started again")
-                before, gateway = now, replace(gateway, listen=address_of(envoy.address))
+                before = again(error, before, say)
+                gateway = replace(gateway, listen=address_of(envoy.address))
 
 
 async def follow(

@@ -39,7 +39,9 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--trace", type=_path, help="a Mooncake trace or an access log, .gz or not")
+    source.add_argument(
+        "--trace", type=_path, help="a recorded log or a Mooncake trace, .gz or not"
+    )
     source.add_argument("--traffic", choices=sorted(KINDS), help="a kind of generated traffic")
     add(
         "--traffic-seed",

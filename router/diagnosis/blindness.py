@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from warmpath.indexer.engines.table import ENGINES
 from warmpath.indexer.rank import Rank
+from warmpath.router.config.schema import PodSpec
 from warmpath.router.diagnosis.attribution import FADING, FULL, Attribution, Evidence, Row
 from warmpath.router.diagnosis.mispredictions import ENOUGH, GAP, Finding, allowed_gap, apart
 from warmpath.router.pods.table import Pod, PodTable
@@ -113,19 +114,21 @@ class Blindness:
 
 def _approximate(models: Models) -> Iterator[Finding]:
     for model, (pods, _) in models.items():
-        without = [pod for pod in pods if not pod.has_events]
-        if not without:
-            continue
-        option = ENGINES[without[0].engine].events_option
-        remedy = (
-            f". Do this: start it with `{option}`, and set `events` and `replay` of its [[pods]], as "
-            "the gateway's option `--engine` does"
-        )
-        text = (
-            f"{len(without)} of its {len(pods)} pods send no events, such as {without[0].id}, so that "
-            f"their caches are estimated from this router's own picks{remedy if option else ''}"
-        )
-        yield Finding("no-events", text, model)
+        if quiet := [pod for pod in pods if not pod.has_events]:
+            yield Finding("no-events", without_events(quiet, len(pods)), model)
+
+
+def without_events(quiet: Sequence[Pod | PodSpec], pods: int) -> str:
+    """Return in words that of a model's `pods` the `quiet` ones send no events, and what to do."""
+    option = ENGINES[quiet[0].engine].events_option
+    remedy = (
+        f". Do this: start it with `{option}`, and set `events` and `replay` of its [[pods]], as "
+        "the gateway's option `--engine` does"
+    )
+    return (
+        f"{len(quiet)} of its {pods} pods send no events, such as {quiet[0].id}, so that their "
+        f"caches are estimated from the router's own picks{remedy if option else ''}"
+    )
 
 
 def _of_unread(model: str, unread: Unread) -> Finding:

@@ -145,7 +145,7 @@ def test_what_makes_picks_blind_leads_the_warnings(
     silent = POD.replace("[[pods]]", '[[pods]]\nengine = "trtllm"')
     said = checked(write(tmp_path, MODEL + silent + "[queue]\nmax-bytes = 8\n"), output)["warnings"]
     assert "models[0].name: none of its pods has /tokenize: picks for texts are blind" in said[0]
-    assert "models[0].name: 1 of its 1 pods have no events, such as a" in said[1]
+    assert "models[0].name: 1 of its 1 pods send no events, such as a" in said[1]
     assert "queue.max-bytes" in said[2]
     (tmp_path / "tokenizer.json").write_bytes((model_folder / "tokenizer.json").read_bytes())
     (tmp_path / "tokenizer_config.json").write_text("{}", encoding="utf-8")
@@ -172,7 +172,7 @@ def test_a_pod_of_the_file_of_pods_is_not_to_have_the_address_or_the_id_of_anoth
     pods = tmp_path / "pods.toml"
     pods.write_text(POD + other + other.replace('"b"', '"c"').replace("h:1", "h:2"))
     told = errors(file, output, 0).splitlines()
-    assert "warning: models[0].name: 3 of its 3 pods have no events" in told.pop(0)
+    assert "warning: models[0].name: 3 of its 3 pods send no events" in told.pop(0)
     assert len(told) == 2
     assert told[0].startswith(f"pods-file {pods}: warning: pod 'a': the configuration has it, too")
     twin = "pod 'b': 'h:1' is also the address of pod 'a' of the configuration"
