@@ -1,42 +1,30 @@
-"""Applies recorded operations to a block manager, or to two allocators, ours or vLLM 0.9.2's.
+"""Applies recorded operations to a block manager, or to two allocators."""
 
-Shared by `tests/vllm/record_v0_blocks.py`, which draws the operations and runs vLLM's own classes, and by the
-test that replays them on ours. It imports neither.
-"""
-
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Api:
-    """One implementation's classes."""
-
-    block_manager: Callable[..., Any]
-    naive_allocator: Callable[..., Any]
-    """Takes `num_blocks`, `block_size` and `block_ids`."""
-    prefix_caching_allocator: Callable[..., Any]
-    """As `naive_allocator`."""
-    hash_block_tokens: Callable[..., int]
-    no_free_blocks_error: type[Exception]
-    device: Any
-    sequence: Callable[..., Any]
-    group: Callable[..., Any]
-    status: Any
-    logprob: Callable[..., Any]
-    lora: Callable[..., Any]
-    join: Callable[[Any, Any], None]
-    """Takes a group and a sequence to add."""
+from warmpath.lab.simworker.v0.blocks.block import NoFreeBlocksError
+from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
+from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlockAllocator
+from warmpath.lab.simworker.v0.blocks.prefix_caching_block import (
+    PrefixCachingBlock,
+    PrefixCachingBlockAllocator,
+)
+from warmpath.lab.simworker.v0.device import Device
+from warmpath.lab.simworker.v0.requests.lora import LoRARequest
+from warmpath.lab.simworker.v0.requests.sequence import (
+    Logprob,
+    Sequence,
+    SequenceGroup,
+    SequenceStatus,
+)
 
 
 class ManagerStream:
     """A block manager and its groups, each named by its number; sequences have numbers of their own."""
 
-    def __init__(self, api: Api, config: dict[str, Any]) -> None:
-        self.api = api
+    def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
-        self.manager = api.block_manager(**config)
+        self.manager: Any = BlockManager(**config)
         self.groups: dict[int, Any] = {}
         self.seqs: dict[int, Any] = {}
 
@@ -49,26 +37,24 @@ class ManagerStream:
 
     def running(self, group: int) -> list[Any]:
         """Return a group's running sequences."""
-        return list(self.groups[group].get_seqs(status=self.api.status.RUNNING))
+        return list(self.groups[group].get_seqs(status=SequenceStatus.RUNNING))
 
     def _tables(self, group: int) -> list[list[int]]:
         return [list(self.manager.get_block_table(seq)) for seq in self.running(group)]
 
     def _set(self, seqs: list[Any], status: str) -> None:
         for seq in seqs:
-            seq.status = getattr(self.api.status, status)
+            seq.status = getattr(SequenceStatus, status)
 
     def admit(self, group: int, tokens: list[int], count: int, lora: int, lookahead: int) -> Any:
         """Allocate a new group if possible."""
-        request = self.api.lora(f"lora-{lora}", lora, "/lora") if lora else None
+        request = LoRARequest(f"lora-{lora}", lora, "/lora") if lora else None
         inputs = {"type": "token", "prompt_token_ids": tokens}
         seqs = [
-            self.api.sequence(
-                group * 10 + number, inputs, self.config["block_size"], lora_request=request
-            )
+            Sequence(group * 10 + number, inputs, self.config["block_size"], lora_request=request)
             for number in range(count)
         ]
-        new = self.api.group(str(group), seqs, 0.0)
+        new = SequenceGroup(str(group), seqs, 0.0)
         cached = [self.manager.get_num_cached_tokens(seq) for seq in seqs]
         status = self.manager.can_allocate(new, lookahead)
         if status.name != "OK":
@@ -93,7 +79,7 @@ class ManagerStream:
         seqs = self.running(group)
         for seq, sampled in zip(seqs, tokens, strict=True):
             for token in sampled:
-                seq.append_token_id(token, {token: self.api.logprob(0.0)})
+                seq.append_token_id(token, {token: Logprob(0.0)})
         if not self.manager.can_append_slots(self.groups[group], lookahead):
             return None
         copies = [
@@ -106,7 +92,7 @@ class ManagerStream:
         """Fork a running sequence; the child's cached tokens are looked up, as by the next step."""
         parent_seq = self.seqs[parent]
         child_seq = parent_seq.fork(child)
-        self.api.join(self.groups[group], child_seq)
+        self.groups[group].add(child_seq)
         self.seqs[child] = child_seq
         self.manager.fork(parent_seq, child_seq)
         return [
@@ -118,7 +104,7 @@ class ManagerStream:
         """Finish a sequence."""
         one = self.seqs.pop(seq)
         self.manager.free(one)
-        one.status = self.api.status.FINISHED_STOPPED
+        one.status = SequenceStatus.FINISHED_STOPPED
 
     def swap_out(self, group: int) -> Any:
         """Swap a running group out if possible."""
@@ -130,7 +116,7 @@ class ManagerStream:
 
     def swap_in(self, group: int, lookahead: int) -> Any:
         """Swap a group in if possible."""
-        swapped = self.groups[group].get_seqs(status=self.api.status.SWAPPED)
+        swapped = self.groups[group].get_seqs(status=SequenceStatus.SWAPPED)
         status = self.manager.can_swap_in(self.groups[group], lookahead)
         if status.name != "OK":
             return status.name
@@ -148,23 +134,22 @@ class ManagerStream:
                 cached.append(self.manager.get_num_cached_tokens(seq))
         rates = [
             round(self.manager.get_prefix_cache_hit_rate(device), 9)
-            for device in (self.api.device.GPU, self.api.device.CPU)
+            for device in (Device.GPU, Device.CPU)
         ]
         return [cached, rates]
 
     def reset(self, device: str | None) -> Any:
         """Forget all cached content."""
-        return self.manager.reset_prefix_cache(device and self.api.device[device])
+        return self.manager.reset_prefix_cache(device and Device[device])
 
 
 class AllocatorStream:
     """Two allocators of one kind, and chains of blocks, each named by its number."""
 
-    def __init__(self, api: Api, config: dict[str, Any]) -> None:
-        self.api = api
+    def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
         self.block_size = config["block_size"]
-        make = api.prefix_caching_allocator if config["enable_caching"] else api.naive_allocator
+        make: Any = PrefixCachingBlockAllocator if config["enable_caching"] else NaiveBlockAllocator
         count = config["num_blocks"]
         self.allocators = [
             make(num_blocks=count, block_size=self.block_size, block_ids=range(at, at + count))
@@ -179,7 +164,7 @@ class AllocatorStream:
         name, *arguments = operation
         try:
             result = getattr(self, name)(*arguments)
-        except self.api.no_free_blocks_error:
+        except NoFreeBlocksError:
             result = "no free blocks"
         return [result, *(allocator.get_num_free_blocks() for allocator in self.allocators)]
 
@@ -249,7 +234,7 @@ class AllocatorStream:
         hashes: list[int] = []
         for at in range(0, len(tokens), self.block_size):
             hashes.append(
-                self.api.hash_block_tokens(
+                PrefixCachingBlock.hash_block_tokens(
                     not hashes,
                     hashes[-1] if hashes else None,
                     tokens[at : at + self.block_size],
@@ -294,6 +279,6 @@ class AllocatorStream:
         return round(self.allocators[where].get_prefix_cache_hit_rate(), 9)
 
 
-def stream(api: Api, config: dict[str, Any]) -> ManagerStream | AllocatorStream:
+def stream(config: dict[str, Any]) -> ManagerStream | AllocatorStream:
     """Return the kind of stream that the settings describe."""
-    return AllocatorStream(api, config) if "num_blocks" in config else ManagerStream(api, config)
+    return AllocatorStream(config) if "num_blocks" in config else ManagerStream(config)

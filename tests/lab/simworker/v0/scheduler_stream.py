@@ -1,7 +1,6 @@
 """One stream of operations on a v0 scheduler, and the result of each step.
 
-The same code drives vLLM 0.9.2's own scheduler (`tests/vllm/record_v0_scheduler.py`) and ours
-(`test_v0_recordings.py`): an `Api` has the classes to use. Operations, as lists:
+Operations, as lists:
 
     ["add", request id, [[first token, how many], ...], priority, adapter]
     ["fork", request id, parent's sequence id, child's sequence id]
@@ -14,32 +13,41 @@ are a function of sequence and position.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
+from warmpath.lab.simworker.v0.requests.sequence import (
+    Logprob,
+    Sequence,
+    SequenceGroup,
+    SequenceStatus,
+)
+from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
+from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 
-@dataclass(frozen=True)
-class Api:
-    """The classes of one implementation."""
+CACHE_FIELDS = (
+    "block_size", "num_gpu_blocks", "num_cpu_blocks", "enable_prefix_caching", "sliding_window",
+)  # fmt: skip
 
-    scheduler: Callable[[dict[str, Any], Callable[[], float]], Any]
-    sequence: Any
-    sequence_group: Any
-    sequence_status: Any
-    logprob: Any
-    lora_request: Any
-    join: Callable[[Any, Any], None]
-    """Takes a group and a sequence that becomes part of it."""
+
+def build(config: dict[str, Any], clock: Callable[[], float]) -> Scheduler:
+    limits = {name: value for name, value in config.items() if name not in CACHE_FIELDS}
+    max_loras = limits.pop("max_loras")
+    return Scheduler(
+        SchedulerConfig(**limits),
+        CacheConfig(**{name: config[name] for name in CACHE_FIELDS}),
+        LoRAConfig(max_loras=max_loras) if max_loras else None,
+        clock=clock,
+    )
 
 
 class SchedulerStream:
     """A scheduler, its sequences, and the clock."""
 
-    def __init__(self, api: Api, config: dict[str, Any]) -> None:
-        self.api = api
+    def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
         self.now = 0.0
-        self.scheduler = api.scheduler(config, lambda: self.now)
+        self.scheduler: Any = build(config, lambda: self.now)
         self.groups: dict[str, Any] = {}
         self.seqs: dict[int, Any] = {}
         self.tables: dict[int, list[int]] = {}
@@ -53,18 +61,14 @@ class SchedulerStream:
         tokens = [token for first, count in runs for token in range(first, first + count)]
         lora = None
         if adapter:
-            lora = self.api.lora_request(
-                lora_name=str(adapter), lora_int_id=adapter, lora_path="/adapter"
-            )
-        seq = self.api.sequence(
+            lora = LoRARequest(lora_name=str(adapter), lora_int_id=adapter, lora_path="/adapter")
+        seq = Sequence(
             int(request_id),
             {"type": "token", "prompt_token_ids": tokens},
             self.config["block_size"],
             lora_request=lora,
         )
-        group = self.api.sequence_group(
-            request_id, [seq], self.now, lora_request=lora, priority=priority
-        )
+        group = SequenceGroup(request_id, [seq], self.now, lora_request=lora, priority=priority)
         self.groups[request_id] = group
         self.seqs[seq.seq_id] = seq
         self.scheduler.add_seq_group(group)
@@ -72,12 +76,12 @@ class SchedulerStream:
     def fork(self, request_id: str, parent_id: int, child_id: int) -> None:
         parent = self.seqs[parent_id]
         child = parent.fork(child_id)
-        self.api.join(self.groups[request_id], child)
+        self.groups[request_id].add(child)
         self.seqs[child_id] = child
         self.scheduler.fork_seq(parent, child)
 
     def stop(self, seq_id: int) -> None:
-        self.seqs[seq_id].status = self.api.sequence_status.FINISHED_STOPPED
+        self.seqs[seq_id].status = SequenceStatus.FINISHED_STOPPED
         self.scheduler.free_finished_seq_groups()
 
     def abort(self, request_id: str) -> None:
@@ -131,16 +135,15 @@ class SchedulerStream:
         return changed
 
     def _compute(self, metadata: list[Any], outputs: Any, generated: dict[str, int]) -> None:
-        status = self.api.sequence_status
         for scheduled, told in zip(outputs.scheduled_seq_groups, metadata, strict=True):
             scheduled.seq_group.update_num_computed_tokens(scheduled.token_chunk_size)
             if not told.do_sample:
                 continue
-            for seq in scheduled.seq_group.get_seqs(status=status.RUNNING):
+            for seq in scheduled.seq_group.get_seqs(status=SequenceStatus.RUNNING):
                 for count in range(generated.get(str(seq.seq_id), 1)):
                     if count:
                         seq.data.update_num_computed_tokens(1)
                     token = 1_000_000 + seq.seq_id * 1000 + seq.get_len()
-                    seq.append_token_id(token, {token: self.api.logprob(0.0)})
+                    seq.append_token_id(token, {token: Logprob(0.0)})
                 if seq.get_len() >= self.config["max_model_len"]:
-                    seq.status = status.FINISHED_LENGTH_CAPPED
+                    seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED

@@ -1,60 +1,28 @@
 """Our blocks and scheduler do what vLLM 0.9.2's did.
 
-`tests/vllm/record_v0_blocks.py` and `record_v0_scheduler.py` made the recordings.
+`record_v0_blocks.py` and `record_v0_scheduler.py` in tests/vllm of commit bcd2599f made the recordings;
+0.9.2 is the last version of that engine.
 """
 
 import gzip
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lab.simworker.v0.block_stream import Api as BlockApi
 from tests.lab.simworker.v0.block_stream import ManagerStream, stream
-from tests.lab.simworker.v0.scheduler_stream import Api, SchedulerStream
-from warmpath.lab.simworker.v0.blocks.block import NoFreeBlocksError
-from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
-from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlockAllocator
-from warmpath.lab.simworker.v0.blocks.prefix_caching_block import (
-    PrefixCachingBlock,
-    PrefixCachingBlockAllocator,
-)
-from warmpath.lab.simworker.v0.device import Device
-from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
-from warmpath.lab.simworker.v0.requests.sequence import (
-    Logprob,
-    Sequence,
-    SequenceGroup,
-    SequenceStatus,
-)
-from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
-from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
+from tests.lab.simworker.v0.scheduler_stream import SchedulerStream
 
 BLOCKS = Path(__file__).with_name("block_recording.jsonl.gz")
 BLOCK_LINES = [json.loads(line) for line in gzip.decompress(BLOCKS.read_bytes()).splitlines()]
-BLOCK_API = BlockApi(
-    BlockManager,
-    NaiveBlockAllocator,
-    PrefixCachingBlockAllocator,
-    PrefixCachingBlock.hash_block_tokens,
-    NoFreeBlocksError,
-    Device,
-    Sequence,
-    SequenceGroup,
-    SequenceStatus,
-    Logprob,
-    LoRARequest,
-    SequenceGroup.add,
-)
 
 
 @pytest.mark.parametrize("number", range(len(BLOCK_LINES)))
 def test_every_outcome_is_that_of_the_engine(number: int) -> None:
     config, operations = BLOCK_LINES[number]["config"], BLOCK_LINES[number]["operations"]
-    subject: Any = stream(BLOCK_API, config)
+    subject: Any = stream(config)
     for at, (operation, expected) in enumerate(operations):
         outcome = subject.apply(operation)
         assert json.loads(json.dumps(outcome)) == expected, f"operation {at}: {operation}"
@@ -87,36 +55,12 @@ def test_the_recording_of_blocks_has_every_outcome_worth_telling() -> None:
 
 RECORDING = Path(__file__).with_name("scheduler_recording.jsonl.gz")
 LINES = gzip.decompress(RECORDING.read_bytes()).decode().splitlines()
-CACHE_FIELDS = (
-    "block_size",
-    "num_gpu_blocks",
-    "num_cpu_blocks",
-    "enable_prefix_caching",
-    "sliding_window",
-)
-
-
-def build(config: dict[str, Any], clock: Callable[[], float]) -> Scheduler:
-    limits = {name: value for name, value in config.items() if name not in CACHE_FIELDS}
-    max_loras = limits.pop("max_loras")
-    return Scheduler(
-        SchedulerConfig(**limits),
-        CacheConfig(**{name: config[name] for name in CACHE_FIELDS}),
-        LoRAConfig(max_loras=max_loras) if max_loras else None,
-        clock=clock,
-    )
-
-
-API = Api(
-    build, Sequence, SequenceGroup, SequenceStatus, Logprob, LoRARequest,
-    lambda group, seq: group.add(seq),
-)  # fmt: skip
 
 
 @pytest.mark.parametrize("number", range(len(LINES)))
 def test_each_step_of_the_recorded_engine_is_ours(number: int) -> None:
     line = json.loads(LINES[number])
-    stream = SchedulerStream(API, line["config"])
+    stream = SchedulerStream(line["config"])
     for position, (*operation, expected) in enumerate(line["operations"]):
         if expected is not None and "error" in expected:
             with pytest.raises(RuntimeError, match="no room to swap out"):
