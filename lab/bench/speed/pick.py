@@ -1,21 +1,40 @@
-"""The time of a pick in process, beside Score of the same prompt, and in a very large fleet."""
+"""The time of a pick in process: beside a Score, of a chat, and in a very large fleet."""
 
+import asyncio
+import json
 import statistics
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.speed.tokenize import NEW_BYTES, library_text, new_tokenizer
 from warmpath.lab.bench.stand.asked import PROMPTS, Asked
 from warmpath.lab.bench.stand.look_up import TOKENS, no_collector
+from warmpath.lab.bench.stand.made_up_fleet import MODEL
+from warmpath.lab.local.tokenizer import TEMPLATE
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.calls.pick import PickAnswerer
+from warmpath.router.config.files import engine_credentials
+from warmpath.router.config.schema import Config, ModelSpec
+from warmpath.router.diagnosis.decisions import wall_offset_of
+from warmpath.router.pick.report import Report
+from warmpath.router.prompt.limits import PromptLimits
+from warmpath.router.prompt.reader import PromptReader
+from warmpath.router.prompt.texts import texts
 
 IN_FLIGHT = 8
 """Picks of a pod that have not ended."""
 MANY_PODS = 2000
+CHAT_PODS = 4
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Measure picks in a small fleet, in a larger one, and in a very large one."""
+    """Measure picks in a small fleet and in a larger one, of chats, and in a very large fleet."""
     figures = [figure for pods in (8, 64) for figure in _cost(pods, quick=quick)]
+    with tempfile.TemporaryDirectory(prefix="warmpath-") as folder:
+        figures.append(asyncio.run(_of_new_chats(Path(folder), quick=quick)))
     return [*figures, _of_many(quick=quick)]
 
 
@@ -47,6 +66,52 @@ def _cost(pods: int, *, quick: bool) -> Iterator[Figure]:
             f"{what} in process, {TOKENS:,} ids, {pods} pods: p50",
             p50[name], "us", p50["Score"], "Score of the same prompt",
         )  # fmt: skip
+
+
+async def _of_new_chats(folder: Path, *, quick: bool) -> Figure:
+    """Measure the processor time of a pick with its reports, from the body of a chat on.
+
+    Chats whose second half is new take turns with one that is known.
+    """
+    new_tokenizer().save(str(folder / "tokenizer.json"))
+    settings = json.dumps({"chat_template": TEMPLATE})
+    (folder / "tokenizer_config.json").write_text(settings, encoding="utf-8")
+    config = Config(models=[ModelSpec(name=MODEL, tokenizer=str(folder))])
+    asked, library = Asked(CHAT_PODS, prompts=0), library_text()
+    async with texts(config, folder, engine_credentials(config.probe, folder)) as read:
+        picks = PickAnswerer(
+            PromptReader(read, PromptLimits(1 << 20, 1 << 20)), asked.pods, asked.ingest, asked.picking,
+            decisions=asked.decisions, attribution=asked.attribution, clock=time.monotonic,
+            wall_offset=wall_offset_of(),
+        )  # fmt: skip
+
+        async def seconds(at: int) -> float:
+            """Return the time for the chat whose second half is at a place of the library."""
+            halves = library[:NEW_BYTES], library[at : at + NEW_BYTES]
+            turns = [{"role": "user", "content": half} for half in halves]
+            body = json.dumps({"model": MODEL, "messages": turns}).encode()
+            request = pb.PickRequest(prompt=pb.Prompt(model=MODEL, chat_body=body))
+            begun = time.process_time()
+            pick = await picks.pick(request, 10.0)
+            with picks.telling(pick):
+                picks.response(pick)
+            for report in (
+                Report(pick.booking_id, "started"),
+                Report(pick.booking_id, "first_token"),
+                Report(
+                    pick.booking_id, "finished", cached_tokens=0, prompt_tokens=pick.prompt_tokens
+                ),
+            ):
+                assert picks.reports.take(report)
+            return time.process_time() - begun
+
+        await seconds(NEW_BYTES)
+        with no_collector():
+            places = range(2 * NEW_BYTES, (100 if quick else 1000) * NEW_BYTES, NEW_BYTES)
+            taken = [(await seconds(at), await seconds(NEW_BYTES)) for at in places]
+    new, known = (statistics.median(times) * 1e6 for times in zip(*taken, strict=True))
+    name = f"Pick and its three reports in process, a chat of 4 KB, half new, {CHAT_PODS} pods: p50"
+    return Figure(name, new, "us", known, "the same, all of it known", goal=1.25)
 
 
 def _of_many(*, quick: bool) -> Figure:

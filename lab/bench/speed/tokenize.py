@@ -51,7 +51,7 @@ def measure(*, quick: bool) -> list[Figure]:
     """Measure prompts of 40 KB that are new, known except for 2 KB, and known."""
     with tempfile.TemporaryDirectory(prefix="warmpath-") as name:
         folder = Path(name)
-        tokenizer = _tokenizer()
+        tokenizer = new_tokenizer()
         tokenizer.save(str(folder / "tokenizer.json"))
         figures = []
         for store in STORES:
@@ -59,13 +59,14 @@ def measure(*, quick: bool) -> list[Figure]:
     return [*figures, *_scored(quick=quick)]
 
 
-def _library() -> str:
+def library_text() -> str:
     """Return source code and prose, in a fixed order."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-z]*.py"))
     return "".join(path.read_text(encoding="utf-8", errors="ignore") for path in files)
 
 
-def _tokenizer() -> Tokenizer:
+def new_tokenizer() -> Tokenizer:
+    """Return the package's tokenizer if it is installed, else a trained one."""
     if PACKAGED.exists():
         return Tokenizer.from_file(str(PACKAGED))
     tokenizer = Tokenizer(models.BPE())
@@ -77,7 +78,7 @@ def _tokenizer() -> Tokenizer:
     )
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = BpeTrainer(vocab_size=16_000, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator([_library()[-1_000_000:]], trainer)
+    tokenizer.train_from_iterator([library_text()[-1_000_000:]], trainer)
     return tokenizer
 
 
@@ -87,7 +88,7 @@ async def _stored(store: str, folder: Path, theirs: Tokenizer, *, prompts: int) 
     pool = TokenizerPool(
         STORES[store], Workers(1, hang_seconds=60, most_lost=0), max_prompts=1, max_bytes=1 << 30
     )
-    library = _library()
+    library = library_text()
     texts = [
         library[start : start + PROMPT_BYTES]
         for start in range(0, prompts * PROMPT_BYTES, PROMPT_BYTES)

@@ -66,11 +66,11 @@ Each rank has one more request; on every third rank it waits for its first token
 class Asked:
     """A router's parts as in the service, with picks in flight and a made-up clock.
 
-    Each of `pods` has `each` ranks, and `HOLDERS` ranks hold each prompt.
+    Each of `number` pods has `each` ranks, and `HOLDERS` ranks hold each prompt.
     """
 
-    def __init__(self, pods: int, prompts: int = PROMPTS, *, each: int = 1) -> None:
-        self.ingest, ranks = new_ingest(embedded_index(1 << 28), pods, each=each)
+    def __init__(self, number: int, prompts: int = PROMPTS, *, each: int = 1) -> None:
+        self.ingest, ranks = new_ingest(embedded_index(1 << 28), number, each=each)
         for rank in ranks:
             rank.connected()
         self.prompts = []
@@ -81,7 +81,7 @@ class Asked:
             ids = pack_tokens(prompt_of(seed, BLOCKS)[:TOKENS])
             self.prompts.append(TokenPrompt(MODEL, ids))
         self.ranks = ranks
-        self._pods = [
+        pods = [
             Pod(ranks[at].pod, "", MODEL, tuple(ranks[at : at + each]))
             for at in range(0, len(ranks), each)
         ]
@@ -89,8 +89,9 @@ class Asked:
         picking = new_picking(self.ingest, self.decisions, self.attribution)
         self._scorer, self.picker = picking.scorer, picking.picker
         self.picking = picking
-        self.eligible = Eligible(PodTable(self._pods))
-        self._field = field_of(self._pods)
+        self.pods = PodTable(pods)
+        self.eligible = Eligible(self.pods)
+        self._field = field_of(pods)
         self._flying: list[str] = []
         self._now = 0.0
 
