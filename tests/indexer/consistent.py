@@ -1,6 +1,5 @@
 """Looks inside the stateful parts of the indexer: `check` raises AssertionError where one contradicts itself."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import singledispatch
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.conformance.reference_index import ReferenceIndex
-from tests.indexer.memory_index import MemoryIndex, _bits
+from tests.indexer.memory_index import MemoryIndex
 from warmpath.indexer.believed import Belief, Believed
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.array_rank import ArrayState
@@ -169,17 +168,13 @@ def _(rank: RankIngest) -> None:
 
 @check.register
 def _(index: MemoryIndex) -> None:
-    counts: dict[int, int] = {}
-    assert Counter(index._set_of.values()) == index._uses, "the uses of the sets do not add up"
-    assert index._uses.keys() == index._interned.keys(), "the sets in use are not those of the keys"
-    assert index._ages.keys() == index._set_of.keys(), "some keys have no age, or some ages no key"
-    for mask in index._set_of.values():
-        assert mask, "a key without holders is kept"
-        assert index._interned.get(mask) is mask, f"the set {mask:#x} is not interned"
-        for slot in _bits(mask & index._live):
-            counts[slot] = counts.get(slot, 0) + 1
-    known = {slot: count for slot, count in index._counts.items() if count}
-    assert counts == known, "the counts of held keys do not add up"
+    pairs = {(slot, key) for key, slots in index._slots_of.items() for slot in slots}
+    held = {(slot, key) for slot, keys in index._keys_of.items() for key in keys}
+    assert pairs == held, "slots of keys and keys of slots disagree"
+    assert all(index._slots_of.values()), "a key without holders is kept"
+    assert index._ages.keys() == index._slots_of.keys(), (
+        "some keys have no age, or some ages no key"
+    )
 
 
 @check.register

@@ -3,8 +3,8 @@
 Requests that were sent one at a time leave nothing open: each runs alone until it ends. For those that
 were sent at once, the recording says when the client sent them, not before which step each of
 them reached the scheduler. `recorded_arrivals.json` has one order that explains all published batches
-(`find_arrivals.py` finds it): for each phase, or request with several samples, the requests that come
-before each step.
+(`find_arrivals.py` of commit bcd2599f searched for it): for each phase, or request with several samples,
+the requests that come before each step.
 """
 
 import gzip
