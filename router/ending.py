@@ -55,7 +55,7 @@ class Drain:
     def begin(self) -> None:
         """Count a call, until `end`. Raises EndingError if new calls are refused."""
         self._last = self._clock()
-        if self.turns_away():
+        if self._refuses.is_set() and self.turns_away():
             raise EndingError
         self.calls += 1
 

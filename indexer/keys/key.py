@@ -39,7 +39,8 @@ def pack_words(words: Iterable[int]) -> bytes:
 
 def words_of(packed: bytes) -> "array[int]":
     """Return packed words as an array. Raises ValueError where the length is not a multiple of 8."""
-    return _little_endian(array("Q", packed))
+    words = array("Q", packed)
+    return words if sys.byteorder == "little" else _little_endian(words)
 
 
 def unpack_words(packed: bytes) -> list[int]:

@@ -25,6 +25,17 @@ FUNCTION = {
 OMITTED = ("strict", "defer_loading")
 """Fields that vLLM leaves out when they have no value; it writes the others as null."""
 
+KINDS = {
+    "messages": list,
+    "continue_final_message": bool,
+    "add_generation_prompt": bool,
+    "chat_template_kwargs": dict,
+    "reasoning_effort": str,
+    "tools": list,
+    "documents": list,
+}
+"""The kinds of a body's fields."""
+
 Body = Mapping[str, Any]
 
 
@@ -36,19 +47,22 @@ def chat_of(body: Body) -> Chat:
         # Anthropic's Messages API has this field; the chat API would ignore it, to a sender's surprise.
         problem = "is not a field of the chat API; give it as a message whose role is system"
         raise TemplateError(problem, "system")
-    messages = optional(body, "messages", list)
+    for key, value in body.items():
+        if value is not None and not isinstance(value, KINDS.get(key, object)):
+            raise TemplateError(f"is not {_NAMES[KINDS[key]]}", key)
+    messages = body.get("messages")
     if not messages:
         problem = "is missing" if messages is None else "is empty; at least one message is needed"
         raise TemplateError(problem, "messages")
-    continues = bool(optional(body, "continue_final_message", bool))
-    generates = optional(body, "add_generation_prompt", bool)
+    continues = bool(body.get("continue_final_message"))
+    generates = body.get("add_generation_prompt")
     kwargs = _kwargs(body)
-    documents = optional(body, "documents", list)
+    tools, documents = body.get("tools"), body.get("documents")
     # The engine prefers the body's documents over those in chat_template_kwargs.
     others = kwargs.pop("documents", None)
     return Chat(
         messages=messages,
-        tools=_tools(body),
+        tools=None if tools is None else _tools(tools),
         documents=_documents(others if documents is None else documents),
         add_generation_prompt=not continues if generates is None else generates,
         continue_final_message=continues,
@@ -59,7 +73,7 @@ def chat_of(body: Body) -> Chat:
 def _kwargs(body: Body) -> dict[str, Any]:
     if "chat_template_kwargs" not in body and "reasoning_effort" not in body:
         return {}
-    given = optional(body, "chat_template_kwargs", dict) or {}
+    given = body.get("chat_template_kwargs") or {}
     # The two names left out come from the body's own fields; null and "auto" count as not given.
     kwargs = {
         key: value
@@ -69,7 +83,7 @@ def _kwargs(body: Body) -> dict[str, Any]:
     }
     if taken := RESERVED & kwargs.keys():
         raise TemplateError("is set by the engine only", f"chat_template_kwargs.{min(taken)}")
-    effort = optional(body, "reasoning_effort", str)
+    effort = body.get("reasoning_effort")
     if effort is not None:
         if effort not in EFFORTS:
             raise TemplateError(
@@ -89,10 +103,7 @@ def _documents(documents: Any) -> list[dict[str, Any]] | None:
     return documents
 
 
-def _tools(body: Body) -> list[dict[str, Any]] | None:
-    tools = optional(body, "tools", list)
-    if tools is None:
-        return None
+def _tools(tools: list[Any]) -> list[dict[str, Any]]:
     if not tools:
         raise TemplateError("is empty; leave it out, or give at least one tool", "tools")
     return [_tool(tool, f"tools[{at}]") for at, tool in enumerate(tools)]

@@ -7,7 +7,7 @@ engine then refuses the request itself.
 """
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -51,7 +51,7 @@ class Conversation:
         """`parts`: the template expects contents as lists of parts; otherwise as strings."""
         self._parts = parts
         self._placeholders = placeholders
-        self._media: Counter[str] = Counter()
+        self._media: defaultdict[str, int] = defaultdict(int)
 
     def messages(self, given: Sequence[Any]) -> list[dict[str, Any]]:
         """Return the messages for a template. Raises TemplateError, which names the field."""

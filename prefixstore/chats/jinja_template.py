@@ -7,6 +7,7 @@ interpreter, and a `tojson` that does not escape HTML. All values are plain JSON
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -95,11 +96,12 @@ class JinjaTemplate:
             "documents": chat.documents,
             "add_generation_prompt": chat.add_generation_prompt,
         }
-        pieces, size = [], 0
+        pieces, size, most = [], 0, math.inf if max_output_bytes is None else max_output_bytes
         try:
             for piece in self._template.generate(given):
                 size += len(piece)
-                _bound(size, max_output_bytes)
+                if size > most:
+                    _stop(most)
                 pieces.append(piece)
             text = "".join(pieces)
         except RenderLimitError:
@@ -116,11 +118,13 @@ class JinjaTemplate:
         if chat.continue_final_message:
             text = _up_to_tag(text, final)
         try:
-            _bound(len(text.encode()), max_output_bytes)
+            size = len(text.encode())
         except UnicodeEncodeError as error:
             raise TemplateError(
                 f"the text is not Unicode: a lone surrogate at character {error.start}"
             ) from error
+        if size > most:
+            _stop(most)
         return text
 
     def _tag(self, chat: list[dict[str, Any]]) -> str:
@@ -170,9 +174,8 @@ def _with_reasoning(message: Mapping[str, Any]) -> dict[str, Any]:
     return dict(message)
 
 
-def _bound(size: int, most: int | None) -> None:
-    if most is not None and size > most:
-        raise RenderLimitError(f"the chat template writes more than {most} bytes")
+def _stop(most: float) -> NoReturn:
+    raise RenderLimitError(f"the chat template writes more than {most} bytes")
 
 
 def _reason(error: BaseException) -> str:

@@ -14,7 +14,6 @@ import re
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -350,12 +349,13 @@ class FolderTokenizer:
         return packed
 
     def _ids(self, texts: Sequence[str]) -> list[bytes]:
-        fast = self.fast
-        if fast is not None:
+        if self.fast is None:
+            return self._encode_slowly(texts)
+        try:
+            return self.fast.encode(texts)
+        except (ValueError, RuntimeError):
             # A limit of its regular expressions, say, leaves the texts to `tokenizers`.
-            with suppress(ValueError, RuntimeError):
-                return fast.encode(texts)
-        return self._encode_slowly(texts)
+            return self._encode_slowly(texts)
 
     def _encode_slowly(self, texts: Sequence[str]) -> list[bytes]:
         try:

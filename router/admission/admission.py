@@ -104,14 +104,15 @@ class _Turns:
     def __init__(self, *keys: str) -> None:
         self._key, *self._deeper = keys or ("address", "connection")
         self._of: OrderedDict[str, _Turns | _Line] = OrderedDict()
-        self._all = 0
+        self.size = 0
+        """The number of calls."""
         self.refusable = 0
         """The number of calls that are not patient."""
         self._counts: dict[str, int] = {}
         """That number for each value of the first key, if it is not 0."""
 
     def __len__(self) -> int:
-        return self._all
+        return self.size
 
     def put(self, turn: Turn) -> None:
         """Add a call; it is the last one of its connection."""
@@ -138,7 +139,7 @@ class _Turns:
         return is_here
 
     def _count(self, name: str, turn: Turn, change: int) -> None:
-        self._all += change
+        self.size += change
         if not self._of[name]:
             del self._of[name]
         if not turn.is_patient:
@@ -251,7 +252,7 @@ class Admission:
     @property
     def is_free(self) -> bool:
         """Whether a call may be answered as it is received: none waits, and the turn has time left."""
-        return not (self._urgent or self._others) and self._at_once < self._turn_seconds
+        return not (self._urgent.size or self._others.size) and self._at_once < self._turn_seconds
 
     def answered_at_once(self, seconds: float) -> None:
         """Count a call that was answered in the step that received it, and took `seconds`."""

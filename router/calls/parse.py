@@ -197,18 +197,8 @@ def _bad_text(raw: bytes, kind: Any) -> str:
     return ""
 
 
-async def check_pick(request: pb.PickRequest | pb.ExplainRequest) -> None:
-    """Raise BadRequestError for a request that no pick could be made for, whatever its prompt is.
-
-    Yields to other tasks if it has many loads.
-    """
-    check_asked(request)
-    if request.loads:
-        await _check_loads(request.loads)
-
-
 def check_asked(request: pb.PickRequest | pb.ExplainRequest) -> None:
-    """Raise BadRequestError as `check_pick` does, whatever the request's loads are, too."""
+    """Raise BadRequestError for a request without any possible pick, whatever its prompt and loads."""
     if isinstance(request, pb.PickRequest) and request.booking_id:
         _check_booking_id(request.booking_id)
         if booking_ids.router_of(request.booking_id):
@@ -230,7 +220,7 @@ async def check_report(request: pb.ReportRequest) -> None:
         for name in PROMPT_NAMES:
             check_name(f"prompt.{name}", getattr(request.prompt, name))
     if request.loads:
-        await _check_loads(request.loads)
+        await check_loads(request.loads)
 
 
 def check_reported(request: pb.ReportRequest) -> None:
@@ -240,7 +230,7 @@ def check_reported(request: pb.ReportRequest) -> None:
     _check_booking_id(request.booking_id)
 
 
-async def _check_loads(loads: Sequence[pb.PodLoad]) -> None:
+async def check_loads(loads: Sequence[pb.PodLoad]) -> None:
     """Raise BadRequestError for an impossible load; yield to other tasks if there are many loads."""
     position = -1
     async for one in in_turns(loads, CHECKED_AT_ONCE):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from warmpath.indexer.ranks import Ingest
 from warmpath.process.loop import MANY_RANKS, in_turns, tasked, turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.calls.parse import check_asked, check_pick, check_report
+from warmpath.router.calls.parse import check_asked, check_loads, check_report
 from warmpath.router.calls.pick_reply import pick_reply
 from warmpath.router.calls.report import ReportAnswerer
 from warmpath.router.diagnosis.attribution import Attribution
@@ -113,6 +113,7 @@ class PickAnswerer:
         timeout: float,
         patience: float = math.inf,
         *,
+        prompt: pb.Prompt | None = None,
         reckoned: Reckoned | None = None,
         text: bytes = b"",
         fields: RawFields | None = None,
@@ -122,7 +123,7 @@ class PickAnswerer:
     ) -> Pick:
         """Make a pick and book the work. Raises NoPodError if no pod can be chosen.
 
-        `is_watched` and `as_of` are as in `Ask`.
+        `is_watched` and `as_of` are as in `Ask`; `prompt` stands in for the request's own.
 
         The caller enters `telling` before anything else. Tokenising takes at most `timeout` seconds,
         look-ups in Redis and the wait in the queue at most `patience` seconds from now. A text that
@@ -133,7 +134,9 @@ class PickAnswerer:
         """
         priority = 0 if self.held is None else self.held.priority(request.priority, asker)
         left = TimeLeft(patience)
-        await check_pick(request)
+        check_asked(request)
+        if request.loads:
+            await check_loads(request.loads)
         with self.reports.underway.pick(request.booking_id) if request.booking_id else UNNAMED:
             if request.loads:
                 await self.reports.observe(request.loads)
@@ -143,13 +146,14 @@ class PickAnswerer:
                 left,
                 reckoned,
                 text,
+                prompt=prompt,
                 fields=fields,
                 shadow=request.shadow or self.is_shadow,
                 booking_id=request.booking_id,
                 is_watched=is_watched,
                 as_of=as_of,
                 request_id=asker.request_id,
-                trace_id=self._steps.tracer.trace_id(),
+                trace_id=self._steps.tracer.trace_id() if self._steps.tracer.is_on else "",
             )
             self.blindness.picked(ask.prompt.model, ask.blind, ask.unread_because)
             pick = await self._choose(ask, request, asker, priority, left)
@@ -245,7 +249,8 @@ class PickAnswerer:
     ) -> pb.ExplainResponse:
         """Answer Explain; books nothing. Raises NoPodError. Times are as in `pick`."""
         priority = 0 if self.held is None else self.held.priority(request.priority)
-        await check_pick(request)
+        check_asked(request)
+        await check_loads(request.loads)
         await self.reports.observe(request.loads)
         ask = await self._read(request, timeout, TimeLeft(patience))
         now, standing = self._clock(), None
@@ -318,11 +323,14 @@ class PickAnswerer:
         reckoned: Reckoned | None = None,
         text: bytes = b"",
         *,
+        prompt: pb.Prompt | None = None,
         fields: RawFields | None = None,
         **named: Any,
     ) -> Ask:
         """Return the request to place; `named` are the fields of it that only Pick has."""
-        read = await self._reader.read(request.prompt, timeout, may_reckon=True, fields=fields)
+        read = await self._reader.read(
+            prompt or request.prompt, timeout, may_reckon=True, fields=fields
+        )
         ask = self._ask(request, read, reckoned, text, **named)
         if self._picker.is_asking:
             await tasked()

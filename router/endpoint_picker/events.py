@@ -210,7 +210,7 @@ class Outcome(Enum):
 
     def __init__(self, label: str, code: grpc.StatusCode) -> None:
         self.label = label
-        self.code = code
+        self.code = code.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,9 @@ from warmpath.router.inference_api.model_name import Renaming, with_model
 from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import InferenceRequest
 from warmpath.router.pick.options import MOST_CANDIDATES
-from warmpath.router.pick.pick import Pick, held
+from warmpath.router.pick.pick import Pick
 from warmpath.router.pods.table import Pod, PodTable, endpoint
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.bodies.fields import RawFields
 from warmpath.router.prompt.limits import MOST_SESSION_BYTES
 from warmpath.router.prompt.models import ModelTable, UnknownModelError
 from warmpath.router.prompt.truncate import CHARS_PER_TOKEN
@@ -82,6 +81,8 @@ class EndpointPicks:
     ) -> None:
         self._steps = steps
         self._picks = picks
+        self.is_shadow = picks.is_shadow
+        """Whether no pick may decide where a request goes."""
         self._reader = reader
         self._pods = pods
         self._models = models
@@ -90,11 +91,6 @@ class EndpointPicks:
         self._ours = config.headers
         self._prefill = prefill
         self.tokenize_seconds = tokenize_seconds
-
-    @property
-    def is_shadow(self) -> bool:
-        """Whether no pick may decide where a request goes."""
-        return self._picks.is_shadow
 
     async def pick(
         self,
@@ -134,9 +130,9 @@ class EndpointPicks:
         if want.subset is not None and not subset:
             raise UnmatchedSubsetError(len(want.subset))
         prompt, reckoned = await self._prompt(read, body, named)
-        request = pb.PickRequest(prompt=prompt, pods=subset, shadow=want.is_shadow)
+        request = pb.PickRequest(pods=subset, shadow=want.is_shadow)
         if ours.prefill and not want.is_shadow:
-            self._split(request)
+            self._split(request, prompt.model)
         session = headers.get(ours.session, "")
         if len(session.encode()) <= MOST_SESSION_BYTES:
             request.session_id = session
@@ -145,46 +141,29 @@ class EndpointPicks:
             request.priority, request.tenant = self._picks.held.named(priority, tenant, asker)
         # Where the prompt's body is for another model's name than the client's, it is read anew.
         fields = None if prompt.lora else read.fields
-        made = await self._made(
-            request, patience, reckoned, read.text, fields, asker=asker, as_of=want.as_of
-        )
+        pick = partial(
+            self._picks.pick, request, min(self.tokenize_seconds, patience), patience,
+            asker=asker, is_watched=True, as_of=want.as_of,
+        )  # fmt: skip
+        try:
+            made = await pick(prompt=prompt, reckoned=reckoned, text=read.text, fields=fields)
+        except BadRequestError as error:
+            # Load alone decides for a prompt that the router refuses.
+            reckoned = _by_length(prompt.ByteSize(), str(error))
+            made = await pick(prompt=pb.Prompt(model=prompt.model), reckoned=reckoned)
         return made, body, renaming
 
-    def _split(self, request: pb.PickRequest) -> None:
+    def _split(self, request: pb.PickRequest, model: str) -> None:
         """Ask for two pods where some only prefill; while none of these is healthy, for the others."""
-        if not request.prompt.model:
+        if not model:
             return
-        pods = self._pods.of_model(self._models.resolve(request.prompt.model)[0].name)
+        pods = self._pods.of_model(self._models.resolve(model)[0].name)
         named = [pod for pod in pods if not request.pods or pod.id in request.pods]
         prefilling = [pod for pod in named if pod.role == "prefill"]
         if any(pod.serves for pod in prefilling):
             request.disaggregated = True
         elif prefilling:
             request.pods[:] = [pod.id for pod in named if pod.role != "prefill"]
-
-    async def _made(
-        self,
-        request: pb.PickRequest,
-        patience: float,
-        reckoned: Reckoned | None,
-        text: bytes,
-        fields: RawFields | None,
-        *,
-        asker: Asker,
-        as_of: float | None,
-    ) -> Pick:
-        """Make a pick; a prompt that the router refuses is picked for by load alone."""
-        timeout = min(self.tokenize_seconds, patience)
-        pick = partial(
-            self._picks.pick, request, timeout, patience,
-            asker=asker, is_watched=True, as_of=as_of,
-        )  # fmt: skip
-        try:
-            return await pick(reckoned=reckoned, text=text, fields=fields)
-        except BadRequestError as error:
-            reckoned = _by_length(request.prompt.ByteSize(), str(error))
-        request.prompt.CopyFrom(pb.Prompt(model=request.prompt.model))
-        return await pick(reckoned=reckoned)
 
     async def _read(self, want: WantPick, body: bytes) -> InferenceRequest:
         begun, named = self._steps.begin(), want.headers.get
@@ -227,35 +206,40 @@ class EndpointPicks:
         return prompt, reckoned
 
     def _picked(self, made: Pick, body: bytes | None, renaming: Renaming | None) -> Picked:
-        choice, tokens = made.choice, made.prompt_tokens
+        choice, tokens, is_shadow = made.choice, made.prompt_tokens, made.shadow
         options = choice.decode or choice.options
         seats, places = options.field.seats, options.order
-        first, prefilling, where = seats[places[0]], choice.options, choice.options.order[0]
-        prefill = ""
+        first, most_held = seats[places[0]], max(0, tokens - 1)
+        engine_rank = None if first.is_alone else first.engine_rank
+        if is_shadow:
+            # A gateway that chooses itself may take any of them.
+            kept = options[:]
+        elif engine_rank is None:
+            kept = options.kept
+        else:
+            # A gateway sends fall-backs the same headers, and a pod without this rank refuses them.
+            kept = options.at([one for one in places if seats[one].engine_rank == engine_rank])
+        prefill, matches = "", kept.matches
         if made.picked.pod != first.name.pod:
+            prefilling, where = choice.options, choice.options.order[0]
             prefill = endpoint(prefilling.field.seats[where].address)
+            matches = [prefilling.match(where)] * len(matches)
         endpoints: dict[str, Endpoint] = {}
         is_known = choice.ask.prompt.tokens > 0
-        engine_rank = None if first.is_alone else first.engine_rank
-        if engine_rank is not None and not made.shadow:
-            # A gateway sends fall-backs the same headers, and a pod without this rank refuses them.
-            places = [place for place in places if seats[place].engine_rank == engine_rank]
-        # A gateway that chooses itself may take any of them.
-        for place in places if made.shadow else places[:MOST_CANDIDATES]:
-            one = seats[place]
+        most = None if is_shadow else MOST_CANDIDATES
+        for one, match in zip(kept.seats[:most], matches, strict=False):
             address = endpoint(one.address)
             # Pods not known to be healthy are no fall-backs, unless no other pod is left.
-            if address in endpoints or (endpoints and not one.serves and not made.shadow):
+            if address in endpoints or (endpoints and not one.serves and not is_shadow):
                 continue
             cached, saved = None, 0.0
             if is_known:
-                match = prefilling.match(where) if prefill else options.match(place)
-                cached = held(match, tokens)
+                cached = min(match.matched_tokens, most_held)
                 if cached:
                     seconds = self._prefill.seconds
                     saved = max(0.0, seconds(tokens, 0) - seconds(tokens - cached, cached))
             endpoints[address] = Endpoint(*one.name, cached, saved)
-            if len(endpoints) == self._most and not made.shadow:
+            if len(endpoints) == self._most and not is_shadow:
                 break
         return Picked(made.booking_id, endpoints, engine_rank, prefill, body, renaming)
 

@@ -296,10 +296,11 @@ class EndpointPickerService:
                 outcome = Outcome.PICKED
         finally:
             if outcome is not None:
-                span.set({"warmpath.outcome": outcome.label})
-                span.ends_with(outcome.code.name)
+                if span is not NO_SPAN:
+                    span.set({"warmpath.outcome": outcome.label})
+                    span.ends_with(outcome.code)
                 seconds = time.perf_counter() - begun
-                self.meter.answered(method, outcome.code.name, seconds, reason)
+                self.meter.answered(method, outcome.code, seconds, reason)
                 self.meter.endpoint_picked(outcome.label)
         return picked
 

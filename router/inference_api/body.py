@@ -32,7 +32,7 @@ class Body(RawFields, frozen=True):
 
     async def name(self, name: str) -> str:
         """Return a field that is a name; empty if it is missing, too long or no string."""
-        value = await self.decoded(name)
+        value = await self.value(self.fields[name], name) if name in self.fields else ""
         fits = isinstance(value, str) and len(value.encode()) <= MOST_NAME_BYTES
         return value if fits else ""
 

@@ -300,7 +300,8 @@ class Scorer:
         is assumed.
         """
         known = self._ingest.rank(pod, rank)
-        return self._form(model, known.layout.form if known else UNKNOWN)
+        form = known.layout.form if known else UNKNOWN
+        return form if form[0] else self._form(model, form)
 
     def _form(self, model: str, form: BlockForm) -> BlockForm:
         """Return a form; if it is unknown, that of most of the model's ranks, or the assumed one."""
@@ -429,7 +430,7 @@ class Scorer:
         if self._believed:
             for belief, start, stop in self._believed.match(sought, leading=True):
                 if not start:
-                    arriving, assumed = found.get(name := RankName(belief.pod, belief.rank), (0, 0))
+                    arriving, assumed = found.get(name := belief[:2], (0, 0))
                     if belief.kind == "arriving":
                         arriving = stop
                     else:

@@ -147,12 +147,13 @@ class Options(Sequence[Option]):
     def at(self, places: Sequence[int]) -> Candidates:
         """Return the candidates at these places of the field."""
         field, matches = self.field, self.matches
-        ranks = [field.ranks[place] for place in places]
+        trusts, ranks = matches.trusts, [field.ranks[place] for place in places]
         return Candidates(
             [field.seats[place] for place in places],
-            self.figures[:, places],
+            self.figures.take(places, 1),
             [matches.get(rank, NOTHING) for rank in ranks],
-            [matches.trust(rank) for rank in ranks],
+            # As `Matches.trust`.
+            [trusts.get(rank) or rank.trust for rank in ranks],
             terms=self._terms,
             shared=self.shared,
         )

@@ -6,6 +6,7 @@ Engines' reports are compared with its predictions later.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -49,10 +50,10 @@ class Predicted(NamedTuple):
     """Seconds of `wait` that belong to requests which routers have booked."""
 
 
-PREDICTED = [
-    FIGURES.index(name) for name in ("wait", "foreign_wait", "cached", "prefill", "factor")
-]
-"""The rows of a candidate's figures that a prediction has."""
+PREDICTED = itemgetter(
+    *(FIGURES.index(name) for name in ("wait", "foreign_wait", "cached", "prefill", "factor"))
+)
+"""Returns those of a candidate's figures that a prediction has."""
 
 UNPREDICTED = Predicted(0, 0, 0.0, 0.0)
 """The prediction for a rank that was not a kept candidate."""
@@ -88,7 +89,7 @@ class Predictions(Mapping[RankName, Predicted]):
         pod, rank = seat.pod(), seat.rank()
         if pod is None or rank is None:
             return UNPREDICTED
-        wait, foreign, cached, prefill, factor = candidates.figures[PREDICTED, at].tolist()
+        wait, foreign, cached, prefill, factor = PREDICTED(candidates.figures[:, at].tolist())
         tokens = held(match, self._prompt_tokens)
         blocks = self._blocks(pod, rank)
         return Predicted(
@@ -109,7 +110,7 @@ class Predictions(Mapping[RankName, Predicted]):
         return (seat.name for seat in self._candidates.seats)
 
     def __len__(self) -> int:
-        return len(self._candidates)
+        return len(self._candidates.seats)
 
 
 End = Literal["finished", "failed", "expired", "cancelled"]

@@ -23,6 +23,8 @@ from warmpath.router.pick.weigh import NOBODY, Ask, Choice, Weigher
 from warmpath.router.pods.table import Pod
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 
+EVENTS = {name: handler for name, handler in vars(Witness).items() if not name.startswith("_")}
+"""The methods of a witness, by name; those of the base class ignore what they are told."""
 ASSUMED_BLOCKS = 32_768
 """Maximum assumed blocks of a rank whose cache's size is not known."""
 
@@ -46,7 +48,10 @@ class Picker:
         self._scorer = scorer
         self._booking = booking
         self._new_id = new_id
-        self._witnesses = witnesses
+        self._on: dict[str, list[Callable[..., None]]] = {name: [] for name in EVENTS}
+        """For each kind of event the witnesses' methods that do not ignore it."""
+        for witness in witnesses:
+            self.add_witness(witness)
         self._steps = steps
         self._placed: OrderedDict[str, Pick] = OrderedDict()
         self._picks = 0
@@ -64,7 +69,9 @@ class Picker:
         return self._assigner.bookings.overdue.precedence
 
     def add_witness(self, witness: Witness) -> None:
-        self._witnesses = (*self._witnesses, witness)
+        for name, ignores in EVENTS.items():
+            if getattr(type(witness), name) is not ignores:
+                self._on[name].append(getattr(witness, name))
 
     def get(self, booking_id: str) -> Pick | None:
         """Return the pick with this id, if its request has not ended; otherwise None."""
@@ -128,7 +135,7 @@ class Picker:
             expected=predicted.at(0),
             request_id=ask.request_id,
             trace_id=ask.trace_id,
-            is_whole=ask.is_whole,
+            is_whole=tokens > 0 and not ask.unread,
             is_watched=ask.is_watched,
             is_blind=ask.prompt.is_blind,
             keys={form: stored_keys(chain) for form, chain in chains.items()},
@@ -146,8 +153,8 @@ class Picker:
         choice, placed.is_settled = placed.choice, True
         del placed.choice
         self._assigner.settle(placed, now)
-        for witness in self._witnesses:
-            witness.picked(placed, choice)
+        for tell in self._on["picked"]:
+            tell(placed, choice)
 
     def withdraw(self, placed: Pick, now: float) -> None:
         """Take back a pick whose answer reached nobody; do nothing if it is settled or has ended.
@@ -160,8 +167,8 @@ class Picker:
         placed.end = "cancelled"
         self._assigner.ended(placed, "cancelled", now)
         self.withdrawn += 1
-        for witness in self._witnesses:
-            witness.withdrawn(placed, placed.choice)
+        for tell in self._on["withdrawn"]:
+            tell(placed, placed.choice)
         placed.predicted = {}
         del placed.choice
 
@@ -206,8 +213,8 @@ class Picker:
         if where is not None:
             placed.go(where)
         self._assigner.started(placed, now, moved=moved)
-        for witness in self._witnesses:
-            witness.started(placed)
+        for tell in self._on["started"]:
+            tell(placed)
         return True
 
     def first_token(self, booking_id: str, now: float) -> bool:
@@ -220,8 +227,8 @@ class Picker:
         placed.first_token_at = now
         placed.keys = placed.texts = {}
         self._assigner.first_token(placed, now)
-        for witness in self._witnesses:
-            witness.first_token(placed, now)
+        for tell in self._on["first_token"]:
+            tell(placed, now)
         return True
 
     def passed(self, placed: Pick, where: RankName, cached: int | None, now: float) -> None:
@@ -232,8 +239,8 @@ class Picker:
         placed.go(where)
         placed.is_past = placed.is_started = True
         self.settle(placed, now)
-        for witness in self._witnesses:
-            witness.started(placed)
+        for tell in self._on["started"]:
+            tell(placed)
         if cached is not None:
             self.found_cached(placed.booking_id, cached, None)
         self._end(placed, "finished", now)
@@ -252,8 +259,8 @@ class Picker:
         placed.cached_tokens = cached
         if placed.booking is not None:
             placed.booking.actual_cached = cached
-        for witness in self._witnesses:
-            witness.found_cached(placed, cached, prompt_tokens)
+        for tell in self._on["found_cached"]:
+            tell(placed, cached, prompt_tokens)
 
     def ended(self, booking_id: str, end: End, now: float, *, output_tokens: int = 0) -> bool:
         """Handle the report of a request's end; return False for an unknown id."""
@@ -274,8 +281,8 @@ class Picker:
         self._let_go(placed)
         placed.end = end
         self._assigner.ended(placed, end, now)
-        for witness in self._witnesses:
-            witness.ended(placed, end, now)
+        for tell in self._on["ended"]:
+            tell(placed, end, now)
         # A kept decision holds the pick.
         placed.predicted = {}
 

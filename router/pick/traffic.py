@@ -69,9 +69,9 @@ class Traffic:
 
     def see(self, shares: Shares, prefill: float, now: float) -> None:
         """Add shares of ranks at `now`, and the seconds of a prefill that goes to one then."""
-        *before, weight = self.before(now)
+        busy, full, weight = self.before(now)
         self._average = Shares(
-            *(one + weight * (new - one) for one, new in zip(before, shares, strict=True))
+            busy + weight * (shares.busy - busy), full + weight * (shares.full - full)
         )
         self._seen = now
         if len(self._prefills) == PREFILLS:

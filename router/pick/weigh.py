@@ -102,11 +102,6 @@ class Ask(msgspec.Struct, frozen=True):
         """The number of tokens, known or estimated."""
         return self.prompt.tokens + self.unread
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether there is a prompt all of whose tokens are known."""
-        return self.prompt.tokens > 0 and not self.unread
-
 
 class Choice(msgspec.Struct, frozen=True):
     """The result of weighing: all options, best first."""

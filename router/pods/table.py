@@ -146,12 +146,11 @@ def that_serve(pods: Iterable[Pod]) -> list[Pod]:
     return [
         pod
         for pod in pods
-        # Nearly all pods have a connected first rank, which is tested faster than the property.
+        # Nearly all pods have a connected first rank or no events, which is tested faster.
         if (
             pod.status.healthy is not False
             and not pod.withheld
-            and pod.ranks
-            and pod.ranks[0].is_connected
+            and (not pod.has_events or (pod.ranks and pod.ranks[0].is_connected))
         )
         or pod.serves
     ]

@@ -196,7 +196,8 @@ class PromptParser:
             )
         name = message.model or body.model
         check_name("prompt.model", name)
-        check_name("prompt.lora", message.lora)
+        if message.lora:
+            check_name("prompt.lora", message.lora)
         if not name and may_lack:
             return Model(""), message.lora
         if not name:

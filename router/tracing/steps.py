@@ -43,7 +43,7 @@ class Steps:
     makes no object; those that wait are contexts (`step`).
     """
 
-    __slots__ = ("_is_traced", "_stepped", "begin", "tracer")
+    __slots__ = ("_is_traced", "begin", "stepped", "tracer")
 
     def __init__(
         self,
@@ -51,7 +51,8 @@ class Steps:
         tracer: Tracer = NO_TRACER,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._stepped = stepped
+        self.stepped = stepped
+        """Tells the metrics alone of a step, and its seconds."""
         self._is_traced = tracer.is_on
         self.tracer = tracer
         self.begin = clock
@@ -60,16 +61,12 @@ class Steps:
     def took(self, step: str, begun: float) -> None:
         """Tell of a step that ends now."""
         seconds = self.begin() - begun
-        self._stepped(step, seconds)
+        self.stepped(step, seconds)
         if self._is_traced:
             self.tracer.past(step, seconds)
 
     def step(self, step: str) -> "Timed":
         return Timed(self, step)
-
-    def lasted(self, step: str, begun: float) -> None:
-        """Tell the metrics alone of a step that ends now."""
-        self._stepped(step, self.begin() - begun)
 
 
 class Timed:
@@ -95,7 +92,7 @@ class Timed:
     ) -> None:
         if self._span is not None:
             self._span.__exit__(kind, error, where)
-        self._steps.lasted(self._step, self._begun)
+        self._steps.stepped(self._step, self._steps.begin() - self._begun)
 
 
 NO_STEPS = Steps(lambda *_: None, clock=lambda: 0.0)

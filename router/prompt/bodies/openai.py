@@ -48,6 +48,8 @@ COMMON = (
     "truncation_side",
 )
 """The fields that are read from bodies of chats and of completions."""
+APART = ("cache_salt", "extra_key", "lora_path")
+"""Those that keep prompts apart."""
 OF_CHATS = CHAT + COMMON
 OF_COMPLETIONS = ("prompt", *COMMON)
 
@@ -117,7 +119,7 @@ async def parse_chat(raw: bytes, field: str, fields: RawFields | None = None) ->
     """Parse a chat body; `fields` are those of OF_CHATS, if they are known. Raises BadRequestError."""
     try:
         fields = fields or await raw_fields(raw, OF_CHATS)
-        body = {name: await fields.decoded(name) for name in fields.fields}
+        body = {name: await fields.value(one, name) for name, one in fields.fields.items()}
         chat = chat_of(body)
         _check_roles(chat.messages)
         special = optional(body, "add_special_tokens", bool)
@@ -181,12 +183,15 @@ async def _prompt(fields: RawFields, most_tokens: int) -> str | bytes:
 
 
 def _body(body: dict[str, Any], content: bytes | Text | ChatBody) -> PromptBody:
+    salt = extra = lora = ""
+    if not body.keys().isdisjoint(APART):
+        salt, extra, lora = (_one_text(body, name) for name in APART)
     return PromptBody(
         content=content,
         model=optional(body, "model", str) or "",
-        cache_salt=_one_text(body, "cache_salt"),
-        extra_key=_one_text(body, "extra_key"),
-        lora_path=_one_text(body, "lora_path"),
+        cache_salt=salt,
+        extra_key=extra,
+        lora_path=lora,
         reads_cache=reads_cache(body),
         truncation=_truncation(body),
     )
